@@ -19,6 +19,8 @@ from math import prod
 from typing import Final, Protocol
 
 MASK: Final = 2**52 - 1
+STEP: Final = 16
+"""All ranks report their fingerprint at numbers that are one less than multiples of this, a power of 2."""
 
 REDUCING: Final = frozenset(
     {"all_reduce", "all_reduce_coalesced", "reduce", "reduce_scatter", "reduce_scatter_tensor"}

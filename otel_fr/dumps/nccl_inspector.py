@@ -13,17 +13,15 @@ import re
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from otel_fr.dumps.nccl_fields import head_of, integer, number, text
+
 MAX_LINE: Final = 1 << 20
 """Bytes of a line: a verbose one of 64 channels has some 20 KB."""
-MAX_NAME: Final = 256
-"""Characters of a name or id that are kept."""
 GPU_CLOCK: Final = "kernel_gpu"
 """`DeviceCall.source` of times by the device's clock; others are by the host's."""
 
 _NAME: Final = re.compile(r".*-pid[0-9]{1,9}\.log", re.DOTALL)
 _SIGN: Final = b'"inspector_output_format_version"'
-_SIGN_BYTES: Final = 4096
-_LARGEST: Final = 1 << 62
 _FUNCTIONS: Final = {
     "AllGather": "all_gather",
     "AllReduce": "all_reduce",
@@ -130,34 +128,34 @@ class LineReader:
             if self._is_whole:
                 raise ValueError("the line has no communicator")
             return None
-        seconds = _number(body[f"{kind}_exec_time_us"]) / 1e6
+        seconds = number(body[f"{kind}_exec_time_us"]) / 1e6
         bandwidth = body.get(f"{kind}_busbw_gbs", 0)
         return DeviceCall(
             self._communicator,
-            operation_name(_text(body[kind])),
-            _integer(body[f"{kind}_sn"]),
-            _integer(body[f"{kind}_msg_size_bytes"]),
+            operation_name(text(body[kind])),
+            integer(body[f"{kind}_sn"]),
+            integer(body[f"{kind}_msg_size_bytes"]),
             seconds,
-            _number(bandwidth) * 1e9,
-            _text(body.get(f"{kind}_timing_source", "")),
+            number(bandwidth) * 1e9,
+            text(body.get(f"{kind}_timing_source", "")),
         )
 
     def _note_dropped(self, stats: object) -> None:
         if isinstance(stats, dict) and self._communicator is not None:
-            lost = sum(_integer(stats.get(f"{kind}_dropped_total", 0)) for kind in ("coll", "p2p"))
+            lost = sum(integer(stats.get(f"{kind}_dropped_total", 0)) for kind in ("coll", "p2p"))
             self.dropped[self._communicator.id] = lost
 
 
 def _communicator(header: dict[str, Any], metadata: dict[str, Any] | None) -> Communicator:
     about = metadata or {}
-    name = _text(header.get("comm_name", ""))
+    name = text(header.get("comm_name", ""))
     return Communicator(
-        _text(header["id"]),
+        text(header["id"]),
         "" if name == "unknown" else name,
-        _integer(header["rank"]),
-        _integer(header["n_ranks"]),
-        _text(about.get("hostname", "")),
-        _integer(about.get("pid", 0)),
+        integer(header["rank"]),
+        integer(header["n_ranks"]),
+        text(about.get("hostname", "")),
+        integer(about.get("pid", 0)),
     )
 
 
@@ -166,35 +164,9 @@ def operation_name(function: str) -> str:
     return _FUNCTIONS.get(function) or re.sub(r"(?<=[a-z])(?=[A-Z])", "_", function).lower()
 
 
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError
-    return value[:MAX_NAME]
-
-
-def _integer(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _LARGEST:
-        raise ValueError
-    return value
-
-
-def _number(value: object) -> float:
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < _LARGEST:
-        raise ValueError
-    return float(value)
-
-
 def is_one(path: Path) -> bool:
     """True if name and first line are those of such a file."""
-    if _NAME.fullmatch(path.name) is None:
-        return False
-    try:
-        if not path.is_file():
-            return False
-        with path.open("rb") as file:
-            return _SIGN in file.read(_SIGN_BYTES)
-    except OSError:
-        return False
+    return _NAME.fullmatch(path.name) is not None and _SIGN in head_of(path)
 
 
 def file_name(host: str, pid: int) -> str:

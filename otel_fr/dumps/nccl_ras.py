@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from otel_fr.dumps.nccl_fields import head_of, integer, text
 from otel_fr.dumps.nccl_inspector import operation_name
 
 MAX_BYTES: Final = 32 << 20
@@ -22,8 +23,6 @@ IN_PROGRESS: Final = 7
 """``ncclInProgress``, which is no error; 0 is ``ncclSuccess``."""
 _SIGNS: Final = (b'"nccl_version"', b'"communicators_count"')
 _SIGN_BYTES: Final = 4096
-_MAX_TEXT: Final = 256
-_LARGEST: Final = 1 << 62
 
 
 class RasRank(NamedTuple):
@@ -71,16 +70,7 @@ class RasAnswer(NamedTuple):
 
 def is_one(path: Path) -> bool:
     """True if its beginning is that of an answer."""
-    if path.suffix != ".json":
-        return False
-    try:
-        if not path.is_file():
-            return False
-        with path.open("rb") as file:
-            head = file.read(_SIGN_BYTES)
-    except OSError:
-        return False
-    return is_answer(head)
+    return path.suffix == ".json" and is_answer(head_of(path))
 
 
 def is_answer(data: bytes) -> bool:
@@ -116,24 +106,24 @@ def parse_answer(data: bytes, path: str = "") -> RasAnswer:
     try:
         item = json.loads(data)
         communicators = tuple([_communicator(one) for one in item["communicators"]])
-        timeouts = _integer(item.get("ras", {}).get("timeouts_count", 0))
-        return RasAnswer(path, _text(item["nccl_version"]), _text(item.get("timestamp", "")), timeouts, communicators)
+        timeouts = integer(item.get("ras", {}).get("timeouts_count", 0))
+        return RasAnswer(path, text(item["nccl_version"]), text(item.get("timestamp", "")), timeouts, communicators)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"it is no answer of NCCL's RAS, or not a whole one ({type(error).__name__})") from error
 
 
 def _communicator(item: Mapping[str, Any]) -> RasCommunicator:
     ranks = [_rank(one) for one in item["ranks"]] + [_missing(one) for one in item.get("missing_ranks", ())]
-    return RasCommunicator(_text(item["hash"]), _integer(item["size"]), tuple(sorted(ranks, key=lambda one: one.rank)))
+    return RasCommunicator(text(item["hash"]), integer(item["size"]), tuple(sorted(ranks, key=lambda one: one.rank)))
 
 
 def _rank(item: Mapping[str, Any]) -> RasRank:
     status = item.get("status", {})
-    error = _integer(status.get("async_error", 0))
-    counts = {operation_name(_text(name)): _integer(count) for name, count in item.get("collective_counts", {}).items()}
+    error = integer(status.get("async_error", 0))
+    counts = {operation_name(text(name)): integer(count) for name, count in item.get("collective_counts", {}).items()}
     return RasRank(
-        _integer(item["rank"]),
-        _text(item.get("host", "")),
+        integer(item["rank"]),
+        text(item.get("host", "")),
         _pid(item),
         error=0 if error == IN_PROGRESS else error,
         is_aborted=status.get("abort_flag") is True,
@@ -143,21 +133,9 @@ def _rank(item: Mapping[str, Any]) -> RasRank:
 
 def _missing(item: Mapping[str, Any]) -> RasRank:
     is_dead = item.get("status", {}).get("considered_dead") is True
-    return RasRank(_integer(item["rank"]), _text(item.get("host", "")), _pid(item), is_missing=True, is_dead=is_dead)
+    return RasRank(integer(item["rank"]), text(item.get("host", "")), _pid(item), is_missing=True, is_dead=is_dead)
 
 
 def _pid(item: Mapping[str, Any]) -> int:
     pid = item.get("pid", 0)
-    return 0 if pid == -1 else _integer(pid)  # -1: RAS does not know it
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError
-    return value[:_MAX_TEXT]
-
-
-def _integer(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _LARGEST:
-        raise ValueError
-    return value
+    return 0 if pid == -1 else integer(pid)  # -1: RAS does not know it

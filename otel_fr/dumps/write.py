@@ -7,6 +7,7 @@ import io
 import json
 import os
 import pickle
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Literal
 
@@ -43,21 +44,32 @@ def write_dump(path: Path, contents: DumpContents, fmt: Literal["pickle", "json"
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if os.path.lexists(path) and not is_ours(path):
         raise FileExistsError(f"{path} exists and was not written by otel-fr; it is left alone")
+    with replacing(path) as file:
+        (_write_json if fmt == "json" else _write_pickle)(file, contents)
+        file.flush()
+        os.fsync(file.fileno())
+    with contextlib.suppress(OSError):
+        _sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file that takes the place of ``path`` at the end, readable by its owner only; if writing fails, it is removed.
+
+    Raises:
+        OSError: it cannot be written.
+    """
     # Readers that take every file of a folder skip names that start with a dot.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         with os.fdopen(handle, "wb") as file:
-            (_write_json if fmt == "json" else _write_pickle)(file, contents)
-            file.flush()
-            os.fsync(file.fileno())
+            yield file
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
-    with contextlib.suppress(OSError):
-        _sync_folder(path.parent)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -10,13 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from otel_fr.fingerprint import MASK, hash_of, term
+from otel_fr.fingerprint import MASK, STEP, hash_of, term
 from otel_fr.ring import KIND_COLLECTIVE, Record, SignatureDef
 
-STEP: Final = 16
-"""Collectives from one number to the next at which the fingerprint is kept."""
-_SHIFT: Final = 4
-"""2^4 = `STEP`."""
+_SHIFT: Final = STEP.bit_length() - 1
 LEVEL_SHIFT: Final = 2
 """Each level has a step that is 2^2 times that of the level before."""
 LEVELS: Final = 9

@@ -7,9 +7,7 @@ client.cc and client_support.cc in src/ras of NVIDIA/nccl.
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
 import socket
 import threading
 import time
@@ -18,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from otel_fr.dumps.nccl_ras import MAX_BYTES, is_answer, names_process
+from otel_fr.dumps.write import replacing
 
 _log = logging.getLogger("otel_fr.monitor")
 
@@ -159,19 +158,8 @@ class RasWatch:
                 raise RasError("it is not a whole answer")
             if not names_process(data, self._pid):
                 raise RasError("the answer is of another job")
-            _write(folder / f"otel_fr_nccl_ras_{socket.gethostname()}.json", data)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with replacing(folder / f"otel_fr_nccl_ras_{socket.gethostname()}.json") as file:
+                file.write(data)
         except Exception as error:  # noqa: BLE001 - it is one more piece of evidence, and nothing depends on it
             _log.info("NCCL's RAS at %s:%s gives no evidence: %s", *address, error)
-
-
-def _write(path: Path, data: bytes) -> None:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        temporary.replace(path)
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()

@@ -10,14 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from otel_fr.fingerprint import MASK
+from otel_fr.fingerprint import MASK, STEP
 from otel_fr_collector.jobs.rank_reports import KeptRange
 
 KEPT = 64
 """Numbers at which a fingerprint is known, of those at which all ranks report theirs, and as many of the others. A rank
 passes a few between two of its reports (otel_fr/monitor/fingerprints.py)."""
-STEP = 16
-"""All ranks report at multiples of this number, less one."""
 
 
 @dataclass(slots=True)

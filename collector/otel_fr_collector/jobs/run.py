@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 from otel_fr import semconv as names
 from otel_fr.match import CallState, Ending, Group, Place
@@ -22,6 +22,16 @@ from otel_fr_collector.jobs.step_rate import StepRate
 from otel_fr_collector.jobs.usage import GROUP_BYTES, PROGRESS_BYTES, RANK_BYTES, Usage
 from otel_fr_collector.jobs.waits import Slowest, StragglerLimits, Waits
 from otel_fr_collector.jobs.workload import WorkloadRequest
+
+
+class _OfGroup(Protocol):
+    """What a report says of one group."""
+
+    @property
+    def id(self) -> str: ...
+
+
+_G = TypeVar("_G", bound=_OfGroup)
 
 MAX_RANKS_PER_RUN = 16_384
 MAX_RANKS = 65_536
@@ -393,13 +403,9 @@ class Run:
         )
         if not same or state.has_outdated_texts:
             return None
-        progress, groups = state.progress, self.groups
-        found = []
-        for one in given.groups:
-            own, group = progress.get(one.id), groups.get(one.id)
-            if own is None or group is None or group.uncompared or not group.group.ranks:
-                return None
-            found.append((own, one, group))
+        found = self.known_groups(state, given.groups)
+        if found is None:
+            return None
         for own, one, group in found:
             if one.fp:
                 self.note_fingerprint(group, given.rank, one.fp, now)
@@ -411,6 +417,17 @@ class Run:
         report.number, report.idle, report.step, report.interval = given.n, given.idle_s, given.step, given.every_s
         self.note_same(state, given.step, now)
         return True
+
+    def known_groups(self, state: RankState, given: Iterable[_G]) -> list[tuple[list[int], _G, GroupState]] | None:
+        """Groups of a report with the rank's progress in them and their state; None: not all are known and compared."""
+        progress, groups = state.progress, self.groups
+        found = []
+        for one in given:
+            own, group = progress.get(one.id), groups.get(one.id)
+            if own is None or group is None or group.uncompared or not group.group.ranks:
+                return None
+            found.append((own, one, group))
+        return found
 
     def note_fingerprint(self, group: GroupState, rank: int, given: Sequence[int], now: float) -> None:
         """Take a rank's fingerprint of a group, which is not empty."""

@@ -35,13 +35,9 @@ def add_same(run: Run, given: RankReport, now: float) -> bool | None:
         return None
     if not _are_same(report.inflight, given.in_flight, now) or not _is_same_last(report.last, given.last):
         return None
-    progress, groups = state.progress, run.groups
-    found = []
-    for one in given.groups:
-        own, group = progress.get(one.id), groups.get(one.id)
-        if own is None or group is None or group.uncompared or not group.group.ranks:
-            return None
-        found.append((own, one, group))
+    found = run.known_groups(state, given.groups)
+    if found is None:
+        return None
     number = given.number
     for own, one, group in found:
         if one.fingerprint:

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_fr.fingerprint import MASK, hash_of, term
-from otel_fr.monitor.fingerprints import SETTLED_NS, STEP, Fingerprints, of_range
+from otel_fr.fingerprint import MASK, STEP, hash_of, term
+from otel_fr.monitor.fingerprints import SETTLED_NS, Fingerprints, of_range
 from otel_fr.ring import KIND_P2P, GroupDef, Record
+from tests.support.records import GROUP, made_record
 from tests.support.rings import float_signature
-from tests.unit.monitor.test_span_sampling import GROUP, call
 
 SMALL, LARGE = float_signature(), float_signature(sizes=((7,),))
 LATER = 10**15
@@ -20,7 +20,7 @@ LATER = 10**15
 
 def record(number: int, **more: object) -> Record:
     """The call with that number, which is the record before that number."""
-    return replace(call(number).record, **{"record_id": number - 1, **more})  # type: ignore[arg-type]
+    return made_record(number, 0.001, SMALL, **{"record_id": number - 1, **more})
 
 
 def marks(found: tuple[int, ...]) -> dict[int, int]:

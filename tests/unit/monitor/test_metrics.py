@@ -15,10 +15,9 @@ from otel_fr.dumps.device_times import DeviceTimes
 from otel_fr.monitor import metrics as module
 from otel_fr.monitor.metrics import BOUNDS, RankMetrics, Schedule, dtype_class, message_bytes, size_class
 from otel_fr.monitor.span_builder import trace_id
-from otel_fr.ring import KIND_COLLECTIVE, KIND_GROUP, Activity, GroupDef, Record, RecordState, SignatureDef, SiteDef
+from otel_fr.ring import KIND_GROUP, Activity, Record, RecordState, SignatureDef
+from tests.support.records import made_record
 
-GROUP = GroupDef("a1", "0", "default_pg", (0, 1, 2, 3), "gloo", 0)
-SITE = SiteDef((("train.py", 1, "step"),))
 RUN = identity.run_id("job", 0, "n")
 WALL = 1_700_000_000 * 10**9
 Key = tuple[tuple[str, str | int], ...]
@@ -32,26 +31,7 @@ def signature(operation: str = "all_reduce", size: int = 4_000, dtype: str = "Fl
 
 
 def record(number: int, seconds: float | None = 0.003, of: SignatureDef | None = None, **more: object) -> Record:
-    issued = number * 10**9
-    made = Record(
-        record_id=number,
-        issued_ns=issued,
-        waited_ns=None,
-        ended_ns=None if seconds is None else issued + round(seconds * 1e9),
-        state=RecordState.COMPLETED,
-        coll_seq=number,
-        p2p_seq=0,
-        op_id=number,
-        pair_index=0,
-        kind=KIND_COLLECTIVE,
-        flags=0,
-        timeout_ms=1_000,
-        thread="MainThread",
-        group=GROUP,
-        signature=of or signature(),
-        site=SITE,
-    )
-    return replace(made, **more)  # type: ignore[arg-type]
+    return made_record(number, seconds, of or signature(), **more)
 
 
 def sent(metrics: RankMetrics, in_flight: tuple[Record, ...] = ()) -> dict[str, Metric]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
 from opentelemetry.sdk.trace.sampling import Decision, TraceIdRatioBased
@@ -12,34 +11,16 @@ from otel_fr import identity
 from otel_fr.monitor.device_calls import Tracked
 from otel_fr.monitor.span_builder import trace_id
 from otel_fr.monitor.span_sampling import KEPT_CALLS, MAX_KINDS, MIN_SEEN, SpanSampling
-from otel_fr.ring import KIND_COLLECTIVE, GroupDef, Record, RecordState, SiteDef
+from otel_fr.ring import RecordState
+from tests.support.records import made_record
 from tests.support.rings import float_signature
 
-GROUP = GroupDef("a1", "0", "default_pg", (0, 1, 2, 3), "gloo", 0)
 RUN = identity.run_id("job", 0, "n")
 SIGNATURE = float_signature()
 
 
 def call(number: int, seconds: float = 0.001, **more: object) -> Tracked:
-    record = Record(
-        record_id=number,
-        issued_ns=number * 10**9,
-        waited_ns=None,
-        ended_ns=number * 10**9 + round(seconds * 1e9),
-        state=RecordState.COMPLETED,
-        coll_seq=number,
-        p2p_seq=0,
-        op_id=number,
-        pair_index=0,
-        kind=KIND_COLLECTIVE,
-        flags=0,
-        timeout_ms=1_000,
-        thread="MainThread",
-        group=GROUP,
-        signature=SIGNATURE,
-        site=SiteDef((("train.py", 1, "step"),)),
-    )
-    return Tracked(replace(record, **more), None)  # type: ignore[arg-type]
+    return Tracked(made_record(number, seconds, SIGNATURE, **more), None)
 
 
 def sampling(ratio: float, rank: int = 0) -> SpanSampling:

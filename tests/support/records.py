@@ -1,0 +1,35 @@
+"""Records of a ring as a monitor reads them: one collective a second, of four ranks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from otel_fr.ring import KIND_COLLECTIVE, GroupDef, Record, RecordState, SignatureDef, SiteDef
+
+GROUP = GroupDef("a1", "0", "default_pg", (0, 1, 2, 3), "gloo", 0)
+SITE = SiteDef((("train.py", 1, "step"),))
+
+
+def made_record(number: int, seconds: float | None, signature: SignatureDef, /, **more: Any) -> Record:
+    """The call with that number, enqueued in that second. ``seconds``: that it took; None: it has not ended."""
+    issued = number * 10**9
+    record = Record(
+        record_id=number,
+        issued_ns=issued,
+        waited_ns=None,
+        ended_ns=None if seconds is None else issued + round(seconds * 1e9),
+        state=RecordState.COMPLETED,
+        coll_seq=number,
+        p2p_seq=0,
+        op_id=number,
+        pair_index=0,
+        kind=KIND_COLLECTIVE,
+        flags=0,
+        timeout_ms=1_000,
+        thread="MainThread",
+        group=GROUP,
+        signature=signature,
+        site=SITE,
+    )
+    return replace(record, **more)
