@@ -9,7 +9,7 @@ from typing import TypedDict
 
 from otel_fr import identity
 from otel_fr.match.model import Finding, Place
-from otel_fr.presentation import duration_text, with_wait
+from otel_fr.presentation import duration_text, state_summary, with_wait
 
 
 class ProcessGroupData(TypedDict):
@@ -269,14 +269,14 @@ def waiting_since_text(data: IncidentData) -> str:
 def told(data: IncidentData) -> str:
     """The summary with since when ranks wait, for what is read later than it is written."""
     since = waiting_since_text(data)
-    return with_wait(data["summary"], since) if since else data["summary"]
+    return state_summary(with_wait(data["summary"], since) if since else data["summary"], data["state"])
 
 
 def told_now(data: IncidentData | IncidentHead, now: float) -> str:
     """The summary with how long ranks of an open incident have waited by ``now`` (Unix time), for live texts."""
     since = unix(data["waiting_since"])
     if since is None or data["state"] != "firing":
-        return data["summary"]
+        return state_summary(data["summary"], data["state"])
     return with_wait(data["summary"], f"for {duration_text(max(0.0, now - since))}")
 
 

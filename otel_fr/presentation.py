@@ -170,6 +170,11 @@ def with_wait(summary: str, how_long: str) -> str:
     return f"{summary} {how_long}" if ends_with_wait else f"{summary} (waiting {how_long})"
 
 
+def state_summary(summary: str, state: str) -> str:
+    """A summary, which is in the present tense, of an incident in this state: of one that is over, it says so."""
+    return f"while it was open: {summary}" if state == "resolved" else summary
+
+
 def ranks_by_text(texts: Iterable[tuple[int, str]]) -> dict[str, list[int]]:
     """Text -> the ranks it is true of, in the order of their first appearance."""
     found: dict[str, list[int]] = {}

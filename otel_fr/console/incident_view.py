@@ -76,14 +76,9 @@ def _head(one: IncidentHead) -> Text:
     )
 
 
-def _told(one: IncidentHead | IncidentDetail, now: float) -> str:
-    """The summary, which is of the time when the incident was open."""
-    return f"while it was open: {one['summary']}" if one["state"] == "resolved" else told_now(one, now)
-
-
 def summary_line(one: IncidentHead) -> str:
     """The summary of one of a list, with how long ranks wait and how many incidents follow from it."""
-    text = one_line(_told(one, time.time()))
+    text = one_line(told_now(one, time.time()))
     if one["caused_by"]:
         text = f"consequence of {one_line(one['caused_by'])}: {text}"
     count = one["consequence_count"]
@@ -106,7 +101,7 @@ def incident_page(one: IncidentDetail, now: float | None = None) -> Group:
     facts.add_column(overflow="fold")
     for name, text in _facts(one, now):
         facts.add_row(name, Text(text))
-    summary = Text(one_line(_told(one, now)), "bold")
+    summary = Text(one_line(told_now(one, now)), "bold")
     details = [Text(one_line(text)) for text in one["details"] or ()]
     return Group(title, Text(""), summary, *details, Text(""), facts, *_stacks(one))
 

@@ -19,7 +19,7 @@ from otel_fr.console.client import UNREACHABLE, Client, CollectorError
 from otel_fr.console.client import add_arguments as add_client_arguments
 from otel_fr.console.incident_view import COLORS, incident_list, incident_page, job_text, state_text, summary_line
 from otel_fr.incident import IncidentHead
-from otel_fr.presentation import ranks_text
+from otel_fr.presentation import ranks_text, state_summary
 from otel_fr.printable import one_line, printable
 
 STATES = ("open", "firing", "resolved")
@@ -152,7 +152,7 @@ def _follow(client: Client, args: argparse.Namespace) -> int:
         line.append(f"{data['category']} ", "bold")
         line.append(f"{job_text(data)} [{one_line(data['id'])}] ")
         line.append("consequence: " if data["caused_by"] else "")
-        line.append(one_line(data["summary"]))
+        line.append(one_line(state_summary(data["summary"], data["state"])))
         console.print(line)
     return 0
 

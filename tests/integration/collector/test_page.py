@@ -99,6 +99,7 @@ def test_a_hang_shows_and_goes_without_a_reload(tmp_path: Path, watched: Watched
             job.ranks[call.rank].complete(call)
         expect(page.locator("#open [data-item]")).to_have_count(0)
         expect(page.locator("#past [data-item]")).to_contain_text("resolved")
+        expect(page.locator("#past [data-item]")).to_contain_text("while it was open: rank 3 (node-0) did not join")
         expect(page.locator("#open-count")).to_be_hidden()
         expect(page.locator("#grid tr[data-rank='3'] td").first).to_have_text("running")
         page.goto("about:blank")
@@ -115,6 +116,7 @@ def test_an_incident_shows_its_evidence_and_follows_its_changes(stage: Stage, wa
     expect(page.locator(".card .badge")).to_have_text("firing")
     stage.recover(run)
     expect(page.locator(".card .badge")).to_have_text("resolved")
+    expect(page.locator(".card .lead")).to_contain_text("while it was open: rank 5")
     page.get_by_role("link", name="job-7").click()
     expect(page.locator("h1")).to_have_text("job-7")
 
@@ -591,6 +593,7 @@ PLACES = [
     {**NOWHERE, "host": "llama-0", "node": "gpu-17", "pod": "llama-0"},
     {**NOWHERE, "pod": "llama-0"},
 ]
+STATES = ["firing", "resolved"]
 OVERDUE = [("section", "loading", 45.0, 30.0), ("heartbeat", "", 700.0, 60.0), ("outside", "", 9.0, 3.0)]
 
 
@@ -603,6 +606,7 @@ def test_the_page_writes_ranks_groups_and_durations_as_the_terminal_does(stage: 
         "seconds": SECONDS,
         "places": PLACES,
         "overdue": OVERDUE,
+        "states": STATES,
     }
     shown = page.evaluate(
         """async (given) => {
@@ -617,6 +621,7 @@ def test_the_page_writes_ranks_groups_and_durations_as_the_terminal_does(stage: 
             ago: given.seconds.map(text.agoText),
             places: given.places.map(text.placeText),
             overdue: given.overdue.map(text.overdueText),
+            summaries: given.states.map((state) => text.stateSummary({ state, summary: "it hangs" })),
           };
         }""",
         given,
@@ -634,3 +639,4 @@ def test_the_page_writes_ranks_groups_and_durations_as_the_terminal_does(stage: 
     assert shown["ago"] == [presentation.ago_text(seconds) for seconds in SECONDS]
     assert shown["overdue"] == [presentation.overdue_text(*one) for one in OVERDUE]
     assert shown["places"] == [presentation.place_text(**place) for place in PLACES]
+    assert shown["summaries"] == [presentation.state_summary("it hangs", state) for state in STATES]

@@ -1,7 +1,7 @@
 // One incident, with its evidence.
 
 import { h, keyed, link, number, secondsSince, setClass, setText, when } from "./dom.js";
-import { collectiveText, durationText, groupText, jobTitle, lastingText, placeText, ranksByText, ranksText, siteText } from "./text.js";
+import { collectiveText, durationText, groupText, jobTitle, lastingText, placeText, ranksByText, ranksText, siteText, stateSummary } from "./text.js";
 
 const SHOWN = 16; // ranks whose lines are shown at once; the others are folded
 
@@ -38,12 +38,12 @@ function fillItem(node, data, consequences) {
   setText(badge, data.state);
   setText(name, incidentTitle(data));
   setText(side, `${jobTitle(data)} · attempt ${data.attempt} · ${when(data.detected_at)}`);
-  setText(text, data.summary);
+  setText(text, stateSummary(data));
   showSince(since, data);
   folded.hidden = !consequences.length;
   setText(folded.firstChild, `${number(consequences.length)} consequence${consequences.length === 1 ? "" : "s"}`);
   keyed(folded.lastChild, consequences, (one) => one.id, (one) => h("li", {}, h("a", { href: `#/incidents/${one.id}` })), (line, one) =>
-    setText(line.firstChild, one.summary));
+    setText(line.firstChild, stateSummary(one)));
 }
 
 // How long an open fault has lasted: text that `tick` keeps current.
@@ -71,7 +71,7 @@ export function incidentLead(data) {
   showSince(since, data);
   const details = (data.details ?? []).map((text) => h("li", {}, text));
   return [
-    h("p", { class: "lead" }, h("span", { class: `badge ${data.state}` }, data.state), " ", data.summary), since,
+    h("p", { class: "lead" }, h("span", { class: `badge ${data.state}` }, data.state), " ", stateSummary(data)), since,
     ...(details.length ? [h("ul", { class: "details" }, details)] : []),
     ...(data.what_to_do ? [h("p", {}, h("b", {}, "What to do: "), data.what_to_do)] : []),
   ];
@@ -128,7 +128,7 @@ function waiting(data) {
 
 function places(data) {
   const found = data.stack_groups ?? [];
-  return found.length ? [h("h3", {}, "Where the ranks are"), ...stackGroups(found)] : [];
+  return found.length ? [h("h3", {}, data.state === "resolved" ? "Where the ranks were" : "Where the ranks are"), ...stackGroups(found)] : [];
 }
 
 // Merged stacks, of most ranks first; a rank that is alone in its place is shown with all frames.

@@ -66,6 +66,11 @@ export function jobTitle({ job, job_title: title }) {
   return title ?? job;
 }
 
+// The summary of an incident, which is in the present tense: of one that is over, it says so.
+export function stateSummary({ summary, state }) {
+  return state === "resolved" ? `while it was open: ${summary}` : summary;
+}
+
 // Text -> the ranks it is true of.
 export function ranksByText(texts) {
   const found = new Map();
