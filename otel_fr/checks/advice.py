@@ -67,7 +67,10 @@ def find(job: str, seconds: float, seen: str, env: Mapping[str, str] = os.enviro
         except NotYetError as error:
             reason = str(error)
         else:
-            if answer["run_id"] != seen and (answer["failure"] or answer["recommendation"] != "restart"):
+            if others := len(answer.get("other_runs") or ()):
+                # One of these may be this launcher's, and nothing tells which: it follows no advice about another job.
+                reason = f"{others + 1} runs are called {job!r} at the same time: give each job a name of its own"
+            elif answer["run_id"] != seen and (answer["failure"] or answer["recommendation"] != "restart"):
                 return Outcome(Status.OK, json.dumps(_short(answer)))
         if time.monotonic() >= end:
             return Outcome(Status.SKIPPED, reason)
@@ -126,6 +129,7 @@ def _as_json(response: GetResponse) -> dict[str, Any]:
         "exclude_nodes": list(response.exclude_nodes),
         "reasons": [{"recommendation": one.recommendation, "text": one.text} for one in response.reasons],
         "failure": {"incident_id": response.failures[0].incident_id} if response.failures else None,
+        "other_runs": [one.run_id for one in response.other_runs],
     }
 
 

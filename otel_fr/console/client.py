@@ -300,13 +300,15 @@ class Client:
         """
         return self._one_if_there(f"jobs/{quote(key, safe='')}/stacks", AskedStacks)
 
-    def advice(self, job: str, attempt: int) -> Advice | None:
-        """What to do next with a job; None: the collector has no advice, or is too old to give any.
+    def advice(self, job: str, attempt: int, run_id: str) -> Advice | None:
+        """What to do next with a run of a job; None: the collector has no advice, or is too old to give any.
 
         Raises:
             CollectorError: as for `job`.
         """
-        return self._one_if_there(f"attribution?{urlencode({'job': job, 'attempt': attempt})}", Advice)
+        return self._one_if_there(
+            f"attribution?{urlencode({'job': job, 'attempt': attempt, 'run_id': run_id})}", Advice
+        )
 
     def _one_if_there(self, name: str, kind: type[_T]) -> _T | None:
         try:

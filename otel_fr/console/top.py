@@ -118,7 +118,7 @@ def fetch(client: Client, place: Place) -> Shown:
         firing,
         job=client.job(place.job),
         of_job=[one for one in reversed(found) if not one["caused_by"]],
-        advice=client.advice(head["job"], head["attempt"]) if found else None,
+        advice=client.advice(head["job"], head["attempt"], head["run_id"]) if found else None,
     )
 
 

@@ -12,7 +12,7 @@ from otel_fr.attribution.v1 import attribution_pb2
 from otel_fr_collector.attribution.facts import Fault, History, faults_of
 from otel_fr_collector.attribution.rules import Advice, decide
 from otel_fr_collector.incidents.book import IncidentBook
-from otel_fr_collector.jobs.run import RunId
+from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.storage.backend import StoreError
 from otel_fr_collector.storage.store import SETTLE_SECONDS, Store
@@ -29,7 +29,11 @@ MAX_FAILURES = 16
 """Causes of the run that an answer lists."""
 MAX_NODES = 64
 """Nodes to be left out that an answer lists."""
-
+MAX_OTHERS = 16
+"""Other runs that an answer names."""
+OVERLAP = 10.0
+"""Seconds for which two runs have both reported, from which they are of one time: the last reports of a run may come
+after the first of the one that follows it."""
 
 MAX_INT32 = 2**31 - 1
 
@@ -55,6 +59,16 @@ class ReasonData(TypedDict):
     incident_ids: list[str]
 
 
+class OtherRunData(TypedDict):
+    """Another run of that name at that time. ``summary``: of its first cause; "": it has none."""
+
+    attempt: int
+    run_id: str
+    recommendation: str
+    exclude_nodes: list[str]
+    summary: str
+
+
 class AttributionData(TypedDict):
     """An answer as JSON; docs/attribution.md says what the keys mean."""
 
@@ -66,6 +80,7 @@ class AttributionData(TypedDict):
     reasons: list[ReasonData]
     failure: FailureData | None
     failures: list[FailureData]
+    other_runs: list[OtherRunData]
 
 
 class Attribution:
@@ -82,26 +97,53 @@ class Attribution:
         self._reading = asyncio.Lock()
         self._recent: dict[str, tuple[float, Sequence[Fault]]] = {}
 
-    async def find(self, job: str, attempt: int | None = None) -> AttributionData | None:
+    async def find(self, job: str, attempt: int | None = None, run_id: str | None = None) -> AttributionData | None:
         """What is known of a job's run, and advised.
 
         Args:
             job: which its client may see.
             attempt: whose newest run is asked about; None: of the job's newest run.
+            run_id: which run is asked about; None: the newest.
 
         Returns:
             None: there is no such run.
         """
         faults = await self._faults(job)
-        run = self._run(job, attempt, faults)
+        run = self._run(job, attempt, run_id, faults)
         if run is None:
             return None
+        others = [_other(one.id, *self._decided(one.id, faults)) for one in self._beside(run)[:MAX_OTHERS]]
+        return _data(run, *self._decided(run, faults), others)
+
+    def _decided(self, run: RunId, faults: Sequence[Fault]) -> tuple[Sequence[Fault], Advice]:
+        """The faults of one run, oldest first, and what follows from them. ``faults``: of all runs of its job."""
         now = tuple([fault for fault in faults if fault.run == run])
         newest = max((fault.detected for fault in now), default=float("inf"))
         before = [fault for fault in faults if fault.run != run and newest - WINDOW <= fault.detected <= newest]
         known = self._runs.by_id.get(run)
         requests = () if known is None else tuple(known.requests.values())
-        return _data(run, now, decide(History(now, tuple(before), requests)))
+        return now, decide(History(now, tuple(before), requests))
+
+    def _beside(self, asked: RunId) -> list[Run]:
+        """The runs of other processes that have the job's name at the same time, the newest first.
+
+        A run in which processes of this one go on, as after `torch.distributed` was started again or in a quorum of
+        torchft, is of the same job.
+        """
+        run = self._runs.by_id.get(asked)
+        if run is None:
+            return []
+        beside = [
+            one
+            for one in self._runs.by_id.values()
+            if one is not run
+            and one.id.job == asked.job
+            and not (one.is_replaced or run.is_replaced)
+            and min(one.last_seen, run.last_seen) - max(one.first_seen, run.first_seen) >= OVERLAP
+        ]
+        own = _processes(run) if beside else set()
+        beside = [one for one in beside if not own & _processes(one)]
+        return sorted(beside, key=lambda one: -one.first_seen)
 
     async def _faults(self, job: str) -> Sequence[Fault]:
         """The faults of a job, oldest first: read at most once in `FRESH` seconds, however many clients ask."""
@@ -121,12 +163,16 @@ class Attribution:
                 return await asyncio.to_thread(_stored, store, job)
         return faults_of([one.data for one in self._book.known() if one.run.job == job][-MAX_INCIDENTS:])
 
-    def _run(self, job: str, attempt: int | None, faults: Sequence[Fault]) -> RunId | None:
+    def _run(self, job: str, attempt: int | None, run_id: str | None, faults: Sequence[Fault]) -> RunId | None:
         """The newest run of a job that is known, by its telemetry or, if it is silent for long, by its incidents."""
-        live = [run for run in self._runs.by_id.values() if run.id.job == job and attempt in (None, run.id.attempt)]
+
+        def is_asked(run: RunId) -> bool:
+            return attempt in (None, run.attempt) and run_id in (None, run.run)
+
+        live = [run for run in self._runs.by_id.values() if run.id.job == job and is_asked(run.id)]
         if live:
             return max(live, key=lambda run: run.first_seen).id
-        return next((fault.run for fault in reversed(faults) if attempt in (None, fault.run.attempt)), None)
+        return next((fault.run for fault in reversed(faults) if is_asked(fault.run)), None)
 
 
 def as_message(data: AttributionData) -> attribution_pb2.GetResponse:
@@ -142,7 +188,14 @@ def as_message(data: AttributionData) -> attribution_pb2.GetResponse:
         response.reasons.add(**reason)
     for failure in data["failures"]:
         response.failures.add(**failure)
+    for other in data["other_runs"]:
+        response.other_runs.add(**{**other, "attempt": max(0, min(other["attempt"], MAX_INT32))})
     return response
+
+
+def _processes(run: Run) -> set[tuple[str, int]]:
+    """Host and process id of each rank, as far as they are known."""
+    return {(one.place.host, one.place.pid) for one in run.ranks.values() if one.place.pid is not None}
 
 
 def _stored(store: Store, job: str) -> Sequence[Fault]:
@@ -151,7 +204,17 @@ def _stored(store: Store, job: str) -> Sequence[Fault]:
     return faults_of(store.find(job=job, state=None, limit=MAX_INCIDENTS, max_size=MAX_BYTES))
 
 
-def _data(run: RunId, faults: Sequence[Fault], advice: Advice) -> AttributionData:
+def _other(run: RunId, faults: Sequence[Fault], advice: Advice) -> OtherRunData:
+    return {
+        "attempt": run.attempt,
+        "run_id": run.run,
+        "recommendation": advice.recommendation.value,
+        "exclude_nodes": list(advice.nodes[:MAX_NODES]),
+        "summary": faults[0].summary if faults else "",
+    }
+
+
+def _data(run: RunId, faults: Sequence[Fault], advice: Advice, others: list[OtherRunData]) -> AttributionData:
     failures = [_failure(fault) for fault in faults[:MAX_FAILURES]]
     return {
         "job": run.job,
@@ -170,6 +233,7 @@ def _data(run: RunId, faults: Sequence[Fault], advice: Advice) -> AttributionDat
         ],
         "failure": failures[0] if failures else None,
         "failures": failures,
+        "other_runs": others,
     }
 
 

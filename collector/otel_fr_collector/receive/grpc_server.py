@@ -118,7 +118,7 @@ def _attribute(attribution: Attribution, intake: Intake) -> _Export:
                 if request.access.prefix:
                     intake.check_job(request.access, asked.job_id)
                 attempt = asked.attempt if asked.HasField("attempt") else None
-                found = await attribution.find(asked.job_id, attempt)
+                found = await attribution.find(asked.job_id, attempt, asked.run_id or None)
         except RejectedError as error:
             await _abort(context, error)
         if found is None:

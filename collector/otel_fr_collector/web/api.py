@@ -270,7 +270,8 @@ class Api:
         if not _access(request).may_see(job):
             raise ApiError(404, NO_RUN)
         async with self._answers.making(owner_of(request.scope)):
-            found = await self._service.attribution.find(job, None if attempt is None else int(attempt))
+            run = request.query_params.get("run_id") or None
+            found = await self._service.attribution.find(job, None if attempt is None else int(attempt), run)
             if found is None:
                 raise ApiError(404, NO_RUN)
             return _json(request, *await self._packed(json.dumps(found).encode()))

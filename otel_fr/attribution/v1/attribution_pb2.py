@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(otel_fr/attribution/v1/attribution.proto\x12\x16otel_fr.attribution.v1\">\n\nGetRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x14\n\x07\x61ttempt\x18\x02 \x01(\x05H\x00\x88\x01\x01\x42\n\n\x08_attempt\"\xd1\x01\n\x0bGetResponse\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x0e\n\x06run_id\x18\x03 \x01(\t\x12\x16\n\x0erecommendation\x18\x04 \x01(\t\x12\x15\n\rexclude_nodes\x18\x05 \x03(\t\x12/\n\x07reasons\x18\x06 \x03(\x0b\x32\x1e.otel_fr.attribution.v1.Reason\x12\x31\n\x08\x66\x61ilures\x18\x07 \x03(\x0b\x32\x1f.otel_fr.attribution.v1.Failure\"R\n\x06Reason\x12\x0c\n\x04rule\x18\x01 \x01(\t\x12\x16\n\x0erecommendation\x18\x02 \x01(\t\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x14\n\x0cincident_ids\x18\x04 \x03(\t\"\x88\x01\n\x07\x46\x61ilure\x12\x13\n\x0bincident_id\x18\x01 \x01(\t\x12\x10\n\x08\x63\x61tegory\x18\x02 \x01(\t\x12\x11\n\x04rank\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\x0c\n\x04node\x18\x04 \x01(\t\x12\r\n\x05\x65rror\x18\x05 \x01(\t\x12\x0c\n\x04site\x18\x06 \x01(\t\x12\x0f\n\x07summary\x18\x07 \x01(\tB\x07\n\x05_rank2]\n\x0b\x41ttribution\x12N\n\x03Get\x12\".otel_fr.attribution.v1.GetRequest\x1a#.otel_fr.attribution.v1.GetResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(otel_fr/attribution/v1/attribution.proto\x12\x16otel_fr.attribution.v1\"N\n\nGetRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x14\n\x07\x61ttempt\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12\x0e\n\x06run_id\x18\x03 \x01(\tB\n\n\x08_attempt\"\x87\x02\n\x0bGetResponse\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x0e\n\x06run_id\x18\x03 \x01(\t\x12\x16\n\x0erecommendation\x18\x04 \x01(\t\x12\x15\n\rexclude_nodes\x18\x05 \x03(\t\x12/\n\x07reasons\x18\x06 \x03(\x0b\x32\x1e.otel_fr.attribution.v1.Reason\x12\x31\n\x08\x66\x61ilures\x18\x07 \x03(\x0b\x32\x1f.otel_fr.attribution.v1.Failure\x12\x34\n\nother_runs\x18\x08 \x03(\x0b\x32 .otel_fr.attribution.v1.OtherRun\"k\n\x08OtherRun\x12\x0f\n\x07\x61ttempt\x18\x01 \x01(\x05\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x16\n\x0erecommendation\x18\x03 \x01(\t\x12\x15\n\rexclude_nodes\x18\x04 \x03(\t\x12\x0f\n\x07summary\x18\x05 \x01(\t\"R\n\x06Reason\x12\x0c\n\x04rule\x18\x01 \x01(\t\x12\x16\n\x0erecommendation\x18\x02 \x01(\t\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x14\n\x0cincident_ids\x18\x04 \x03(\t\"\x88\x01\n\x07\x46\x61ilure\x12\x13\n\x0bincident_id\x18\x01 \x01(\t\x12\x10\n\x08\x63\x61tegory\x18\x02 \x01(\t\x12\x11\n\x04rank\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\x0c\n\x04node\x18\x04 \x01(\t\x12\r\n\x05\x65rror\x18\x05 \x01(\t\x12\x0c\n\x04site\x18\x06 \x01(\t\x12\x0f\n\x07summary\x18\x07 \x01(\tB\x07\n\x05_rank2]\n\x0b\x41ttribution\x12N\n\x03Get\x12\".otel_fr.attribution.v1.GetRequest\x1a#.otel_fr.attribution.v1.GetResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,13 +32,15 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'otel_fr.attribution.v1.attr
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_GETREQUEST']._serialized_start=68
-  _globals['_GETREQUEST']._serialized_end=130
-  _globals['_GETRESPONSE']._serialized_start=133
-  _globals['_GETRESPONSE']._serialized_end=342
-  _globals['_REASON']._serialized_start=344
-  _globals['_REASON']._serialized_end=426
-  _globals['_FAILURE']._serialized_start=429
-  _globals['_FAILURE']._serialized_end=565
-  _globals['_ATTRIBUTION']._serialized_start=567
-  _globals['_ATTRIBUTION']._serialized_end=660
+  _globals['_GETREQUEST']._serialized_end=146
+  _globals['_GETRESPONSE']._serialized_start=149
+  _globals['_GETRESPONSE']._serialized_end=412
+  _globals['_OTHERRUN']._serialized_start=414
+  _globals['_OTHERRUN']._serialized_end=521
+  _globals['_REASON']._serialized_start=523
+  _globals['_REASON']._serialized_end=605
+  _globals['_FAILURE']._serialized_start=608
+  _globals['_FAILURE']._serialized_end=744
+  _globals['_ATTRIBUTION']._serialized_start=746
+  _globals['_ATTRIBUTION']._serialized_end=839
 # @@protoc_insertion_point(module_scope)

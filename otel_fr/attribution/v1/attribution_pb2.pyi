@@ -6,15 +6,17 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class GetRequest(_message.Message):
-    __slots__ = ("job_id", "attempt")
+    __slots__ = ("job_id", "attempt", "run_id")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     attempt: int
-    def __init__(self, job_id: _Optional[str] = ..., attempt: _Optional[int] = ...) -> None: ...
+    run_id: str
+    def __init__(self, job_id: _Optional[str] = ..., attempt: _Optional[int] = ..., run_id: _Optional[str] = ...) -> None: ...
 
 class GetResponse(_message.Message):
-    __slots__ = ("job_id", "attempt", "run_id", "recommendation", "exclude_nodes", "reasons", "failures")
+    __slots__ = ("job_id", "attempt", "run_id", "recommendation", "exclude_nodes", "reasons", "failures", "other_runs")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
@@ -22,6 +24,7 @@ class GetResponse(_message.Message):
     EXCLUDE_NODES_FIELD_NUMBER: _ClassVar[int]
     REASONS_FIELD_NUMBER: _ClassVar[int]
     FAILURES_FIELD_NUMBER: _ClassVar[int]
+    OTHER_RUNS_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     attempt: int
     run_id: str
@@ -29,7 +32,22 @@ class GetResponse(_message.Message):
     exclude_nodes: _containers.RepeatedScalarFieldContainer[str]
     reasons: _containers.RepeatedCompositeFieldContainer[Reason]
     failures: _containers.RepeatedCompositeFieldContainer[Failure]
-    def __init__(self, job_id: _Optional[str] = ..., attempt: _Optional[int] = ..., run_id: _Optional[str] = ..., recommendation: _Optional[str] = ..., exclude_nodes: _Optional[_Iterable[str]] = ..., reasons: _Optional[_Iterable[_Union[Reason, _Mapping]]] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ...) -> None: ...
+    other_runs: _containers.RepeatedCompositeFieldContainer[OtherRun]
+    def __init__(self, job_id: _Optional[str] = ..., attempt: _Optional[int] = ..., run_id: _Optional[str] = ..., recommendation: _Optional[str] = ..., exclude_nodes: _Optional[_Iterable[str]] = ..., reasons: _Optional[_Iterable[_Union[Reason, _Mapping]]] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ..., other_runs: _Optional[_Iterable[_Union[OtherRun, _Mapping]]] = ...) -> None: ...
+
+class OtherRun(_message.Message):
+    __slots__ = ("attempt", "run_id", "recommendation", "exclude_nodes", "summary")
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    RECOMMENDATION_FIELD_NUMBER: _ClassVar[int]
+    EXCLUDE_NODES_FIELD_NUMBER: _ClassVar[int]
+    SUMMARY_FIELD_NUMBER: _ClassVar[int]
+    attempt: int
+    run_id: str
+    recommendation: str
+    exclude_nodes: _containers.RepeatedScalarFieldContainer[str]
+    summary: str
+    def __init__(self, attempt: _Optional[int] = ..., run_id: _Optional[str] = ..., recommendation: _Optional[str] = ..., exclude_nodes: _Optional[_Iterable[str]] = ..., summary: _Optional[str] = ...) -> None: ...
 
 class Reason(_message.Message):
     __slots__ = ("rule", "recommendation", "text", "incident_ids")

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from otel_fr.checks import advice
+from otel_fr.checks.model import Status
 from otel_fr.rendezvous.advice import Advice, ask
 from tests.support.certificates import Certificates
 from tests.support.collector_process import Collector, running
@@ -87,3 +89,15 @@ def test_the_certificate_of_the_ranks_is_used_for_https_too(tmp_path: Path) -> N
         assert "CERTIFICATE_VERIFY_FAILED" in str(asked(http))
         trusted = {**http, "OTEL_EXPORTER_OTLP_CERTIFICATE": str(certificates.ca_file)}
         assert str(asked(trusted)).startswith("status 404: no such run")
+
+
+def test_two_jobs_of_one_name_are_not_advised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The launcher of one would follow what is said of the other."""
+    stop = {"run_id": "b", "attempt": 0, "recommendation": "stop", "exclude_nodes": [], "reasons": [], "failure": {}}
+    others: list[dict[str, str]] = [{"run_id": "a"}]
+    monkeypatch.setattr(advice, "_over_grpc", lambda job, env: lambda: {**stop, "other_runs": others})
+    refused = advice.find("job-7", 0.0, "", {})
+    assert refused.status is Status.SKIPPED
+    assert refused.text == "2 runs are called 'job-7' at the same time: give each job a name of its own"
+    others.clear()
+    assert advice.find("job-7", 0.0, "", {}).status is Status.OK

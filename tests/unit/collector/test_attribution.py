@@ -6,20 +6,23 @@ import asyncio
 import dataclasses
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from otel_fr_collector.attribution.answer import WINDOW, Attribution, as_message
+from otel_fr_collector.attribution.answer import WINDOW, Attribution, AttributionData, as_message
 from otel_fr_collector.attribution.facts import Culprit, Fault, History, Place, comparable, fault_of, faults_of
 from otel_fr_collector.attribution.rules import RULES, Advice, Recommendation, decide
 from otel_fr_collector.incidents.book import IncidentBook
+from otel_fr_collector.jobs.ranks import RankState
 from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.jobs.workload import WorkloadRequest
 
 from otel_fr.incident import CollectorIncidentData
 from otel_fr.match import Category
+from otel_fr.match import Place as Process
 from tests.support.incident_data import incident_data
 from tests.support.paths import DOCS
 
@@ -265,6 +268,60 @@ def test_however_many_ask_incidents_are_read_once(monkeypatch: pytest.MonkeyPatc
 
 def test_a_job_that_is_not_known_has_no_answer() -> None:
     assert asyncio.run(Attribution(Runs(), IncidentBook(), None).find("llama", 3)) is None
+
+
+def runs_of(*runs: tuple[str, int, float, float, str]) -> Runs:
+    """Of each: run id, attempt, when it was first and last heard of, and the host of its two processes."""
+    known = Runs()
+    for number, attempt, first, last, host in runs:
+        run = known.get(RunId("llama", attempt, number), first)
+        assert run is not None
+        run.last_seen = last
+        run.ranks = {rank: RankState(rank, place=Process(host, 4711 + rank)) for rank in range(2)}
+    return known
+
+
+def asked(known: Runs, monkeypatch: pytest.MonkeyPatch, **more: Any) -> AttributionData:
+    found = Attribution(known, IncidentBook(), None)
+    dead = Fault("dead", RunId("llama", 0, "a"), "rank_dead", 1000.0, summary="rank 1 was killed")
+
+    async def read(_: str) -> list[Fault]:
+        return [dead]
+
+    monkeypatch.setattr(found, "_read", read)
+    answer = asyncio.run(found.find("llama", **more))
+    assert answer is not None
+    return answer
+
+
+def test_of_two_runs_of_one_name_at_the_same_time_the_answer_has_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = runs_of(("a", 0, 0.0, 100.0, "node-a"), ("b", 0, 50.0, 100.0, "node-b"))
+    newest = asked(known, monkeypatch)
+    assert (newest["run_id"], newest["failure"]) == ("b", None)
+    assert newest["other_runs"] == [
+        {"attempt": 0, "run_id": "a", "recommendation": "restart", "exclude_nodes": [], "summary": "rank 1 was killed"}
+    ]
+    message = as_message(newest).other_runs[0]
+    assert (message.run_id, message.recommendation, message.summary) == ("a", "restart", "rank 1 was killed")
+    older = asked(known, monkeypatch, run_id="a")
+    assert older["failure"] is not None
+    assert older["failure"]["incident_id"] == "dead"
+    assert [one["run_id"] for one in older["other_runs"]] == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("second", "why"),
+    [
+        (("b", 0, 95.0, 200.0, "node-b"), "its first reports came while the last ones of the run before did"),
+        (("b", 1, 150.0, 200.0, "node-a"), "it came after it"),
+        (("b", 1, 50.0, 100.0, "node-a"), "the same processes go on in it"),
+    ],
+)
+def test_a_run_that_follows_another_is_no_other_job(
+    second: tuple[str, int, float, float, str], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = runs_of(("a", 0, 0.0, 100.0, "node-a"), second)
+    assert asked(known, monkeypatch)["other_runs"] == [], why
 
 
 def test_the_table_in_the_documents_is_the_table_of_the_program() -> None:

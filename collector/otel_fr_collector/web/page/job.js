@@ -99,7 +99,7 @@ export function jobView(id) {
     }
     advised = true;
     try {
-      const found = await get(`attribution?job=${encodeURIComponent(job.job)}&attempt=${job.attempt}`);
+      const found = await get(`attribution?job=${encodeURIComponent(job.job)}&attempt=${job.attempt}&run_id=${encodeURIComponent(job.run_id)}`);
       // The rule that always holds only repeats the incident's sentence.
       const reasons = found.reasons.filter((one) => one.rule !== "otherwise").map((one) => one.text).join("; ");
       const what = { restart: "restart the job", exclude_node: `restart without ${found.exclude_nodes.join(", ")}`, stop: "do not restart: stop the job" };
