@@ -122,13 +122,13 @@ class PeerFailures:
 
         If half of the nodes are silent (of one node: half of its ranks), it is rather this collector that is cut off.
         """
-        floor = max(run.silence_floor, self._started)
+        floor, behind = max(run.silence_floor, self._started), run.lateness(now)
         silent = [
             state
             for state in run.ranks.values()
             if state.ended is None
             and (report := state.report) is not None
-            and now - max(state.arrived, floor) > max(report.peer_timeout, state.silence)
+            and state.silent_for(now, floor, behind) > max(report.peer_timeout, state.silence)
         ]
         if not silent:
             return

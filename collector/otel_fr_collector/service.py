@@ -203,7 +203,9 @@ class Service:
             False: more is due than was done; a step is short, so that others can use the event loop.
         """
         now = self._clock()
-        if now - self._last_tick > MAX_TICK_GAP:
+        gap = now - self._last_tick
+        self.runs.attention.step(gap if gap <= MAX_TICK_GAP else 0.0, now)
+        if gap > MAX_TICK_GAP:
             self.runs.shift_silence(now)
         self._last_tick = now
         self._publish_written()

@@ -136,9 +136,9 @@ def _stands_still(run: Run, taken: Snapshot, rank: int, reached: float) -> bool:
     before = taken.reported_at.get(rank)
     if state is None or then is None or before is None or state.report is None or state.ended is not None:
         return False
-    if state.arrived < reached or state.ending is not then.ending:
+    if state.sent < reached or state.ending is not then.ending:
         return False
-    if state.report.idle is None or state.report.idle < state.arrived - before:
+    if state.report.idle is None or state.report.idle < state.sent - before:
         return False
     now = {group: (own[0], own[1]) for group, own in state.progress.items()}
     return now == {group: (own.enqueued, own.completed) for group, own in then.progress.items()}

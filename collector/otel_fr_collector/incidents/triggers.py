@@ -75,12 +75,13 @@ def due(run: Run, now: float, *, has_open: bool, last_change: float, final: bool
 def oldest_wait(run: Run, now: float) -> float | None:
     """Seconds by which the longest wait of a live, reporting rank has passed its threshold; None: no rank waits."""
     worst: float | None = None
+    behind = run.lateness(now)
     for state in run.ranks.values():
         if state.report is None or state.ended is not None or not state.report.inflight:
             continue
         threshold = WAIT_SHARE * state.report.stall
         oldest = min((p.enqueued_at for p in state.report.inflight if p.enqueued_at is not None), default=now)
-        if now - oldest < threshold or state.is_silent(now, run.silence_floor):
+        if now - oldest < threshold or state.is_silent(now, run.silence_floor, behind):
             continue
         for call in reported_calls(run, state):
             if call.key() is not None and call.enqueued_at is not None and now - call.enqueued_at >= threshold:
@@ -100,7 +101,7 @@ def _mismatch_settled(run: Run, now: float) -> bool:
     since = run.mismatch_since
     if since is None or now - since < MISMATCH_SETTLE:
         return False
-    if now - since >= MISMATCH_PATIENCE:
+    if now - run.lateness(now) - since >= MISMATCH_PATIENCE:
         return True
     return all(
         len(instance.calls) >= instance.members > 0
@@ -127,10 +128,11 @@ def _bad_end_settled(run: Run, now: float) -> bool:
     since = run.bad_end_since
     if since is None or now - since < BAD_END_MINIMUM:
         return False
+    heard = now - run.lateness(now)
     bad = [state for state in run.ranks.values() if state.ending not in (Ending.RUNNING, Ending.CLEAN)]
     if bad and all(_was_stopped(state) for state in bad):
-        return now - since >= STOPPED_SETTLE
-    if now - since >= BAD_END_SETTLE:
+        return heard - since >= STOPPED_SETTLE
+    if heard - since >= BAD_END_SETTLE:
         return True
     known = run.world_size is None or len(run.ranks) >= run.world_size
-    return known and all(state.arrived >= since for state in run.ranks.values())
+    return known and all(state.sent >= since for state in run.ranks.values())

@@ -266,20 +266,20 @@ class Ingest:
         if not event.startswith("torch."):
             return False
         text = record.body
-        taken = self._brief(origin, text) if event == names.EVENT_PROGRESS else None
+        taken = self._brief(origin, record, text) if event == names.EVENT_PROGRESS else None
         if taken is None:
             taken = await self._event(origin, record, event, text)
         if taken is not None:
             reports["accepted" if taken else "late"] += 1
         return True
 
-    def _brief(self, origin: Origin, text: str) -> bool | None:
+    def _brief(self, origin: Origin, record: LogRecord, text: str) -> bool | None:
         """Take a brief report; False: it is late. None: it is to be taken as any other."""
         given = brief_reports.read(text)
         if given is None or given.rank != origin.rank:
             return None
         run = self._run(origin)
-        return None if run is None else run.add_brief(given, self._clock())
+        return None if run is None else run.add_brief(given, self._clock(), record.time)
 
     async def _event(self, origin: Origin, record: LogRecord, event: str, text: str) -> bool | None:
         """Take a report. False: it is late; None: there is no room for its run."""
@@ -290,12 +290,13 @@ class Ingest:
             given = read_report(text)
         if given.rank != origin.rank:
             raise ValueError(f"report of rank {given.rank} under a resource of rank {origin.rank}")
-        known = self._runs.by_id.get(origin.run) if event == names.EVENT_PROGRESS else None
-        taken = None if known is None else add_same(known, given, now)
+        known = self._runs.by_id.get(origin.run)
+        lag = 0.0 if known is None else known.lag_of(given.rank, given.number, record.time, now)
+        taken = None if known is None or event != names.EVENT_PROGRESS else add_same(known, given, now, lag)
         if taken is not None:
             self._run(origin)
             return taken
-        report = keep_report(given, self._interner, now=now, wall=wall)
+        report = keep_report(given, self._interner, now=now - lag, wall=wall - lag)
         report.file = report.file or record.text(names.FILE_PATH)[:MAX_PATH]
         if event == names.EVENT_DUMP_FAILED:
             report.file = ""
@@ -303,7 +304,7 @@ class Ingest:
         if run is None:
             return None
         held = len(report.inflight) + len(report.failed) + 1 + report.call_weight
-        is_newest = run.add_report(report, now)
+        is_newest = run.add_report(report, now, lag)
         self._runs.trim(held)
         if not is_newest:
             run.note_file(origin.rank, report.file)

@@ -9,6 +9,7 @@ from otel_fr.match import UNPLACED, Decision, Ending, Place, ThreadException
 from otel_fr.rank_report import DEFAULT_INTERVAL
 from otel_fr.stacks import site_of
 from otel_fr_collector.jobs.calls import UNIT, CompactCall, lighten
+from otel_fr_collector.jobs.lateness import MAX_BEHIND, Delay
 from otel_fr_collector.jobs.rank_reports import KeptReport, bytes_of_threads
 
 GRACE = 1.5
@@ -27,11 +28,17 @@ MAX_DESTROYED = 64
 
 @dataclass(slots=True)
 class RankState:
-    """One rank. ``arrived``: the collector's monotonic clock at its latest report; times in seconds."""
+    """One rank; times in seconds.
+
+    Attributes:
+        arrived: the collector's monotonic clock at its latest report.
+        lag: by which that came later than its reports do at best (`otel_fr_collector.jobs.lateness`).
+    """
 
     rank: int
     report: KeptReport | None = None
     arrived: float = 0.0
+    lag: float = 0.0
     ending: Ending = Ending.RUNNING
     ended: float | None = None
     place: Place = UNPLACED
@@ -70,10 +77,29 @@ class RankState:
     """When it enqueued the newest call that reports show to have completed (monotonic)."""
     held: int = 0
     """Size of its report and its texts, see `run.MAX_REPORTED`."""
+    delay: Delay = field(default_factory=Delay, repr=False)
 
-    def is_silent(self, now: float, floor: float = 0.0) -> bool:
-        """No report for longer than `silence`, and no known end. ``floor``: no silence is counted before this time."""
-        return self.ended is None and now - max(self.arrived, floor) > self.silence
+    def is_silent(self, now: float, floor: float = 0.0, behind: float = 0.0) -> bool:
+        """No report for longer than `silence`, and no known end.
+
+        Args:
+            floor: no silence is counted before this time.
+            behind: reports that were sent less than so many seconds ago may be on their way.
+        """
+        return self.ended is None and self.silent_for(now, floor, behind) > self.silence
+
+    def silent_for(self, now: float, floor: float, behind: float) -> float:
+        """Seconds without a report. Arguments as of `is_silent`."""
+        return min(now - max(self.arrived, floor), now - behind - max(self.sent, floor))
+
+    @property
+    def sent(self) -> float:
+        """When its latest report was sent: as it arrived, but for its lag."""
+        return self.arrived - self.lag
+
+    def measure_lag(self, stamp: float, now: float) -> float:
+        """The lag of a report that is newer than those before. ``stamp``: by its sender's clock, 0: not known."""
+        return min(self.delay.lag(stamp, now), MAX_BEHIND) if stamp else 0.0
 
     @property
     def silence(self) -> float:
@@ -120,9 +146,9 @@ class RankState:
         self.stack, self.exception, self.thread_exceptions = self.stack[:length], self.exception[:length], ()
         self.decisions = ()
 
-    def take_report(self, report: KeptReport, now: float) -> KeptReport | None:
+    def take_report(self, report: KeptReport, now: float, lag: float) -> KeptReport | None:
         """Make it the latest report; returns the one before."""
-        before, self.report, self.arrived = self.report, report, now
+        before, self.report, self.arrived, self.lag = self.report, report, now, lag
         self.has_gaps = self.has_gaps or report.hook_errors > 0
         if report.decisions:
             self.decisions, self.decided_in = report.decisions, report.step

@@ -15,6 +15,7 @@ from otel_fr_collector.jobs.calls import MEMBER_BYTES, UNENDED, RankCall, SpanCa
 from otel_fr_collector.jobs.fingerprints import Inquiry, Window
 from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.history import History, Sample, take
+from otel_fr_collector.jobs.lateness import MAX_BEHIND, Attention, Lags
 from otel_fr_collector.jobs.numbers import Numbers
 from otel_fr_collector.jobs.rank_reports import MAX_GROUP_RANKS, KeptReport
 from otel_fr_collector.jobs.ranks import DESTROYED, RankState
@@ -72,6 +73,7 @@ class Run:
         slowness_judged_at: when it was last looked for ranks that always come last.
         judging_seconds: how long that took; the run is not judged again for that long, or longer (`triggers.due`).
         silence_floor: no silence is counted before this time.
+        lags: of its ranks' reports. attention: of the collector.
         members, progress_entries: total length of its groups' member lists, and of its ranks' `progress`.
         over_since: its `last_seen` when it was last found to have no rank that is heard of.
         is_replaced: a newer attempt of its job has replaced it; it is judged no more.
@@ -118,6 +120,8 @@ class Run:
     steps: StepRate = field(default_factory=StepRate)
     numbers: Numbers | None = None
     history: History = field(default_factory=History)
+    lags: Lags = field(default_factory=Lags)
+    attention: Attention = field(default_factory=Attention)
     usage: Usage = field(default_factory=Usage)
     straggler_limits: StragglerLimits = field(default_factory=StragglerLimits)
 
@@ -160,7 +164,23 @@ class Run:
 
     def is_live(self, now: float) -> bool:
         """Some rank has not ended and still reports."""
-        return any(r.ended is None and not r.is_silent(now, self.silence_floor) for r in self.ranks.values())
+        behind = self.lateness(now)
+        return any(r.ended is None and not r.is_silent(now, self.silence_floor, behind) for r in self.ranks.values())
+
+    def lateness(self, now: float) -> float:
+        """Seconds: what its ranks have sent since then may not have been taken in yet."""
+        return min(max(self.lags.recent(now), self.attention.behind()), MAX_BEHIND)
+
+    def lag_of(self, rank: int, number: int, stamp: float, now: float) -> float:
+        """Seconds by which the report ``number`` of a rank, which comes now, is late.
+
+        Args:
+            stamp: when it was made, in seconds by the rank's clock; 0: not known.
+        """
+        state = self.ranks.get(rank)
+        if state is None or (state.report is not None and number <= state.report.number):
+            return 0.0
+        return state.measure_lag(stamp, now)
 
     def rank_state(self, rank: int) -> RankState | None:
         """Get or create the rank's state; None: there is no room for another rank."""
@@ -340,12 +360,17 @@ class Run:
             state.note_latest(group_id, newest)
         state.note_newest(previous, previous_end)
 
-    def add_report(self, report: KeptReport, now: float) -> bool:
-        """Take one rank's report. False: it is older than the latest, or the rank is one too many."""
+    def add_report(self, report: KeptReport, now: float, lag: float = 0.0) -> bool:
+        """Take one rank's report. False: it is older than the latest, or the rank is one too many.
+
+        Args:
+            lag: as of `lag_of`.
+        """
         state = self.rank_state(report.rank)
         if state is None or (state.report is not None and report.number <= state.report.number):
             return False
-        before = state.take_report(report, now)
+        before = state.take_report(report, now, lag)
+        self.lags.note(lag, now)
         self.last_seen = now
         self.has_news = True
         if report.step is not None:
@@ -373,17 +398,20 @@ class Run:
             if group is not None and not call.signature.destroys and group.add(call):
                 self.note_mismatch(now)
         weight = self._cut(state, report)
-        state.keep_stack(report, now)
+        state.keep_stack(report, state.sent)
         state.note_file(report.file)
-        is_news = state.keep_ending(report, now)
+        is_news = state.keep_ending(report, state.sent)
         self.usage.reported += state.set_held(weight + state.text_weight(report))
         failed_before = {call.record for call in before.failed} if before and report.failed else set()
         if is_news or any(call.record not in failed_before for call in report.failed):
             self.note_bad_end(now)
         return True
 
-    def add_brief(self, given: BriefReport, now: float) -> bool | None:
+    def add_brief(self, given: BriefReport, now: float, stamp: float = 0.0) -> bool | None:
         """Take a report that differs from the rank's latest in counts only, as `add_report` would.
+
+        Args:
+            stamp: as of `lag_of`.
 
         Returns:
             as `add_report`; None: it differs in more, or not everything is known that it refers to. Nothing was taken.
@@ -415,7 +443,7 @@ class Run:
                 own[1] = one.done
             own[2:] = (DESTROYED, one.p2p, -1) if one.gone else (given.n, one.p2p, one.enq)
         report.number, report.idle, report.step, report.interval = given.n, given.idle_s, given.step, given.every_s
-        self.note_same(state, given.step, now)
+        self.note_same(state, given.step, now, state.measure_lag(stamp, now))
         return True
 
     def known_groups(self, state: RankState, given: Iterable[_G]) -> list[tuple[list[int], _G, GroupState]] | None:
@@ -451,9 +479,11 @@ class Run:
             return []
         return [call for call in fetched.calls if call.group == fetched.group and call.stream == "collective"]
 
-    def note_same(self, state: RankState, step: int | None, now: float) -> None:
+    def note_same(self, state: RankState, step: int | None, now: float, lag: float = 0.0) -> None:
         """A report has come of which only counts and times were news."""
         state.arrived = self.last_seen = now
+        state.lag = lag
+        self.lags.note(lag, now)
         self.has_news = True
         if step is not None:
             self.steps.note(state.rank, step, now)

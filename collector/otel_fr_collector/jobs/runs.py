@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from otel_fr.presentation import group_name
+from otel_fr_collector.jobs.lateness import Attention
 from otel_fr_collector.jobs.numbers import PastNumbers
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.jobs.tallies import PastTallies
@@ -50,6 +51,7 @@ class Runs:
         self.by_tenant: dict[str, dict[RunId, Run]] = {}
         """The runs of each tenant, in the same order."""
         self.usage = Usage()
+        self.attention = Attention()
         self.past = PastTallies()
         self.past_numbers = PastNumbers()
 
@@ -69,7 +71,8 @@ class Runs:
             if len(self.by_id) >= self._max_runs and not self._make_room(now, Owner(tenant, run_id.job)):
                 self.usage.refused["runs"] += 1
                 return None
-            run = Run(run_id, now, now, tenant=tenant, usage=self.usage, straggler_limits=self._straggler_limits)
+            run = Run(run_id, now, now, tenant=tenant, usage=self.usage, attention=self.attention)
+            run.straggler_limits = self._straggler_limits
             self.usage.runs += 1
             self._held.add(Owner(tenant, run_id.job))
             own = self.by_tenant.setdefault(tenant, {})

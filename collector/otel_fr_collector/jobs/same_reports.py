@@ -19,8 +19,11 @@ EARLIER = 0.1
 shorter."""
 
 
-def add_same(run: Run, given: RankReport, now: float) -> bool | None:
+def add_same(run: Run, given: RankReport, now: float, lag: float = 0.0) -> bool | None:
     """Take a progress report that says what the rank's latest one said.
+
+    Args:
+        lag: as of `Run.lag_of`.
 
     Returns:
         as `Run.add_report`; None: it says something else, and nothing was taken.
@@ -31,9 +34,10 @@ def add_same(run: Run, given: RankReport, now: float) -> bool | None:
         return None
     if given.number <= report.number:
         return False
-    if not (_says_nothing_else(given) and _says_the_same(report, given) and _are_texts_current(state, given, now)):
+    sent = now - lag
+    if not (_says_nothing_else(given) and _says_the_same(report, given) and _are_texts_current(state, given, sent)):
         return None
-    if not _are_same(report.inflight, given.in_flight, now) or not _is_same_last(report.last, given.last):
+    if not _are_same(report.inflight, given.in_flight, sent) or not _is_same_last(report.last, given.last):
         return None
     found = run.known_groups(state, given.groups)
     if found is None:
@@ -46,7 +50,7 @@ def add_same(run: Run, given: RankReport, now: float) -> bool | None:
         own[1] = max(own[1], one.completed)
         own[2:] = (DESTROYED, one.p2p_enqueued, -1) if one.is_destroyed else (number, one.p2p_enqueued, one.enqueued)
     report.number, report.idle, report.step, report.interval = number, given.idle_s, given.step, given.interval_s
-    run.note_same(state, given.step, now)
+    run.note_same(state, given.step, now, lag)
     return True
 
 

@@ -32,8 +32,8 @@ class Snapshot:
     Attributes:
         moment: when it was taken (monotonic).
         until: rank -> the monotonic time up to which its calls in flight have aged.
-        reported_at: rank -> when it last reported; infinity: no further report is expected.
-        silent_since: rank that has fallen silent -> when it last reported.
+        reported_at: rank -> when its last report was sent; infinity: no further report is expected.
+        silent_since: rank that has fallen silent -> when its last report was sent.
         may_report_later: a rank that never reported may still do so.
         mismatch_pending, bad_end_pending: a mismatch, a bad end, was not judged yet.
         enqueued_at: instance -> when the first call that waits there was enqueued, on the collector's clock.
@@ -93,14 +93,14 @@ def in_pieces(run: Run, now: float) -> Iterator[Snapshot | None]:
     Each rank is taken as it is when its turn comes, so what the snapshot has of two ranks may be as far apart as the
     reports of two ranks always are. A wait that ends in a pause has ended before the verdict is published.
     """
-    stall, floor = run.stall, run.silence_floor
+    stall, floor, behind = run.stall, run.silence_floor, run.lateness(now)
     taken = Snapshot(
         moment=now,
         groups={group_id: state.group for group_id, state in run.groups.items()},
         calls=[],
         stall=stall,
         world_size=run.world_size,
-        may_report_later=now - max(run.first_seen, floor) <= stall / 2,
+        may_report_later=now - behind - max(run.first_seen, floor) <= stall / 2,
         mismatch_pending=run.mismatch_since is not None,
         bad_end_pending=run.bad_end_since is not None,
     )
@@ -111,13 +111,13 @@ def in_pieces(run: Run, now: float) -> Iterator[Snapshot | None]:
     longest = max((state.silence for state in run.ranks.values() if state.ended is None), default=SILENCE)
     for number, state in enumerate(list(run.ranks.values()), 1):
         calls.add_rank(state)
-        silent = state.is_silent(now, floor)
+        silent = state.is_silent(now, floor, behind)
         taken.ranks[state.rank] = _rank(state, now, silent, longest, known)
         settled = state.report is None or state.ended is not None or silent
-        taken.reported_at[state.rank] = math.inf if settled else state.arrived
+        taken.reported_at[state.rank] = math.inf if settled else state.sent
         taken.until[state.rank] = _until(state, now)
         if silent and state.report is not None:
-            taken.silent_since[state.rank] = state.arrived
+            taken.silent_since[state.rank] = state.sent
         if number % PIECE == 0:
             yield None
     taken.calls = calls.all()
@@ -138,7 +138,7 @@ def reported_calls(run: Run, state: RankState) -> list[RankCall]:
 
 def _until(state: RankState, now: float) -> float:
     """A call ages as long as its rank lives and reports; what happened to it after that is not known."""
-    return min(now, state.ended if state.ended is not None else state.arrived + state.silence)
+    return min(now, state.ended if state.ended is not None else state.sent + state.silence)
 
 
 def _rank(state: RankState, now: float, silent: bool, longest: float, known: _Known) -> Rank:

@@ -1,4 +1,4 @@
-"""Log records decoded only as far as rank reports need: the event's name, the text of the body, and text attributes."""
+"""Log records decoded only as far as rank reports need: time, the event's name, the body's text, text attributes."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ _RECORD = make_classes(
     "otel_fr.log_record",
     {
         "Record": [
+            Field("time_unix_nano", 1, "fixed64"),
             Field("body", 5, "Value"),
             Field("attributes", 6, "KeyValue", repeated=True),
             Field("event_name", 12, "string"),
@@ -39,6 +40,7 @@ class _Attribute(Protocol):
 
 
 class _Record(Protocol):
+    time_unix_nano: int
     body: Any
     attributes: Sequence[_Attribute]
     event_name: str
@@ -54,6 +56,11 @@ class LogRecord:
     def __init__(self, record: _Record) -> None:
         self._record = record
         self.event_name = record.event_name or self.text(_EVENT_NAME)
+
+    @property
+    def time(self) -> float:
+        """Unix time by the sender's clock, seconds; 0 if it says none."""
+        return self._record.time_unix_nano / 1e9
 
     @property
     def body(self) -> str:

@@ -173,6 +173,9 @@ class Intake:
         self._parallel, self._parallel_reports = asyncio.Semaphore(PARALLEL), asyncio.Semaphore(PARALLEL_REPORTS)
         self._large = asyncio.Lock()
         self._log = Throttle()
+        self._waiting: dict[IncomingRequest, float] = {}
+        """Requests with reports that wait for their turn, the oldest first, and since when (monotonic)."""
+        service.runs.attention.waiting = self._oldest_wait
         self._metrics.watch_intake(
             lambda: self._in_flight.count,
             lambda: self._in_flight.size,
@@ -273,9 +276,13 @@ class Intake:
         Raises:
             RejectedError: it is not accepted.
         """
+        is_large = len(data) > LARGE
         try:
             parallel = self._parallel_reports if signal == LOGS else self._parallel
-            async with self.one_at_a_time(len(data) > LARGE), parallel:
+            if signal == LOGS and not is_large:
+                self._waiting[request] = self._clock()
+            async with self.one_at_a_time(is_large), parallel:
+                self._waiting.pop(request, None)
                 if request.gave_way:
                     raise gave_way()
                 self._in_flight.settle(request)
@@ -296,7 +303,13 @@ class Intake:
         else:
             self._metrics.requests_accepted.labels(signal).inc()
             return response
+        finally:
+            self._waiting.pop(request, None)
         raise RejectedError(reason, problem)
+
+    def _oldest_wait(self) -> float:
+        oldest = next(iter(self._waiting.values()), None)
+        return 0.0 if oldest is None else self._clock() - oldest
 
     def one_at_a_time(self, is_large: bool) -> contextlib.AbstractAsyncContextManager[None]:
         """Wait until no other large request is decoded; a request that is not large does not wait."""

@@ -42,7 +42,7 @@ def rank_state(run: Run, state: RankState, now: float) -> str:
         return ENDINGS.get(state.ending, "gone")
     if state.report is None:
         return UNHEARD
-    return SILENT if state.is_silent(now, run.silence_floor) else RUNNING
+    return SILENT if state.is_silent(now, run.silence_floor, run.lateness(now)) else RUNNING
 
 
 def summary(run: Run, book: IncidentBook, now: float, wall: float) -> Json:

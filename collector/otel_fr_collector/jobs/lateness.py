@@ -1,0 +1,134 @@
+"""How far the collector is behind what ranks have sent: in that time, no rank's silence counts, and reports are old.
+
+Two things tell it. A collector that is blocked, or whose requests wait for their turn, knows by itself. What waits
+outside of it (in sockets, in gRPC, in a gateway) shows in the reports that do come: by the clock of the rank's machine
+each says when it was made, so one that took longer to come than that rank's quickest report was late by the difference.
+The clocks of two machines are never compared.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+MAX_BEHIND = 30.0
+"""Seconds that are allowed for at most: reports with made-up times delay the verdicts of their own run no longer."""
+QUICKEST_SECONDS = 60.0
+"""For so long at least, and twice as long at most, a rank's quickest report is what its others are compared with: one
+that is later for longer has another way here, or its machine's clock was set."""
+RECENT = 5
+"""Seconds over which the lags of a run's reports count; ranks that move as usual report as often at least."""
+STEPS = 2
+"""By so many steps a second, lags are told apart; one below the first step is none."""
+MAX_STEP = int(MAX_BEHIND * STEPS)
+SHARE = 10
+"""One rank of so many may be later than the lag of its run: its machine or its link is slow, not the collector."""
+TICK_GAP = 0.5
+"""Seconds between two steps of the collector from which it counts as blocked; they are a tenth of a second apart."""
+LOST_SECONDS = 10.0
+"""For so long, time in which the collector was blocked counts: who is silent for longer is so by itself."""
+
+
+@dataclass(slots=True)
+class Delay:
+    """Of one rank: how long its reports take to come, by the difference of two clocks of which neither is known.
+
+    Attributes:
+        least, least_before: the quickest report since ``since`` (monotonic), and in the time before that.
+        stamp: of the latest report.
+    """
+
+    least: float = math.inf
+    least_before: float = math.inf
+    since: float = -math.inf
+    stamp: float = -math.inf
+
+    def lag(self, stamp: float, now: float) -> float:
+        """Seconds by which a report came later than the quickest one; reports are given in the order of their numbers.
+
+        Args:
+            stamp: when it was made, in seconds by its sender's clock.
+            now: monotonic.
+        """
+        took = now - stamp
+        if stamp < self.stamp:  # the clock was set back
+            self.least = self.least_before = took
+            self.since = now
+        elif now - self.since > QUICKEST_SECONDS:
+            self.least_before, self.least, self.since = self.least, took, now
+        elif took < self.least:
+            self.least = took
+        self.stamp = stamp
+        return took - min(self.least, self.least_before)
+
+
+class Lags:
+    """Of the reports of one run: by how much those of the last seconds were late."""
+
+    __slots__ = ("_late", "_second", "_seconds")
+
+    def __init__(self) -> None:
+        self._second = 0
+        self._seconds: deque[dict[int, int]] = deque()
+        """For each of the last seconds, by step, how many reports were so late."""
+        self._late = 0
+
+    def note(self, lag: float, now: float) -> None:
+        """A report has come. ``now``: monotonic."""
+        if int(now) > self._second:
+            self._go_on_to(int(now))
+        elif not self._seconds:
+            self._seconds.append({})
+        of_second, step = self._seconds[-1], min(int(lag * STEPS), MAX_STEP)
+        of_second[step] = of_second.get(step, 0) + 1
+        if step:
+            self._late += 1
+
+    def recent(self, now: float) -> float:
+        """Seconds; 0 if nearly all came in time, or none came."""
+        if int(now) > self._second:
+            self._go_on_to(int(now))
+        if not self._late:
+            return 0.0
+        found: Counter[int] = Counter()
+        for of_second in self._seconds:
+            found.update(of_second)
+        later, total = 0, found.total()
+        for step in sorted(found, reverse=True):
+            later += found[step]
+            if later * SHARE > total:
+                return (step + 1) / STEPS if step else 0.0
+        return 0.0
+
+    def _go_on_to(self, second: int) -> None:
+        for _ in range(min(second - self._second, RECENT)):
+            if len(self._seconds) == RECENT:
+                gone = self._seconds.popleft()
+                self._late -= sum(gone.values()) - gone.get(0, 0)
+            self._seconds.append({})
+        self._second = second
+
+
+class Attention:
+    """Of the collector itself: the time that it was blocked lately, and how long a request waits for its turn now.
+
+    Attributes:
+        waiting: seconds for which the oldest request with reports has waited.
+    """
+
+    def __init__(self) -> None:
+        self._lost: deque[tuple[float, float]] = deque()
+        self.waiting: Callable[[], float] = lambda: 0.0
+
+    def step(self, gap: float, now: float) -> None:
+        """A step of the collector begins. ``gap``: seconds since the one before; ``now``: monotonic."""
+        while self._lost and now - self._lost[0][0] > LOST_SECONDS:
+            self._lost.popleft()
+        if gap > TICK_GAP:
+            self._lost.append((now, gap))
+
+    def behind(self) -> float:
+        """Seconds."""
+        return sum(gap for _, gap in self._lost) + self.waiting()

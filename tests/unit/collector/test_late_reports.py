@@ -1,0 +1,250 @@
+"""A collector that is behind names nobody whose reports wait in its queue, and takes no old report for a new one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs, ScopeLogs
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+from otel_fr_collector.jobs.lateness import MAX_BEHIND, QUICKEST_SECONDS, Delay, Lags
+from otel_fr_collector.metrics import Metrics
+from otel_fr_collector.otlp.signals import LOGS
+from otel_fr_collector.outlets.outlets import Outlets
+from otel_fr_collector.receive.intake import PARALLEL_REPORTS, Intake
+from otel_fr_collector.service import Service
+
+from otel_fr import identity, semconv
+from tests.support.otlp_messages import attribute
+
+WORLD, CULPRIT = 4, 2
+EVERYONE = list(range(WORLD))
+GROUP = identity.group_id("0", EVERYONE)
+STUCK_AT = 8.0
+"""When the first rank enqueues the collective that the culprit leaves out."""
+TICK = 0.1
+Phases = list[tuple[float, float]]
+"""From `STUCK_AT` on: for so many seconds, the collector reads so many seconds of what was sent in each second."""
+
+
+@dataclass
+class Queue:
+    """What was sent up to ``front`` has been read; the collector's event loop goes on meanwhile."""
+
+    phases: Phases
+    front: float = 0.0
+
+    def advance(self, now: float) -> None:
+        speed, left = 20.0, now - STUCK_AT
+        for seconds, slow in self.phases:
+            if 0 <= left < seconds:
+                speed = slow
+                break
+            left -= seconds
+        self.front = min(now, self.front + speed * TICK)
+
+
+@dataclass
+class Outcome:
+    """Culprits of causes at any time; ``named_at``: when the true one first was alone."""
+
+    culprits: set[tuple[int, ...]] = field(default_factory=set)
+    named_at: float | None = None
+
+    def note(self, ranks: tuple[int, ...], now: float) -> None:
+        self.culprits.add(ranks)
+        if ranks == (CULPRIT,) and self.named_at is None:
+            self.named_at = now
+
+
+def report(rank: int, number: int, now: float, begun: float | None, clock: float) -> bytes:
+    """Rank's report at ``now``; ``begun``: when it enqueued the collective, None: it did not."""
+    waits = begun is not None and begun <= now
+    moved = STUCK_AT - 1.0 if begun is None or begun > now else begun
+    counts = {"enq": 5 + waits, "done": 5, "p2p": 0, "issued": 5 + waits, "ended": 5, "gone": False}
+    call = {
+        "g": GROUP, "k": "collective", "seq": 6, "op_id": 6, "rec": 6, "op": "all_reduce", "be": "gloo", "in": [[3]],
+        "idt": ["Float"], "out": [[3]], "odt": ["Float"], "ro": "sum", "st": "scheduled", "age_s": now - moved,
+        "site": "t.py:1 f",
+    }  # fmt: skip
+    body = {
+        "v": 1, "rank": rank, "n": number, "stall_s": 5.0, "inflight": [call] if waits else [], "failed": [],
+        "groups": [{"id": GROUP, "name": "0", "desc": "default_pg", "ranks": "0-3", "backend": "gloo", **counts}],
+        "idle_s": max(0.0, now - moved) if now >= moved else 0.0, "inflight_more": 0,
+    }  # fmt: skip
+    values = {
+        semconv.RANK: rank, semconv.WORLD_SIZE: WORLD, semconv.JOB_ID: "job", semconv.JOB_ATTEMPT: 0,
+        semconv.RUN_ID: "0123456789abcdef",
+    }  # fmt: skip
+    record = LogRecord(event_name=semconv.EVENT_PROGRESS, body=AnyValue(string_value=json.dumps(body)))
+    record.time_unix_nano = max(0, int((clock + now) * 1e9))
+    resource = Resource(attributes=[attribute(key, value) for key, value in values.items()])
+    logs = ResourceLogs(resource=resource, scope_logs=[ScopeLogs(log_records=[record])])
+    return ExportLogsServiceRequest(resource_logs=[logs]).SerializeToString()
+
+
+async def play(
+    phases: Phases, late: list[float], clock: Callable[[int, float], float], *, is_lost: bool, seconds: float
+) -> Outcome:
+    """A job in which one rank leaves a collective out, and a collector that falls behind.
+
+    Args:
+        late: by rank, seconds after `STUCK_AT` at which it enqueues that collective.
+        clock: what a rank's own clock shows, less the time.
+        is_lost: the culprit's machine is lost at `STUCK_AT`: nothing is heard of it any more.
+    """
+    now = 1.0
+    outcome, queue = Outcome(), Queue(phases)
+    service = Service(metrics := Metrics(), Outlets(metrics), lambda: now, lambda: 1.7e9 + now)
+    sent: list[tuple[float, int, bytes]] = []
+    numbers = [0] * WORLD
+    while now < seconds:
+        for rank in EVERYONE:
+            if now >= numbers[rank] + rank * 0.22 and not (is_lost and rank == CULPRIT and now >= STUCK_AT):
+                numbers[rank] += 1
+                begun = None if rank == CULPRIT else STUCK_AT + late[rank]
+                sent.append((now, rank, report(rank, numbers[rank], now, begun, clock(rank, now))))
+        queue.advance(now)
+        while sent and sent[0][0] <= queue.front:
+            await service.take(LOGS, sent.pop(0)[2])
+        service.step()
+        (run,) = service.runs.by_id
+        for incident in service.book.open_of(run):
+            if incident.cause is None:
+                outcome.note(incident.finding.culprit_ranks, now)
+        now += TICK
+    return outcome
+
+
+speeds = st.sampled_from([0.0, 0.05, 0.2, 0.4, 0.7, 1.0, 3.0])
+behind = st.lists(st.tuples(st.floats(0.5, 9.0), speeds), min_size=1, max_size=4)
+lateness = st.lists(st.floats(0.0, 3.0), min_size=WORLD, max_size=WORLD).map(lambda given: [0.0, *given[1:]])
+wall_clocks = st.lists(st.floats(1e9, 2e9), min_size=WORLD, max_size=WORLD)
+
+
+@settings(max_examples=25, deadline=None)
+@given(behind, lateness, wall_clocks, st.booleans())
+@example([(8.0, 0.2)], [0.0, 3.0, 0.0, 3.0], [1.7e9] * WORLD, False)
+@example([(4.0, 0.05), (6.0, 0.4), (9.0, 0.0)], [0.0, 2.0, 0.0, 3.0], [1.7e9] * WORLD, True)
+def test_nobody_innocent_is_named_whose_reports_wait_in_the_queue(
+    phases: Phases, late: list[float], clocks: list[float], is_lost: bool
+) -> None:
+    outcome = asyncio.run(play(phases, late, lambda rank, _: clocks[rank], is_lost=is_lost, seconds=STUCK_AT + 60.0))
+    assert outcome.culprits == {(CULPRIT,)}
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+@pytest.mark.parametrize(
+    "clock",
+    [
+        pytest.param(lambda *_: 1.7e9, id="right"),
+        pytest.param(lambda rank, now: 1.7e9 - 3600 * (rank == 1 and now > STUCK_AT + 3), id="set back"),
+        pytest.param(lambda rank, now: 1.7e9 + 3600 * (rank == 1 and now > STUCK_AT + 3), id="set forward"),
+        pytest.param(lambda rank, now: 1.7e9 + 0.0005 * now * rank, id="too fast"),
+        pytest.param(lambda *_: -1e12, id="made up"),
+    ],
+)
+def test_a_collector_that_is_not_behind_names_the_rank_no_later(
+    clock: Callable[[int, float], float], is_lost: bool
+) -> None:
+    outcome = asyncio.run(play([], [0.0] * WORLD, clock, is_lost=is_lost, seconds=STUCK_AT + 10.0))
+    assert outcome.culprits == {(CULPRIT,)}
+    assert outcome.named_at is not None
+    assert outcome.named_at - STUCK_AT < 5.5
+
+
+def test_reports_with_made_up_times_delay_the_verdict_on_their_own_run_for_a_while_only() -> None:
+    made_up = [1e9, 1e9 - 900.0, 1e9 + 500.0, 1e9 - 3.0]
+    outcome = asyncio.run(
+        play([], [0.0] * WORLD, lambda rank, now: made_up[(rank + int(7 * now)) % 4], is_lost=True, seconds=100.0)
+    )
+    assert outcome.named_at is not None
+    assert outcome.named_at - STUCK_AT < 6.0 + MAX_BEHIND
+
+
+def test_a_report_is_late_by_what_it_took_longer_than_the_quickest_one() -> None:
+    delay = Delay()
+    assert [round(delay.lag(5.0 + n, 100.0 + n + took), 3) for n, took in enumerate((0.2, 0.1, 3.1, 0.6))] == [
+        0,
+        0,
+        3,
+        0.5,
+    ]
+
+
+def test_a_way_that_has_become_longer_for_good_is_no_lag_in_the_end() -> None:
+    delay, longer = Delay(), 4.0
+    delay.lag(0.0, 100.0)
+    lags = [delay.lag(float(n), 100.0 + n + longer) for n in range(1, 200)]
+    assert lags[0] == longer
+    assert lags[int(2 * QUICKEST_SECONDS) + 2 :] == [0.0] * len(lags[int(2 * QUICKEST_SECONDS) + 2 :])
+
+
+def test_one_slow_rank_of_many_is_no_lag_of_the_run() -> None:
+    lags = Lags()
+    for number in range(40):
+        lags.note(9.0 if number % 20 == 7 else 0.01, 50.0 + number / 10)
+    assert lags.recent(54.0) == 0.0
+    for number in range(40):
+        lags.note(9.0, 54.0 + number / 100)
+    assert lags.recent(55.0) == 9.5
+    assert lags.recent(60.0) == 0.0, "seconds ago"
+
+
+@pytest.mark.parametrize(("gap", "is_named"), [(0.1, True), (0.9, False)])
+def test_no_silence_counts_for_time_in_which_the_event_loop_was_blocked(gap: float, is_named: bool) -> None:
+    """A collector that gets hold of its processor for a moment now and then: it has read hardly anything."""
+
+    async def scene() -> bool:
+        now = 100.0
+        service = Service(metrics := Metrics(), Outlets(metrics), lambda: now, lambda: 1.7e9 + now)
+        for rank in EVERYONE:
+            await service.take(LOGS, report(rank, 1, now, None, 0.0))
+        for _ in range(int(3.3 / gap)):
+            now += gap
+            service.step()
+        (run,) = service.runs.by_id.values()
+        return run.ranks[1].is_silent(now, run.silence_floor, run.lateness(now))
+
+    assert asyncio.run(scene()) is is_named
+
+
+def test_no_silence_counts_while_requests_with_reports_wait_for_their_turn() -> None:
+    async def scene() -> tuple[float, float]:
+        now = 100.0
+        service = Service(metrics := Metrics(), Outlets(metrics), lambda: now, lambda: 1.7e9 + now)
+        intake = Intake(service, clock=lambda: now)
+        await service.take(LOGS, report(0, 1, now, None, 0.0))
+        (run,) = service.runs.by_id.values()
+        turns = [asyncio.Event() for _ in range(PARALLEL_REPORTS)]
+
+        async def take(data: bytes, hold: asyncio.Event | None) -> None:
+            with intake.admit("here", "", LOGS) as request:
+                if hold is not None:
+                    service.take = lambda *_, given=hold: _answer(given)  # type: ignore[method-assign]
+                await intake.take(request, LOGS, data)
+
+        before = [asyncio.create_task(take(b"", turn)) for turn in turns]
+        await asyncio.sleep(0)
+        waits = asyncio.create_task(take(b"", None))
+        await asyncio.sleep(0)
+        now += 4.0
+        behind = run.lateness(now)
+        for turn in turns:
+            turn.set()
+        await asyncio.gather(*before, waits)
+        return behind, run.lateness(now)
+
+    assert asyncio.run(scene()) == (4.0, 0.0)
+
+
+async def _answer(turn: asyncio.Event) -> bytes:
+    await turn.wait()
+    return b""
