@@ -54,8 +54,8 @@ def test_the_slowed_rank_is_named_with_the_seconds_lost_in_each_step(tmp_path: P
     assert 0.5 * DELAY < lost < 2 * DELAY
     assert 0.3 < ratio <= 1.0
     assert of_step > DELAY
-    assert waited_for[SLOW] > 5 * sum(waited_for[:SLOW])
-    assert min(waited[:SLOW]) > 5 * waited[SLOW]
+    assert waited_for[SLOW] > 2 * max(waited_for[:SLOW])
+    assert min(waited[:SLOW]) > 2 * waited[SLOW]
 
 
 def test_of_a_healthy_job_nobody_is_named(tmp_path: Path) -> None:
