@@ -20,25 +20,24 @@ class CacheBudget:
 
     Args:
         limit: total weight of all caches, in bytes.
+
+    Attributes:
+        generation: weight of one generation of a cache at which the next begins.
+        used: what all caches hold.
     """
 
     def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._caches: list[Cache[Any, Any]] = []
+        self.limit = limit
+        self.generation = limit // GENERATIONS
         self.used = 0
-
-    @property
-    def generation(self) -> int:
-        """Weight of one generation of a cache at which the next begins."""
-        return self._limit // GENERATIONS
+        self._caches: list[Cache[Any, Any]] = []
 
     def join(self, cache: Cache[Any, Any]) -> None:
         self._caches.append(cache)
 
-    def note(self, more: int) -> None:
-        """A cache has grown by so much."""
-        self.used += more
-        while self.used > self._limit:
+    def shrink(self) -> None:
+        """What is used is more than the limit: make it less."""
+        while self.used > self.limit:
             max(self._caches, key=lambda cache: cache.weight).age()
 
 
@@ -78,12 +77,14 @@ class Cache(Generic[K, V]):
         return value
 
     def put(self, key: K, value: V) -> V:
-        weight = self._weigh(key, value)
-        if self._young_weight + weight > self._budget.generation:
+        weight, budget = self._weigh(key, value), self._budget
+        if self._young_weight + weight > budget.generation:
             self.age()
         self.young[key] = value
         self._young_weight += weight
-        self._budget.note(weight)
+        budget.used += weight
+        if budget.used > budget.limit:
+            budget.shrink()
         return value
 
     def age(self) -> None:
@@ -110,6 +111,8 @@ class Ranges:
         return len(self._starts)
 
     def __contains__(self, number: int) -> bool:
+        if not self._ends or number > self._ends[-1]:  # mostly: it is about the next one
+            return False
         index = bisect_right(self._starts, number) - 1
         return index >= 0 and number <= self._ends[index]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from sys import getsizeof
 from typing import NamedTuple
 
@@ -125,6 +125,7 @@ class Template:
     Attributes:
         size: of the group; 0: not known. weight: of the signature, see `weight_of`. timeout: seconds.
         text_weight: of the texts, see `weight_of_texts`. is_heavy: these are more than `MAX_LIGHT` together.
+        is_completed_collective: as nearly all are; looked up for each span.
     """
 
     group: Group
@@ -138,6 +139,11 @@ class Template:
     timeout: float | None = None
     text_weight: int = 0
     is_heavy: bool = False
+    is_completed_collective: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        is_usual = self.stream == "collective" and self.state is CallState.COMPLETED
+        object.__setattr__(self, "is_completed_collective", is_usual)
 
     @property
     def bytes(self) -> int:
@@ -155,10 +161,11 @@ class Template:
 SpanCall = tuple[Template, int, int, int, int, int]
 """One span: template, sequence id, record, pair index, start and end in Unix nanoseconds."""
 
-CompactCall = tuple[int, SpanCall, float | None]
-"""A call as its span shows it: rank, span, seconds since the rank's previous call (`RankCall.gap`).
+CompactCall = tuple[int, Template, int, int, int, int, int, float | None]
+"""A call as its span shows it: rank, what `SpanCall` has, seconds since the rank's previous call (`RankCall.gap`).
 
-Healthy calls are kept in this form, which costs least; `expand` makes a `RankCall` of those that are looked at.
+Healthy calls are kept in this form, which costs least: one object, which is all that garbage collection looks at of a
+call. `expand` makes a `RankCall` of those that are looked at.
 """
 
 
@@ -166,7 +173,7 @@ def expand(call: RankCall | CompactCall) -> RankCall:
     """The call as a `RankCall`."""
     if isinstance(call, RankCall):
         return call
-    rank, (template, sequence, record, pair, start, end), gap = call
+    rank, template, sequence, record, pair, start, end, gap = call
     took = max(0, end - start) / 1e9
     in_flight = template.state is CallState.IN_FLIGHT
     # Positional: with keywords it takes three times as long, and each send and receive passes here.
@@ -190,6 +197,13 @@ def expand(call: RankCall | CompactCall) -> RankCall:
     )
 
 
+def duration_of(call: RankCall | CompactCall) -> float | None:
+    """Seconds from enqueueing the call to its end, as `expand` has them; None: not known."""
+    if isinstance(call, RankCall):
+        return call.duration
+    return None if call[1].state is CallState.IN_FLIGHT else max(0, call[6] - call[5]) / 1e9
+
+
 def bare(call: RankCall) -> RankCall:
     """The call without what may be large."""
     signature = Signature(call.signature.operation[:MAX_OPERATION])
@@ -198,8 +212,8 @@ def bare(call: RankCall) -> RankCall:
 
 def lighten(call: CompactCall) -> CompactCall:
     """The call with a light template."""
-    rank, (template, sequence, record, pair, start, end), gap = call
-    return rank, (template.light(), sequence, record, pair, start, end), gap
+    rank, template, sequence, record, pair, start, end, gap = call
+    return rank, template.light(), sequence, record, pair, start, end, gap
 
 
 def stream_of(kind: str, operation: str) -> Stream:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -14,6 +15,7 @@ from otel_fr_collector.jobs.calls import (
     RankCall,
     Template,
     bare,
+    duration_of,
     expand,
     is_even,
     weight_of,
@@ -140,37 +142,49 @@ class GroupState:
                 self._complete(instance)
         return found and self.disagreeing <= MAX_DISAGREEING
 
-    def add_matching(self, call: CompactCall, template: Template, key: InstanceKey) -> bool:
-        """Add a completed collective if its signature is that of every other member of its instance so far.
+    def add_completed(self, calls: Iterable[CompactCall]) -> bool:
+        """Add completed collectives of one rank, in their order. True: one makes its instance disagree, see `add`.
 
-        Nearly all calls end here, so nothing more is done for them. False: nothing was added, see `add`.
-
-        Args:
-            template: of the call. key: of its instance.
+        Nearly all have the signature of every other member of their instance so far. Nothing more is done for these.
         """
-        instance = self.incomplete.get(key)
-        if instance is None:
-            if self.size < 2 or template.signature.operation in PAIRWISE or key in self.completed:
-                return False
-            weight = INSTANCE_WEIGHT + template.weight + template.text_weight
-            self.incomplete[key] = IncompleteInstance(
-                key, self.size, {call[0]: call}, signature=template.signature, weight=weight
-            )
-            self.call_count += 1
-            self.weight += weight + 1
-            if len(self.incomplete) > MAX_INCOMPLETE:
-                self.evict()
-            return True
-        calls, members, rank = instance.calls, instance.members, call[0]
-        if instance.signature is not template.signature or rank in calls or instance.extra or not members:
+        incomplete, uncompared, group_id = self.incomplete, self.uncompared, self.group.id
+        found, count = False, 0
+        try:
+            for call in calls:
+                rank, template = call[0], call[1]
+                key = group_id, "collective", call[2]
+                instance = incomplete.get(key)
+                if instance is None:
+                    if self._begin(key, call, template):
+                        count += 1
+                        continue
+                elif instance.signature is template.signature and instance.members and not instance.extra:
+                    known = instance.calls
+                    if rank not in known:
+                        known[rank] = call
+                        count += 1
+                        if template.text_weight:
+                            self._add_weight(instance, template.text_weight)
+                        if len(known) >= instance.members and not instance.unsettled and key not in uncompared:
+                            self._complete(instance)
+                        continue
+                found |= self.add(expand(call))
+        finally:
+            self.call_count += count
+            self.weight += count
+        return found
+
+    def _begin(self, key: InstanceKey, call: CompactCall, template: Template) -> bool:
+        """Begin an instance with a completed collective, which the caller counts. False: `add` has to do that."""
+        if self.size < 2 or template.signature.operation in PAIRWISE or key in self.completed:
             return False
-        calls[rank] = call
-        self.call_count += 1
-        self.weight += 1
-        if template.text_weight:
-            self._add_weight(instance, template.text_weight)
-        if len(calls) >= members and not instance.unsettled and key not in self.uncompared:
-            self._complete(instance)
+        weight = INSTANCE_WEIGHT + template.weight + template.text_weight
+        self.incomplete[key] = IncompleteInstance(
+            key, self.size, {call[0]: call}, signature=template.signature, weight=weight
+        )
+        self.weight += weight
+        if len(self.incomplete) > MAX_INCOMPLETE:
+            self.evict()
         return True
 
     def compare_pieces(self) -> bool:
@@ -244,9 +258,10 @@ class GroupState:
 
     def _measure_skew(self, instance: IncompleteInstance) -> None:
         """How much longer the first member was in the collective than the last, each by its own clock."""
-        durations = [call.duration for call in map(expand, instance.calls.values()) if call.duration is not None]
-        if len(durations) == len(instance.calls):
-            self.skew_sum += max(durations) - min(durations)
+        durations = [duration_of(call) for call in instance.calls.values()]
+        known = [duration for duration in durations if duration is not None]
+        if len(known) == len(durations):
+            self.skew_sum += max(known) - min(known)
             self.skew_count += 1
 
     def _create(self, key: InstanceKey, call: RankCall) -> IncompleteInstance:

@@ -170,7 +170,7 @@ class RankState:
 
     def note_latest(self, group: str, call: CompactCall) -> None:
         """The newest collective of the group that a span shows completed."""
-        self.latest[group] = lighten(call) if call[1][0].is_heavy else call
+        self.latest[group] = lighten(call) if call[1].is_heavy else call
 
     def note_newest(self, record: int, end: int) -> None:
         """Of the newest call that a span shows: its record, and its end in Unix nanoseconds."""

@@ -11,7 +11,7 @@ from otel_fr.match import CallState, Ending, Group, Place
 from otel_fr.presentation import job_title
 from otel_fr_collector.jobs.asked_stacks import AskedStacks
 from otel_fr_collector.jobs.brief_reports import BriefReport
-from otel_fr_collector.jobs.calls import MEMBER_BYTES, UNENDED, RankCall, SpanCall, expand
+from otel_fr_collector.jobs.calls import MEMBER_BYTES, UNENDED, CompactCall, RankCall, SpanCall, expand
 from otel_fr_collector.jobs.fingerprints import Inquiry, Window
 from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.history import History, Sample, take
@@ -313,52 +313,66 @@ class Run:
         self.has_news = True
         groups, progress, latest = self.groups, state.progress, state.latest
         previous, previous_end = state.previous_record, state.previous_end
-        completed, in_flight = CallState.COMPLETED, CallState.IN_FLIGHT
+        in_flight = CallState.IN_FLIGHT
         group_id, group, own = "", None, None  # mostly those of the call before
-        newest, newest_at = None, -1  # of this group, the completed collective with the highest number
-        for call in calls:
-            template, sequence, record, _, start, end = call
+        completed: list[CompactCall] = []  # collectives of this group, not yet added to it
+        newest, newest_at = None, -1  # of these, the one with the highest number
+        for template, sequence, record, pair, start, end in calls:
             if template.group.id != group_id or group is None:
-                if newest is not None:
-                    state.note_latest(group_id, newest)
+                if completed and group is not None:
+                    self._add_completed(state, group, completed, newest, now)
                 group_id = template.group.id
                 group, own = groups.get(group_id), progress.get(group_id)
-                newest, newest_at = None, latest[group_id][1][1] if group_id in latest else -1
+                newest, newest_at = None, latest[group_id][2] if group_id in latest else -1
                 if group is None or not group.group.ranks:
                     group = self.group_state(template.group, template.size)
                     if group is None:
                         continue
-            of_call = template.state
             gap = None
-            if of_call is not in_flight:
+            if template.state is not in_flight:
                 if record == previous + 1 and previous_end:  # 0: it is the rank's first call
                     gap = (start - previous_end) / 1e9 if start > previous_end else 0.0
                 if record > previous:
-                    previous = record
-                    previous_end = max(start, end)
-            compact = (rank, call, gap)
+                    previous, previous_end = record, start
+                    if end > start:  # `max` takes three times as long
+                        previous_end = end
+            call = (rank, template, sequence, record, pair, start, end, gap)
+            if own is None and template.stream == "collective":
+                own = self.note_progress(state, group_id, sequence, 0)
+            if template.is_completed_collective:
+                completed.append(call)
+                if sequence >= newest_at and own is not None:
+                    newest, newest_at = call, sequence
+                continue
+            if completed:
+                self._add_completed(state, group, completed, newest, now)
             if template.stream == "collective":
-                if own is None:
-                    own = self.note_progress(state, group_id, sequence, 0)
-                elif sequence > own[0]:
+                if own is not None and sequence > own[0]:
                     own[0] = sequence
-                if of_call is completed:
-                    if own is not None:
-                        if sequence > own[1]:
-                            own[1] = sequence
-                        if sequence >= newest_at:
-                            newest, newest_at = compact, sequence
-                    if group.add_matching(compact, template, (group_id, "collective", sequence)):
-                        continue
             elif template.stream == "group" and template.signature.destroys:
-                if of_call is completed:
+                if template.state is CallState.COMPLETED:
                     state.note_destroyed(group_id, template.site)
                 continue
-            if group.add(expand(compact)):
+            if group.add(expand(call)):
                 self.note_mismatch(now)
-        if newest is not None:
-            state.note_latest(group_id, newest)
+        if completed and group is not None:
+            self._add_completed(state, group, completed, newest, now)
         state.note_newest(previous, previous_end)
+
+    def _add_completed(
+        self, state: RankState, group: GroupState, calls: list[CompactCall], newest: CompactCall | None, now: float
+    ) -> None:
+        """Add a rank's completed collectives of one group to it, and empty their list.
+
+        Args:
+            newest: of these, if it is newer than what is known of the rank.
+        """
+        if newest is not None:
+            self.note_progress(state, group.group.id, newest[2], newest[2])
+            state.note_latest(group.group.id, newest)
+        if group.add_completed(calls):
+            self.note_mismatch(now)
+        calls.clear()
 
     def add_report(self, report: KeptReport, now: float, lag: float = 0.0) -> bool:
         """Take one rank's report. False: it is older than the latest, or the rank is one too many.

@@ -7,7 +7,6 @@ at how monitors write: whoever looks up the pieces checks that they are whole fi
 from __future__ import annotations
 
 import functools
-import re
 import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -56,49 +55,6 @@ _DEVICE = b"\x4a" + bytes((2 + len(names.DEVICE_DELAY) + 11,)) + b"\x0a" + bytes
 _DEVICE += names.DEVICE_DELAY.encode() + b"\x12\x09\x21"
 _DEVICE_SIZE = 2 * (4 + 3 + 8) + len(names.DEVICE_DELAY) + len(names.DEVICE_DURATION)
 """Both attributes of a device, which a monitor sends last but for links, and together: they are cut off as well."""
-
-
-def _integer(key: str) -> bytes:
-    """A pattern of a `Span.attributes` entry of this key with an integer: its length, that of its value, the integer.
-
-    Nine bytes hold 63 bits: a number in ten bytes may be negative.
-    """
-    start = b"\x0a" + bytes((len(key),)) + key.encode() + b"\x12"
-    return b"\x4a(.)" + re.escape(start) + rb"(.)\x18([\x80-\xff]{0,8}[\x00-\x7f])"
-
-
-_USUAL_KEYS = (names.SEQUENCE_ID, names.OP_ID, names.RECORD_ID, names.STEP)
-_USUAL_TAIL = re.compile(b"%b%b%b(?:%b)?" % tuple(map(_integer, _USUAL_KEYS)), re.DOTALL)
-_SEQUENCE_SIZE, _OP_SIZE, _RECORD_SIZE, _STEP_SIZE = (len(key) + 5 for key in _USUAL_KEYS)
-"""Bytes of such an entry without its tag, its length and its integer."""
-
-
-def read_usual_tail(piece: bytes) -> tuple[int, int] | None:
-    """Sequence id and record of a span's last piece as monitors write it; None: it is to be decoded.
-
-    A tenth of what decoding takes, which the first of the ranks that make a call would pay for each call.
-    """
-    found = _USUAL_TAIL.fullmatch(piece)
-    if found is None:
-        return None
-    a, b, sequence, c, d, op, e, f, record, g, h, step = found.groups()  # in between: lengths
-    if a[0] != len(sequence) + _SEQUENCE_SIZE or c[0] != len(op) + _OP_SIZE or e[0] != len(record) + _RECORD_SIZE:
-        return None
-    if b[0] != len(sequence) + 1 or d[0] != len(op) + 1 or f[0] != len(record) + 1:
-        return None
-    if step is not None and (g[0] != len(step) + _STEP_SIZE or h[0] != len(step) + 1):
-        return None
-    return _number(sequence), _number(record)
-
-
-def _number(varint: bytes) -> int:
-    """An unsigned integer in protobuf's encoding."""
-    number = shift = 0
-    for byte in varint:
-        number |= (byte & 0x7F) << shift
-        shift += 7
-    return number
-
 
 Layout = tuple[Callable[[bytes], tuple[Any, ...]], bytes, bytes, int]
 """How spans are cut that are as long as one that was read. No `NamedTuple`: to take one apart takes ten times as long.

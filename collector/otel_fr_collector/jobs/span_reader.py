@@ -37,9 +37,9 @@ from otel_fr_collector.jobs.span_cuts import (
     Layout,
     cut,
     decode,
-    read_usual_tail,
     without_rest,
 )
+from otel_fr_collector.jobs.span_tails import TailReader
 
 _TEXTS = frozenset(
     {names.OPERATION, names.KIND, names.STATE, names.INPUT_SIZES, names.OUTPUT_SIZES, names.REDUCE_OP}
@@ -86,6 +86,7 @@ class SpanReader:
         to compare the two takes a tenth of the time of a look-up, which hashes some 800 bytes."""
         self._ranks: set[bytes] = set()
         """Attributes of ranks that are known to be whole."""
+        self._tail_reader = TailReader()
         self._heads: Cache[bytes, Template] = Cache(budget, lambda key, one: len(key) + one.bytes)
         self._tails: Cache[bytes, tuple[int, int, int]] = Cache(budget, lambda key, _: UNIT + len(key))
         self._templates: Cache[tuple[bytes, ...], Template] = Cache(
@@ -166,12 +167,13 @@ class SpanReader:
         self._ranks.add(pieces.own)
 
     def _tail(self, piece: bytes) -> tuple[int, int, int] | None:
-        """What the last piece of a span says, see `_read_tail`."""
+        """What the last piece of a span says, see `_decode_tail`."""
         if len(piece) > MAX_TAIL:
             return None
         numbers = self._tails.get(piece)
         if numbers is None:
-            numbers = _read_tail(piece)
+            usual = self._tail_reader.read(piece)
+            numbers = _decode_tail(piece) if usual is None else (*usual, 0)
             if numbers is not None:
                 self._tails.put(piece, numbers)
         return numbers
@@ -227,11 +229,8 @@ class SpanReader:
         return template, sequence, record, pair, decoded.start_time_unix_nano, decoded.end_time_unix_nano
 
 
-def _read_tail(piece: bytes) -> tuple[int, int, int] | None:
+def _decode_tail(piece: bytes) -> tuple[int, int, int] | None:
     """Sequence id, record and pair index; None: the piece is not whole fields, or has others as well."""
-    usual = read_usual_tail(piece)
-    if usual is not None:
-        return *usual, 0
     span = decode(piece)
     if span is None or len(span.attributes) > len(_OF_ONE_CALL):
         return None

@@ -164,7 +164,7 @@ class Waits:
         if isinstance(first, RankCall):
             at, signature = first.enqueued_wall, first.signature
         else:
-            at, signature = first[1][4] / NANO, first[1][0].signature
+            at, signature = first[5] / NANO, first[1].signature
         if at is None:
             return
         self._note(sequence, at)
@@ -351,7 +351,7 @@ def _durations(calls: Mapping[int, RankCall | CompactCall]) -> list[float] | Non
     """Nanoseconds from enqueueing to the end, in the order of the calls; None: that of one is not known."""
     try:
         # Nearly always all are compact; to ask each would take twice as long.
-        return [span[5] - span[4] for _, span, _ in calls.values()]  # type: ignore[misc]
+        return [end - start for _, _, _, _, _, start, end, _ in calls.values()]  # type: ignore[misc]
     except ValueError:  # a RankCall has more fields
         pass
     found: list[float] = []
@@ -363,4 +363,4 @@ def _durations(calls: Mapping[int, RankCall | CompactCall]) -> list[float] | Non
 
 
 def _gap(call: RankCall | CompactCall) -> float | None:
-    return call.gap if isinstance(call, RankCall) else call[2]
+    return call.gap if isinstance(call, RankCall) else call[-1]

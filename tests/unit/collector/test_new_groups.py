@@ -62,7 +62,7 @@ def from_report(record: Record, interner: Interner, rank: int = 0) -> RankCall:
 def test_it_reads_the_same_from_its_span_and_from_its_report(awaits_all: bool) -> None:
     interner = Interner()
     new = NewGroup("3", "tp", (0, 2), awaits_all)
-    span = expand((0, from_span(created(new), interner), None))
+    span = expand((0, *from_span(created(new), interner), None))
     report = from_report(created(new, RecordState.IN_FLIGHT), interner)
     assert span.signature is report.signature
     assert span.signature.new_group == Created("3", "tp", (0, 2), awaits_all)
@@ -80,16 +80,16 @@ def test_a_rank_says_that_it_records_creations(text: str) -> None:
 def test_it_is_complete_once_the_new_groups_members_have_completed_it() -> None:
     interner, state = Interner(), GroupState(Group("w", "0", "default_pg", (0, 1, 2, 3)), 4)
     for rank in (0, 2):
-        assert not state.add(expand((rank, from_span(created(), interner, rank), None)))
+        assert not state.add(expand((rank, *from_span(created(), interner, rank), None)))
     assert not state.incomplete
     assert state.call_count == 0
 
 
 def test_other_members_under_one_number_disagree() -> None:
     interner, state = Interner(), GroupState(Group("w", "0", "default_pg", (0, 1, 2, 3)), 4)
-    assert not state.add(expand((0, from_span(created(), interner), None)))
+    assert not state.add(expand((0, *from_span(created(), interner), None)))
     other = created(NewGroup("3", "dp", (1, 2)))
-    assert state.add(expand((2, from_span(other, interner, 2), None)))
+    assert state.add(expand((2, *from_span(other, interner, 2), None)))
 
 
 def destroyed(state: RecordState = RecordState.COMPLETED) -> Record:

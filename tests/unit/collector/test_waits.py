@@ -54,8 +54,8 @@ class Ranks:
         for rank, start in enumerate(times):
             offset, own_end = self.offsets[rank], ends(rank, end)
             gap = max(0.0, start - self.ended[rank]) if gaps else None
-            span = (template, self.sequence, self.sequence, 0, _ns(start + offset), _ns(own_end + offset))
-            calls[rank] = (rank, span, gap)
+            begun, done = _ns(start + offset), _ns(own_end + offset)
+            calls[rank] = (rank, template, self.sequence, self.sequence, 0, begun, done, gap)
             if as_calls:
                 calls[rank] = expand(calls[rank])
         self.waits.add(self.sequence, calls, tuple(range(len(times))))
@@ -187,7 +187,7 @@ def test_calls_whose_ends_are_not_known_show_nothing() -> None:
     template = Template(GROUP, 2, Signature("all_reduce"), 0, "collective", CallState.UNKNOWN)
     for number in range(400):
         calls = {
-            rank: expand((rank, (template, number, number, 0, _ns(number), _ns(number + 0.3 * rank)), 0.1))
+            rank: expand((rank, template, number, number, 0, _ns(number), _ns(number + 0.3 * rank), 0.1))
             for rank in range(2)
         }
         ranks.waits.add(number, calls, (0, 1))
