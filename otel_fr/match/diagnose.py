@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 
 from otel_fr.match import (
@@ -25,9 +26,11 @@ from otel_fr.match.instances import Instance, InstanceKey
 from otel_fr.match.joined import is_connecting, is_stalled, stragglers
 from otel_fr.match.misdirected import MisdirectedMessage, misdirected_message
 from otel_fr.match.mismatch import Mismatch, shift_of
+from otel_fr.match.mismatch import judge as judge_mismatch
 from otel_fr.match.model import Call, CallState, Category, Ending, Evidence, Finding, MessagePattern
 from otel_fr.match.new_groups import is_in_another_order, names_of
 from otel_fr.match.nodes import Node
+from otel_fr.match.order import positions
 from otel_fr.match.waiting import precedes
 
 
@@ -65,7 +68,7 @@ class _Diagnosis(Case):
 
     def _mismatches(self) -> None:
         created: dict[str, str] = {}  # c10d's name of a group with two meanings -> the key of the finding
-        for bad in sorted(self.mismatches, key=self._position):
+        for bad in self._in_order():
             summary = sentences.mismatch_text(bad, self._shift(bad), self.machines)
             finding = self.finding(bad.instance, bad.category, bad.differing, self._held_up(bad), summary)
             finding.field, finding.values = bad.field, dict(sorted(bad.values.items()))
@@ -76,10 +79,9 @@ class _Diagnosis(Case):
                 finding.summary += f"; {text}" if finding.waiting_ranks else ""
             if bad.instance.stream == "group":
                 created.update(dict.fromkeys(names_of(bad.instance), finding.key))
-                finding.caused_by = self.same_culprits(bad.differing, bad.category)
+                finding.caused_by = self._explained_by(bad)
             else:
-                of_group = created.get(bad.instance.group.name)
-                finding.caused_by = of_group or self.same_culprits(bad.differing, bad.category)
+                finding.caused_by = created.get(bad.instance.group.name) or self._explained_by(bad)
             if bad.is_over:
                 self.over.add(finding.key)
             self.add(finding)
@@ -99,13 +101,33 @@ class _Diagnosis(Case):
             return ""
         return shift_of(self.instances, bad)
 
-    def _position(self, bad: Mismatch) -> tuple[object, ...]:
-        """Sort key: creations of groups, from which others follow; then the order of the differing rank's own calls.
+    def _explained_by(self, bad: Mismatch) -> str | None:
+        """The key of an earlier mismatch of the same ranks or, without a majority, of ranks without which all agree."""
+        found = self.same_culprits(bad.differing, bad.category)
+        if found is not None or bad.has_majority:
+            return found
+        for cause in self.lasting:
+            calls = {rank: own for rank, own in bad.instance.calls.items() if rank not in cause.culprit_ranks}
+            is_part = 0 < len(calls) < len(bad.instance.calls)
+            if is_part and judge_mismatch(replace(bad.instance, calls=calls)) is None:
+                return cause.key
+        return None
 
-        Between ranks there is no order, so by name.
-        """
-        call = bad.instance.call(bad.differing[0])
-        return (bad.instance.stream != "group", bad.differing[0], call.record, bad.instance.name)
+    def _in_order(self) -> list[Mismatch]:
+        """The mismatches in the order of the ranks' own calls; those in a group after those in its creation."""
+        if len(self.mismatches) < 2:
+            return self.mismatches
+        found = positions(self.instances, {bad.instance.key for bad in self.mismatches})
+        creations = [bad.instance for bad in self.mismatches if bad.instance.stream == "group"]
+        created = {name: found[one.key] for one in creations for name in names_of(one)}
+        return sorted(
+            self.mismatches,
+            key=lambda bad: (
+                max(found[bad.instance.key], created.get(bad.instance.group.name, 0)),
+                bad.instance.stream != "group",
+                bad.instance.name,
+            ),
+        )
 
     def _cycles(self) -> None:
         for keys in cycles(self.nodes):

@@ -88,7 +88,7 @@ class IncidentBook(KeptIncidents):
                 continue
             matched.add(incident.id)
             changes.extend(self._renew(run, incident, finding, causes, now, wall, enqueued(finding)))
-        return changes + self._overtaken(run.id, findings, keys, now)
+        return changes + self._preceded(run.id, findings, keys, now) + self._overtaken(run.id, findings, keys, now)
 
     def note_slowness(
         self, run: Run, now: float, wall: float, find: Callable[[GroupState, Finding | None], Finding | None]
@@ -283,8 +283,35 @@ class IncidentBook(KeptIncidents):
                 culprits = set(old.finding.culprit_ranks)
                 is_cause = old.cause is None and old.id != cause and not keys & set(old.keys)
                 if is_cause and culprits and culprits <= waiting:
-                    old.cause = cause
-                    changes.extend(self._note_change(ChangeKind.UPDATED, old, now))
+                    changes.extend(self._attribute(old, cause, now))
+        return changes
+
+    def _preceded(self, run: RunId, findings: Sequence[Finding], keys: set[str], now: float) -> list[IncidentChange]:
+        """Mismatches that were told before an earlier one of their group was known, and that it explains.
+
+        Args:
+            keys: those of ``findings``: what is one of its own is not explained.
+        """
+        changes: list[IncidentChange] = []
+        for finding in findings:
+            found = self._same(run, finding, keys) if finding.category.is_mismatch else None
+            if found is None:
+                continue
+            cause = found.cause or found.id
+            for old in self.open_faults(run):
+                is_explained = old.cause is None and old.id != cause and not keys & set(old.keys)
+                if is_explained and old.finding.category.is_mismatch and _is_after(old.finding, finding):
+                    changes.extend(self._attribute(old, cause, now))
+        return changes
+
+    def _attribute(self, incident: Incident, cause: str, now: float) -> list[IncidentChange]:
+        """Another open incident has turned out to be the cause of one that was told as a cause."""
+        incident.cause = cause
+        changes = self._note_change(ChangeKind.UPDATED, incident, now)
+        for other in self.open_of(incident.run):
+            if other.cause == incident.id and other.id != cause:
+                other.cause = cause
+                changes.extend(self._note_change(ChangeKind.UPDATED, other, now))
         return changes
 
     def _still_follows(self, incident: Incident, finding: Finding, causes: set[str]) -> bool:
@@ -320,8 +347,12 @@ class IncidentBook(KeptIncidents):
         if finding.key not in incident.keys:
             incident.keys.append(finding.key)
         cause = self._cause(incident.run, finding, set(), now) if finding.caused_by is not None else None
+        changes: list[IncidentChange] = []
         if cause == incident.id:
-            return []  # its own consequence now looks like its cause: the first verdict stands
+            changes = self._turned(incident, finding.caused_by, now)
+            if not changes:
+                return []  # its own consequence now looks like its cause: the first verdict stands
+            cause = changes[0].incident.id
         if finding.caused_by is None and incident.cause is not None and self._still_follows(incident, finding, causes):
             cause = incident.cause
         stacks = {**incident.finding.stacks, **finding.stacks}
@@ -336,12 +367,32 @@ class IncidentBook(KeptIncidents):
         )
         culprits = culprits_of(finding, run.ranks)
         if _essence(finding, cause, culprits) == _essence(incident.finding, incident.cause, incident.culprits):
-            return []
+            return changes
         incident.finding, incident.cause, incident.culprits = finding, cause, culprits
         if enqueued is not None:
             incident.started = enqueued if incident.started is None else min(incident.started, enqueued)
         incident.note_wait(wall)
-        return self._note_change(ChangeKind.UPDATED, incident, now)
+        return changes + self._note_change(ChangeKind.UPDATED, incident, now)
+
+    def _turned(self, incident: Incident, key: str | None, now: float) -> list[IncidentChange]:
+        """A consequence of an incident becomes its cause, because it is seen to be a mismatch that explains it.
+
+        Calls that do not fit together are there to be seen; who waits for whom was a conclusion without them.
+
+        Args:
+            key: of the mismatch. The incident's other consequences follow from it, too.
+        """
+        own = next((one for one in self.open_of(incident.run) if one.cause == incident.id and key in one.keys), None)
+        if own is None or not own.finding.category.is_mismatch:
+            return []
+        own.cause = None
+        own.take_labels()  # it has had no alert
+        changes = self._note_change(ChangeKind.UPDATED, own, now)
+        for other in self.open_of(incident.run):
+            if other.cause == incident.id:
+                other.cause = own.id
+                changes.extend(self._note_change(ChangeKind.UPDATED, other, now))
+        return changes
 
     def _resolve(self, incident: Incident, now: float) -> list[IncidentChange]:
         incident.state, incident.resolved = RESOLVED, self._wall()

@@ -120,3 +120,59 @@ def test_ranks_that_give_up_stay_consequences_of_the_rank_they_waited_for() -> N
     late = dataclasses.replace(STALLED, culprit_ranks=(0,))
     first = dataclasses.replace(late, culprit_ranks=(), caused_by=MISSING.key)
     assert culprits(*judged([MISSING, first], [late])) == [(1,)]
+
+
+DEADLOCK = dataclasses.replace(
+    STALLED, category=Category.DEADLOCK, culprit_ranks=(0, 1), waiting_ranks=(0, 1), summary="0 waits for 1 for 0"
+)
+CREATING = dataclasses.replace(
+    MISSING,
+    key="w/group/1",
+    stream="group",
+    sequence_id=1,
+    culprit_ranks=(),
+    waiting_ranks=(2,),
+    caused_by=DEADLOCK.key,
+)
+BESIDE = dataclasses.replace(CREATING, key="v/collective/1", group=dataclasses.replace(GROUP, id="v"))
+CREATED = dataclasses.replace(
+    CREATING, category=Category.OP_MISMATCH, field="group", culprit_ranks=(1,), caused_by=None
+)
+EXPLAINED = dataclasses.replace(DEADLOCK, culprit_ranks=(), caused_by=CREATED.key)
+
+
+def test_a_mismatch_that_explains_a_deadlock_takes_its_place_as_the_cause() -> None:
+    """Ranks waited in the creation of a group, which followed from the deadlock until the calls were known."""
+    book, run = judged([DEADLOCK, CREATING, BESIDE], [CREATED, EXPLAINED])
+    deadlock, created, beside = book.known()
+    assert (deadlock.cause, created.cause, beside.cause) == (created.id, None, created.id)
+    assert (created.data["category"], created.data["culprit_ranks"], created.labels["category"]) == (
+        "op_mismatch", [1], "op_mismatch",
+    )  # fmt: skip
+    assert (deadlock.data["category"], deadlock.data["culprit_ranks"]) == ("deadlock", [])
+    judged_again = book.update(
+        Run(run, 0.0, 0.0),
+        [CREATED, EXPLAINED],
+        now=1.0,
+        wall=1_001.0,
+        enqueued=lambda _: None,
+        moved_on=lambda _: False,
+    )
+    assert judged_again == [], "it is corrected once"
+
+
+def test_a_wait_that_explains_a_deadlock_does_not_take_its_place() -> None:
+    later = dataclasses.replace(CREATED, category=Category.MISSING_RANK, field=None)
+    assert culprits(*judged([DEADLOCK, CREATING], [later, EXPLAINED])) == [(0, 1)]
+
+
+def test_a_mismatch_that_was_told_before_an_earlier_one_of_its_group_follows_from_that() -> None:
+    late = dataclasses.replace(MISSING, category=Category.SIZE_MISMATCH, field="input sizes", culprit_ranks=(2,))
+    waits = dataclasses.replace(STALLED, culprit_ranks=(), caused_by=late.key)
+    early = dataclasses.replace(late, key="w/collective/3", sequence_id=3, culprit_ranks=(1,))
+    book, run = judged([late, waits], [early])
+    assert culprits(book, run) == [(1,)]
+    of_late, of_wait, of_early = book.known()
+    assert (of_late.cause, of_wait.cause) == (of_early.id, of_early.id)
+    both = [late, dataclasses.replace(early, culprit_ranks=(0,))]
+    assert culprits(*judged([late], both)) == [(2,), (0,)], "the engine takes both for faults of their own"

@@ -85,8 +85,8 @@ def test_another_ranks_later_mismatch_is_a_second_fault() -> None:
     odd = {(3, 2): MAX, (1, 5): LONG}
     found = job(odd, Rank(0, ending=Ending.KILLED, signal=9))
     assert shown(found) == [
-        (Category.SIZE_MISMATCH, (1,), 5, ()),
         (Category.REDUCE_OP_MISMATCH, (3,), 2, ()),
+        (Category.SIZE_MISMATCH, (1,), 5, ()),
         (Category.RANK_DEAD, (0,), LAST, (1, 2, 3)),
     ]
 
