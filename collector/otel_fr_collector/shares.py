@@ -26,13 +26,16 @@ class Owner(NamedTuple):
 class _Ranking(Generic[_K]):
     """Amounts by key, and which key has the most; of equals, the one that came last.
 
-    The heap keeps an entry for each change; those that are no longer true are dropped when they come up.
+    Amounts change with each request, and are compared only when something is full. So the heap gets the latest amounts
+    when it is asked; it keeps the earlier ones, which are no longer true, until they come up.
     """
 
     def __init__(self) -> None:
         self.amounts: dict[_K, int] = {}
         self._arrived: dict[_K, int] = {}
         self._heap: list[tuple[int, int, _K]] = []
+        self._changed: set[_K] = set()
+        """Keys whose amounts are not in the heap."""
         self._numbers = count()
 
     def add(self, key: _K, more: int) -> None:
@@ -40,16 +43,22 @@ class _Ranking(Generic[_K]):
         if amount <= 0:
             self.amounts.pop(key, None)
             self._arrived.pop(key, None)
+            self._changed.discard(key)
             return
+        if key not in self._arrived:
+            self._arrived[key] = next(self._numbers)
         self.amounts[key] = amount
-        arrived = self._arrived.setdefault(key, next(self._numbers))
-        heapq.heappush(self._heap, (-amount, -arrived, key))
-        if len(self._heap) > 4 * len(self.amounts) + 64:
-            self._heap = [(-held, -self._arrived[one], one) for one, held in self.amounts.items()]
-            heapq.heapify(self._heap)
+        self._changed.add(key)
 
     def largest(self) -> _K | None:
-        heap, amounts = self._heap, self.amounts
+        amounts = self.amounts
+        for key in self._changed:
+            heapq.heappush(self._heap, (-amounts[key], -self._arrived[key], key))
+        self._changed.clear()
+        if len(self._heap) > 4 * len(amounts) + 64:
+            self._heap = [(-held, -self._arrived[one], one) for one, held in amounts.items()]
+            heapq.heapify(self._heap)
+        heap = self._heap
         while heap:
             if amounts.get(heap[0][2]) == -heap[0][0]:
                 return heap[0][2]
@@ -72,7 +81,9 @@ class Holdings:
     def add(self, owner: Owner, more: int = 1) -> None:
         """The owner has so much more; less, if it is negative."""
         self._tenants.add(owner.tenant, more)
-        own = self._jobs.setdefault(owner.tenant, _Ranking())
+        own = self._jobs.get(owner.tenant)
+        if own is None:
+            own = self._jobs[owner.tenant] = _Ranking()
         own.add(owner, more)
         if not own.amounts:
             del self._jobs[owner.tenant]

@@ -20,7 +20,7 @@ from otel_fr_collector.otlp.signals import METHODS
 from otel_fr_collector.receive.inflate import Inflater, encoding_of
 from otel_fr_collector.receive.intake import READ_SECONDS, IncomingRequest, Intake, too_slow
 from otel_fr_collector.receive.rejections import Reason, RejectedError, malformed
-from otel_fr_collector.receive.time_limit import TimeLimit
+from otel_fr_collector.receive.time_limit import TimeLimits
 
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 _Context = grpc.aio.ServicerContext[bytes, bytes]
@@ -33,6 +33,44 @@ MAX_WATCH = 16 << 10
 _INTERVAL = ((REPORT_INTERVAL_METADATA, str(REPORT_INTERVAL)),)
 CONTROL_SERVICE = "otel_fr.control.v1.Control"
 ATTRIBUTION_SERVICE = "otel_fr.attribution.v1.Attribution"
+
+
+class _Reader:
+    """Reads the one message of each call."""
+
+    def __init__(self, intake: Intake) -> None:
+        self._intake = intake
+        self._limits = TimeLimits(READ_SECONDS)
+
+    def authorization(self, context: _Context) -> str:
+        """The header of that name, if there are tokens."""
+        if self._intake.tokens is None:
+            return ""
+        found = next((value for key, value in context.invocation_metadata() or () if key == "authorization"), "")
+        return found if isinstance(found, str) else ""
+
+    async def read(self, request: IncomingRequest, context: _Context) -> bytes:
+        """The message's bytes, decompressed. The iterator that gRPC offers would keep it until the next garbage
+        collection.
+
+        Raises:
+            RejectedError: it has not come in `READ_SECONDS`, or is too large; or as `IncomingRequest.inflate`.
+        """
+        try:
+            with self._limits.limited():
+                message = await context.read()
+        except asyncio.TimeoutError:
+            raise too_slow() from None
+        if not isinstance(message, bytes):  # grpc.aio.EOF
+            # No message came through: gRPC has rejected it for its size, and has answered the client already.
+            raise self._intake.too_large()
+        encoding = encoding_of(message)
+        if encoding is None:
+            request.hold(len(message))
+            return message
+        inflater = Inflater(encoding)
+        await request.inflate(inflater, message)
+        return request.body(inflater)
 
 
 def make_grpc_server(
@@ -62,23 +100,24 @@ def make_grpc_server(
             ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
         ]
     )
+    reader = _Reader(intake)
     for name, method in METHODS.items():
         _, path, call = method.split("/")
-        handler = grpc.stream_unary_rpc_method_handler(_export(intake, name))
+        handler = grpc.stream_unary_rpc_method_handler(_export(intake, reader, name))
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(path, {call: handler}),))
-    watch = grpc.stream_stream_rpc_method_handler(_watch(control, intake))
+    watch = grpc.stream_stream_rpc_method_handler(_watch(control, intake, reader))
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(CONTROL_SERVICE, {"Watch": watch}),))
-    get = grpc.stream_unary_rpc_method_handler(_attribute(attribution, intake))
+    get = grpc.stream_unary_rpc_method_handler(_attribute(attribution, intake, reader))
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(ATTRIBUTION_SERVICE, {"Get": get}),))
     return server
 
 
-def _export(intake: Intake, signal: str) -> _Export:
+def _export(intake: Intake, reader: _Reader, signal: str) -> _Export:
     async def handle(_: AsyncIterator[bytes], context: _Context) -> bytes:
         try:
-            with intake.admit(_client(context), _authorization(context), signal) as request:
+            with intake.admit(_client(context), reader.authorization(context), signal) as request:
                 # The message has no name here: what `_abort` raises keeps this frame until the next garbage collection.
-                return await intake.take(request, signal, await _unpack(request, await _receive(intake, context)))
+                return await intake.take(request, signal, await reader.read(request, context))
         except RejectedError as error:
             await _abort(context, error.strip())
         raise AssertionError("abort raises")
@@ -86,12 +125,12 @@ def _export(intake: Intake, signal: str) -> _Export:
     return handle
 
 
-def _watch(control: Control, intake: Intake) -> _Watch:
+def _watch(control: Control, intake: Intake, reader: _Reader) -> _Watch:
     async def handle(_: AsyncIterator[bytes], context: _Context) -> AsyncIterator[bytes]:
         try:
-            token = _authorization(context)
+            token = reader.authorization(context)
             with intake.admit(_client(context), token, None) as request:
-                watch = _parse(control_pb2.WatchRequest, await _unpack(request, await _receive(intake, context)))
+                watch = _parse(control_pb2.WatchRequest, await reader.read(request, context))
                 request.release()  # what stays is bounded by MAX_WATCH and by the number of streams
                 if request.access.prefix:
                     intake.check_job(request.access, watch.job_id)
@@ -110,11 +149,11 @@ def _watch(control: Control, intake: Intake) -> _Watch:
     return handle
 
 
-def _attribute(attribution: Attribution, intake: Intake) -> _Export:
+def _attribute(attribution: Attribution, intake: Intake, reader: _Reader) -> _Export:
     async def handle(_: AsyncIterator[bytes], context: _Context) -> bytes:
         try:
-            with intake.admit(_client(context), _authorization(context), None) as request:
-                asked = _parse(attribution_pb2.GetRequest, await _unpack(request, await _receive(intake, context)))
+            with intake.admit(_client(context), reader.authorization(context), None) as request:
+                asked = _parse(attribution_pb2.GetRequest, await reader.read(request, context))
                 if request.access.prefix:
                     intake.check_job(request.access, asked.job_id)
                 attempt = asked.attempt if asked.HasField("attempt") else None
@@ -128,23 +167,6 @@ def _attribute(attribution: Attribution, intake: Intake) -> _Export:
     return handle
 
 
-async def _receive(intake: Intake, context: _Context) -> bytes:
-    """The one message of a call. The iterator that gRPC offers would keep it until the next garbage collection.
-
-    Raises:
-        RejectedError: it has not come in `READ_SECONDS`, or is too large.
-    """
-    try:
-        with TimeLimit(READ_SECONDS):
-            message = await context.read()
-    except asyncio.TimeoutError:
-        raise too_slow() from None
-    if not isinstance(message, bytes):  # grpc.aio.EOF
-        # No message came through: gRPC has rejected it for its size, and has answered the client already.
-        raise intake.too_large()
-    return message
-
-
 def _parse(kind: type[_Request], data: bytes) -> _Request:
     name = kind.DESCRIPTOR.name
     if len(data) > MAX_WATCH:
@@ -153,17 +175,6 @@ def _parse(kind: type[_Request], data: bytes) -> _Request:
         return kind.FromString(data)
     except DecodeError:
         raise malformed(f"the request is not a {name}") from None
-
-
-async def _unpack(request: IncomingRequest, data: bytes) -> bytes:
-    """The message's bytes; raises RejectedError as `IncomingRequest.inflate`."""
-    encoding = encoding_of(data)
-    if encoding is None:
-        request.hold(len(data))
-        return data
-    inflater = Inflater(encoding)
-    await request.inflate(inflater, data)
-    return request.body(inflater)
 
 
 async def _abort(context: _Context, error: RejectedError) -> None:
@@ -175,8 +186,3 @@ async def _abort(context: _Context, error: RejectedError) -> None:
 def _client(context: _Context) -> str:
     """The address of a client without its port; gRPC writes it as ``ipv4:10.0.0.1:5000``."""
     return context.peer().rpartition(":")[0]
-
-
-def _authorization(context: _Context) -> str:
-    found = next((value for key, value in context.invocation_metadata() or () if key == "authorization"), "")
-    return found if isinstance(found, str) else ""

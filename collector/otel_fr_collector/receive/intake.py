@@ -8,12 +8,13 @@ import functools
 import io
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from types import TracebackType
 
 from otel_fr_collector.forward.spool import SpoolError
 from otel_fr_collector.network.tokens import EVERYTHING, Access, Grant, Tokens
-from otel_fr_collector.otlp.signals import LOGS, MalformedError
+from otel_fr_collector.otlp.signals import LOGS, METHODS, MalformedError
 from otel_fr_collector.otlp.wire import TooManyError
 from otel_fr_collector.receive.in_flight import InFlight
 from otel_fr_collector.receive.inflate import CorruptError, Inflater
@@ -63,24 +64,42 @@ class Limits:
 
 
 class IncomingRequest:
-    """One request, or one control stream, while it is in flight.
+    """One request, or one control stream, while it is in flight: until its context ends.
 
     Attributes:
         owner: the prefix of its token, and its client's address.
         gave_way: another owner's request has taken its place; its task is cancelled.
     """
 
-    def __init__(self, intake: Intake, client: str, access: Access, authorization: str = "") -> None:
+    def __init__(
+        self, intake: Intake, client: str, access: Access, authorization: str = "", signal: str | None = None
+    ) -> None:
         self._intake = intake
         self.client = client
         self.access = access
         self.owner = Owner(access.prefix, client)
         self.gave_way = False
+        self._signal = signal
         self._task = _current_task()
         self._authorization = authorization
         self._tokens_version = intake.tokens_version
         self.size = 0
-        self._body = io.BytesIO()  # grows in place, and its value is no copy; a list of chunks takes both twice
+        self._body: io.BytesIO | None = None
+        """Grows in place, and its value is no copy; a list of chunks takes both twice."""
+
+    def __enter__(self) -> IncomingRequest:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._intake.end(self)
+        if isinstance(error, asyncio.CancelledError) and self.gave_way:
+            take_back_cancellation(asyncio.current_task())
+            self._intake.count_rejected(self._signal, Reason.GAVE_WAY)
+            raise gave_way() from None
+        if isinstance(error, RejectedError):
+            self._intake.count_rejected(self._signal, error.reason)
 
     def check_token(self) -> None:
         """Check the token again; raises RejectedError if it was revoked, or changed, while the request arrived."""
@@ -98,7 +117,7 @@ class IncomingRequest:
         try:
             self._intake.hold(self, size)
         except RejectedError:
-            self._body = io.BytesIO()  # now, not when the last traceback is gone
+            self._body = None  # now, not when the last traceback is gone
             raise
 
     def release(self) -> None:
@@ -111,7 +130,7 @@ class IncomingRequest:
         if self._task is None:
             return False
         self.gave_way = True
-        self._body = io.BytesIO()
+        self._body = None
         self._intake.give_way(self)
         self._task.cancel()
         return True
@@ -119,6 +138,8 @@ class IncomingRequest:
     def add(self, chunk: bytes) -> None:
         """Keep what has arrived; raises as `hold`."""
         self.hold(len(chunk))
+        if self._body is None:
+            self._body = io.BytesIO()
         self._body.write(chunk)
 
     async def inflate(self, inflater: Inflater, data: bytes) -> None:
@@ -141,9 +162,8 @@ class IncomingRequest:
                 inflater.finish()
         except CorruptError as error:
             raise malformed(str(error)) from error
-        data = self._body.getvalue()
-        self._body = io.BytesIO()
-        return data
+        kept, self._body = self._body, None
+        return b"" if kept is None else kept.getvalue()
 
 
 class Intake:
@@ -166,6 +186,7 @@ class Intake:
         self._service = service
         self._clock = clock
         self._metrics = service.metrics
+        self._accepted = {signal: service.metrics.requests_accepted.labels(signal) for signal in METHODS}
         self._in_flight = InFlight(MAX_REQUESTS, self.limits.max_queue_size)
         self._client_requests: dict[str, int] = {}
         self._client_bytes: dict[str, int] = {}
@@ -183,9 +204,10 @@ class Intake:
             max_bytes=self.limits.max_queue_size,
         )
 
-    @contextlib.contextmanager
-    def admit(self, client: str, authorization: str, signal: str | None) -> Iterator[IncomingRequest]:
-        """Admit one request; its bytes are added to it as they arrive. A rejection in here or in the body is counted.
+    def admit(self, client: str, authorization: str, signal: str | None) -> IncomingRequest:
+        """Admit one request; its bytes are added to it as they arrive. It is in flight until it ends as a context.
+
+        A rejection in here or in the context is counted.
 
         Args:
             client: its address, without a port.
@@ -196,16 +218,7 @@ class Intake:
             RejectedError: it is not allowed, or a limit is reached.
         """
         try:
-            request = self._begin(client, authorization, signal)
-            try:
-                yield request
-            except asyncio.CancelledError:
-                if not request.gave_way:
-                    raise
-                take_back_cancellation(asyncio.current_task())
-                raise gave_way() from None
-            finally:
-                self._end(request)
+            return self._begin(client, authorization, signal)
         except RejectedError as error:
             self.count_rejected(signal, error.reason)
             raise
@@ -219,7 +232,7 @@ class Intake:
         own = self._client_requests.get(client, 0)
         if own >= self.limits.client_connections:
             raise retry(Reason.CLIENT_LIMIT, f"this client has {own} requests and streams open, its limit")
-        request = IncomingRequest(self, client, access, authorization)
+        request = IncomingRequest(self, client, access, authorization, signal)
         if signal is not None:
             self._spend(client)
             if not self._in_flight.add(request):
@@ -227,7 +240,8 @@ class Intake:
         self._client_requests[client] = own + 1
         return request
 
-    def _end(self, request: IncomingRequest) -> None:
+    def end(self, request: IncomingRequest) -> None:
+        """The request is in flight no more."""
         _subtract(self._client_requests, request.client, 1)
         request.release()
         self._in_flight.remove(request)
@@ -301,7 +315,7 @@ class Intake:
             _log.exception("a request could not be processed")
             raise RejectedError(Reason.INTERNAL, "the request could not be processed") from error
         else:
-            self._metrics.requests_accepted.labels(signal).inc()
+            self._accepted[signal].inc()
             return response
         finally:
             self._waiting.pop(request, None)

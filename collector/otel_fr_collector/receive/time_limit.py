@@ -1,4 +1,4 @@
-"""A time limit on what a task awaits, without a task of its own: `asyncio.timeout` as Python 3.11 has it."""
+"""A time limit on what tasks await, with one timer for all of them: one for each costs more than the rest of it."""
 
 from __future__ import annotations
 
@@ -6,33 +6,69 @@ import asyncio
 from types import TracebackType
 
 
-class TimeLimit:
-    """A context whose body is cancelled after so many seconds. A body that is cancelled for another reason stays so.
+class TimeLimits:
+    """Limits of equal length on what tasks await. They all belong to one event loop.
 
-    Raises:
-        asyncio.TimeoutError: on leaving the context; the time was over.
+    Args:
+        seconds: after which a body is cancelled.
     """
-
-    __slots__ = ("_is_over", "_seconds", "_task", "_timer")
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
+        self._ends: dict[_TimeLimit, float] = {}
+        """When each one ends, by the loop's clock; they end in the order in which they began."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    def limited(self) -> _TimeLimit:
+        """A context whose body is cancelled in time. A body that is cancelled for another reason stays so.
+
+        Raises:
+            asyncio.TimeoutError: on leaving the context; the time was over.
+        """
+        return _TimeLimit(self)
+
+    def begin(self, limit: _TimeLimit) -> None:
+        loop = asyncio.get_running_loop()
+        end = self._ends[limit] = loop.time() + self._seconds
+        if self._timer is None:
+            self._timer = loop.call_at(end, self._check, loop)
+
+    def end(self, limit: _TimeLimit) -> None:
+        self._ends.pop(limit, None)
+
+    def _check(self, loop: asyncio.AbstractEventLoop) -> None:
+        """The oldest of those that there were is over; the timer goes on for the oldest that there is now."""
+        now, self._timer = loop.time(), None
+        while self._ends:
+            limit, end = next(iter(self._ends.items()))
+            if end > now:
+                self._timer = loop.call_at(end, self._check, loop)
+                break
+            del self._ends[limit]
+            limit.expire()
+
+
+class _TimeLimit:
+    __slots__ = ("_is_over", "_limits", "_task")
+
+    def __init__(self, limits: TimeLimits) -> None:
+        self._limits = limits
         self._is_over = False
 
     def __enter__(self) -> None:
         self._task = asyncio.current_task()
-        self._timer = asyncio.get_running_loop().call_later(self._seconds, self._end)
+        self._limits.begin(self)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._timer.cancel()
+        self._limits.end(self)
         self._task, task = None, self._task
         if self._is_over and kind is asyncio.CancelledError:
             take_back_cancellation(task)
             raise asyncio.TimeoutError from error
 
-    def _end(self) -> None:
+    def expire(self) -> None:
         if self._task is not None:
             self._is_over = True
             self._task.cancel()

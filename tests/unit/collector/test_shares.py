@@ -60,6 +60,27 @@ def test_who_loses_an_entry_has_more_than_the_newcomer_then_has(held: list[Owner
         assert jobs[loser] > jobs[newcomer] + 1
 
 
+@given(st.lists(st.tuples(owners, st.sampled_from((-1, 1)), st.booleans()), max_size=60))
+def test_who_has_the_most_is_known_whenever_it_is_asked(steps: list[tuple[Owner, int, bool]]) -> None:
+    holdings, held, newcomer = Holdings(), Counter[Owner](), Owner("new", "new")
+    for owner, more, is_asked in steps:
+        if held[owner] + more >= 0:
+            holdings.add(owner, more)
+            held[owner] += more
+        if not is_asked:
+            continue
+        tenants = Counter[str]()
+        for one, count in held.items():
+            tenants[one.tenant] += count
+        loser, most = holdings.gives_way(newcomer), max(tenants.values(), default=0)
+        if most <= 1:
+            assert loser is None
+        else:
+            assert loser is not None
+            assert tenants[loser.tenant] == most
+            assert held[loser] == max(count for one, count in held.items() if one.tenant == loser.tenant)
+
+
 @given(st.lists(st.tuples(owners, st.integers(0, 60)), max_size=60))
 def test_a_queue_is_bounded_and_in_order_for_each_tenant(steps: list[tuple[Owner, int]]) -> None:
     """A size of 0 stands for taking an item."""
