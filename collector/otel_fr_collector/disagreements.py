@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from otel_fr.presentation import group_text, ranks_text
 from otel_fr.printable import one_line
 from otel_fr_collector.control import Control
-from otel_fr_collector.jobs.fingerprints import Inquiry, Window
+from otel_fr_collector.jobs.fingerprints import ANSWER_SECONDS, Inquiry, Window
 from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.rank_reports import KeptRange
 from otel_fr_collector.jobs.run import Run, RunId
@@ -26,8 +26,10 @@ SETTLE = 0.5
 """Seconds from a difference to the question, in which other ranks report theirs: it shows which ranks are few."""
 LATEST = 7.0
 """Seconds to the question if not all members are known to have come as far: a steady rank reports every 5 s."""
-ANSWER_SECONDS = 3.0
-"""For one round; then those count that have answered."""
+PATIENCE = 9.0
+"""Seconds for which a round is longer if too few monitors have answered to go on."""
+LATE_SECONDS = 60.0
+"""For which the last round's late answers are still taken: their calls may show that another rank is the odd one."""
 MAX_ASKED = 64
 """Ranks of a group that are asked: all of them, or those that differ from most, and at least twice as many others."""
 FEWEST = 3
@@ -37,7 +39,7 @@ MAX_INQUIRIES = 64
 
 
 class Disagreements:
-    """Follows the runs that have `Run.windows` or `Run.inquiries`.
+    """Follows the runs that have `Run.windows`, `Run.inquiries` or `Run.answered`.
 
     Args:
         is_foreign: whether another collector judges a run; this one may hear of some of its ranks only.
@@ -53,10 +55,16 @@ class Disagreements:
         if run.is_replaced or self._is_foreign(run.id):
             run.windows.clear()
             run.inquiries.clear()
+            run.answered.clear()
             return
+        heard = now - run.lateness(now)
+        for group_id in [group_id for group_id, old in run.answered.items() if now >= old.deadline]:
+            del run.answered[group_id]
         for group_id, inquiry in list(run.inquiries.items()):
-            if now >= inquiry.deadline or len(inquiry.answers) == len(inquiry.ranks):
+            is_enough = len(inquiry.answers) >= _fewest(run.groups[group_id])
+            if inquiry.is_over(heard if is_enough else heard - PATIENCE):
                 del run.inquiries[group_id]
+                run.answered[group_id] = inquiry.close(now + LATE_SECONDS)
                 self._go_on(run, run.groups[group_id], inquiry, now)
         for group_id, window in list(run.windows.items()):
             if group_id in run.inquiries or now - window.since < SETTLE:
@@ -69,7 +77,7 @@ class Disagreements:
             if group.inquiries >= MAX_INQUIRIES or group.shows_disagreement(window.first, window.last):
                 continue
             group.inquiries += 1
-            self._ask(run, group, Inquiry(window.first, window.last, ranks, now + ANSWER_SECONDS, window))
+            self._ask(run, group, Inquiry(window.first, window.last, ranks, ranks, now + ANSWER_SECONDS, window))
 
     def _ask(self, run: Run, group: GroupState, inquiry: Inquiry) -> None:
         if len(inquiry.ranks) < _fewest(group):
@@ -97,9 +105,9 @@ class Disagreements:
                 self._conclude(run, group, inquiry, now, is_cut=is_cut)
                 return
             first, last = part
-        # Ranks that did not answer are not asked again.
-        ranks, deadline = frozenset(answers), now + ANSWER_SECONDS
-        self._ask(run, group, Inquiry(first, last, ranks, deadline, inquiry.window, is_cut=is_cut))
+        # Ranks that did not answer are asked again, but not waited for: their answers may come late.
+        awaited, deadline = frozenset(answers), now + ANSWER_SECONDS
+        self._ask(run, group, Inquiry(first, last, inquiry.ranks, awaited, deadline, inquiry.window, is_cut=is_cut))
 
     def _conclude(self, run: Run, group: GroupState, inquiry: Inquiry, now: float, *, is_cut: bool) -> None:
         """All calls that are to be had were compared as they came."""
@@ -111,7 +119,8 @@ class Disagreements:
         elif window.first > 1 and not group.shows_disagreement(1, window.last):
             # What was agreed on may have been agreed among ranks that all differed from the others.
             whole = Window(1, window.last, window.since)
-            self._ask(run, group, Inquiry(1, window.last, inquiry.ranks, now + ANSWER_SECONDS, whole))
+            awaited, deadline = frozenset(inquiry.answers), now + ANSWER_SECONDS
+            self._ask(run, group, Inquiry(1, window.last, inquiry.ranks, awaited, deadline, whole))
         else:
             self._metrics.disagreements.labels("none").inc()
 

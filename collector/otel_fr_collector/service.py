@@ -212,7 +212,7 @@ class Service:
         is_done = self.judge.step(now)
         with self._faults.caught("control", "ranks that disagree could not be asked for their calls"):
             for run in self.runs.by_id.values():
-                if run.windows or run.inquiries:
+                if run.windows or run.inquiries or run.answered:
                     self._disagreements.step(run, now)
         with self._faults.caught("control", "failed peers could not be told to monitors"):
             self._peer_failures.step(now)

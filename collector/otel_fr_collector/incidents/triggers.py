@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from otel_fr.match import WAIT_SHARE, Ending, Rank
 from otel_fr.match.endings import was_stopped
+from otel_fr_collector.jobs.fingerprints import ANSWER_SECONDS
 from otel_fr_collector.jobs.ranks import RankState
 from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.jobs.snapshot import reported_calls
@@ -13,7 +14,8 @@ from otel_fr_collector.jobs.snapshot import reported_calls
 MISMATCH_SETTLE = 0.3
 """Seconds after a mismatch in which the other ranks' calls arrive: the majority shows which rank differs."""
 MISMATCH_PATIENCE = 1.5
-"""Longest wait for members whose call has not arrived: exporters send once a second."""
+"""Longest wait for members whose call has not arrived: exporters send once a second. If monitors were asked for the
+calls, their round is waited for, too (`ANSWER_SECONDS`)."""
 BAD_END_SETTLE = 1.0
 """Seconds after a bad end in which the others' reports arrive: all of them together show which failed first."""
 STOPPED_SETTLE = 3.0
@@ -101,7 +103,8 @@ def _mismatch_settled(run: Run, now: float) -> bool:
     since = run.mismatch_since
     if since is None or now - since < MISMATCH_SETTLE:
         return False
-    if now - run.lateness(now) - since >= MISMATCH_PATIENCE:
+    is_asked = any(run.groups[gid].shows_disagreement(one.first, one.last) for gid, one in run.inquiries.items())
+    if now - run.lateness(now) - since >= MISMATCH_PATIENCE + (ANSWER_SECONDS if is_asked else 0.0):
         return True
     return all(
         len(instance.calls) >= instance.members > 0

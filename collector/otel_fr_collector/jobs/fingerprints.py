@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from otel_fr.fingerprint import MASK, STEP
 from otel_fr_collector.jobs.rank_reports import KeptRange
 
+ANSWER_SECONDS = 3.0
+"""For one round of questions to some ranks; then those count that have answered."""
 KEPT = 64
 """Numbers at which a fingerprint is known, of those at which all ranks report theirs, and as many of the others. A rank
 passes a few between two of its reports (otel_fr/monitor/fingerprints.py)."""
@@ -36,7 +38,8 @@ class Inquiry:
     """What some ranks of a group have been asked: their calls among which they disagree.
 
     Attributes:
-        first, last: sequence numbers. ranks: who was asked. deadline: monotonic.
+        first, last: sequence numbers. deadline: monotonic.
+        ranks: who was asked. awaited: those of them whose answers end the round.
         window: where they were seen to disagree, of which these numbers are a part.
         answers: by rank.
         is_cut: some rank does not have all calls any more.
@@ -45,10 +48,15 @@ class Inquiry:
     first: int
     last: int
     ranks: frozenset[int]
+    awaited: frozenset[int]
     deadline: float
     window: Window
     answers: dict[int, KeptRange] = field(default_factory=dict)
     is_cut: bool = False
+
+    def is_over(self, now: float) -> bool:
+        """All answers that are waited for have come, or it is time to go on without the others."""
+        return now >= self.deadline or self.awaited <= self.answers.keys()
 
     def take(self, rank: int, given: KeptRange) -> bool:
         """Take an answer; False: it was not asked for."""
@@ -56,6 +64,10 @@ class Inquiry:
             return False
         self.answers[rank] = given
         return True
+
+    def close(self, until: float) -> Inquiry:
+        """The round is over; answers that come until then may still be taken."""
+        return Inquiry(self.first, self.last, self.ranks, self.awaited, until, self.window)
 
 
 class Fingerprints:

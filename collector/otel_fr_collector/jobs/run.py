@@ -82,7 +82,7 @@ class Run:
         requests: by rank, what it has asked to be done with its node or the job.
         is_sampled: its ranks send the spans of some traces only.
         windows: by group id, where ranks are seen to have made different collectives.
-        inquiries: by group id, what its ranks have been asked about such.
+        inquiries: by group id, what its ranks have been asked about such. answered: the last that is over.
         to_ask: ranks whose brief reports name groups of which nothing else is known.
         steps: how fast its training steps go by.
         numbers: calls, bytes and durations, as its monitors count them; None: none has sent any.
@@ -116,6 +116,7 @@ class Run:
     is_sampled: bool = False
     windows: dict[str, Window] = field(default_factory=dict)
     inquiries: dict[str, Inquiry] = field(default_factory=dict)
+    answered: dict[str, Inquiry] = field(default_factory=dict)
     to_ask: set[int] = field(default_factory=set)
     steps: StepRate = field(default_factory=StepRate)
     numbers: Numbers | None = None
@@ -488,8 +489,12 @@ class Run:
     def _take_fetched(self, report: KeptReport) -> list[RankCall]:
         """The calls that the rank was asked for."""
         fetched, report.fetched = report.fetched, None
-        inquiry = None if fetched is None else self.inquiries.get(fetched.group)
-        if fetched is None or inquiry is None or not inquiry.take(report.rank, fetched):
+        if fetched is None:
+            return []
+        asked = (
+            inquiries[fetched.group] for inquiries in (self.inquiries, self.answered) if fetched.group in inquiries
+        )
+        if not any(inquiry.take(report.rank, fetched) for inquiry in asked):
             return []
         return [call for call in fetched.calls if call.group == fetched.group and call.stream == "collective"]
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from otel_fr_collector.control import Control
-from otel_fr_collector.disagreements import ANSWER_SECONDS, LATEST, MAX_ASKED, SETTLE, Disagreements
-from otel_fr_collector.incidents.triggers import MISMATCH_PATIENCE
+from otel_fr_collector.disagreements import LATE_SECONDS, LATEST, MAX_ASKED, SETTLE, Disagreements
+from otel_fr_collector.incidents.triggers import MISMATCH_PATIENCE, due
 from otel_fr_collector.jobs.calls import RankCall
-from otel_fr_collector.jobs.fingerprints import Fingerprints, Window
+from otel_fr_collector.jobs.fingerprints import ANSWER_SECONDS, Fingerprints, Window
 from otel_fr_collector.jobs.rank_reports import KeptGroupProgress, KeptRange, KeptReport
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.jobs.snapshot import snapshot
@@ -33,15 +33,19 @@ class Job:
     """A run whose ranks answer from rings that go back to the number ``oldest``.
 
     ``odd``: rank -> the number of the collective in which its reduce op is another.
+    ``late``: rank -> seconds that each of its answers takes.
     """
 
     size: int
     odd: dict[int, int] = field(default_factory=dict)
     oldest: int = 1
     silent: frozenset[int] = frozenset()
+    late: dict[int, float] = field(default_factory=dict)
+    on_the_way: list[tuple[float, int, int, KeptRange]] = field(default_factory=list)
     now: float = 100.0
     numbers: dict[int, int] = field(default_factory=dict)
     asked: list[tuple[int, int, int]] = field(default_factory=list)
+    judged_at: float | None = None
 
     def __post_init__(self) -> None:
         self.run = Run(RunId("job", 0, "r1"), self.now, self.now, world_size=self.size)
@@ -79,7 +83,10 @@ class Job:
             else:
                 pairs = [(n, self.signature(rank, n)) for n in numbers]
                 found = KeptRange(GROUP, first, wanted.last, of_range(pairs, first, wanted.last, 32), [])  # type: ignore[arg-type]
-            self.report(rank, wanted.last, found)
+            self.on_the_way.append((self.now + self.late.get(rank, 0.0), rank, wanted.last, found))
+        for answer in [one for one in self.on_the_way if one[0] <= self.now]:
+            self.on_the_way.remove(answer)
+            self.report(*answer[1:])
 
     def settle(self, seconds: float = 30.0) -> None:
         """Let time pass, with monitors that listen."""
@@ -87,8 +94,10 @@ class Job:
         contexts = [self.control.watch(request) for request in requests]
         watchers = [context.__enter__() for context in contexts]
         until = self.now + seconds
-        while self.now < until and (self.run.windows or self.run.inquiries):
+        while self.now < until and (self.run.windows or self.run.inquiries or self.on_the_way):
             self.now += 0.1
+            if self.judged_at is None and due(self.run, self.now, has_open=False, last_change=0.0).mismatch:
+                self.judged_at = self.now
             self.disagreements.step(self.run, self.now)
             for rank, watcher in enumerate(watchers):
                 self.answer(rank, watcher)
@@ -163,6 +172,43 @@ def test_ranks_that_do_not_answer_are_not_waited_for_for_long() -> None:
         job.report(rank, 15)
     job.settle(SETTLE + ANSWER_SECONDS + 1.0)
     assert job.verdict() == [(Category.REDUCE_OP_MISMATCH, (2,), 7)]
+
+
+@pytest.mark.parametrize("odd", [7, 20_000])
+@pytest.mark.parametrize("late", [{0: 2.0}, {0: 5.0}, {0: 5.0, 1: 7.0}, {0: 4.0, 1: 5.0, 3: 6.0}])
+def test_an_answer_that_comes_late_shows_which_rank_is_the_odd_one(odd: int, late: dict[int, float]) -> None:
+    """Without them two ranks are left, of which neither is known to be wrong, or too few to go on."""
+    job = Job(4, {2: odd}, late=late)
+    for rank in range(4):
+        job.report(rank, odd + 3)
+    job.settle(LATE_SECONDS)
+    assert job.verdict() == [(Category.REDUCE_OP_MISMATCH, (2,), odd)]
+
+
+def test_a_mismatch_is_judged_once_the_round_is_over_in_which_its_calls_come() -> None:
+    job = Job(4, {2: 7}, late={0: ANSWER_SECONDS - 0.2, 1: 0.5})
+    for rank in range(4):
+        job.report(rank, 15)
+    asked_at = job.now + SETTLE
+    job.settle()
+    assert job.judged_at is not None
+    assert ANSWER_SECONDS - 0.3 < job.judged_at - asked_at < ANSWER_SECONDS + 0.3
+    job = Job(4, {2: 7}, silent=frozenset({0}))
+    for rank in range(4):
+        job.report(rank, 15)
+    asked_at = job.now + SETTLE
+    job.settle(2 * ANSWER_SECONDS)
+    assert due(job.run, asked_at + MISMATCH_PATIENCE + ANSWER_SECONDS, has_open=False, last_change=0.0).mismatch
+
+
+def test_no_answer_is_taken_after_a_while() -> None:
+    job = Job(4, {2: 7}, late=dict.fromkeys((0, 1), LATE_SECONDS + 20.0))
+    for rank in range(4):
+        job.report(rank, 15)
+    job.settle(2 * LATE_SECONDS)
+    assert not job.on_the_way
+    known = {rank for instance in job.run.groups[GROUP].incomplete.values() for rank in instance.calls}
+    assert known == {2, 3}
 
 
 def test_a_member_that_reports_later_is_waited_for_so_that_it_shows_who_is_odd() -> None:
