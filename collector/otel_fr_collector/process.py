@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
-import gc
 import logging
 import signal as signals
 import sys
@@ -17,6 +16,8 @@ from starlette.applications import Starlette
 
 from otel_fr_collector.ending import Ending
 from otel_fr_collector.forward.forwarder import Forwarder
+from otel_fr_collector.garbage import NEW_SECONDS, GarbageCollection
+from otel_fr_collector.incidents.judge import Judge
 from otel_fr_collector.network.address import Address, BindError, listen
 from otel_fr_collector.network.http_server import HttpServer
 from otel_fr_collector.network.tls import ServerTls
@@ -36,8 +37,6 @@ REQUESTS_UNTIL, VERDICTS_UNTIL, SENDING_UNTIL = 0.2, 0.65, 0.85
 """Shares of the time to stop, after which requests in flight, judging, and sending end. The rest is for files."""
 LEAST_SENDING = 0.1
 """Seconds for sending, if all before has taken its time."""
-GC_THRESHOLD = (5_000, 5, 10)
-"""Calls come by the ten thousand and are in no reference cycle; gRPC's requests are in one, but they are few."""
 SWITCH_INTERVAL = 0.000_5
 """Seconds that a judging thread may keep the interpreter from the event loop; Python's default is ten times that."""
 MALLOC_OPTIONS = {-3: 1 << 20, -8: 2}
@@ -130,6 +129,7 @@ class CollectorProcess:
         _tune_interpreter()
         loop = asyncio.get_running_loop()
         self._tasks += [loop.create_task(self._service.run()), loop.create_task(finished.run())]
+        self._tasks.append(loop.create_task(_collect_garbage(self._service.judge)))
         if ports.tokens is not None:
             self._tasks.append(loop.create_task(_end_revoked(ports.tokens)))
 
@@ -180,13 +180,17 @@ class CollectorProcess:
 
 
 def _tune_interpreter() -> None:
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*GC_THRESHOLD)
     sys.setswitchinterval(SWITCH_INTERVAL)
     with contextlib.suppress(OSError, AttributeError):  # another C library than glibc
         for parameter, value in MALLOC_OPTIONS.items():
             ctypes.CDLL(None).mallopt(parameter, value)
+
+
+async def _collect_garbage(judge: Judge) -> None:
+    garbage = GarbageCollection(time.monotonic())
+    while True:
+        await asyncio.sleep(NEW_SECONDS)
+        garbage.step(time.monotonic(), is_busy=judge.in_progress > 0)
 
 
 async def _end_revoked(tokens: Tokens) -> None:

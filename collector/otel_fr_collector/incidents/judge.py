@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import itertools
 import logging
@@ -36,11 +37,14 @@ MANY_THREADS = 4
 """Threads in use from which no tenant gets a second one: they share one interpreter."""
 PIECES_SECONDS = 0.03
 """For which the state of a large run is taken before others have a turn: in each, many requests may do some work."""
+WAITED_SHARE = 0.5
+"""Of the time that a judgement took, in which it also waited for the processor: reports, which did so too, come first
+for half as long. The next verdict may be the one that finds what this one lacked reports for."""
 SLOWNESS_INTERVAL = 1.0
 """Seconds between two looks at who comes last in a run's groups."""
-LOOK_SECONDS, LOOK_PAUSE = 0.001, 20.0
+LOOK_SECONDS, LOOK_PAUSE, LEAST_LOOK_PAUSE = 0.001, 20.0, 5.0
 """Where looking whether a run is to be judged takes more CPU time than this, as of thousands of ranks, it takes a
-twentieth of the time at most."""
+twentieth of the time; a fifth at most, so that a wait is seen as soon as it is long."""
 MAX_LOGGED_FAILURES = 1_000
 """Runs whose failed judgement was logged, so that it is logged once."""
 
@@ -169,7 +173,7 @@ class Judge:
         begun = time.thread_time()  # other programs that take the processor are no reason to look less often
         reason = triggers.due(run, now, has_open=has_open, last_change=last_change, final=final)
         if (took := time.thread_time() - begun) > LOOK_SECONDS:
-            run.look_at = now + LOOK_PAUSE * took
+            run.look_at = now + min(LOOK_PAUSE * took, max(LEAST_LOOK_PAUSE * took, reason.next_wait_at - now))
         if reason:
             self._judge(run, reason, now)
         if has_open or reason:
@@ -190,14 +194,15 @@ class Judge:
 
     def _judge(self, run: Run, reason: Triggers, now: float) -> None:
         """Judge a small run now, a large one in a thread."""
-        started = time.perf_counter()
+        spent = _Spent()
         pieces = in_pieces(run, now)
-        taken = next(pieces)
+        with spent.cpu():
+            taken = next(pieces)
         run.mark_judged(now, mismatch=reason.mismatch, bad_end=reason.bad_end)
         if taken is not None and taken.size <= MAX_SIZE_ON_LOOP:
-            self._conclude(run, taken, reason, diagnose(taken.evidence()), started)
+            self._conclude(run, taken, reason, _verdict(taken, spent), spent)
             return
-        work = self._judge_in_thread(run, taken, pieces, reason, started)
+        work = self._judge_in_thread(run, taken, pieces, reason, spent)
         self._in_thread[run.id] = asyncio.get_running_loop().create_task(work)
         self._threads_of[run.tenant] += 1
 
@@ -207,19 +212,19 @@ class Judge:
         taken: Snapshot | None,
         pieces: Iterator[Snapshot | None],
         reason: Triggers,
-        started: float,
+        spent: _Spent,
     ) -> None:
         """Judge a large run while the event loop continues to take requests."""
         try:
             while taken is None:
                 await asyncio.sleep(0)
                 end = time.perf_counter() + PIECES_SECONDS
-                while taken is None and time.perf_counter() < end:
-                    taken = next(pieces)
-            evidence = taken.evidence
-            findings = await self._workers.run(lambda: diagnose(evidence()))
+                with spent.cpu():
+                    while taken is None and time.perf_counter() < end:
+                        taken = next(pieces)
+            findings = await self._workers.run(functools.partial(_verdict, taken, spent))
             if self._runs.by_id.get(run.id) is run and not run.is_replaced:
-                self._conclude(run, taken, reason, findings, started)
+                self._conclude(run, taken, reason, findings, spent)
         except Exception:  # noqa: BLE001  as in `step`
             self._cannot_judge(run)
         finally:
@@ -228,12 +233,11 @@ class Judge:
             if not self._threads_of[run.tenant]:
                 del self._threads_of[run.tenant]
 
-    def _conclude(self, run: Run, taken: Snapshot, reason: Triggers, findings: list[Finding], started: float) -> None:
+    def _conclude(self, run: Run, taken: Snapshot, reason: Triggers, findings: list[Finding], spent: _Spent) -> None:
         """Publish what follows from the findings, which hold for the moment of the snapshot."""
         now = self._clock()
-        took = time.perf_counter() - started
-        run.note_verdict(now, took)
-        self._metrics.judgement_duration.observe(took)
+        run.note_verdict(now, spent.pause)
+        self._metrics.judgement_duration.observe(spent.seconds)
         changes = self._book.update(
             run,
             self._credible(run, taken, findings, reason),
@@ -258,6 +262,38 @@ class Judge:
         if run.id not in self._failed and len(self._failed) < MAX_LOGGED_FAILURES:
             self._failed.add(run.id)
             _log.exception("job %r could not be judged", run.id.job)
+
+
+class _Spent:
+    """What a judgement has taken: of one after the other in several threads."""
+
+    def __init__(self) -> None:
+        self._started = time.perf_counter()
+        self._cpu = 0.0
+
+    @contextlib.contextmanager
+    def cpu(self) -> Iterator[None]:
+        """What the calling thread does in the block is part of the judgement."""
+        begun = time.thread_time()
+        try:
+            yield
+        finally:
+            self._cpu += time.thread_time() - begun
+
+    @property
+    def seconds(self) -> float:
+        """Since it began."""
+        return time.perf_counter() - self._started
+
+    @property
+    def pause(self) -> float:
+        """Seconds until the next may begin: what it took of a processor, or `WAITED_SHARE` of its time."""
+        return max(self._cpu, WAITED_SHARE * self.seconds)
+
+
+def _verdict(taken: Snapshot, spent: _Spent) -> list[Finding]:
+    with spent.cpu():
+        return diagnose(taken.evidence())
 
 
 def _in_turn(runs: Runs) -> list[Run]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from otel_fr.match import WAIT_SHARE, Ending, Rank
 from otel_fr.match.endings import was_stopped
@@ -25,11 +27,25 @@ BAD_END_MINIMUM = 0.2
 MIN_INTERVAL = 0.25
 """Seconds between two judgements of one run."""
 OPEN_PAUSE = 3.0
-"""The same while the run has an open incident, in times that the judgement before took: the ranks of a large job still
+"""The same while the run has an open incident, in times of the pause without one: the ranks of a large job still
 tell where they stand, and their reports go first."""
 SLOW_INTERVAL = 2.0
 """The same once nothing has changed for `SLOW_AFTER` seconds."""
 SLOW_AFTER = 30.0
+
+
+class Waits(NamedTuple):
+    """How long the ranks of a run have waited.
+
+    Attributes:
+        over: seconds by which the longest wait of a live, reporting rank has passed its threshold; None: none has.
+        next_at: when the next of the waits that are known passes it, unless it ends before (monotonic); infinity: none.
+        is_overdue: the latest report of a live rank says that a heartbeat or section of it is overdue.
+    """
+
+    over: float | None
+    next_at: float
+    is_overdue: bool
 
 
 @dataclass(frozen=True)
@@ -40,12 +56,14 @@ class Triggers:
         mismatch, bad_end: a mismatch, or a bad end, has settled.
         stalled: some rank waits for longer than the threshold, or has missed a heartbeat or overrun a section.
         news: something arrived that may change an open incident.
+        next_wait_at: when the next wait passes its threshold, as far as was looked (monotonic): no reason by itself.
     """
 
     mismatch: bool = False
     bad_end: bool = False
     stalled: bool = False
     news: bool = False
+    next_wait_at: float = math.inf
 
     def __bool__(self) -> bool:
         return self.mismatch or self.bad_end or self.stalled or self.news
@@ -59,44 +77,47 @@ def due(run: Run, now: float, *, has_open: bool, last_change: float, final: bool
         last_change: when the run's incidents last changed (monotonic); negative infinity: never.
         final: the collector stops, so nothing is left to settle.
     """
-    pause = run.judging_seconds * (OPEN_PAUSE if has_open else 1.0)
+    pause = run.judging_pause * (OPEN_PAUSE if has_open else 1.0)
     if not final and now - run.judged_at < max(MIN_INTERVAL, pause):
         return Triggers()
-    oldest = oldest_wait(run, now)
+    waits = look_at_waits(run, now)
     slow = not final and now - run.judged_at < SLOW_INTERVAL
-    quiet = now - max(last_change, run.first_seen) > SLOW_AFTER and (oldest is None or oldest > SLOW_AFTER)
+    quiet = now - max(last_change, run.first_seen) > SLOW_AFTER and (waits.over is None or waits.over > SLOW_AFTER)
     may = not (slow and quiet)
     return Triggers(
         mismatch=run.mismatch_since is not None and (final or _mismatch_settled(run, now)),
         bad_end=run.bad_end_since is not None and (final or _bad_end_settled(run, now)),
-        stalled=(oldest is not None or shows_overdue(run)) and may,
+        stalled=(waits.over is not None or waits.is_overdue) and may,
         news=has_open and run.has_news and may,
+        next_wait_at=waits.next_at,
     )
 
 
-def oldest_wait(run: Run, now: float) -> float | None:
-    """Seconds by which the longest wait of a live, reporting rank has passed its threshold; None: no rank waits."""
-    worst: float | None = None
+def look_at_waits(run: Run, now: float) -> Waits:
+    """Which waits of live, reporting ranks have passed their threshold, and when the next one does."""
+    over: float | None = None
+    next_at = math.inf
+    is_overdue = False
     behind = run.lateness(now)
     for state in run.ranks.values():
-        if state.report is None or state.ended is not None or not state.report.inflight:
+        report = state.report
+        if report is None or state.ended is not None:
             continue
-        threshold = WAIT_SHARE * state.report.stall
-        oldest = min((p.enqueued_at for p in state.report.inflight if p.enqueued_at is not None), default=now)
-        if now - oldest < threshold or state.is_silent(now, run.silence_floor, behind):
-            continue
-        for call in reported_calls(run, state):
-            if call.key() is not None and call.enqueued_at is not None and now - call.enqueued_at >= threshold:
-                over = now - call.enqueued_at - threshold
-                worst = over if worst is None else max(worst, over)
-    return worst
-
-
-def shows_overdue(run: Run) -> bool:
-    """The latest report of a live rank says that a heartbeat or section of it is overdue."""
-    return any(
-        state.report is not None and state.report.overdue and state.ended is None for state in run.ranks.values()
-    )
+        is_overdue = is_overdue or bool(report.overdue)
+        oldest = math.inf
+        for call in report.inflight:
+            if call.enqueued_at is not None and call.enqueued_at < oldest:
+                oldest = call.enqueued_at
+        threshold = WAIT_SHARE * report.stall
+        most = now - oldest - threshold
+        if most < 0.0:
+            next_at = min(next_at, oldest + threshold)
+        elif (over is None or most > over) and not state.is_silent(now, run.silence_floor, behind):
+            for call in reported_calls(run, state):
+                if call.key() is not None and call.enqueued_at is not None and now - call.enqueued_at >= threshold:
+                    own = now - call.enqueued_at - threshold
+                    over = own if over is None else max(over, own)
+    return Waits(over, next_at, is_overdue)
 
 
 def _mismatch_settled(run: Run, now: float) -> bool:

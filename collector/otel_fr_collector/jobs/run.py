@@ -71,7 +71,7 @@ class Run:
         judged_at: when the run was last judged.
         look_at: before this time it is not looked whether it is to be judged.
         slowness_judged_at: when it was last looked for ranks that always come last.
-        judging_seconds: how long that took; the run is not judged again for that long, or longer (`triggers.due`).
+        judging_pause: seconds for which it is not judged again then, or longer (`triggers.due`).
         silence_floor: no silence is counted before this time.
         lags: of its ranks' reports. attention: of the collector.
         members, progress_entries: total length of its groups' member lists, and of its ranks' `progress`.
@@ -103,7 +103,7 @@ class Run:
     judged_at: float = float("-inf")
     look_at: float = float("-inf")
     slowness_judged_at: float = float("-inf")
-    judging_seconds: float = 0.0
+    judging_pause: float = 0.0
     members: int = 0
     progress_entries: int = 0
     silence_floor: float = 0.0
@@ -249,9 +249,9 @@ class Run:
         if bad_end:
             self.bad_end_since = None
 
-    def note_verdict(self, now: float, seconds: float) -> None:
-        """The judgement ended now and took ``seconds`` seconds."""
-        self.judged_at, self.judging_seconds = now, seconds
+    def note_verdict(self, now: float, pause: float) -> None:
+        """The judgement ended now; the next one is to come ``pause`` seconds later at the earliest."""
+        self.judged_at, self.judging_pause = now, pause
 
     def abandon_judgement(self, now: float) -> None:
         """The run could not be judged: what was pending is dropped."""

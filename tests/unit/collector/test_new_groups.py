@@ -7,7 +7,7 @@ import json
 
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
-from otel_fr_collector.incidents.triggers import oldest_wait
+from otel_fr_collector.incidents.triggers import look_at_waits
 from otel_fr_collector.jobs.calls import Interner, RankCall, SpanCall, expand
 from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.rank_reports import parse_report
@@ -131,7 +131,7 @@ def test_a_rank_that_hangs_while_it_destroys_a_group_is_evidence_and_waits_for_n
         assert run.add_report(parse_report(rank_report.build(report), interner, now=100.0, wall=5e9), 100.0)
         taken = snapshot(run, 200.0)
         assert [call.signature.operation for call in taken.calls] == ["destroy_process_group"] * len(calls)
-        assert oldest_wait(run, 101.0 + 100.0) is None
+        assert look_at_waits(run, 101.0 + 100.0).over is None
         assert set(taken.evidence().ranks) == {0}
         assert not any(group.incomplete for group in run.groups.values())
     assert run.ranks[0].completed_at is None

@@ -1,13 +1,31 @@
-"""When the collector waits for more before it judges a run."""
+"""When the collector waits for more before it judges a run, and when it looks whether it is to be judged."""
 
 from __future__ import annotations
 
+import itertools
+import math
+import time
+
 import pytest
-from otel_fr_collector.incidents.triggers import _was_stopped
+from hypothesis import given
+from hypothesis import strategies as st
+from otel_fr_collector.incidents import judge as judge_module
+from otel_fr_collector.incidents import triggers
+from otel_fr_collector.incidents.triggers import Waits, _was_stopped, look_at_waits
+from otel_fr_collector.jobs.calls import RankCall
 from otel_fr_collector.jobs.rank_reports import KeptReport
 from otel_fr_collector.jobs.ranks import RankState
+from otel_fr_collector.jobs.run import Run, RunId
+from otel_fr_collector.jobs.snapshot import reported_calls
+from otel_fr_collector.metrics import Metrics
+from otel_fr_collector.outlets.outlets import Outlets
+from otel_fr_collector.service import Service
 
-from otel_fr.match import Ending
+from otel_fr.match import WAIT_SHARE, CallState, Ending, Group, Overdue, Place, Signature
+
+SIGNATURE = Signature("all_reduce", ((3,),), ((3,),), ("Float",), ("Float",), "sum")
+GROUP = Group("g", "0", "default_pg", ())
+NOW = 100.0
 
 
 @pytest.mark.parametrize(("by_monitor", "was_stopped"), [(True, True), (False, False)])
@@ -15,3 +33,102 @@ def test_a_rank_that_its_monitor_killed_was_stopped(by_monitor: bool, was_stoppe
     """As for the match engine: its launcher ends the others after it, one by one."""
     report = KeptReport(1, 7, ended_by_monitor=by_monitor)
     assert _was_stopped(RankState(1, report, ending=Ending.KILLED, signal=9)) is was_stopped
+
+
+def waits(rank: int, record: int, since: float | None, state: CallState = CallState.IN_FLIGHT) -> RankCall:
+    return RankCall(rank, record, "g", "collective", record, SIGNATURE, state, enqueued_at=since)
+
+
+def longest(run: Run, now: float) -> float | None:
+    """By how much the longest wait has passed its threshold, found the plain way."""
+    found = [
+        now - call.enqueued_at - WAIT_SHARE * state.report.stall
+        for state in run.ranks.values()
+        if state.report is not None and state.ended is None and not state.is_silent(now, run.silence_floor)
+        for call in reported_calls(run, state)
+        if call.enqueued_at is not None
+    ]
+    return max((over for over in found if over >= 0.0), default=None)
+
+
+SINCE = st.none() | st.floats(NOW - 8.0, NOW + 1.0)
+RANKS = st.lists(
+    st.tuples(
+        st.sampled_from([2.0, 5.0]),
+        st.floats(NOW - 4.0, NOW),
+        st.lists(SINCE, max_size=3),
+        st.sampled_from(["", "ended", "overdue", "completed"]),
+    ),
+    max_size=6,
+)
+
+
+@given(RANKS)
+def test_a_look_finds_the_longest_wait_and_when_the_next_one_is_long(
+    ranks: list[tuple[float, float, list[float | None], str]],
+) -> None:
+    run = Run(RunId("job", 0, "r"), 0.0, 0.0)
+    run.group_state(GROUP, 2)
+    for rank, (stall, arrived, sinces, more) in enumerate(ranks):
+        calls = [waits(rank, number, since) for number, since in enumerate(sinces, 1)]
+        overdue = (Overdue("heartbeat", "", 9.0, 1.0),) if more == "overdue" else ()
+        run.add_report(KeptReport(rank, 1, stall=stall, inflight=calls, overdue=overdue), arrived)
+        if more == "ended":
+            run.ranks[rank].ended = arrived
+        if more == "completed" and calls:
+            run.groups["g"].add(calls[0]._replace(state=CallState.COMPLETED))
+    found = look_at_waits(run, NOW)
+    assert found.over == pytest.approx(longest(run, NOW))
+    assert found.is_overdue == any(more == "overdue" for *_, more in ranks)
+    assert found.next_at > NOW
+    if found.over is None:
+        assert longest(run, min(found.next_at, NOW + 9.0) - 1e-6) is None
+
+
+def test_nothing_is_to_be_expected_where_no_rank_waits() -> None:
+    run = Run(RunId("job", 0, "r"), 0.0, 0.0)
+    run.add_report(KeptReport(0, 1), NOW)
+    assert look_at_waits(run, NOW) == Waits(None, math.inf, is_overdue=False)
+
+
+def test_a_wait_is_seen_as_soon_as_it_is_long_although_looking_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To look at all ranks of a large job takes long, so it is not done each time; then an incident came later."""
+    monkeypatch.setattr(judge_module, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(judge_module, "LOOK_PAUSE", 1e9)
+    monkeypatch.setattr(judge_module, "LEAST_LOOK_PAUSE", 0.0)
+    now = 0.0
+    service = Service(metrics := Metrics(), Outlets(metrics), clock=lambda: now)
+    run = service.runs.get(RunId("job", 0, "job"), 0.0)
+    assert run is not None
+    run.note_origin(0, place=Place("h"), world_size=2, resource={}, now=0.0)
+    run.group_state(GROUP, 2)
+    for number, now in ((1, 0.0), (2, 2.0)):
+        run.add_report(KeptReport(0, number, stall=5.0, inflight=[waits(0, 1, 0.0)]), now)
+        service.step()
+    looks: list[float] = []
+
+    def look(of: Run, at: float) -> Waits:
+        looks.append(at)
+        return look_at_waits(of, at)
+
+    monkeypatch.setattr(triggers, "look_at_waits", look)
+    for tenth in range(20, 60):
+        now = tenth / 10
+        if tenth == 42:
+            run.add_report(KeptReport(0, 3, stall=5.0, inflight=[waits(0, 1, 0.0)]), now)
+        service.step()
+    assert looks == [4.4]
+    assert run.judged_at == 4.4
+
+
+@pytest.mark.parametrize(("wall", "cpu", "pause"), [(4.0, 0.5, 2.0), (4.0, 3.0, 3.0)])
+def test_a_judgement_that_waited_for_the_processor_delays_the_next_one_less(
+    monkeypatch: pytest.MonkeyPatch, wall: float, cpu: float, pause: float
+) -> None:
+    walls, cpus = itertools.chain([0.0], itertools.repeat(wall)), iter([10.0, 10.0 + cpu])
+    monkeypatch.setattr(time, "perf_counter", lambda: next(walls))
+    monkeypatch.setattr(time, "thread_time", lambda: next(cpus))
+    spent = judge_module._Spent()
+    with spent.cpu():
+        pass
+    assert (spent.seconds, spent.pause) == (wall, pause)
