@@ -71,7 +71,7 @@ def _timed(steps: Sequence[tuple[str, list[bytes], float]]) -> Iterable[tuple[st
     for number, (kind, requests, still) in enumerate(steps, NUMBER + 1):
         calls += 0 if still else 20
         now[0] = 1_000.0 + (100.0 + still if still else number - NUMBER)
-        sent = [placed(data, number, calls, still) for data in requests]
+        sent = [placed(data, number, calls, still, int(1e18 + 1e9 * now[0])) for data in requests]
 
         async def take(data: list[bytes] = sent) -> None:
             for one in data:
