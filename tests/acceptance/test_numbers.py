@@ -29,7 +29,9 @@ def test_the_slowed_rank_is_named_with_the_seconds_lost_in_each_step(tmp_path: P
             waited_for = [running.metric("otel_fr_rank_waited_for_seconds_total", rank=str(r)) for r in range(RANKS)]
             waited = [running.metric("otel_fr_rank_waited_seconds_total", rank=str(rank)) for rank in range(RANKS)]
             named = {labels["rank"] for labels, _ in running.samples("otel_fr_straggler_wait_ratio")}
-            (head,) = json.loads(running.get("/api/v1/jobs"))["jobs"]
+            head = until(
+                lambda: next((one for one in json.loads(running.get("/api/v1/jobs"))["jobs"] if one["late"]), None)
+            )
             rates = json.loads(running.get(f"/api/v1/jobs/{head['id']}/rates"))
             shown = otel_fr("top", "--once", "--collector", running.http).stdout
             stop.touch()
@@ -47,6 +49,8 @@ def test_the_slowed_rank_is_named_with_the_seconds_lost_in_each_step(tmp_path: P
     assert head["rates"]["slowest"]["rank"] == SLOW
     assert max(rates["ranks"]["waited_for_s"]) == rates["ranks"]["waited_for_s"][SLOW]
     assert "WAIT" in shown
+    assert head["late"]["rank"] == SLOW
+    assert f"rank {SLOW}: " in shown
     assert size == 4 * calls > 0  # whether to stop, one float
     assert DELAY < took / steps < 10 * DELAY
     assert bandwidth > 0
@@ -69,6 +73,8 @@ def test_of_a_healthy_job_nobody_is_named(tmp_path: Path) -> None:
                 assert running.samples("otel_fr_straggler_wait_ratio") == []
                 time.sleep(0.5)
             assert running.metric("otel_fr_rank_waited_for_seconds_total") > 0
+            (head,) = json.loads(running.get("/api/v1/jobs"))["jobs"]
+            assert (head["late"], head["rates"]["slowest"]) == (None, None)
             stop.touch()
             output, _ = job.communicate(timeout=PATIENCE)
             assert job.returncode == 0, output

@@ -12,6 +12,8 @@ previous ones end; a rank that waited for a straggler in another group; and a pi
 
 from __future__ import annotations
 
+import functools
+import math
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,9 +31,11 @@ so many once in 10^8 times."""
 MIN_WAIT = 0.001
 """Seconds by which the last rank comes after half of the group, from which a wait is counted (`Tallies`). Shorter ones
 are of the order of what it takes to notice the end of a call."""
-MIN_NAMED = 32
-"""Waits from which the rank that is waited for is named before an incident may open: by chance, one of two ranks comes
-last in 85 % of so many once in 50,000 times."""
+CHANCE = 2e-5
+"""Probability with which one of three ranks, each of which may come last, does so as often as the one that is named
+before an incident may open: in 11 of 11 waits, 13 of 14, 17 of 20; in a group of two: 17 of 17, 21 of 22, 28 of 32."""
+MIN_SPAN = 5.0
+"""Seconds over which these waits lie at least: a hiccup of one rank is shorter."""
 MIN_SHOWN = 16
 """Collectives from which lateness is shown in metrics and on the page."""
 MAX_LATE = 8
@@ -99,10 +103,17 @@ class Wait(NamedTuple):
 
 
 class Slowest(NamedTuple):
-    """The rank that a group waits for. ``waited``: share of the latest time that half of the group waited for it."""
+    """The rank that a group waits for.
+
+    Attributes:
+        waited: share of the latest time that half of the group waited for it.
+        share: of the latest waits, in which it came last. seconds: by which it did on average.
+    """
 
     rank: int
     waited: float
+    share: float
+    seconds: float
 
 
 class Waits:
@@ -112,7 +123,7 @@ class Waits:
         tallies: totals of its ranks. lost: seconds that half of the group waited for its last rank, in all.
         recent: the latest waits that count for the straggler limits; None: there were none, or no room for them.
         measured: collectives that were looked at. total: seconds waited in them.
-        now, sequence: of the newest of them. since: of the first of them.
+        now, sequence, members: of the newest of them. since: of the first of them.
         is_off: nothing is measured, because spans are missing: what the ranks did before a collective is not known.
     """
 
@@ -126,6 +137,7 @@ class Waits:
         "is_off",
         "lost",
         "measured",
+        "members",
         "now",
         "recent",
         "sequence",
@@ -149,6 +161,7 @@ class Waits:
         self.total = 0.0
         self.now = self.since = 0.0
         self.sequence = 0
+        self.members = 0
 
     def add(self, sequence: int, calls: Mapping[int, RankCall | CompactCall], members: tuple[int, ...]) -> None:
         """Take a collective that all members have completed, with the calls of all."""
@@ -168,6 +181,7 @@ class Waits:
         if at is None:
             return
         self._note(sequence, at)
+        self.members = len(calls)
         if signature.operation not in SYNCHRONISING:
             return
         durations = _durations(calls)
@@ -208,14 +222,18 @@ class Waits:
         """
         limits = self._limits
         recent = [one for one in self.recent or () if self.now - one.at <= limits.window]
-        if len(recent) < MIN_NAMED:
+        if not recent or self.now - recent[0].at < MIN_SPAN:
             return None
         rank, count = Counter(one.rank for one in recent).most_common(1)[0]
-        time = self.now - recent[0].at
-        lost = sum(one.seconds * one.of for one in recent if one.rank == rank)
-        if count < limits.share * len(recent) or lost < limits.wait * time or time <= 0:
+        if count < limits.share * len(recent) or may_be_chance(count, len(recent), self.members):
             return None
-        return Slowest(rank, min(1.0, lost / time))
+        time = self.now - recent[0].at
+        own = [one for one in recent if one.rank == rank]
+        lost = sum(one.seconds * one.of for one in own)
+        if lost < limits.wait * time:
+            return None
+        seconds = sum(one.seconds for one in own) / count
+        return Slowest(rank, min(1.0, lost / time), count / len(recent), seconds)
 
     def stragglers(self, known: tuple[int, ...] = ()) -> list[Lateness]:
         """The ranks that come last persistently; ``known``: those that did so far, which may be late less often."""
@@ -345,6 +363,17 @@ class Waits:
             return 0.0
         each = (self.total - oldest.total) / measured
         return min(1.0, each * max(measured, self.sequence - oldest.sequence) / time)
+
+
+@functools.cache
+def may_be_chance(last: int, waits: int, members: int = 2) -> bool:
+    """Whether one of the members may come last in so many of so many waits as dice fall (`CHANCE`).
+
+    More than three count as three: in a large group too, only a few may be those that are held up now and then.
+    """
+    sides = 3 if members > 2 else 2
+    ways = sum(math.comb(waits, count) * (sides - 1) ** (waits - count) for count in range(last, waits + 1))
+    return bool(sides * ways > CHANCE * sides**waits)
 
 
 def _durations(calls: Mapping[int, RankCall | CompactCall]) -> list[float] | None:

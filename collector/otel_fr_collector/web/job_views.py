@@ -15,6 +15,7 @@ from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.ranks import RankState
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.jobs.snapshot import reported_calls
+from otel_fr_collector.jobs.waits import may_be_chance
 from otel_fr_collector.web.rates import latest_rates
 
 Json = dict[str, object]
@@ -68,7 +69,7 @@ def summary(run: Run, book: IncidentBook, now: float, wall: float) -> Json:
         "ranks": tally,
         "groups": len(run.groups),
         "lag": _lag(run),
-        "late": _latest(run),
+        "late": _latest(run, now),
         "rates": latest_rates(run, now),
         "incidents": [incident.id for incident in open_causes],
         "first_heard_at": timestamp(wall - (now - run.first_seen)),
@@ -105,20 +106,26 @@ def _lag(run: Run) -> int:
     return max((highest[group] - lowest[group] for group in lowest), default=0)
 
 
-def _latest(run: Run) -> Json | None:
-    """The rank that is waited for most, of all groups; None: nobody is waited for."""
+def _latest(run: Run, now: float) -> Json | None:
+    """The rank that is waited for most, of all groups; None: nobody is waited for, or by chance.
+
+    Before there are `MIN_SHOWN` collectives to tell of, it is the one that is named for the latest waits.
+    """
     found = [
-        (one, state) for state in run.groups.values() for one in state.waits.lateness()[:1] if one.waited >= MIN_WAITED
-    ]
+        (state, one.rank, one.seconds, one.share, one.waited)
+        for state in run.groups.values()
+        for one in state.waits.lateness()[:1]
+        if one.waited >= MIN_WAITED and not may_be_chance(round(one.share * one.collectives), one.collectives)
+    ] or [(state, one.rank, one.seconds, one.share, one.waited) for state, one in run.slowest(now)]
     if not found:
         return None
-    one, state = max(found, key=lambda item: item[0].waited)
+    state, rank, seconds, share, waited = max(found, key=lambda item: item[-1])
     return {
-        "rank": one.rank,
+        "rank": rank,
         "process_group": group_name(state.group.name, state.group.description),
-        "seconds": round(one.seconds, 4),
-        "share": round(one.share, 4),
-        "waited": round(one.waited, 4),
+        "seconds": round(seconds, 4),
+        "share": round(share, 4),
+        "waited": round(waited, 4),
     }
 
 

@@ -12,6 +12,7 @@ from otel_fr_collector.jobs.runs import CLEAN_FORGET, IDLE_FORGET, Runs
 from otel_fr_collector.jobs.step_rate import StepRate
 from otel_fr_collector.jobs.tallies import RankTally, Tallies
 from otel_fr_collector.jobs.usage import Usage
+from otel_fr_collector.jobs.waits import MIN_SPAN, may_be_chance
 from prometheus_client import CollectorRegistry
 
 from otel_fr.match import Group
@@ -62,6 +63,38 @@ def test_the_slow_rank_is_named_within_15_seconds_with_what_it_costs() -> None:
     assert slowest is not None
     assert slowest.rank == 3
     assert slowest.waited == pytest.approx(0.15 / (0.25 + TRANSFER), rel=0.05)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("step", [0.1, 0.3, 0.6])
+def test_a_rank_that_comes_last_each_time_is_named_within_15_seconds(step: float, size: int) -> None:
+    ranks = Ranks(size)
+    named_at = None
+    while named_at is None and ranks.now < 60.0:
+        ranks.step(*[step] * (size - 1), step + 0.15)
+        named_at = ranks.now if ranks.waits.slowest() else None
+    assert named_at is not None
+    assert MIN_SPAN <= named_at <= 14.0
+    slowest = ranks.waits.slowest()
+    assert slowest is not None
+    assert (slowest.rank, slowest.share) == (size - 1, 1.0)
+    assert slowest.seconds == pytest.approx(0.15, abs=1e-3)
+
+
+def test_a_rank_that_is_held_up_for_some_seconds_is_not_named() -> None:
+    ranks = Ranks(4)
+    while ranks.now < 4.0:
+        ranks.step(0.01, 0.01, 0.01, 0.11)
+        assert ranks.waits.slowest() is None
+
+
+def test_what_may_be_chance_is_counted_as_coins_fall() -> None:
+    def least(waits: int, members: int) -> int | None:
+        return next((last for last in range(waits + 1) if not may_be_chance(last, waits, members)), None)
+
+    assert [least(waits, 2) for waits in (16, 17, 22, 32)] == [None, 17, 21, 28]
+    assert [least(waits, 3) for waits in (10, 11, 14, 20)] == [None, 11, 13, 17]
+    assert least(14, 1_000) == 13
 
 
 @pytest.mark.parametrize("size", [2, 4, 9])
