@@ -81,6 +81,14 @@ class CulpritData(TypedDict):
     replica: str | None
 
 
+class NcclRasData(TypedDict):
+    """What NCCL's RAS said, as evidence on which no verdict rests. ``lines``: sentences. ``version``: NCCL's."""
+
+    asked_at: str | None
+    version: str
+    lines: list[str]
+
+
 class CollectorIncidentData(IncidentData):
     """An incident of the collector, which follows it over time.
 
@@ -89,11 +97,13 @@ class CollectorIncidentData(IncidentData):
         what_to_do: as of `what_to_do`; None: it is over, or follows from another.
         flight_recorder_files: rank -> path.
         culprits: the first ones; None: written by an older version.
+        nccl_ras: None: it was not asked, or did not answer, or the incident follows from another.
     """
 
     job_title: str | None
     what_to_do: str | None
     culprits: list[CulpritData] | None
+    nccl_ras: NcclRasData | None
 
     flight_recorder_files: dict[str, str]
     run_id: str

@@ -128,6 +128,9 @@ def _facts(one: IncidentDetail, now: float) -> Iterable[tuple[str, str]]:
     yield from _column("culprits", [_culprit(rank, places.get(str(rank)), sites) for rank in one["culprit_ranks"]])
     waiting = ranks_by_text((rank, site_text(sites.get(str(rank)))) for rank in one["waiting_ranks"])
     yield from _column("waiting", [f"{ranks_text(ranks)}: {one_line(site)}" for site, ranks in waiting.items()])
+    said = one["nccl_ras"]
+    if said is not None:
+        yield from _column("NCCL's RAS", [f"asked {moment_text(said['asked_at'])}", *map(one_line, said["lines"])])
     if one["caused_by"]:
         yield "caused by", f"{one_line(one['caused_by'])}  (otel-fr incidents show {one_line(one['caused_by'])})"
     yield from _column("consequences", [one_line(number) for number in one["consequences"] or ()])

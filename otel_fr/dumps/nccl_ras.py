@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from otel_fr.dumps.nccl_fields import head_of, integer, text
 from otel_fr.dumps.nccl_inspector import operation_name
+from otel_fr.identity import encode_ranks
+from otel_fr.rank_report import ras
+from otel_fr.rank_report.ras import ReportedCommunicator, ReportedFact, ReportedRas
 
 MAX_BYTES: Final = 32 << 20
 """Of an answer: a rank in a communicator takes some 700 bytes, so 40,000 of them."""
@@ -104,7 +108,7 @@ def parse_answer(data: bytes, path: str = "") -> RasAnswer:
         ValueError: it is no such answer; the text says why.
     """
     try:
-        item = json.loads(data)
+        item = json.loads(data, object_hook=_compact)
         communicators = tuple([_communicator(one) for one in item["communicators"]])
         timeouts = integer(item.get("ras", {}).get("timeouts_count", 0))
         return RasAnswer(path, text(item["nccl_version"]), text(item.get("timestamp", "")), timeouts, communicators)
@@ -112,8 +116,16 @@ def parse_answer(data: bytes, path: str = "") -> RasAnswer:
         raise ValueError(f"it is no answer of NCCL's RAS, or not a whole one ({type(error).__name__})") from error
 
 
+def _compact(item: dict[str, Any]) -> Any:
+    """A rank as soon as it has been read: as dicts, all of them would take three times the answer's memory."""
+    return _rank(item) if "rank" in item and "host" in item else item
+
+
 def _communicator(item: Mapping[str, Any]) -> RasCommunicator:
-    ranks = [_rank(one) for one in item["ranks"]] + [_missing(one) for one in item.get("missing_ranks", ())]
+    lost = [
+        one._replace(is_missing=True, error=0, is_aborted=False, counts={}) for one in item.get("missing_ranks", ())
+    ]
+    ranks = [one._replace(is_dead=False) for one in item["ranks"]] + lost
     return RasCommunicator(text(item["hash"]), integer(item["size"]), tuple(sorted(ranks, key=lambda one: one.rank)))
 
 
@@ -123,19 +135,74 @@ def _rank(item: Mapping[str, Any]) -> RasRank:
     counts = {operation_name(text(name)): integer(count) for name, count in item.get("collective_counts", {}).items()}
     return RasRank(
         integer(item["rank"]),
-        text(item.get("host", "")),
+        text(item["host"]),
         _pid(item),
+        is_dead=status.get("considered_dead") is True,
         error=0 if error == IN_PROGRESS else error,
         is_aborted=status.get("abort_flag") is True,
         counts=counts,
     )
 
 
-def _missing(item: Mapping[str, Any]) -> RasRank:
-    is_dead = item.get("status", {}).get("considered_dead") is True
-    return RasRank(integer(item["rank"]), text(item.get("host", "")), _pid(item), is_missing=True, is_dead=is_dead)
-
-
 def _pid(item: Mapping[str, Any]) -> int:
     pid = item.get("pid", 0)
     return 0 if pid == -1 else integer(pid)  # -1: RAS does not know it
+
+
+# ---- what is odd
+
+
+def essence(answer: RasAnswer, age_s: float) -> ReportedRas:
+    """What a rank report says of an answer: the odd things, bounded. ``age_s``: since it was asked."""
+    odd = [one for one in map(odd_of, answer.communicators) if one.facts]
+    shown = ras.MAX_COMMUNICATORS
+    return ReportedRas(
+        age_s=age_s,
+        version=answer.version[: ras.MAX_LABEL],
+        communicators=len(answer.communicators),
+        timeouts=answer.timeouts,
+        odd=tuple(odd[:shown]),
+        odd_more=len(odd[shown:]),
+    )
+
+
+def odd_of(one: RasCommunicator) -> ReportedCommunicator:
+    """What is odd in a communicator; no facts: nothing is."""
+    known = [(rank.rank, rank.pid) for rank in one.ranks if rank.pid]
+    most = ras.MAX_PROCESSES
+    processes = known if len(known) <= most else [*known[: most - 1], known[-1]]
+    return ReportedCommunicator(
+        id=one.id[: ras.MAX_LABEL], size=one.size, processes=tuple(processes), facts=tuple(_facts(one))[: ras.MAX_FACTS]
+    )
+
+
+def _facts(one: RasCommunicator) -> Iterator[ReportedFact]:
+    yield from _fact(ras.SILENT, (rank.rank for rank in one.ranks if rank.is_missing and not rank.is_dead))
+    yield from _fact(ras.DEAD, (rank.rank for rank in one.ranks if rank.is_dead))
+    errors: dict[int, list[int]] = defaultdict(list)
+    counts: dict[str, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for rank in one.ranks:
+        if rank.error:
+            errors[rank.error].append(rank.rank)
+        for operation, count in rank.counts.items():
+            counts[operation][count].append(rank.rank)
+    for error, ranks in sorted(errors.items()):
+        yield from _fact(ras.ERROR, ranks, error)
+    yield from _fact(ras.ABORTED, (rank.rank for rank in one.ranks if rank.is_aborted))
+    for operation, by_count in sorted(counts.items()):
+        if len(by_count) > 1:
+            for count, ranks in sorted(by_count.items()):
+                yield from _fact(ras.STARTED, ranks, count, operation)
+
+
+def _fact(kind: str, ranks: Iterable[int], number: int | None = None, operation: str = "") -> Iterator[ReportedFact]:
+    """One, of as many of the ranks as there is room for; none without ranks."""
+    named = sorted(set(ranks))
+    if not named:
+        return
+    told = encode_ranks(named)
+    count = len(named)
+    while len(told) > ras.MAX_RANKS_TEXT:
+        count = count * 3 // 4
+        told = encode_ranks(named[:count])
+    yield ReportedFact(kind, told, len(named) - count, number, operation[: ras.MAX_LABEL])

@@ -1,4 +1,4 @@
-"""Asks NCCL's RAS for the state of the job's communicators when a fault shows, and saves the answer.
+"""Asks NCCL's RAS for the state of the job's communicators when a fault shows, saves the answer, and tells what is odd.
 
 A thread of NCCL in some process of this machine answers on TCP, by default on localhost:28028. It asks all processes of
 the job, so only the first monitor of the job's first machine asks, at most once a minute. Source of the protocol:
@@ -15,8 +15,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from otel_fr.dumps.nccl_ras import MAX_BYTES, is_answer, names_process
+from otel_fr.dumps.nccl_ras import MAX_BYTES, RasAnswer, essence, is_answer, names_process, parse_answer
 from otel_fr.dumps.write import replacing
+from otel_fr.rank_report.ras import ReportedRas
 
 _log = logging.getLogger("otel_fr.monitor")
 
@@ -28,6 +29,9 @@ SECONDS: Final = 8.0
 """Longest time for the whole answer. The thread that waits for it delays nothing."""
 TRIES: Final = 4
 """Connections that are tried: each goes to one process of the machine, and a stopped one does not answer."""
+MAX_TOLD: Final = 8 << 20
+"""Bytes of an answer that is told of, too: it is read in this process, which takes twice that memory. Larger
+ones, of some 12,000 ranks in communicators, are in the file only."""
 PAUSE: Final = 60.0
 """Seconds between two times that it is asked."""
 _HANDSHAKE_SECONDS: Final = 1.0
@@ -131,6 +135,7 @@ class RasWatch:
         self._is_first = is_first
         self._not_before = 0.0
         self._thread: threading.Thread | None = None
+        self._told: tuple[RasAnswer, float] | None = None
 
     def ask(self, folder: Path, now: float) -> None:
         """A fault shows. Never waits.
@@ -151,8 +156,14 @@ class RasWatch:
         if self._thread is not None:
             self._thread.join(seconds)
 
+    def take(self, now: float) -> ReportedRas | None:
+        """What is odd in an answer that has come since the last call. ``now``: monotonic seconds."""
+        told, self._told = self._told, None
+        return None if told is None else essence(told[0], max(0.0, now - told[1]))
+
     def _run(self, address: tuple[str, int], folder: Path) -> None:
         try:
+            asked = time.monotonic()
             data = ask_ras(address)
             if not is_answer(data) or not data[-8:].rstrip().endswith(b"}"):
                 raise RasError("it is not a whole answer")
@@ -161,5 +172,7 @@ class RasWatch:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             with replacing(folder / f"otel_fr_nccl_ras_{socket.gethostname()}.json") as file:
                 file.write(data)
+            if len(data) <= MAX_TOLD:
+                self._told = parse_answer(data), asked
         except Exception as error:  # noqa: BLE001 - it is one more piece of evidence, and nothing depends on it
             _log.info("NCCL's RAS at %s:%s gives no evidence: %s", *address, error)

@@ -39,6 +39,7 @@ from otel_fr.monitor.tail import Tail
 from otel_fr.monitor.unseen_calls import UnseenCalls
 from otel_fr.out_of_memory import OutOfMemory
 from otel_fr.rank_report import DropCounts, RankReport, ReportedDecision, ReportedException, ReportedExit
+from otel_fr.rank_report.ras import ReportedRas
 from otel_fr.ring import Activity, ProcessState, RecordState, RingReader
 from otel_fr.torch_recorder import CAPTURE_KEY
 
@@ -403,12 +404,13 @@ class Reporter:
         file: str = "",
         reason: str = "",
         error: str = "",
+        ras: ReportedRas | None = None,
     ) -> None:
         """Build a report now, and send it as ``event``.
 
         Args:
             stacks: with the rank's stacks, if they are known, and the exceptions of its threads.
-            exit, exception, file, reason, error: as in `otel_fr.rank_report.RankReport`.
+            exit, exception, file, reason, error, ras: as in `otel_fr.rank_report.RankReport`.
         """
         self._memory.look(time.monotonic())
         is_current = self._is_current()
@@ -424,6 +426,7 @@ class Reporter:
             file=file,
             reason=reason,
             error=error,
+            ras=ras,
         )
         if event == names.EVENT_STARTED and not is_current:
             report = report._replace(groups=())

@@ -244,6 +244,7 @@ class Monitor:
         self._stacks.step(now)
         self._act_on_hang(now_ns)
         self._take_results()
+        self._tell_ras(now)
         self._commands.step(now_ns)
         self._step_verdict(situation)
         if self._signalled:
@@ -355,6 +356,12 @@ class Monitor:
             info["exit"] = rank_report.to_object(self._exit)
         self._dumper.request(reason, info, files, urgent, self._reporter.devices.seen(), self._reporter.frozen_calls())
 
+    def _tell_ras(self, now: float) -> None:
+        """Report what NCCL's RAS has answered, if it has."""
+        found = self._ras.take(now)
+        if found is not None:
+            self._reporter.send(names.EVENT_NCCL_RAS, ras=found)
+
     def _take_results(self, exit_: ReportedExit | None = None) -> list[dumping.Result]:
         """Report the files written, or not written, since the last call. ``exit_``: goes into these reports."""
         results: list[dumping.Result] = []
@@ -388,6 +395,7 @@ class Monitor:
         try:
             self._exit = self._reporter.reported_exit(exit_)
             clean = self._exit.is_clean
+            self._tell_ras(now_ns / 1e9)
             self._report_exit(self._exit, now_ns)
             is_kept = clean or self._write_last_file(self._exit)
             if not clean:

@@ -40,6 +40,7 @@ from otel_fr.rank_report.forms import (
     reader_of,
     text,
 )
+from otel_fr.rank_report.ras import ReportedCommunicator, ReportedFact, ReportedRas
 
 _T = TypeVar("_T")
 
@@ -537,6 +538,10 @@ class RankReport(NamedTuple):
         ReportedRange | None,
         Key("fetched", object_of(ReportedRange, "RANGE"), "what the collector has asked for: calls", optional=True),
     ] = None
+    ras: Annotated[
+        ReportedRas | None,
+        Key("ras", object_of(ReportedRas, "RAS"), "what NCCL's RAS has answered: nccl_ras", optional=True),
+    ] = None
 
 
 SECTIONS: Final[dict[str, type]] = {
@@ -548,6 +553,9 @@ SECTIONS: Final[dict[str, type]] = {
     "ACTIVITY": ReportedActivity,
     "DECISION": ReportedDecision,
     "RANGE": ReportedRange,
+    "RAS": ReportedRas,
+    "COMMUNICATOR": ReportedCommunicator,
+    "FACT": ReportedFact,
     "DROPPED": DropCounts,
 }
 """By their name in docs/telemetry.md."""
@@ -561,6 +569,9 @@ Section = (
     | ReportedActivity
     | ReportedDecision
     | ReportedRange
+    | ReportedRas
+    | ReportedCommunicator
+    | ReportedFact
     | DropCounts
 )
 

@@ -17,7 +17,10 @@ from typing import Any
 import pytest
 
 from tests.support.collector_process import Collector, start
+from tests.support.commands import otel_fr
 from tests.support.monitored_rank import Played, play
+from tests.support.ras_server import RasServer, answer, communicator, missing, ras_server
+from tests.support.ras_server import rank as answering
 from tests.support.rings import RANKS
 from tests.support.waiting import wait_for
 from tests.support.worker_server import FakeWorkerServer, begun, ended, entry, worker_server
@@ -30,6 +33,7 @@ class Job:
     ranks: list[Played]
     recorders: list[FakeWorkerServer]
     collector: Collector
+    ras: RasServer
 
     def enqueue(self, n: int, ranks: tuple[int, ...] = RANKS) -> None:
         for rank in ranks:
@@ -55,7 +59,8 @@ class Job:
 def job(tmp_path: Path) -> Iterator[Job]:
     with contextlib.ExitStack() as stack:
         collector = stack.enter_context(start(tmp_path, 0))
-        job = Job([], [], collector)
+        ras = stack.enter_context(ras_server())
+        job = Job([], [], collector, ras)
         for rank in RANKS:
             folder = tmp_path / f"rank{rank}"
             folder.mkdir()
@@ -66,10 +71,32 @@ def job(tmp_path: Path) -> Iterator[Job]:
                 "BACKEND": "nccl",
                 "RECORDER": str(folder / "recorder"),
                 "OTEL_FR_STALL_SECONDS": STALL,
+                "NCCL_RAS_ADDR": "{}:{}".format(*ras.address),
             }
             job.ranks.append(stack.enter_context(play(folder, env)))
         assert wait_for(lambda: collector.metric("otel_fr_collector_ranks") == len(RANKS))
         yield job
+
+
+def test_an_incident_has_what_nccl_itself_says_beside_the_verdict(job: Job) -> None:
+    pids = [rank.process.pid for rank in job.ranks]
+    answered = [answering(number, pid) for number, pid in enumerate(pids[:3])]
+    job.ras.text = answer(communicator(answered, [missing(3, pids[3])]), timeouts=1)
+    job.show(ended(1), begun(2))
+    job.enqueue(2)
+    cause = job.collector.wait_cause(lambda incident: incident["nccl_ras"] is not None)
+    assert (cause["category"], cause["culprit_ranks"]) == ("stalled_collective", []), "no verdict rests on it"
+    said = cause["nccl_ras"]
+    assert said["lines"] == [
+        "group default_pg (0): rank 3 did not answer",
+        "some processes did not answer in time (1 timeout)",
+    ]
+    assert said["version"] == "2.28.9"
+    assert cause["waiting_since"] <= said["asked_at"]
+    shown = otel_fr("incidents", "show", cause["id"], "--collector", job.collector.http).stdout
+    assert "NCCL's RAS" in shown
+    assert "rank 3 did not answer" in shown
+    assert "group default_pg (0): rank 3 did not answer" in job.collector.out_file.read_text()
 
 
 def test_a_collective_that_all_devices_have_begun_and_none_completes_has_stalled(job: Job) -> None:

@@ -134,6 +134,16 @@ class IncidentBook(KeptIncidents):
                 changes.extend(self._note_change(ChangeKind.UPDATED, incident, now))
         return changes
 
+    def add_ras(self, run: Run, now: float) -> list[IncidentChange]:
+        """Add what NCCL's RAS has said since a fault of the run began."""
+        answer = run.ras
+        changes: list[IncidentChange] = []
+        for incident in self.open_faults(run.id) if answer is not None else ():
+            if answer is not None and incident.cause is None and incident.takes_ras(answer):
+                incident.ras = answer
+                changes.extend(self._note_change(ChangeKind.UPDATED, incident, now))
+        return changes
+
     def resolve_run(self, run: RunId, now: float) -> list[IncidentChange]:
         """Resolve the open incidents of a run that is over."""
         return [change for incident in self.open_of(run) for change in self._resolve(incident, now)]
@@ -234,12 +244,15 @@ class IncidentBook(KeptIncidents):
         else:
             known.finding, known.cause, known.state = finding, cause, FIRING
             known.opened, known.detected, known.started, known.resolved = now, wall, started, None
+            known.ras = None
             self._note_open(known)
         known.job_title = run.title
         known.note_wait(wall)
         known.take_labels()
         known.culprits = culprits_of(finding, run.ranks)
         known.files = first_texts(_files(run), self._file_limit)
+        if run.ras is not None and known.takes_ras(run.ras):
+            known.ras = run.ras
         return changes + self._note_change(ChangeKind.OPENED, known, now)
 
     def _number(self, run: RunId, key: str) -> str:

@@ -5,15 +5,26 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from otel_fr.incident import CollectorIncidentData, CulpritData, incident_data, machines_of, timestamp, what_to_do
+from otel_fr.incident import (
+    CollectorIncidentData,
+    CulpritData,
+    NcclRasData,
+    incident_data,
+    machines_of,
+    timestamp,
+    what_to_do,
+)
 from otel_fr.match import Category, Finding
 from otel_fr.presentation import group_name
 from otel_fr.printable import one_line
+from otel_fr_collector.jobs.ras import RasAnswer
 from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.shares import Owner
 
 SAME_WAIT = 1.0
 """Seconds by which two judgements may place the begin of one wait apart; the first stands then."""
+BEFORE_DETECTED = 10.0
+"""Seconds by which a fault in which no rank waits may have begun before it was detected."""
 FIRING, RESOLVED = "firing", "resolved"
 
 
@@ -34,6 +45,7 @@ class Incident:
         opened: monotonic time of the opening. detected, started, changed, resolved: Unix times.
         waiting: Unix time since which the longest waiting rank waits; None: none waits, or it is not known.
         culprits: what is known of its first culprits (`otel_fr_collector.incidents.bounds`).
+        ras: what NCCL's RAS said of its run after it began; None: nothing.
         revision: how often it has changed; 1: only opened.
         labels: its alert's labels; fixed when it opens, so that the same alert resolves.
         size: bytes that it takes, about; as of when it last changed.
@@ -56,6 +68,7 @@ class Incident:
     state: str = FIRING
     files: dict[int, str] = field(default_factory=dict)
     culprits: list[CulpritData] = field(default_factory=list)
+    ras: RasAnswer | None = None
     job_title: str = ""
     labels: dict[str, str] = field(default_factory=dict)
     size: int = 0
@@ -92,12 +105,23 @@ class Incident:
             "what_to_do": what_to_do({**data, "caused_by": self.cause}) or None,
             "caused_by": self.cause,
             "culprits": self.culprits if self.cause is None else [],
+            "nccl_ras": self._ras_data() if self.cause is None else None,
             "flight_recorder_files": {str(rank): self.files[rank] for rank in sorted(self.files)},
             "run_id": self.run.run,
             "updated_at": timestamp(self.changed),
             "resolved_at": timestamp(self.resolved),
             "revision": self.revision,
         }
+
+    def _ras_data(self) -> NcclRasData | None:
+        if self.ras is None:
+            return None
+        return {"asked_at": timestamp(self.ras.asked), "version": self.ras.version, "lines": list(self.ras.lines)}
+
+    def takes_ras(self, answer: RasAnswer) -> bool:
+        """Whether that answer was given since the fault began, and is not the one that it has."""
+        began = self.detected - BEFORE_DETECTED if self.waiting is None else self.waiting - SAME_WAIT
+        return answer != self.ras and answer.asked >= began
 
     def note_wait(self, wall: float) -> None:
         """Since when its ranks wait, as of a judgement at the Unix time ``wall``."""

@@ -178,6 +178,7 @@ class Judge:
             self._judge(run, reason, now)
         if has_open or reason:
             self._publish(self._book.add_files(run, now), now)
+            self._publish(self._book.add_ras(run, now), now)
 
     def _note_slowness(self, run: Run, now: float, *, final: bool) -> None:
         if final or now - run.slowness_judged_at >= SLOWNESS_INTERVAL:

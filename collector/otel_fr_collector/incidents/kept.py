@@ -107,6 +107,7 @@ class KeptIncidents:
     def _weigh(self, incident: Incident) -> None:
         """Count what an incident takes as it is now."""
         more = size_of(incident.finding, incident.files, incident.culprits) - incident.size
+        more += 0 if incident.ras is None else sum(map(len, incident.ras.lines))
         incident.size += more
         self._bytes += more
         if incident.is_open:

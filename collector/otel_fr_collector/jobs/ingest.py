@@ -19,6 +19,7 @@ from otel_fr_collector.jobs.calls import Interner
 from otel_fr_collector.jobs.numbers import KeyReader, Numbers
 from otel_fr_collector.jobs.origins import Origin, SourceError, Sources
 from otel_fr_collector.jobs.rank_reports import keep_report
+from otel_fr_collector.jobs.ras import read_ras
 from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.jobs.same_reports import add_same
@@ -305,6 +306,10 @@ class Ingest:
             return None
         held = len(report.inflight) + len(report.failed) + 1 + report.call_weight
         is_newest = run.add_report(report, now, lag)
+        if given.ras is not None:
+            groups = (state.group for state in run.groups.values())
+            pid_of = {rank: state.place.pid for rank, state in run.ranks.items()}
+            run.ras = read_ras(given.ras, groups, pid_of, wall - lag)
         self._runs.trim(held)
         if not is_newest:
             run.note_file(origin.rank, report.file)

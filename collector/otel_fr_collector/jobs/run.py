@@ -19,6 +19,7 @@ from otel_fr_collector.jobs.lateness import MAX_BEHIND, Attention, Lags
 from otel_fr_collector.jobs.numbers import Numbers
 from otel_fr_collector.jobs.rank_reports import MAX_GROUP_RANKS, KeptReport
 from otel_fr_collector.jobs.ranks import DESTROYED, RankState
+from otel_fr_collector.jobs.ras import RasAnswer
 from otel_fr_collector.jobs.step_rate import StepRate
 from otel_fr_collector.jobs.usage import GROUP_BYTES, PROGRESS_BYTES, RANK_BYTES, Usage
 from otel_fr_collector.jobs.waits import Slowest, StragglerLimits, Waits
@@ -87,6 +88,7 @@ class Run:
         steps: how fast its training steps go by.
         numbers: calls, bytes and durations, as its monitors count them; None: none has sent any.
         history: what its communication cost, over time.
+        ras: what NCCL's RAS has said last; None: nothing.
         tenant: whose job it is (`otel_fr_collector.network.tokens.tenant_of`).
     """
 
@@ -123,6 +125,7 @@ class Run:
     history: History = field(default_factory=History)
     lags: Lags = field(default_factory=Lags)
     attention: Attention = field(default_factory=Attention)
+    ras: RasAnswer | None = None
     usage: Usage = field(default_factory=Usage)
     straggler_limits: StragglerLimits = field(default_factory=StragglerLimits)
 

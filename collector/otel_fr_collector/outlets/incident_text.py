@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
+
 from otel_fr.incident import CollectorIncidentData, told, what_to_do
 from otel_fr.presentation import (
     collective_text,
@@ -48,6 +50,7 @@ def render(
     lines += _facts(data)
     lines += _culprits(data)
     lines += _waiting(data)
+    lines += _ras(data)
     lines += _files(data)
     if data["trace_id"]:
         lines.append(f"  trace            {data['trace_id']}")
@@ -121,6 +124,13 @@ def _waiting(data: CollectorIncidentData) -> list[str]:
     if len(by_site) > MAX_RANKS:
         lines.append(f"  {_more(len(by_site)).strip()}")
     return lines
+
+
+def _ras(data: CollectorIncidentData) -> list[str]:
+    said = data["nccl_ras"]
+    if said is None:
+        return []
+    return [f"  {name:<17}{line}" for name, line in zip_longest(("NCCL's RAS",), said["lines"], fillvalue="")]
 
 
 def _files(data: CollectorIncidentData) -> list[str]:

@@ -13,6 +13,7 @@ from otel_fr.match import Category, Ending, Finding, Group, Place, StackGroup, T
 from otel_fr.typed_json import typed
 from otel_fr_collector.incidents.incident import FIRING, RESOLVED, Incident
 from otel_fr_collector.jobs.ranks import DESTROYED, RankState
+from otel_fr_collector.jobs.ras import RasAnswer
 from otel_fr_collector.jobs.run import Run, RunId
 
 _T = TypeVar("_T")
@@ -179,6 +180,7 @@ def dump_incident(incident: Incident) -> Json:
         "labels": incident.labels,
         "waiting": incident.waiting,
         "job_title": incident.job_title,
+        "ras": incident.ras,
     }
 
 
@@ -203,6 +205,7 @@ def load_incident(data: Json, published: object) -> Incident:
         state=str(data["state"]),
         files=_by_rank(data["files"], str),
         waiting=data.get("waiting"),
+        ras=_ras(data.get("ras")),
         job_title=str(data.get("job_title", "")),
         labels={str(name): str(value) for name, value in data["labels"].items()},
     )
@@ -248,6 +251,15 @@ def _finding(data: Json) -> Finding:
             "p2p": None if p2p is None else (int(p2p[0]), int(p2p[1]), int(p2p[2]), int(p2p[3])),
         }
     )
+
+
+def _ras(data: object) -> RasAnswer | None:
+    match data:
+        case None:
+            return None
+        case [int() | float() as asked, str() as version, [*lines]] if timestamp(asked) is not None:
+            return RasAnswer(asked, version, tuple(map(str, lines)))
+    raise ValueError("an answer of RAS is when it was asked, NCCL's version and lines")
 
 
 def _place(data: Sequence[Any]) -> Place:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,6 +43,24 @@ def test_the_answer_is_saved_beside_the_files_and_can_be_read(server: RasServer,
     (one,) = read_answer(path).communicators
     assert [(part.rank, part.is_missing) for part in one.ranks] == [(0, False), (1, True)]
     assert server.commands == ["CLIENT PROTOCOL 2", "TIMEOUT 1", "SET FORMAT json", "STATUS"]
+
+
+def test_what_is_odd_is_told_once_with_its_age(server: RasServer, tmp_path: Path) -> None:
+    watch = asked(server, tmp_path)
+    told = watch.take(time.monotonic() + 2.0)
+    assert told is not None
+    assert told.age_s is not None
+    assert 2.0 <= told.age_s < 60.0
+    assert [(fact.kind, fact.ranks) for fact in told.odd[0].facts] == [("silent", "1")]
+    assert watch.take(time.monotonic()) is None
+
+
+def test_a_large_answer_is_saved_and_not_told(
+    server: RasServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_TOLD", len(server.text) - 1)
+    assert asked(server, tmp_path).take(time.monotonic()) is None
+    assert any(tmp_path.glob("otel_fr_nccl_ras_*.json"))
 
 
 def test_it_is_asked_at_most_once_a_minute_and_by_one_monitor(server: RasServer, tmp_path: Path) -> None:

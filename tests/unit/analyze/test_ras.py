@@ -9,12 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from otel_fr import rank_report, ras_text
 from otel_fr.analyze import load
 from otel_fr.analyze.output.markdown import to_markdown
 from otel_fr.analyze.output.overview import View
 from otel_fr.analyze.output.page import to_html
 from otel_fr.analyze.output.text import to_json, to_text
-from otel_fr.dumps.nccl_ras import parse_answer
+from otel_fr.dumps.nccl_ras import essence, parse_answer
+from otel_fr.identity import decode_ranks
+from otel_fr.match import Group
+from otel_fr.rank_report.ras import MAX_COMMUNICATORS, MAX_FACTS, MAX_RANKS_TEXT, ReportedCommunicator, ReportedFact
 from tests.support.ras_server import answer, communicator, missing, rank
 from tests.support.rings import RankRing, float_signature
 
@@ -94,6 +98,60 @@ def test_every_form_of_the_report_has_it_and_the_verdict_does_not(tmp_path: Path
     assert any(said in line for line in json.loads(to_json(report))["nccl_ras"])
     for made in (to_text(report), to_markdown(report, View()), to_html(report, View())):
         assert said in made
+
+
+def test_a_report_has_the_odd_things_only_and_a_bounded_number_of_them() -> None:
+    well = communicator([rank(0, 1), rank(1, 2)])
+    odd = communicator([rank(n, 100 + n, {"AllReduce": 120 + n % 40}) for n in range(2_000)], [missing(2_000, 0)])
+    said = essence(parse_answer(answer(well, *[odd] * 20, timeouts=3).encode()), 1.5)
+    assert (said.age_s, said.version, said.communicators, said.timeouts) == (1.5, "2.28.9", 21, 3)
+    assert (len(said.odd), said.odd_more) == (MAX_COMMUNICATORS, 20 - MAX_COMMUNICATORS)
+    first = said.odd[0]
+    assert first.size == 2_001
+    assert first.processes == (*((n, 100 + n) for n in range(31)), (1_999, 2_099))
+    assert first.facts[0] == ReportedFact("silent", "2000")
+    assert len(first.facts) == MAX_FACTS
+    report = rank_report.parse('{"v":1,"rank":0,"n":0,"groups":[]}')._replace(ras=said)
+    built = rank_report.build(report)
+    assert rank_report.parse(built).ras == said
+    assert len(built) < 64_000
+
+
+def test_of_many_ranks_that_form_no_range_the_first_are_named_and_the_others_counted() -> None:
+    lost = [missing(n, 0) for n in range(5_000) if n % 7 in (0, 1, 3)]
+    said = essence(parse_answer(answer(communicator([rank(6, 7)], lost, size=5_000)).encode()), 0.0)
+    (fact,) = said.odd[0].facts
+    assert len(fact.ranks) <= MAX_RANKS_TEXT
+    assert len(decode_ranks(fact.ranks)) + fact.more == len(lost)
+    (line,) = ras_text.sentences(said.odd[0], None)
+    assert f" and {fact.more} more did not answer" in line
+
+
+WORDS = st.text(max_size=8) | st.sampled_from(["silent", "dead", "error", "aborted", "started", "0-3", "9-1", "x"])
+NUMBERS = st.integers(-(2**40), 2**40)
+
+
+@given(
+    st.builds(
+        ReportedCommunicator,
+        WORDS,
+        st.integers(-1, 5),
+        st.lists(st.lists(NUMBERS, max_size=3).map(tuple), max_size=3).map(tuple),
+        st.lists(st.builds(ReportedFact, WORDS, WORDS, NUMBERS, st.none() | NUMBERS, WORDS), max_size=4).map(tuple),
+    )
+)
+def test_whatever_a_report_has_is_told_without_an_error(given_: ReportedCommunicator) -> None:
+    group = Group("g", "0", "default_pg", (0, 1, 2, 3))
+    for found in (None, ras_text.group_of(given_, [group], {0: 1, 1: None})):
+        list(ras_text.sentences(given_, found))
+    list(ras_text.sentences(given_, group))
+
+
+def test_a_report_that_claims_many_more_ranks_takes_no_memory_for_them() -> None:
+    claimed = ReportedCommunicator("0x1", 3, (), (ReportedFact("dead", "2", 2**62),))
+    assert list(ras_text.sentences(claimed, None)) == [
+        f"communicator 0x1 of 3 ranks: rank 2 and {2**62} more did not answer, and NCCL considers them dead"
+    ]
 
 
 def test_a_cut_answer_is_a_problem(tmp_path: Path) -> None:

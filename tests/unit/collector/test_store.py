@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from otel_fr_collector.incidents.incident import FIRING, RESOLVED, Incident
 from otel_fr_collector.jobs.ranks import DESTROYED, RankState
+from otel_fr_collector.jobs.ras import RasAnswer
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.storage import sqlite_migrations as migrations
@@ -230,7 +231,10 @@ def test_an_incident_is_read_back_as_it_was_written(
     made.take_labels()
     made.note_wait(NOW)
     made.data = made.as_data()
-    assert load_incident(json.loads(json.dumps(dump_incident(made))), made.data) == made
+    for ras in (None, RasAnswer(NOW, "2.28.9", (finding.summary, "rank 3 did not answer"))):
+        made.ras = ras
+        made.data = made.as_data()
+        assert load_incident(json.loads(json.dumps(dump_incident(made))), made.data) == made
 
 
 @settings(max_examples=100, deadline=None)

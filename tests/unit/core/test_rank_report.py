@@ -24,6 +24,13 @@ from otel_fr.rank_report import (
     build,
     parse,
 )
+from otel_fr.rank_report.ras import (
+    MAX_LABEL,
+    MAX_RANKS_TEXT,
+    ReportedCommunicator,
+    ReportedFact,
+    ReportedRas,
+)
 from tests.support.paths import ROOT
 
 CALL_JSON = (
@@ -114,6 +121,11 @@ activities = st.builds(
 )  # fmt: skip
 decisions = st.builds(ReportedDecision, texts, texts, counts, counts, counts, st.none() | integers)
 call_lists = st.lists(calls, max_size=2).map(tuple)
+labels = st.text(max_size=MAX_LABEL)
+facts = st.builds(ReportedFact, labels, st.text(max_size=MAX_RANKS_TEXT), counts, st.none() | integers, labels)
+communicators = st.builds(ReportedCommunicator, labels, counts, shapes, st.lists(facts, max_size=2).map(tuple))
+odd = st.lists(communicators, max_size=2).map(tuple)
+answers = st.builds(ReportedRas, st.none() | seconds, labels, counts, counts, odd, counts)
 reports = st.builds(
     RankReport,
     st.integers(0, rank_report.MAX_RANK), counts, st.floats(*rank_report.STALL_SECONDS),
@@ -126,6 +138,7 @@ reports = st.builds(
     st.lists(activities, max_size=3).map(tuple), st.none() | integers, st.none() | seconds, texts, texts, texts,
     st.lists(decisions, max_size=3).map(tuple), st.floats(*rank_report.INTERVALS), st.booleans(),
     st.none() | st.floats(0, 1), st.none() | st.builds(ReportedRange, texts, counts, counts, fingerprints, call_lists),
+    st.none() | answers,
 )  # fmt: skip
 
 

@@ -78,7 +78,7 @@ export function incidentLead(data) {
 }
 
 export function incidentBody(data) {
-  return [facts(data), values(data), culprits(data), waiting(data), places(data), files(data)].flat();
+  return [facts(data), values(data), culprits(data), waiting(data), places(data), ras(data), files(data)].flat();
 }
 
 function facts(data) {
@@ -137,6 +137,14 @@ export function stackGroups(found) {
     const head = h("summary", {}, `${ranks.length} here: ${ranksText(ranks)} `, h("code", {}, frames[frames.length - 1]));
     return h("details", { open: i > 0 && ranks.length === 1 }, head, h("pre", { tabindex: "0" }, frames.join("\n")));
   }));
+}
+
+// What NCCL itself says: beside the verdict, not a part of it.
+function ras({ nccl_ras: said }) {
+  if (!said) return [];
+  const source = `asked ${when(said.asked_at)}, NCCL ${said.version}; the verdict does not rest on it`;
+  return [h("h3", {}, "What NCCL's RAS says"), h("p", { class: "quiet" }, source),
+    h("ul", { class: "details", id: "ras" }, said.lines.map((line) => h("li", {}, line)))];
 }
 
 function files(data) {
