@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from collections.abc import Callable
 
 from otel_fr import semconv as names
 from otel_fr.config import Config
-from otel_fr.control.v1.control_pb2 import Command, Dump, PeerFailed
+from otel_fr.control.v1.control_pb2 import Command, Dump, FetchCalls, PeerFailed
 from otel_fr.monitor.control import ControlClient
 from otel_fr.monitor.link import Link
+from otel_fr.monitor.pace import Pace
 from otel_fr.monitor.peers import Notice, PeerWatch
 from otel_fr.monitor.reporter import Reporter
 from otel_fr.monitor.verdict import Verdict
@@ -19,6 +21,11 @@ from otel_fr.presentation import ranks_text
 _log = logging.getLogger("otel_fr.monitor")
 
 REASON_REQUEST = "request"
+FETCH_SECONDS, FETCH_SHARE = 3.0, 0.01
+"""CPU time that looking for calls may take at once, and which share of a processor in the long run. One look takes up
+to a second; a collector needs three or four for a difference, and is not answered beyond this."""
+MAX_FETCHES = 64
+"""Questions for calls that wait; later ones count."""
 _MAX_REASON = 500
 """Characters of a reason, or of a URL, that are logged."""
 
@@ -58,12 +65,17 @@ class Commands:
         self._run_id = reporter.identity.run_id
         self._peers = PeerWatch(config.stall_seconds)
         self._incidents: deque[str] = deque(maxlen=256)
+        self._fetches: deque[FetchCalls] = deque(maxlen=MAX_FETCHES)
+        self._fetching = Pace(FETCH_SHARE, FETCH_SECONDS, time.monotonic())
+        self._has_refused = False
 
     def step(self, now_ns: int) -> None:
         """Carry out what has come, and what has become due. ``now_ns``: monotonic."""
         self._follow_run()
         while self._control is not None and not self._control.commands.empty():
             self._take(self._control.commands.get())
+        if self._fetches:
+            self._answer(self._fetches.popleft())
         if self._config.on_peer_failure != "ignore":
             self._end_calls(now_ns)
 
@@ -102,8 +114,7 @@ class Commands:
         elif command.HasField("report"):
             self._report()
         elif command.HasField("fetch_calls"):
-            wanted = command.fetch_calls
-            self._reporter.send_calls(wanted.group_id, wanted.first, wanted.last)
+            self._fetches.append(command.fetch_calls)
         elif command.HasField("peer_failed"):
             self._take_failure(command.peer_failed)
         elif command.HasField("peer_recovered"):
@@ -112,6 +123,19 @@ class Commands:
                 self._say("the collector says that %s has not failed", ranks_text(recovered))
                 if self._link is not None:
                     self._link.send({"cmd": "peer_recovered", "ranks": list(recovered)})
+
+    def _answer(self, wanted: FetchCalls) -> None:
+        """Report the calls that are asked for; one question in a step, because a look may take a second."""
+        if self._fetching.wait(time.monotonic()) > 0:
+            if not self._has_refused:
+                _log.info("the collector asks for more calls than it is answered: see docs/monitor.md")
+            self._has_refused = True
+            return
+        begun = time.thread_time()
+        try:
+            self._reporter.send_calls(wanted.group_id, wanted.first, wanted.last)
+        finally:
+            self._fetching.spend(time.thread_time() - begun, time.monotonic())
 
     def _take_failure(self, failed: PeerFailed) -> None:
         notice = self._peers.told(failed, self._reporter.identity.rank, self._reporter.groups.live)

@@ -7,11 +7,12 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable
-from queue import SimpleQueue
+from queue import Queue
 
 import grpc
 
 from otel_fr.control.v1.control_pb2 import Command, WatchRequest
+from otel_fr.monitor.pace import Pace
 from otel_fr.monitor.rank_identity import RankIdentity
 from otel_fr.monitor.rules import REPORT_SECONDS
 from otel_fr.otlp_sender import GrpcTarget
@@ -22,6 +23,10 @@ LONGEST_INTERVAL = 60.0
 """Seconds between two reports, whatever a collector allows."""
 NOT_OFFERED_SECONDS = 60.0
 """Until the next try at a server that does not know the service (any other OTLP receiver)."""
+MAX_WAITING = 16
+"""Commands that wait to be carried out; with more, the stream is read no further until one was."""
+COMMANDS_PER_SECOND, COMMANDS_AT_ONCE = 10.0, 200.0
+"""Commands that are taken: a collector sends two for each incident, of which it keeps 200 open in a run."""
 MAX_WAIT_SECONDS = 30.0
 _FIRST_WAIT_SECONDS = 1.0
 _ACCESS_DENIED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
@@ -36,6 +41,8 @@ _log = logging.getLogger("otel_fr.monitor")
 
 class ControlClient:
     """Listens in a daemon thread. Commands are put into ``commands``, then ``on_command`` is called.
+
+    Commands that come faster than `COMMANDS_PER_SECOND` wait in the collector, by gRPC's flow control.
 
     Args:
         on_not_offered: called once, if the server does not know the service.
@@ -57,7 +64,8 @@ class ControlClient:
         self._on_command = on_command
         self._on_not_offered: Callable[[], None] | None = on_not_offered
         self._stop = threading.Event()
-        self.commands: SimpleQueue[Command] = SimpleQueue()
+        self.commands: Queue[Command] = Queue(MAX_WAITING)
+        self._pace = Pace(COMMANDS_PER_SECOND, COMMANDS_AT_ONCE, time.monotonic())
         self.is_first: Callable[[str], bool] = lambda _: True
         self._refused = False
         self._cancel: Callable[[], object] | None = None
@@ -138,6 +146,9 @@ class ControlClient:
                     received = True
                     self.commands.put(command)
                     self._on_command()
+                    self._pace.spend(1.0, time.monotonic())
+                    if wait := self._pace.wait(time.monotonic()):
+                        self._stop.wait(wait)
             finally:
                 self.report_interval = REPORT_SECONDS
                 self.listening = False
