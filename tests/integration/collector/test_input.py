@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -136,6 +137,24 @@ def test_foreign_telemetry_passes_and_is_counted(shared: Collector) -> None:
     shared.send(METRICS, ExportMetricsServiceRequest(resource_metrics=[numbers]).SerializeToString())
     grown = {signal: shared.metric(ITEMS, signal=signal, kind="other") - n for signal, n in before.items()}
     assert grown == {"traces": 2, "logs": 1, "metrics": 1}
+
+
+def test_what_nccl_inspector_posts_is_taken_as_other_softwares(shared: Collector) -> None:
+    """The body is made as its source makes it: JSON, gauges, neither process nor rank."""
+    attributes = {"gpu": "GPU0", "comm_name": "unknown", "node": "gpu-17", "nranks": "8", "collective": "AllReduce"}
+    point = {
+        "attributes": [{"key": key, "value": {"stringValue": value}} for key, value in attributes.items()],
+        "timeUnixNano": "1800000000000000000",
+        "asDouble": 1250.5,
+    }
+    metric = {"name": "nccl_collective_exec_time_microseconds", "unit": "us", "gauge": {"dataPoints": [point]}}
+    scopes = [{"scope": {"name": "nccl-inspector"}, "metrics": [metric]}]
+    resource = {"attributes": [{"key": "service.name", "value": {"stringValue": "nccl-inspector"}}]}
+    body = json.dumps({"resourceMetrics": [{"resource": resource, "scopeMetrics": scopes}]}).encode()
+    counted = "otel_fr_collector_items_received_total"
+    before = shared.metric(counted, signal="metrics", kind="other") or 0.0
+    assert shared.post("/v1/metrics", body, "application/json", Connection="close").status == 200
+    assert shared.metric(counted, signal="metrics", kind="other") == before + 1
 
 
 def test_a_span_that_lacks_what_it_needs_is_a_warning(shared: Collector) -> None:
