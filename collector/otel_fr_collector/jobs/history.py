@@ -18,6 +18,8 @@ LATEST = 60.0
 """Seconds that the latest rates are taken over."""
 LEAST = 5.0
 """Seconds from which there are rates."""
+LEAST_TOLD = 1.0
+"""Seconds of which the ranks must have told their numbers, on average, for a rate of these."""
 
 
 class Sample(NamedTuple):
@@ -27,6 +29,8 @@ class Sample(NamedTuple):
         at: monotonic seconds.
         collectives, size: how many there were, and their bytes (nccl-tests'), counted once for all ranks; None: no
             monitor sends numbers.
+        covered: seconds that these are of, added up over the ranks; monitors send them now and then only.
+        ranks: how many ranks send them.
         lost: seconds that half of a group waited for its last rank, over all groups; None: not measured.
         bus: bus bandwidth of the latest collectives in bytes per second; step: average seconds of the latest training
             steps; None: not known.
@@ -38,6 +42,8 @@ class Sample(NamedTuple):
     lost: float | None
     bus: float | None
     step: float | None
+    covered: float = 0.0
+    ranks: int = 0
 
 
 class Rates(NamedTuple):
@@ -58,7 +64,8 @@ def take(now: float, numbers: Numbers | None, groups: Iterable[GroupState], step
     step = 1 / steps_per_second if steps_per_second else None
     if numbers is None:
         return Sample(now, None, None, lost, None, step)
-    return Sample(now, numbers.collectives, numbers.size, lost, numbers.bus_bandwidth(), step)
+    bus = numbers.bus_bandwidth()
+    return Sample(now, numbers.collectives, numbers.size, lost, bus, step, numbers.covered, numbers.ranks)
 
 
 class History:
@@ -100,9 +107,10 @@ def rates(before: Sample, after: Sample) -> Rates:
     """What happened from one sample to a later one."""
     seconds = max(after.at - before.at, 1e-9)
     collectives = size = None
-    if after.collectives is not None and after.size is not None:
-        collectives = (after.collectives - (before.collectives or 0.0)) / seconds
-        size = (after.size - (before.size or 0.0)) / seconds
+    told = (after.covered - before.covered) / after.ranks if after.ranks else 0.0
+    if after.collectives is not None and after.size is not None and told >= LEAST_TOLD:
+        collectives = (after.collectives - (before.collectives or 0.0)) / told
+        size = (after.size - (before.size or 0.0)) / told
     wait = None
     if after.lost is not None and before.lost is not None:
         wait = min(1.0, (after.lost - before.lost) / seconds)

@@ -194,6 +194,7 @@ class Numbers:
         series: by key. steps: durations of the ranks' training steps. bounds: of all histograms, seconds.
         collectives, size: how many collectives there were, and their bytes, counted once for all members; a send and
             its receive are one, too.
+        covered: seconds that these numbers are of, added up over the ranks. ranks: how many ranks send some.
     """
 
     def __init__(self, usage: Usage, clock: Callable[[], float] = time.monotonic) -> None:
@@ -206,7 +207,9 @@ class Numbers:
         self.series: dict[Key, Series] = {}
         self.steps = Durations()
         self.bounds: tuple[float, ...] = ()
-        self.collectives = self.size = 0.0
+        self.collectives = self.size = self.covered = 0.0
+        self._told_until: dict[int, int] = {}
+        """By rank, up to when its calls are told: Unix nanoseconds, by its clock."""
 
     def add(self, rank: int, name: str, labels: Labels, point: Point) -> None:
         """Take one point of a rank."""
@@ -226,6 +229,7 @@ class Numbers:
         if series is None:
             return
         if name == names.METRIC_CALLS:
+            self._cover(rank, point)
             series.calls += total
             self.collectives += total / key.members
             if self._latest[0] != rank:
@@ -246,6 +250,17 @@ class Numbers:
             series.runs.add_point(total, counts, point.exemplar)
             self._note_speed(rank, key, series, total, sum(counts))
 
+    @property
+    def ranks(self) -> int:
+        return len(self._told_until)
+
+    def _cover(self, rank: int, point: Point) -> None:
+        """A rank tells of its calls up to a moment: since the last time it did, or since it began to count."""
+        since = self._told_until.get(rank, point.start)
+        if point.time > since:
+            self.covered += (point.time - max(since, point.start)) / _NANO
+            self._told_until[rank] = point.time
+
     def _note_speed(self, rank: int, key: Key, series: Series, seconds: float, calls: int) -> None:
         added = self._latest[1].get(key) if self._latest[0] == rank else None
         if added is not None and added.calls and added.bytes and calls:
@@ -260,6 +275,7 @@ class Numbers:
         self._usage.points -= sum(map(len, self._last.values()))
         self._usage.series -= len(self.series)
         self._last.clear()
+        self._told_until.clear()
         self.series.clear()
 
     def window(self) -> int:

@@ -423,7 +423,7 @@ def communicate(stage: Stage, run: Run) -> None:
         group.waits.now, group.waits.lost = 50.0, 32.0
         for number in range(8):
             at = now - 15 * (8 - number)
-            run.history.add(Sample(at, 30.0 * number, 1e8 * number, 4.0 * number, 2e9, 0.25))
+            run.history.add(Sample(at, 30.0 * number, 1e8 * number, 4.0 * number, 2e9, 0.25, 120.0 * number, 8))
 
     stage.do(fill())
 
@@ -432,8 +432,10 @@ def test_what_the_communication_costs_is_charts_and_a_sentence(stage: Stage, wat
     run = stage.job(8)
     communicate(stage, run)
     page = watched.page
-    page.goto(f"{stage.url}/#/jobs/{stage.key(run)}")
     group = next(iter(run.groups.values())).group
+    page.goto(f"{stage.url}/#/")
+    expect(page.locator("#jobs .item")).to_contain_text(f"Rank 1 slows the job down: {group.description} waits for it")
+    page.goto(f"{stage.url}/#/jobs/{stage.key(run)}")
     expect(page.locator("#slowest")).to_have_text(
         f"Rank 1 slows the job down: {group.description} waits for it for 40 % of the time."
     )

@@ -9,7 +9,11 @@ from functools import partial
 
 import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
-from opentelemetry.proto.metrics.v1.metrics_pb2 import AGGREGATION_TEMPORALITY_DELTA
+from opentelemetry.proto.metrics.v1.metrics_pb2 import (
+    AGGREGATION_TEMPORALITY_DELTA,
+    HistogramDataPoint,
+    NumberDataPoint,
+)
 from otel_fr_collector.jobs import numbers as module
 from otel_fr_collector.jobs.numbers import bus_factor
 from otel_fr_collector.jobs.runs import IDLE_FORGET
@@ -61,6 +65,7 @@ class Rank:
         self.metrics = RankMetrics(run, rank, 0)
         self.metrics._start -= round(age * 1e9)
         self.number = 0
+        self.began = collector.now
 
     def work(self, calls: int, seconds: float = 0.01, operation: str = "all_reduce") -> ExportMetricsServiceRequest:
         """Some calls, and the request that tells of them."""
@@ -69,6 +74,11 @@ class Rank:
             self.metrics.add(record(self.number, seconds, self.group, operation))
         request = self.metrics.request(self.resource, ())
         assert request is not None
+        for metric in request.resource_metrics[0].scope_metrics[0].metrics:
+            points: list[NumberDataPoint | HistogramDataPoint] = []
+            points += [*metric.sum.data_points, *metric.histogram.data_points]
+            for point in points:
+                point.time_unix_nano += round((self.collector.now - self.began) * 1e9)
         return request
 
     def send(self, calls: int, seconds: float = 0.01, operation: str = "all_reduce") -> None:

@@ -2,7 +2,7 @@
 
 import { Refused, get } from "./api.js";
 import { h, keyed, number, setText } from "./dom.js";
-import { bytesText, shareText, shortText, siteText } from "./text.js";
+import { bytesText, shareText, shortText, siteText, slowestText } from "./text.js";
 
 const EVERY = 5000; // ms between two requests; the collector takes a sample every 15 s
 const HEIGHT = 130; // px of a chart
@@ -174,9 +174,4 @@ function ratesText(rates) {
   if (wait !== null) found.push(`groups wait for their last rank for ${shareText(wait)} of the time`);
   if (step !== null) found.push(`${shortText(step)} a step`);
   return found.join(", ") || "not known yet";
-}
-
-function slowestText({ rank, process_group: group, waited, lost_per_step_s: lost }) {
-  const step = lost === null ? "" : `, ${shortText(lost)} of each step`;
-  return `Rank ${rank} slows the job down: ${group} waits for it for ${shareText(waited)} of the time${step}.`;
 }

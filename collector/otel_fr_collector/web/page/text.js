@@ -109,6 +109,12 @@ export function durationText(seconds) {
   return hours < 48 ? `${hours} h ${minutes % 60} min` : `${Math.floor(hours / 24)} days ${hours % 24} h`;
 }
 
+// The rank that costs a job most, as the API's rates name it.
+export function slowestText({ rank, process_group: group, waited, lost_per_step_s: lost }) {
+  const step = lost === null ? "" : `, ${shortText(lost)} of each step`;
+  return `Rank ${rank} slows the job down: ${group} waits for it for ${shareText(waited)} of the time${step}.`;
+}
+
 // Of what goes on, so that it changes once a second: "47 s", "3 min 5 s".
 export function lastingText(seconds) {
   const whole = Math.max(0, Math.floor(seconds));

@@ -4,7 +4,7 @@ import { get } from "./api.js";
 import { ago, h, keyed, setClass, setText } from "./dom.js";
 import { incidentBody, incidentLead, incidentList, incidentTitle, linkLine, tick } from "./incident.js";
 import { jobText } from "./job.js";
-import { jobTitle } from "./text.js";
+import { jobTitle, slowestText } from "./text.js";
 
 const FINISHED = 50; // finished jobs of one page of their list
 const OLDER = 200; // incidents of one page of the list
@@ -78,7 +78,9 @@ function fillJob(node, job, summaries) {
   setClass(badge, `badge ${job.state}`);
   setText(badge, job.incidents.length > 1 ? `${job.incidents.length} incidents` : job.state);
   setText(side, `attempt ${job.attempt} · last seen ${ago(job.last_heard_at)}`);
-  setText(fault, job.incidents.map((id) => summaries.get(id)).filter(Boolean).slice(0, 3).join(" · "));
+  const faults = job.incidents.map((id) => summaries.get(id)).filter(Boolean).slice(0, 3).join(" · ");
+  const slowest = job.is_finished ? null : job.rates?.slowest;
+  setText(fault, faults || (slowest ? slowestText(slowest) : ""));
   setText(text, jobText(job));
 }
 
