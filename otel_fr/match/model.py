@@ -87,9 +87,12 @@ class Group:
     ranks: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, unsafe_hash=True)
 class Call:
-    """One rank's part in one collective (or one send or receive).
+    """One rank's part in one collective (or one send or receive). Nobody changes one.
+
+    It is not frozen, because a frozen one takes three times as long to make, and a verdict needs one or two of each
+    rank.
 
     Attributes:
         group: `Group.id`.

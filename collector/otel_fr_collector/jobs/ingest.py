@@ -186,7 +186,8 @@ class Ingest:
         turns = _Turns()
         for found in self._of_ranks(request, counts, problems):
             if found is None:
-                await turns.next()
+                if turns.is_over:
+                    await turns.next()
                 continue
             origin, items = found
             for item in items:

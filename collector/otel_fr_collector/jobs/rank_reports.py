@@ -175,7 +175,9 @@ def keep_report(given: rank_report.RankReport, interner: Interner, *, now: float
         overdue=overdue.reported(
             (item.kind, item.name, item.age_s, item.limit_s, item.is_learned, item.is_overdue)
             for item in given.activity
-        ),
+        )
+        if given.activity
+        else (),
         step=given.step,
         ended_by_monitor=given.on_hang == "kill",
         doing=given.doing,
