@@ -39,6 +39,14 @@ COMPARED: Final = (
 OWN_PIECES: Final = frozenset({"gather", "scatter", "all_to_all", "all_to_all_single"})
 """Operations of which no size need be the same on two members."""
 
+NO_REDUCE_OP: Final = 1
+NO_ROOT: Final = 2
+ONE_TENSOR: Final = 4
+UNTOLD: Final = NO_REDUCE_OP | NO_ROOT | ONE_TENSOR
+"""What a recorder may not tell of a call, as bits: see `untold`."""
+_LISTS: Final = frozenset({"all_gather", "reduce_scatter"})
+"""Operations with a tensor for each member, which some recorders have as one."""
+
 _BATCH_SHIFT: Final = 40
 """The factors of a batch's calls, which share a number, differ in the bits from this one on."""
 
@@ -79,6 +87,23 @@ def agreed(signature: Signature) -> tuple[object, ...]:
         signature.root if operation in ROOTED else None,
         signature.reduce_op if operation in REDUCING else None,
     )
+
+
+def untold(signature: Signature) -> int:
+    """What of a call's `agreed` fields its recorder did not tell, though another one does. Not of groups of one rank.
+
+    The calls of ranks of which this differs are legal together and have different hashes, so their fingerprints cannot
+    be compared: of torch 2.6, the Python engine does not tell reduce ops; PyTorch's recorder tells none of these.
+    """
+    operation, found = signature.operation, 0
+    if operation in REDUCING and signature.reduce_op is None:
+        found |= NO_REDUCE_OP
+    if operation in ROOTED and signature.root is None:
+        found |= NO_ROOT
+    if operation in _LISTS:
+        shapes = signature.output_sizes if operation == "all_gather" else signature.input_sizes
+        found |= ONE_TENSOR if len(shapes) == 1 else 0
+    return found
 
 
 def hash_of(signature: Signature) -> int:

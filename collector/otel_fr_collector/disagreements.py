@@ -8,13 +8,12 @@ then taken like those of spans, so the verdict is that on any mismatch. A differ
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Sequence
 
 from otel_fr.presentation import group_text, ranks_text
 from otel_fr.printable import one_line
 from otel_fr_collector.control import Control
-from otel_fr_collector.jobs.fingerprints import ANSWER_SECONDS, Inquiry, Window
+from otel_fr_collector.jobs.fingerprints import ANSWER_SECONDS, Inquiry, Window, untold_by
 from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.rank_reports import KeptRange
 from otel_fr_collector.jobs.run import Run, RunId
@@ -123,6 +122,7 @@ class Disagreements:
             self._ask(run, group, Inquiry(1, window.last, inquiry.ranks, awaited, deadline, whole))
         else:
             self._metrics.disagreements.labels("none").inc()
+            group.fingerprints.set_apart(group.fingerprints.odd(inquiry.answers))
 
     def _give_up(self, run: Run, group: GroupState, inquiry: Inquiry, why: str) -> None:
         self._metrics.disagreements.labels("undecided").inc()
@@ -148,10 +148,9 @@ def _to_ask(run: Run, group: GroupState, last: int, watching: set[int]) -> froze
     members = [rank for rank in group.group.ranks if rank in watching and _reached(run, rank, group) >= last]
     if len(members) <= MAX_ASKED:
         return frozenset(members)
-    offsets = group.fingerprints.offsets
-    usual = Counter(offsets.get(rank, 0) for rank in members).most_common(1)[0][0]
-    odd = [rank for rank in members if offsets.get(rank, 0) != usual][: MAX_ASKED // 3]
-    others = [rank for rank in members if offsets.get(rank, 0) == usual]
+    odd = group.fingerprints.odd(members)
+    others = sorted(set(members).difference(odd))
+    odd = odd[: MAX_ASKED // 3]
     return frozenset([*odd, *others[: MAX_ASKED - len(odd)]])
 
 
@@ -163,14 +162,17 @@ def _reached(run: Run, rank: int, group: GroupState) -> int:
 def _first_difference(answers: Sequence[KeptRange], first: int) -> tuple[int, int] | None:
     """The first part of a range in which the fingerprints differ, as first and last number; None: in none.
 
-    Ranks of which the calls themselves came have made few calls; they are left out here.
+    Ranks of which the calls themselves came have made few calls; they are left out here. Compared are those whose
+    recorders tell the same.
     """
     found = [
-        dict(zip(one.fingerprint[1::2], one.fingerprint[2::2], strict=False)) for one in answers if one.fingerprint
+        (untold_by(one.fingerprint), dict(zip(one.fingerprint[1::2], one.fingerprint[2::2], strict=False)))
+        for one in answers
+        if one.fingerprint
     ]
-    begin = first
-    for number in sorted(set.intersection(*map(set, found))):
-        if len({one[number] for one in found}) > 1:
+    begin, kinds = first, len({kind for kind, _ in found})
+    for number in sorted(set.intersection(*(set(sums) for _, sums in found))):
+        if len({(kind, sums[number]) for kind, sums in found}) > kinds:
             return begin, number
         begin = number + 1
     return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from typing import NamedTuple
@@ -162,7 +162,8 @@ def _verdict(instance: Instance, calls: Mapping[int, Call], conflicts: list[_Con
             against[rank] += len(conflict.theirs)
         for rank in conflict.theirs:
             against[rank] += len(conflict.ours)
-    reference = min(calls, key=lambda rank: (against[rank], rank))
+    voters = _voters(calls, conflicts)
+    reference = min(voters, key=lambda rank: (against[rank], rank))
     differing = _opponents(conflicts, reference)
     if not differing:
         # The reference shares no piece with the ranks that disagree. A root's list is right if it fits most members; a
@@ -172,7 +173,7 @@ def _verdict(instance: Instance, calls: Mapping[int, Call], conflicts: list[_Con
             differing = _opponents(conflicts, root)
         elif len(conflicts) > 1 and all(len(c.ours) == len(c.theirs) == 1 for c in conflicts):
             differing = set.intersection(*({*c.ours, *c.theirs} for c in conflicts))
-    has_majority = 0 < 2 * len(differing) < len(calls)
+    has_majority = 0 < 2 * len(differing) < len(voters)
     if not has_majority:
         differing = {rank for rank in calls if against[rank]}
     shown = min(
@@ -200,6 +201,16 @@ def _verdict(instance: Instance, calls: Mapping[int, Call], conflicts: list[_Con
         differing=tuple(sorted(differing)),
         has_majority=has_majority,
     )
+
+
+def _voters(calls: Mapping[int, Call], conflicts: Iterable[_Conflict]) -> Collection[int]:
+    """The ranks that show what is right: if only reduce ops or only roots differ, those whose recorder tells them."""
+    categories = {conflict.difference.category for conflict in conflicts}
+    if categories == {Category.REDUCE_OP_MISMATCH}:
+        return [rank for rank, call in calls.items() if call.signature.reduce_op is not None]
+    if categories == {Category.ROOT_MISMATCH}:
+        return [rank for rank, call in calls.items() if call.signature.root is not None]
+    return calls
 
 
 def _opponents(conflicts: Iterable[_Conflict], rank: int) -> set[int]:

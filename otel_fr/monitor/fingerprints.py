@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from otel_fr.fingerprint import MASK, STEP, hash_of, term
+from otel_fr.fingerprint import MASK, STEP, hash_of, term, untold
 from otel_fr.ring import KIND_COLLECTIVE, Record, SignatureDef
 
 _SHIFT: Final = STEP.bit_length() - 1
@@ -24,7 +24,9 @@ SETTLED_NS: Final = 1_000_000_000
 """After so long, no further call of the newest batch is expected."""
 
 Fingerprint = tuple[int, ...]
-"""The first number that is covered, and then, in turn, a number and the fingerprint of the calls up to that one."""
+"""The first number that is covered, and then, in turn, a number and the fingerprint of the calls up to that one.
+
+At the end, if it is not 0: what the recorder did not tell of these calls (`otel_fr.fingerprint.untold`)."""
 
 
 class _OfGroup:
@@ -36,9 +38,10 @@ class _OfGroup:
         before: the sum of all calls before that number. total: of all calls.
         levels: by level, the number and the sum at its newest multiple.
         reported: the newest number of the last report.
+        untold: what the recorder did not tell of some call (`otel_fr.fingerprint.untold`).
     """
 
-    __slots__ = ("before", "index", "levels", "newest_ns", "number", "reported", "since", "total")
+    __slots__ = ("before", "index", "levels", "newest_ns", "number", "reported", "since", "total", "untold")
 
     def __init__(self, since: int) -> None:
         self.since = since
@@ -48,6 +51,7 @@ class _OfGroup:
         self.before = self.total = 0
         self.levels: list[tuple[int, int]] = []
         self.reported = since - 1
+        self.untold = 0
 
     def pass_step(self, number: int) -> None:
         """The call with that number comes next, beyond a multiple of `STEP`: keep the sum up to there."""
@@ -70,7 +74,9 @@ class _OfGroup:
             found += self.levels[level]
         if now[0] >= self.since:
             found += now
-        return tuple(found) if len(found) > 1 else ()
+        if len(found) == 1:
+            return ()
+        return (*found, self.untold) if self.untold else tuple(found)
 
 
 class Fingerprints:
@@ -81,8 +87,8 @@ class Fingerprints:
         self._next = first
         self._groups: dict[str, _OfGroup] = {}
         self._has_lost = False
-        # By object identity, as the span builder's templates; the second item keeps the id from being used again.
-        self._hashes: dict[int, tuple[int, SignatureDef]] = {}
+        # By object identity, as the span builder's templates; the last item keeps the id from being used again.
+        self._hashes: dict[int, tuple[int, int, SignatureDef]] = {}
 
     def take(self, records: Iterable[Record]) -> None:
         """Add new records, in the order of the ring. After one that is missing, all groups begin anew."""
@@ -101,8 +107,10 @@ class Fingerprints:
                     continue
                 # Of the first batch after a loss, some calls may be among those that are lost.
                 group = groups[record.group.id] = _OfGroup(number + 1 if self._has_lost and number > 1 else number)
-            known = hashes.get(id(signature))
-            hashed = self._hash(signature) if known is None else known[0]
+            known = hashes.get(id(signature)) or self._hash(signature)
+            hashed = known[0]
+            if known[1]:
+                group.untold |= known[1]
             if number > group.number:
                 if number >> _SHIFT != group.number >> _SHIFT:
                     group.pass_step(number)
@@ -128,12 +136,11 @@ class Fingerprints:
         for id_ in groups:
             self._groups.pop(id_, None)
 
-    def _hash(self, signature: SignatureDef) -> int:
+    def _hash(self, signature: SignatureDef) -> tuple[int, int, SignatureDef]:
         if len(self._hashes) >= MAX_HASHES:
             self._hashes.clear()
-        hashed = hash_of(signature)
-        self._hashes[id(signature)] = hashed, signature
-        return hashed
+        found = self._hashes[id(signature)] = hash_of(signature), untold(signature), signature
+        return found
 
 
 def of_range(calls: Sequence[tuple[int, SignatureDef]], first: int, last: int, parts: int) -> Fingerprint:
@@ -143,12 +150,13 @@ def of_range(calls: Sequence[tuple[int, SignatureDef]], first: int, last: int, p
         calls: number and signature of each, rising; with all calls of the range.
     """
     step = max(1, -(-(last - first + 1) // parts))
-    found, total, at, before, index = [first], 0, first + step - 1, -1, 0
+    found, total, at, before, index, missing = [first], 0, first + step - 1, -1, 0, 0
     hashes: dict[int, int] = {}
     for number, signature in calls:
         hashed = hashes.get(id(signature))
         if hashed is None:
             hashed = hashes[id(signature)] = hash_of(signature)
+            missing |= untold(signature)
         while number > at:
             found += (at, total)
             at += step
@@ -158,4 +166,4 @@ def of_range(calls: Sequence[tuple[int, SignatureDef]], first: int, last: int, p
     while at < last:
         found += (at, total)
         at += step
-    return (*found, last, total)
+    return (*found, last, total, missing) if missing else (*found, last, total)

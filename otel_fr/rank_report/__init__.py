@@ -230,7 +230,8 @@ class ReportedGroup(NamedTuple):
             "fp",
             _FINGERPRINT,
             "of the collectives that it enqueued: the first number that is covered, and then, in turn, a number and the"
-            " fingerprint of the calls up to that one",
+            " fingerprint of the calls up to that one; then, if the recorder does not tell all of them, a sum of: 1 no"
+            " reduce ops, 2 no roots, 4 lists of tensors as one",
             optional=True,
         ),
     ] = ()

@@ -2,19 +2,23 @@
 
 Each rank reports its fingerprint at some numbers. What a rank reported first at a number is what the others are
 compared with, and of each rank is known by how much its fingerprint differs: from then on it always does. So a
-difference is new if it changes, and lies between the number at which that was last seen and this one.
+difference is new if it changes, and lies between the number at which that was last seen and this one. Ranks whose
+recorders do not tell the same of calls (`otel_fr.fingerprint.untold`) are not compared with each other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from otel_fr.fingerprint import MASK, STEP
+from otel_fr.fingerprint import MASK, STEP, UNTOLD
 from otel_fr_collector.jobs.rank_reports import KeptRange
 
 ANSWER_SECONDS = 3.0
 """For one round of questions to some ranks; then those count that have answered."""
+MAX_APART = 8
+"""How often ranks of one group are set apart from those that they have been compared with."""
 KEPT = 64
 """Numbers at which a fingerprint is known, of those at which all ranks report theirs, and as many of the others. A rank
 passes a few between two of its reports (otel_fr/monitor/fingerprints.py)."""
@@ -70,8 +74,64 @@ class Inquiry:
         return Inquiry(self.first, self.last, self.ranks, self.awaited, until, self.window)
 
 
+def untold_by(given: Sequence[int]) -> int:
+    """What the recorder of a rank's calls does not tell: the last of an even number of integers."""
+    return given[-1] & UNTOLD if given and len(given) % 2 == 0 else 0
+
+
 class Fingerprints:
-    """Those of one group, bounded. Ranks are members of the group whose progress is known.
+    """Those of one group, bounded. Ranks are members of the group whose progress is known."""
+
+    __slots__ = ("_apart", "_kind_of", "_kinds", "_times_apart")
+
+    def __init__(self) -> None:
+        self._kinds: dict[int, _Alike] = {0: _Alike()}
+        """Ranks that are compared: those whose recorders tell the same, but for ranks that were set apart."""
+        self._kind_of: dict[int, int] = {}
+        """Of ranks of which it is not 0."""
+        self._apart: dict[int, int] = {}
+        self._times_apart = 0
+
+    def note(self, rank: int, given: Sequence[int], now: float) -> Window | None:
+        """Take what a rank reported (`otel_fr.rank_report.ReportedGroup.fingerprint`).
+
+        Returns:
+            where it has made other calls than the ranks before; None: nowhere that is not known.
+        """
+        apart = self._apart.get(rank, 0)
+        if apart == MAX_APART:
+            return None
+        kind = untold_by(given) + (UNTOLD + 1) * apart
+        if kind:
+            self._kind_of[rank] = kind
+            if kind not in self._kinds:
+                self._kinds[kind] = _Alike()
+        return self._kinds[kind].note(rank, given, now)
+
+    def of(self, rank: int) -> tuple[int, int | None]:
+        """Ranks of which the first is equal are compared; ranks of which both are equal agree."""
+        kind = self._kind_of.get(rank, 0)
+        return kind, self._kinds[kind].offsets.get(rank, 0)
+
+    def odd(self, ranks: Iterable[int]) -> list[int]:
+        """Those of the ranks that do not agree with most of these that they are compared with."""
+        shown = {rank: self.of(rank) for rank in ranks}
+        usual: dict[int, int | None] = {}
+        for (kind, offset), _ in Counter(shown.values()).most_common():
+            usual.setdefault(kind, offset)
+        return [rank for rank, (kind, offset) in shown.items() if offset != usual[kind]]
+
+    def set_apart(self, ranks: Iterable[int]) -> None:
+        """Their calls were seen to be legal beside those of the others: compare them with each other only.
+
+        At the `MAX_APART`-th time: with no rank any more.
+        """
+        self._times_apart = min(self._times_apart + 1, MAX_APART)
+        self._apart.update(dict.fromkeys(ranks, self._times_apart))
+
+
+class _Alike:
+    """The fingerprints of ranks whose recorders tell the same.
 
     Attributes:
         offsets: by how much a rank's fingerprint differs from what it is compared with; absent: it does not.
@@ -88,11 +148,7 @@ class Fingerprints:
         self._agreed: dict[int, int] = {}
 
     def note(self, rank: int, given: Sequence[int], now: float) -> Window | None:
-        """Take what a rank reported (`otel_fr.rank_report.ReportedGroup.fingerprint`).
-
-        Returns:
-            where it has made other calls than the ranks before; None: nowhere that is not known.
-        """
+        """As `Fingerprints.note`."""
         since = given[0]
         if since != self._since:
             self._note_other(rank, since)

@@ -476,7 +476,9 @@ class Run:
         return found
 
     def note_fingerprint(self, group: GroupState, rank: int, given: Sequence[int], now: float) -> None:
-        """Take a rank's fingerprint of a group, which is not empty."""
+        """Take a rank's fingerprint of a group, which is not empty. It says nothing if its recording had errors."""
+        if self.ranks[rank].has_gaps:
+            return
         found = group.fingerprints.note(rank, given, now)
         if found is not None:
             known = self.windows.setdefault(group.group.id, found)

@@ -23,10 +23,16 @@ NUMBERS = st.integers(0, 300) | st.integers(LARGEST - 3, LARGEST)
 
 
 class Group:
-    """The monitors of a group's ranks, and their collector. ``odd``: the call of rank 0 that is another."""
+    """The monitors of a group's ranks, and their collector.
 
-    def __init__(self, odd: int) -> None:
+    Args:
+        odd: the call of rank 0 that is another.
+        plain: ranks whose recorders tell no reduce ops.
+    """
+
+    def __init__(self, odd: int, plain: frozenset[int] = frozenset()) -> None:
         self.odd = odd
+        self.plain = plain
         self.at = [0] * RANKS
         self.monitors = [OfMonitor() for _ in range(RANKS)]
         self.collector = Fingerprints()
@@ -38,6 +44,8 @@ class Group:
         records = [replace(TYPICAL, record_id=number - 1, coll_seq=number) for number in numbers]
         if rank == 0 and self.odd in numbers:
             records[self.odd - numbers[0]] = replace(records[self.odd - numbers[0]], signature=ODD)
+        if rank in self.plain:
+            records = [replace(one, signature=replace(one.signature, reduce_op=None)) for one in records]
         self.monitors[rank].take(records)
         self.at[rank] += count
 
@@ -77,3 +85,18 @@ def test_whatever_numbers_come_a_range_can_be_sent_over_the_control_stream(
     for rank, numbers in reports:
         found = collector.note(rank, numbers, 0.0)
         assert found is None or 0 <= found.first <= found.last <= LARGEST
+
+
+@given(st.sets(st.integers(0, RANKS - 1)).map(frozenset), STEPS)
+@settings(max_examples=60, deadline=None)
+def test_ranks_whose_recorders_tell_less_never_differ_from_the_others(
+    plain: frozenset[int], steps: list[tuple[int, int, bool]]
+) -> None:
+    group = Group(0, plain)
+    for rank, count, has_report in steps:
+        group.make(rank, count)
+        if has_report:
+            group.report(rank)
+    for rank in range(RANKS):
+        group.report(rank)
+    assert group.windows == []

@@ -11,20 +11,19 @@ from otel_fr_collector.control import Control
 from otel_fr_collector.disagreements import LATE_SECONDS, LATEST, MAX_ASKED, SETTLE, Disagreements
 from otel_fr_collector.incidents.triggers import MISMATCH_PATIENCE, due
 from otel_fr_collector.jobs.calls import RankCall
-from otel_fr_collector.jobs.fingerprints import ANSWER_SECONDS, Fingerprints, Window
+from otel_fr_collector.jobs.fingerprints import ANSWER_SECONDS, MAX_APART, Fingerprints, Window
 from otel_fr_collector.jobs.rank_reports import KeptGroupProgress, KeptRange, KeptReport
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.jobs.snapshot import snapshot
 from otel_fr_collector.metrics import Metrics
 
 from otel_fr.control.v1 import control_pb2
-from otel_fr.fingerprint import MASK, hash_of, term
+from otel_fr.fingerprint import MASK, NO_REDUCE_OP, hash_of, term
 from otel_fr.match import CallState, Category, Group, Signature, diagnose
 from otel_fr.monitor.fingerprints import of_range
 
 ALL_REDUCE = Signature("all_reduce", ((64,),), ((64,),), ("Float",), ("Float",), reduce_op="sum")
 OTHER = ALL_REDUCE._replace(reduce_op="max")
-USUAL, ODD = hash_of(ALL_REDUCE), hash_of(OTHER)
 GROUP = "a1"
 
 
@@ -34,6 +33,7 @@ class Job:
 
     ``odd``: rank -> the number of the collective in which its reduce op is another.
     ``late``: rank -> seconds that each of its answers takes.
+    ``plain``: ranks whose recorder tells no reduce ops; ``is_old``: their monitors do not say that.
     """
 
     size: int
@@ -41,6 +41,8 @@ class Job:
     oldest: int = 1
     silent: frozenset[int] = frozenset()
     late: dict[int, float] = field(default_factory=dict)
+    plain: frozenset[int] = frozenset()
+    is_old: bool = False
     on_the_way: list[tuple[float, int, int, KeptRange]] = field(default_factory=list)
     now: float = 100.0
     numbers: dict[int, int] = field(default_factory=dict)
@@ -54,14 +56,17 @@ class Job:
         self.disagreements = Disagreements(self.control, self.metrics, lambda _: False)
 
     def signature(self, rank: int, number: int) -> Signature:
-        return OTHER if self.odd.get(rank) == number else ALL_REDUCE
+        made = OTHER if self.odd.get(rank) == number else ALL_REDUCE
+        return made._replace(reduce_op=None) if rank in self.plain else made
 
     def report(self, rank: int, number: int, fetched: KeptRange | None = None) -> None:
-        total = USUAL * (number * number + 2 * number)  # the sum of `term` over all numbers up to this one
+        usual = hash_of(self.signature(rank, 0))
+        total = usual * (number * number + 2 * number)  # the sum of `term` over all numbers up to this one
         if self.odd.get(rank, number + 1) <= number:
-            total += term(ODD, self.odd[rank]) - term(USUAL, self.odd[rank])
+            total += term(hash_of(self.signature(rank, self.odd[rank])), self.odd[rank]) - term(usual, self.odd[rank])
         self.numbers[rank] = self.numbers.get(rank, 0) + 1
-        progress = KeptGroupProgress(self.group, number, number, fingerprint=(1, number, total & MASK))
+        untold = (NO_REDUCE_OP,) if rank in self.plain and not self.is_old else ()
+        progress = KeptGroupProgress(self.group, number, number, fingerprint=(1, number, total & MASK, *untold))
         self.run.add_report(KeptReport(rank, self.numbers[rank], groups=[progress], fetched=fetched), self.now)
 
     def answer(self, rank: int, watcher: object) -> None:
@@ -82,7 +87,8 @@ class Job:
                 found = KeptRange(GROUP, first, wanted.last, (), calls)
             else:
                 pairs = [(n, self.signature(rank, n)) for n in numbers]
-                found = KeptRange(GROUP, first, wanted.last, of_range(pairs, first, wanted.last, 32), [])  # type: ignore[arg-type]
+                sums = of_range(pairs, first, wanted.last, 32)  # type: ignore[arg-type]
+                found = KeptRange(GROUP, first, wanted.last, sums[: len(sums) - self.is_old * (1 - len(sums) % 2)], [])
             self.on_the_way.append((self.now + self.late.get(rank, 0.0), rank, wanted.last, found))
         for answer in [one for one in self.on_the_way if one[0] <= self.now]:
             self.on_the_way.remove(answer)
@@ -254,6 +260,61 @@ def test_a_mismatch_that_spans_have_shown_is_not_asked_for() -> None:
         job.report(rank, 15)
     job.settle()
     assert job.asked == []
+
+
+@pytest.mark.parametrize("plain", [{3}, {0, 1}, {0, 1, 2}])
+def test_ranks_whose_recorders_tell_less_are_asked_nothing(plain: set[int]) -> None:
+    """As of torch 2.6, whose Python engine tells no reduce ops, beside ranks with the compiled one."""
+    job = Job(4, plain=frozenset(plain))
+    for number in (10, 47, 95, 300):
+        for rank in (3, 1, 0, 2):
+            job.report(rank, number + rank)
+        for rank in range(4):
+            job.report(rank, number + 4)
+    assert not job.run.windows
+
+
+@pytest.mark.parametrize("odd", [20, 20_000])
+@pytest.mark.parametrize("size", [6, 200])
+def test_beside_ranks_whose_recorders_tell_less_the_odd_one_is_found(size: int, odd: int) -> None:
+    job = Job(size, {1: odd}, plain=frozenset(range(3, size, 2)))
+    for rank in range(size):
+        job.report(rank, odd + 3)
+    job.settle()
+    assert job.verdict() == [(Category.REDUCE_OP_MISMATCH, (1,), odd)]
+    assert len({rank for rank, _, _ in job.asked}) <= MAX_ASKED
+
+
+def test_differences_that_are_legal_again_and_again_leave_room_for_one_that_is_not() -> None:
+    """As earlier monitors, which do not say that their recorder tells less, make them."""
+    job = Job(5, {0: 1_500}, plain=frozenset({3, 4}), is_old=True)
+    for number in range(16, 2_000, 16):
+        for rank in range(5):
+            job.report(rank, number - 1)
+        job.settle(5.0)
+        job.now += 5.0
+    assert job.run.groups[GROUP].inquiries <= 2
+    assert job.verdict() == [(Category.REDUCE_OP_MISMATCH, (0,), 1_500)]
+
+
+def test_ranks_that_always_differ_in_a_legal_way_are_asked_a_few_times() -> None:
+    """Each of them has a recorder of its own."""
+    own = Fingerprints()
+    found = 0
+    for number in range(15, 16 * 40, 16):
+        for rank in range(4):
+            if own.note(rank, (1, number, number * (1 + rank) % MASK), 0.0) is not None:
+                found += 1
+                own.set_apart(own.odd(range(4)))
+    assert 0 < found <= 3 * MAX_APART
+
+
+def test_a_rank_whose_recording_had_errors_is_not_compared() -> None:
+    job = Job(3, {1: 9})
+    for rank in range(3):
+        job.run.rank_state(rank).has_gaps = rank == 1  # type: ignore[union-attr]
+        job.report(rank, 15)
+    assert not job.run.windows
 
 
 def test_a_rank_whose_monitor_began_later_is_compared_from_there_on() -> None:
