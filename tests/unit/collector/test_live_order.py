@@ -95,3 +95,44 @@ def test_a_correction_keeps_the_incident_that_was_told_first(spans: float) -> No
     ((number, category, culprits),) = job.play(12.0)
     told = {one[0] for moment in job.history for one in moment.causes}
     assert (category, culprits, told) == ("op_mismatch", (1,), {number})
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from([(), (2,), (1, 2)]),
+    st.lists(st.sampled_from([0.0, 1.0, 2.0, 4.0, 7.0, 10.0]), min_size=4, max_size=4),
+    st.lists(st.sampled_from([0.5, 1.0, 1.5]), min_size=4, max_size=4),
+    st.sampled_from([2.0, 5.0]),
+)
+def test_ranks_that_are_heard_of_late_are_not_named_and_correct_what_was_told_before(
+    missing: tuple[int, ...], heard: list[float], joins: list[float], stall: float
+) -> None:
+    """As in the first seconds of a job on a busy machine, where monitors begin to report one by one."""
+    world = GROUPS["w"]
+    calls = [Scripted(rank, world, SUM, 1, 0.2, 0.3) for rank in range(4)]
+    ended = None if missing else max(joins) + 0.1
+    calls += [Scripted(rank, world, SUM, 2, joins[rank], ended) for rank in range(4) if rank not in missing]
+    job = ScriptedJob(
+        world, calls, stall=stall, begins=dict(enumerate(heard)), span_delay=lambda rank: heard[rank] + 0.05
+    )
+    final = job.play(max(heard) + 2 * stall + 3.0)
+    assert {culprits for _, _, culprits in final} == ({missing} if missing else set())
+    told = [cause for moment in job.history for cause in moment.causes]
+    assert {rank for _, _, culprits in told for rank in culprits} <= set(missing)
+    assert len({number for number, _, _ in told}) <= 1, "one incident, corrected"
+
+
+def test_an_incident_without_a_culprit_says_of_which_ranks_nothing_is_known_until_they_are_heard() -> None:
+    world = GROUPS["w"]
+    calls = [Scripted(rank, world, SUM, 1, 0.5) for rank in (0, 1, 3)]
+    job = ScriptedJob(world, calls, begins={1: 6.0, 2: 7.0, 3: 6.5})
+    job.play(5.0)
+    (incident,) = job.service.book.open_of(RUN)
+    assert (incident.finding.culprit_ranks, incident.finding.waiting_ranks) == ((), (0,))
+    assert "no report and no flight-recorder file of ranks 1-3" in incident.finding.text
+    job = ScriptedJob(world, calls, begins={1: 6.0, 2: 7.0, 3: 6.5})
+    job.play(16.0)
+    (corrected,) = job.service.book.open_of(RUN)
+    assert (corrected.id, corrected.finding.culprit_ranks) == (incident.id, (2,))
+    assert corrected.finding.waiting_ranks == (0, 1, 3)
+    assert "no report" not in corrected.finding.text
