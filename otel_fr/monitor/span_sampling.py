@@ -3,7 +3,7 @@
 The decision is that of OpenTelemetry's `TraceIdRatioBased`, which depends on the trace id alone. All ranks compute the
 same trace id of a collective, so its spans are sent by all of them or by none. Besides, whatever the ratio, each rank
 sends what somebody will look for: calls that failed, calls that took longer than nearly all others with the same sizes,
-and those of an incident.
+and those of an incident; and what verdicts rest on and nothing else tells: the creation of process groups.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from opentelemetry.sdk.trace.sampling import TraceIdRatioBased
 
 from otel_fr.monitor.device_calls import Tracked
-from otel_fr.ring import GroupDef, Record, RecordState, SignatureDef
+from otel_fr.ring import KIND_GROUP, GroupDef, Record, RecordState, SignatureDef
 
 QUANTILE = 0.99
 """Share of the calls of a kind that are not slow."""
@@ -129,7 +129,8 @@ class SpanSampling:
         if record.record_id in self._marked:
             self._marked.discard(record.record_id)
             return True
-        return is_slow or record.state is RecordState.FAILED or self.has(self._trace_of(record))
+        is_kept = record.kind == KIND_GROUP or record.state is RecordState.FAILED
+        return is_slow or is_kept or self.has(self._trace_of(record))
 
     def _is_slow(self, record: Record) -> bool:
         if record.ended_ns is None or record.state is not RecordState.COMPLETED:

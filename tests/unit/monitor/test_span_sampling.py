@@ -11,7 +11,7 @@ from otel_fr import identity
 from otel_fr.monitor.device_calls import Tracked
 from otel_fr.monitor.span_builder import trace_id
 from otel_fr.monitor.span_sampling import KEPT_CALLS, MAX_KINDS, MIN_SEEN, SpanSampling
-from otel_fr.ring import RecordState
+from otel_fr.ring import KIND_GROUP, RecordState
 from tests.support.records import made_record
 from tests.support.rings import float_signature
 
@@ -47,6 +47,11 @@ def test_all_ranks_send_the_same_collectives_which_are_those_of_opentelemetrys_s
 
 def test_a_failed_call_is_always_sent() -> None:
     assert numbers(sampling(0.0).select([call(1), call(2, state=RecordState.FAILED), call(3)])) == [2]
+
+
+def test_the_creation_of_a_group_is_always_sent() -> None:
+    """Ranks that create groups differently hang much later, and reports tell of calls in flight only."""
+    assert numbers(sampling(0.0).select([call(1), call(2, kind=KIND_GROUP), call(3)])) == [2]
 
 
 def test_a_call_that_takes_longer_than_nearly_all_of_its_kind_is_sent() -> None:
