@@ -140,7 +140,8 @@ class Reporter:
     def _new_builder(self) -> SpanBuilder:
         identity = self.identity
         suffix = identity.name_suffix(self._config)
-        return SpanBuilder(identity.run_id, identity.rank, self._reader.wall_offset_ns, suffix)
+        is_native = self.recorder_calls is not None
+        return SpanBuilder(identity.run_id, identity.rank, self._reader.wall_offset_ns, suffix, sees_ends=is_native)
 
     @property
     def _sampled(self) -> float | None:

@@ -47,6 +47,7 @@ class RankCall(NamedTuple):
         age: seconds from enqueueing to the rank's end, for a call in flight when its rank ended, or to the report that
             says that its device has not begun it; see `is_posted`.
         is_queued: a report says that.
+        is_end_seen: its duration ends when somebody saw the end, some time after it.
     """
 
     rank: int
@@ -66,6 +67,7 @@ class RankCall(NamedTuple):
     enqueued_at: float | None = None
     age: float | None = None
     is_queued: bool = False
+    is_end_seen: bool = False
 
     @property
     def is_posted(self) -> bool:
@@ -125,7 +127,7 @@ class Template:
     Attributes:
         size: of the group; 0: not known. weight: of the signature, see `weight_of`. timeout: seconds.
         text_weight: of the texts, see `weight_of_texts`. is_heavy: these are more than `MAX_LIGHT` together.
-        is_completed_collective: as nearly all are; looked up for each span.
+        is_completed_collective: as nearly all are; looked up for each span. is_end_seen: as of `RankCall`.
     """
 
     group: Group
@@ -139,6 +141,7 @@ class Template:
     timeout: float | None = None
     text_weight: int = 0
     is_heavy: bool = False
+    is_end_seen: bool = False
     is_completed_collective: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -155,7 +158,9 @@ class Template:
         """Without what can be large: for where a call is kept that has completed and is compared with no other."""
         group = Group(self.group.id, "", "", ())
         signature = Signature(self.signature.operation[:MAX_OPERATION])
-        return Template(group, self.size, signature, 0, self.stream, self.state, timeout=self.timeout)
+        return Template(
+            group, self.size, signature, 0, self.stream, self.state, timeout=self.timeout, is_end_seen=self.is_end_seen
+        )
 
 
 SpanCall = tuple[Template, int, int, int, int, int]
@@ -194,6 +199,8 @@ def expand(call: RankCall | CompactCall) -> RankCall:
         start / 1e9,
         None,
         took if in_flight else None,
+        False,
+        template.is_end_seen,
     )
 
 

@@ -60,7 +60,7 @@ class Rates(NamedTuple):
 def take(now: float, numbers: Numbers | None, groups: Iterable[GroupState], steps_per_second: float | None) -> Sample:
     """The totals as of now."""
     waits = [group.waits for group in groups]
-    lost = None if any(one.is_off for one in waits) else sum(one.lost for one in waits)
+    lost = None if any(one.is_off or one.are_ends_seen for one in waits) else sum(one.lost for one in waits)
     step = 1 / steps_per_second if steps_per_second else None
     if numbers is None:
         return Sample(now, None, None, lost, None, step)

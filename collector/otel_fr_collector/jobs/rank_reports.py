@@ -10,6 +10,7 @@ from typing import NamedTuple
 from otel_fr import identity, rank_report
 from otel_fr.match import Decision, Ending, Group, NewGroup, Overdue, Signature, ThreadException, overdue
 from otel_fr.match.endings import process_ending
+from otel_fr.torch_recorder import is_of_device
 from otel_fr_collector.jobs.calls import (
     MAX_GROUP_NAME,
     UNIT,
@@ -339,4 +340,5 @@ class _CallReader:
             enqueued_at=None if waited is None else self._now - waited,
             age=None if not given.is_posted else age if given.is_queued else 0.0,
             is_queued=given.is_queued,
+            is_end_seen=is_of_device(given.backend),
         )

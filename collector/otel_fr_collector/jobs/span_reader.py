@@ -12,6 +12,7 @@ from otel_fr import semconv as names
 from otel_fr.match import Group, NewGroup, Signature
 from otel_fr.rank_report import MAX_GROUP_ID
 from otel_fr.rank_report.forms import MAX_DTYPE, MAX_NAME, MAX_TENSORS, read_names, read_sizes, read_splits
+from otel_fr.torch_recorder import is_of_device
 from otel_fr_collector.jobs.bounded import Cache
 from otel_fr_collector.jobs.calls import (
     MAX_GROUP_NAME,
@@ -42,7 +43,7 @@ from otel_fr_collector.jobs.span_cuts import (
 from otel_fr_collector.jobs.span_tails import TailReader
 
 _TEXTS = frozenset(
-    {names.OPERATION, names.KIND, names.STATE, names.INPUT_SIZES, names.OUTPUT_SIZES, names.REDUCE_OP}
+    {names.OPERATION, names.KIND, names.STATE, names.BACKEND, names.INPUT_SIZES, names.OUTPUT_SIZES, names.REDUCE_OP}
     | {names.INPUT_SPLITS, names.OUTPUT_SPLITS, names.GROUP_ID, names.GROUP_NAME, names.GROUP_DESCRIPTION}
     | {names.CODE_FUNCTION, names.CODE_FILE, names.ERROR_TYPE}
     | {names.NEW_GROUP_NAME, names.NEW_GROUP_DESCRIPTION, names.NEW_GROUP_RANKS}
@@ -260,6 +261,7 @@ def _read_template(attributes: Iterable[KeyValue], interner: Interner) -> Templa
     texts: dict[str, str] = {}
     numbers: dict[str, int] = {}
     lists: dict[str, tuple[str, ...]] = {}
+    is_end_seen = False
     for item in attributes:
         key = item.key
         if key in _TEXTS:
@@ -268,6 +270,8 @@ def _read_template(attributes: Iterable[KeyValue], interner: Interner) -> Templa
             numbers[key] = item.value.int_value
         elif key in _LISTS:
             lists[key] = _names(item.value)
+        elif key == names.END_SEEN:
+            is_end_seen = item.value.bool_value
     if names.GROUP_ID not in texts:
         return None
     text, number = texts.get, numbers.get
@@ -309,6 +313,7 @@ def _read_template(attributes: Iterable[KeyValue], interner: Interner) -> Templa
         timeout=None if timeout is None else timeout / 1_000,
         text_weight=text_weight,
         is_heavy=weight + text_weight > MAX_LIGHT,
+        is_end_seen=is_end_seen or is_of_device(text(names.BACKEND, "")),
     )
 
 

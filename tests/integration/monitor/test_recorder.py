@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from otel_fr.control.v1.control_pb2 import Command, PeerFailed
 from otel_fr.dumps.read import load
 from otel_fr.match import CallState
 from otel_fr.monitor.recorder_client import MAX_FAILURES
@@ -44,6 +45,26 @@ def rank(sink: Sink, recorder: FakeWorkerServer, tmp_path: Path) -> Iterator[Pla
     with play(tmp_path, {"OTEL_EXPORTER_OTLP_ENDPOINT": sink.address, "RANK": "2", **env}) as played:
         sink.event("torch.rank.started")
         yield played
+
+
+def test_calls_that_a_device_is_in_are_ended_for_a_peer_that_hangs_too(
+    recorder: FakeWorkerServer, tmp_path: Path
+) -> None:
+    """Of a call that its device has not begun it is not known that it waits for a peer."""
+    env = {"BACKEND": "nccl", "RECORDER": str(tmp_path / "recorder"), "OTEL_FR_STALL_SECONDS": "1"}
+    env["OTEL_FR_ON_PEER_FAILURE"] = "abort"
+    with grpc_sink(control=True) as sink, play(tmp_path, {"OTEL_EXPORTER_OTLP_ENDPOINT": sink.address, **env}) as rank:
+        sink.wait(lambda: sink.watchers, what="a monitor that listens")
+        recorder.show(entry(1, time_created_ns=time.time_ns() + 60_000_000_000))
+        enqueue(rank, 1)
+        failed = PeerFailed(incident_id="i1", ranks=[1], reason="rank 1 holds the GIL", kind="stuck")
+        sink.commands.put(Command(peer_failed=failed))
+        sink.event("torch.rank.peer_failed")
+        seen = len(sink.named("torch.rank.progress"))
+        sink.wait(lambda: len(sink.named("torch.rank.progress")) > seen + 4, what="seconds in which it is queued")
+        assert not sink.named("torch.rank.calls_ended")
+        recorder.show(begun(1, time_created_ns=time.time_ns() + 60_000_000_000))
+        assert sink.event("torch.rank.calls_ended").report["reason"] == "stuck: rank 1 holds the GIL"
 
 
 def enqueue(rank: Played, n: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterable
 
@@ -192,6 +193,33 @@ def test_calls_whose_ends_are_not_known_show_nothing() -> None:
         }
         ranks.waits.add(number, calls, (0, 1))
     assert ranks.waits.lateness() == []
+
+
+@pytest.mark.parametrize("step", [0.2, 0.3, 0.5])
+@pytest.mark.parametrize("is_seen", [True, False])
+def test_ends_that_a_thread_sees_now_and_then_name_nobody(step: float, is_seen: bool) -> None:
+    """PyTorch's watchdog looks at NCCL's calls every 100 ms, on each rank at times of its own: one rank sees all ends
+    first for minutes, which looks as if it came last."""
+    draw = random.Random(7)
+    template = Template(GROUP, 4, Signature("all_reduce"), 0, "collective", CallState.COMPLETED, is_end_seen=is_seen)
+    first, period = [draw.random() * 0.1 for _ in range(4)], [0.1002 + 2e-4 * draw.random() for _ in range(4)]
+    waits, ended, now, named = Waits(LIMITS, Usage()), [0.0] * 4, 0.0, 0
+    for sequence in range(1, round(240 / step)):
+        enqueued = [now + 0.9 * step + draw.uniform(0, 0.002) for _ in range(4)]
+        now = max(enqueued) + 0.1 * step
+        calls: dict[int, RankCall | CompactCall] = {}
+        for rank, start in enumerate(enqueued):
+            seen = first[rank] + math.ceil((now - first[rank]) / period[rank]) * period[rank]
+            gap = max(0.0, start - ended[rank])
+            calls[rank] = (rank, template, sequence, sequence, 0, _ns(start + 1e9), _ns(seen + 1e9), gap)
+            ended[rank] = seen
+        waits.add(sequence, calls, (0, 1, 2, 3))
+        named += waits.slowest() is not None
+    if is_seen:
+        assert (named, waits.lateness(), waits.stragglers(), waits.lost) == (0, [], [], 0.0)
+        assert waits.are_ends_seen
+    else:
+        assert named, "the test shows what it is for"
 
 
 def test_it_is_over_once_the_rank_comes_in_time() -> None:
