@@ -156,7 +156,7 @@ class PeerFailures:
             if state.rank in quiet or report is None or state.ended is not None or not report.inflight:
                 continue
             for call in reported_calls(run, state):
-                if call.enqueued_at is None or now - call.enqueued_at < report.peer_timeout:
+                if call.enqueued_at is None or now - state.lag - call.enqueued_at < report.peer_timeout:
                     continue
                 group = run.groups.get(call.group)
                 if group is not None:

@@ -137,8 +137,11 @@ def reported_calls(run: Run, state: RankState) -> list[RankCall]:
 
 
 def _until(state: RankState, now: float) -> float:
-    """A call ages as long as its rank lives and reports; what happened to it after that is not known."""
-    return min(now, state.ended if state.ended is not None else state.sent + state.silence)
+    """A call ages as long as its rank lives and reports; what happened to it after that is not known.
+
+    What a report says that was late is as old: whether its rank still waited later is not known, either.
+    """
+    return min(now - state.lag, state.ended if state.ended is not None else state.sent + state.silence)
 
 
 def _rank(state: RankState, now: float, silent: bool, longest: float, known: _Known) -> Rank:

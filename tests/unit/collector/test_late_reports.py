@@ -64,11 +64,14 @@ class Outcome:
             self.named_at = now
 
 
-def report(rank: int, number: int, now: float, begun: float | None, clock: float) -> bytes:
-    """Rank's report at ``now``; ``begun``: when it enqueued the collective, None: it did not."""
-    waits = begun is not None and begun <= now
-    moved = STUCK_AT - 1.0 if begun is None or begun > now else begun
-    counts = {"enq": 5 + waits, "done": 5, "p2p": 0, "issued": 5 + waits, "ended": 5, "gone": False}
+def report(rank: int, number: int, now: float, begun: float | None, clock: float, done: float | None = None) -> bytes:
+    """Rank's report at ``now``; ``begun``: when it enqueued the collective; ``done``: when that ended."""
+    has_joined = begun is not None and begun <= now
+    is_done = done is not None and done <= now
+    waits = has_joined and not is_done
+    moved = STUCK_AT - 1.0 if begun is None or begun > now else done if done is not None and is_done else begun
+    counts = {"enq": 5 + has_joined, "done": 5 + is_done, "p2p": 0, "issued": 5 + has_joined, "ended": 5 + is_done}
+    counts["gone"] = False
     call = {
         "g": GROUP, "k": "collective", "seq": 6, "op_id": 6, "rec": 6, "op": "all_reduce", "be": "gloo", "in": [[3]],
         "idt": ["Float"], "out": [[3]], "odt": ["Float"], "ro": "sum", "st": "scheduled", "age_s": now - moved,
@@ -91,11 +94,18 @@ def report(rank: int, number: int, now: float, begun: float | None, clock: float
 
 
 async def play(
-    phases: Phases, late: list[float], clock: Callable[[int, float], float], *, is_lost: bool, seconds: float
+    phases: Phases,
+    late: list[float],
+    clock: Callable[[int, float], float],
+    *,
+    is_lost: bool,
+    seconds: float,
+    is_healthy: bool = False,
 ) -> Outcome:
     """A job in which one rank leaves a collective out, and a collector that falls behind.
 
     Args:
+        is_healthy: all ranks join.
         late: by rank, seconds after `STUCK_AT` at which it enqueues that collective.
         clock: what a rank's own clock shows, less the time.
         is_lost: the culprit's machine is lost at `STUCK_AT`: nothing is heard of it any more.
@@ -109,8 +119,9 @@ async def play(
         for rank in EVERYONE:
             if now >= numbers[rank] + rank * 0.22 and not (is_lost and rank == CULPRIT and now >= STUCK_AT):
                 numbers[rank] += 1
-                begun = None if rank == CULPRIT else STUCK_AT + late[rank]
-                sent.append((now, rank, report(rank, numbers[rank], now, begun, clock(rank, now))))
+                begun = None if rank == CULPRIT and not is_healthy else STUCK_AT + late[rank]
+                done = STUCK_AT + max(late) + 0.05 if is_healthy else None
+                sent.append((now, rank, report(rank, numbers[rank], now, begun, clock(rank, now), done)))
         queue.advance(now)
         while sent and sent[0][0] <= queue.front:
             await service.take(LOGS, sent.pop(0)[2])
@@ -138,6 +149,21 @@ def test_nobody_innocent_is_named_whose_reports_wait_in_the_queue(
 ) -> None:
     outcome = asyncio.run(play(phases, late, lambda rank, _: clocks[rank], is_lost=is_lost, seconds=STUCK_AT + 60.0))
     assert outcome.culprits == {(CULPRIT,)}
+
+
+@settings(max_examples=25, deadline=None)
+@given(behind, lateness, st.integers(0, WORLD - 1), st.floats(-4.0, 4.0))
+@example([(8.0, 0.2)], [0.0, 3.0, 0.0, 3.0], 0, -0.95)
+def test_a_healthy_job_raises_nothing_whatever_is_late_and_whosever_clock_is_set(
+    phases: Phases, late: list[float], rank: int, step: float
+) -> None:
+    """Ranks wait for 3 s at most, and the clock of one is set while they do."""
+
+    def clock(of: int, now: float) -> float:
+        return 1.7e9 + (step if of == rank and now > STUCK_AT + 1.0 else 0.0)
+
+    outcome = asyncio.run(play(phases, late, clock, is_lost=False, seconds=STUCK_AT + 50.0, is_healthy=True))
+    assert outcome.culprits == set()
 
 
 @pytest.mark.parametrize("is_lost", [False, True])
