@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
-from otel_fr_collector import loading, logs, output
+from otel_fr_collector import event_loop, loading, logs, output
 from otel_fr_collector.ending import leave
 from otel_fr_collector.forward.backends import Tls, make_backend, read_headers
 from otel_fr_collector.forward.forwarder import Forwarder
@@ -59,6 +59,7 @@ def run(args: argparse.Namespace) -> int:
     """
     try:
         effective = loading.load(vars(args), os.environ)
+        run_until_end = event_loop.runner(effective.event_loop)
         if args.check:
             check(effective)
             print(loading.show(effective), end="")
@@ -69,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
         _warn(effective)
         _raise_file_limit()
         with _locked_folder(effective.data):
-            asyncio.run(_serve(effective, metrics, None if effective.quiet else out, err))
+            run_until_end(_serve(effective, metrics, None if effective.quiet else out, err))
     except SettingsError as error:
         output.drain()
         for line in str(error).splitlines():

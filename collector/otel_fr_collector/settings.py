@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from otel_fr_collector import event_loop
 from otel_fr_collector.database_url import database_url
 from otel_fr_collector.forward.backends import parse_backend
 from otel_fr_collector.incidents.links import FIELDS, check_template
@@ -372,6 +373,13 @@ class Settings:
         default="10",
         text="longest time from SIGTERM or SIGINT to the end of the process",
         metavar="SECONDS",
+    )
+    event_loop: str = _option(
+        _PROCESS,
+        _choice(*event_loop.KINDS),
+        default=event_loop.AUTO,
+        text="event loop of the process; auto: uvloop's if that is installed, else asyncio's",
+        metavar="{auto,asyncio,uvloop}",
     )
     log_format: str = _option(
         _PROCESS,

@@ -22,6 +22,8 @@ _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 """Wire types; groups (3, 4) do not occur in OTLP."""
 _ENTRIES, _SCOPES, _ITEMS = 1 << 3 | _LENGTH, 2 << 3 | _LENGTH, 2 << 3 | _LENGTH
 """Tags: the resource_* of a request, the scope_* of these, and the items of these."""
+_RESOURCE = 1 << 3 | _LENGTH
+"""The tag of the resource of a resource_*."""
 
 
 class TooManyError(ValueError):
@@ -35,6 +37,8 @@ def check_request(data: bytes) -> None:
         TooManyError: it has.
         MalformedError: the bytes are not a protobuf message.
     """
+    if len(data) < COUNT_FROM and _has_one_scope(data):
+        return
     left = MAX_CONTAINERS
     scopes: list[tuple[int, int]] = []
     count, entries = find_fields(data, _ENTRIES, left)
@@ -48,6 +52,25 @@ def check_request(data: bytes) -> None:
     left = MAX_ITEMS
     for at, end in scopes:
         left -= find_fields(data, _ITEMS, left, at, end, collect=False)[0]
+
+
+def _has_one_scope(data: bytes) -> bool:
+    """The request is one resource with one scope and nothing else, as those of monitors: there is nothing to count."""
+    end = len(data)
+    try:
+        if data[0] != _ENTRIES:
+            return False
+        size, at = _varint(data, 1)
+        if at + size != end or data[at] != _RESOURCE:
+            return False
+        size, at = _varint(data, at + 1)
+        at += size
+        if data[at] != _SCOPES:
+            return False
+        size, at = _varint(data, at + 1)
+    except IndexError:
+        return False
+    return at + size == end
 
 
 def find_fields(

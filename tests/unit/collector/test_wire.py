@@ -70,6 +70,38 @@ def test_what_is_counted_is_what_is_decoded(data: bytes) -> None:
     assert len(entries) == len(found)
 
 
+one_scope = st.builds(
+    lambda resource, own: ExportTraceServiceRequest(
+        resource_spans=[ResourceSpans(resource=Resource(attributes=[resource]), scope_spans=[ScopeSpans(spans=own)])]
+    ).SerializeToString(),
+    st.builds(lambda text: attribute("host.name", text), st.text(max_size=200)),
+    spans,
+)
+
+
+@settings(max_examples=500)
+@given(one_scope, st.none() | st.tuples(st.integers(0, 400), st.integers(0, 255)), st.binary(max_size=3))
+def test_a_request_as_monitors_send_it_is_checked_as_any_other(
+    data: bytes, damage: tuple[int, int] | None, more: bytes
+) -> None:
+    damaged = bytearray(data + more)
+    if damage is not None:
+        damaged[damage[0] % len(damaged)] = damage[1]
+
+    def found() -> type[Exception] | None:
+        try:
+            check_request(bytes(damaged))
+        except (MalformedError, TooManyError) as error:
+            return type(error)
+        return None
+
+    quick = found()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(wire, "_has_one_scope", lambda _: False)
+        assert found() is quick
+    assert wire._has_one_scope(data)
+
+
 SLOWEST = 1.5
 """Seconds of processor time; 0.1 on an idle machine."""
 
