@@ -52,6 +52,8 @@ class JobGauges(Collector):
         yield _gauge("otel_fr_collector_runs", len(runs))
         yield _gauge("otel_fr_collector_ranks", sum(len(run.ranks) for run in runs))
         yield _gauge("otel_fr_collector_pending_calls", sum(run.call_count for run in runs))
+        now = self._clock()
+        yield _gauge("otel_fr_collector_behind_seconds", max((run.lateness(now) for run in runs), default=0.0))
         yield _counter("otel_fr_collector_evicted", evicted)
         yield _counter("otel_fr_collector_capacity_exceeded", usage.refused)
         yield self._incidents()

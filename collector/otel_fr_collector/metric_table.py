@@ -316,6 +316,14 @@ _MEMORY = (
     _gauge("otel_fr_collector_runs", "runs", "Runs in memory."),
     _gauge("otel_fr_collector_ranks", "ranks", "Ranks in memory, of all runs."),
     _gauge("otel_fr_collector_pending_calls", "calls", "Calls in memory, of collectives that are not complete."),
+    _gauge(
+        "otel_fr_collector_behind_seconds",
+        "seconds",
+        "By how much the reports of ranks are late that come in now, in the run where that is most; at most 30."
+        " Verdicts come as much later.",
+        act="Act when it stays above a few seconds: the collector has too little of a processor, or a gateway holds"
+        " requests back.",
+    ),
     _counter(
         "otel_fr_collector_evicted",
         "by kind",

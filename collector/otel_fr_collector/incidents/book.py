@@ -308,7 +308,7 @@ class IncidentBook(KeptIncidents):
         changes: list[IncidentChange] = []
         for finding in findings:
             found = self._same(run, finding, keys) if finding.category.is_mismatch else None
-            if found is None:
+            if found is None or finding.key not in found.keys:
                 continue
             cause = found.cause or found.id
             for old in self.open_faults(run):

@@ -195,6 +195,21 @@ def test_reports_with_made_up_times_delay_the_verdict_on_their_own_run_for_a_whi
     assert outcome.named_at - STUCK_AT < 6.0 + MAX_BEHIND
 
 
+def test_a_metric_says_how_far_the_collector_is_behind() -> None:
+    async def scene() -> list[float | None]:
+        now, found = 100.0, []
+        service = Service(metrics := Metrics(), Outlets(metrics), lambda: now, lambda: 1.7e9 + now)
+        for number, late in ((1, 0.0), (2, 0.1), (3, 6.2)):
+            now += late
+            for rank in EVERYONE:
+                await service.take(LOGS, report(rank, number, now - late, None, 1.7e9))
+            found.append(metrics.registry.get_sample_value("otel_fr_collector_behind_seconds"))
+        now += 60.0
+        return [*found, metrics.registry.get_sample_value("otel_fr_collector_behind_seconds")]
+
+    assert asyncio.run(scene()) == [0.0, 0.0, 6.5, 0.0]
+
+
 def test_a_report_is_late_by_what_it_took_longer_than_the_quickest_one() -> None:
     delay = Delay()
     assert [round(delay.lag(5.0 + n, 100.0 + n + took), 3) for n, took in enumerate((0.2, 0.1, 3.1, 0.6))] == [
