@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections import deque
 from dataclasses import replace
 from typing import Any
 
@@ -45,6 +46,10 @@ from otel_fr.torch_recorder import CAPTURE_KEY
 
 _OF_PROGRESS = (names.EVENT_PROGRESS, names.EVENT_IDLE, names.EVENT_STALLED)
 """Events that say where the rank is."""
+_OF_ENDS = (names.EVENT_STARTED, names.EVENT_EXCEPTION, names.EVENT_EXITED)
+"""Events that are sent whatever is known of the rank's calls."""
+MAX_LATER = 16
+"""Other events that wait until its calls are known again; the oldest give way."""
 
 
 class Reporter:
@@ -91,6 +96,7 @@ class Reporter:
         self.running_here: list[int] = []
         self.interval_s = rank_report.DEFAULT_INTERVAL
         self.is_to_exit = False
+        self._later: deque[tuple[str, dict[str, Any]]] = deque(maxlen=MAX_LATER)
         self._resource = self.identity.resource()
         self._builder = self._new_builder()
         self._sampling = self._new_sampling()
@@ -261,6 +267,8 @@ class Reporter:
         A call whose backend does not show when calls end counts as in flight until the next call of its group. A posted
         call blocks nothing, because no thread waits for it; one that destroys a group waits for no other rank.
         """
+        if not self.is_current:
+            return Situation(now_ns, now_ns)  # what was in flight a while ago shows no stall, and no idle time
         tail = self.tail
         uncertain = [item.record for item in tail.uncertain.values() if not item.record.is_posted]
         oldest = min(uncertain, key=lambda record: record.since_ns, default=None)
@@ -414,8 +422,13 @@ class Reporter:
             exit, exception, file, reason, error, ras: as in `otel_fr.rank_report.RankReport`.
         """
         self._memory.look(time.monotonic())
-        is_current = self._is_current()
+        is_current = self.is_current
         if event in _OF_PROGRESS and not is_current:
+            return
+        if not is_current and event not in _OF_ENDS:
+            # Its calls in flight would be those of a while ago, and seem to wait since then.
+            given = {"stacks": stacks, "exit": exit, "exception": exception, "file": file, "reason": reason}
+            self._later.append((event, {**given, "error": error, "ras": ras}))
             return
         report = self.build(time.monotonic_ns(), stacks=stacks)
         if file and not report.decisions:  # the collector has asked for it, of a rank that goes on
@@ -438,6 +451,8 @@ class Reporter:
 
     def send_calls(self, group: str, first: int, last: int) -> None:
         """Report the collectives of a group from one sequence number to another, as far as they are still known."""
+        if not self.is_current:
+            return  # the collector asks again
         now_ns = time.monotonic_ns()
         fetched = reported_range(self._calls, group, first, last, now_ns)
         report = self.build(now_ns)._replace(fetched=fetched)
@@ -447,7 +462,15 @@ class Reporter:
         """The next progress report is a full one (`otel_fr.monitor.brief_reports`)."""
         self._brief.forget()
 
-    def _is_current(self) -> bool:
+    def send_later(self) -> None:
+        """Send what has waited until the rank's calls are known again."""
+        while self._later and self.is_current:
+            event, given = self._later.popleft()
+            self.send(event, **given)
+
+    @property
+    def is_current(self) -> bool:
+        """It is known how far the rank is: always, unless that is read from PyTorch's recorder, now and then."""
         return self.recorder_calls is None or self.recorder_calls.may_report(time.monotonic_ns())
 
     def _put(self, record: LogRecord, progress: bool = False) -> None:

@@ -221,6 +221,7 @@ class Monitor:
             reporter.groups.refresh()  # before the records are read, so that groups found missing can be settled
         self._recorder.step(time.monotonic())
         failed = reporter.follow()
+        reporter.send_later()
         now_ns = time.monotonic_ns()
         now = now_ns / 1e9
         situation = reporter.situation(now_ns)
@@ -246,11 +247,13 @@ class Monitor:
         self._take_results()
         self._tell_ras(now)
         self._commands.step(now_ns)
-        self._step_verdict(situation)
+        if reporter.is_current:
+            self._step_verdict(situation)
         if self._signalled:
             self._signalled = False
             self._dump(REASON_SIGNAL)
-        if self._recovery.is_over(situation, stall_seconds) and reporter.identity.quorum == self._quorum_of_file:
+        is_over = reporter.is_current and self._recovery.is_over(situation, stall_seconds)
+        if is_over and reporter.identity.quorum == self._quorum_of_file:
             self._dump(REASON_RECOVERED)
         interval = self._interval(situation)
         if now >= self._report_at:

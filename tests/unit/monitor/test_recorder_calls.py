@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
+from otel_fr import rank_report
 from otel_fr import semconv as names
 from otel_fr.config import Config
 from otel_fr.dumps.write import DumpContents
 from otel_fr.monitor.recorder_calls import RecorderCalls
 from otel_fr.monitor.recorder_entries import parse_entries
 from otel_fr.monitor.reporter import Reporter
+from otel_fr.monitor.rules import Situation
 from otel_fr.ring import GroupDef, RecordState, RingReader, RingWriter
 from otel_fr.torch_recorder import CAPTURE_KEY
 from tests.support.worker_server import answer, begun, ended, entry
@@ -178,6 +181,27 @@ def test_a_rank_says_where_it_is_only_as_long_as_that_is_known(rank: Rank) -> No
     rank.reporter.send(names.EVENT_PROGRESS)
     assert sent[1:] == [names.EVENT_EXITED, names.EVENT_PROGRESS]
     assert rank.reporter.dropped().hook_errors == 1
+
+
+def test_what_else_a_rank_says_waits_until_it_is_known_where_it_is(rank: Rank) -> None:
+    """A report with calls of a while ago would show a healthy rank that waits since then."""
+    sent: list[LogRecord] = []
+    rank.reporter._put = lambda record, progress=False: sent.append(record)  # type: ignore[method-assign]
+    rank.show(gloo(1), age=30)
+    rank.reporter.send(names.EVENT_DUMP_WRITTEN, file="/dumps/rank_1", reason="stall")
+    rank.reporter.send_later()
+    now = time.monotonic_ns()
+    assert not sent
+    assert rank.reporter.situation(now) == Situation(now, now)
+    rank.show(gloo(1, retired=True), gloo(2))
+    rank.reporter.send_later()
+    (record,) = sent
+    report = rank_report.parse(record.body.string_value)
+    assert (record.event_name, report.file, report.reason) == (names.EVENT_DUMP_WRITTEN, "/dumps/rank_1", "stall")
+    assert all(call.age_s is None or call.age_s < 25 for call in report.in_flight)
+    rank.reporter.send_later()
+    assert len(sent) == 1
+    assert rank.reporter.situation(now).oldest is not None
 
 
 def test_files_have_the_calls_of_the_recorder(rank: Rank) -> None:
