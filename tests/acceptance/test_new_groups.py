@@ -47,6 +47,21 @@ def test_the_rank_at_fault_is_the_only_culprit_live_and_from_the_files(fault: st
             assert text in whole_text(incident)
 
 
+@pytest.mark.long
+def test_a_deadlock_that_was_told_first_is_corrected_once_the_creation_is_heard_of(tmp_path: Path) -> None:
+    """Spans come late, as from a machine that is too busy: the creations, which have completed, are in no report."""
+    with torchrun.collector(tmp_path / "collector") as running:
+        late = {"OTEL_FR_STALL_SECONDS": "2", "OTEL_BSP_SCHEDULE_DELAY": "7000"}
+        job = torchrun.run(
+            tmp_path / "job", "new_groups.py", "other_ranks", "10", env={**torchrun.endpoint(running), **late}
+        )
+        assert wait_for(lambda: [one["category"] for one in running.causes()] == ["op_mismatch"]), job.output
+        assert one_cause(running.causes())["culprit_ranks"] == [1]
+        told = [one for one in running.lines() if one["category"] == "deadlock"]
+        corrected = [one for one in running.incidents() if one["id"] in {one["id"] for one in told}]
+        assert all(one["caused_by"] or one["category"] == "op_mismatch" for one in corrected)
+
+
 def one_cause(incidents: list[Any]) -> Any:
     assert len(incidents) == 1, [(one["category"], one["culprit_ranks"], one["summary"]) for one in incidents]
     return incidents[0]
