@@ -1,0 +1,96 @@
+"""CPU that a verdict on one large job takes in the collector: one rank of it is missing, all others wait.
+
+    python benchmarks/judging_costs.py [--ranks 16384] [--rounds 3]
+
+In this process, without gRPC: the ranks report in full, that they stand still, and where they wait. Then the run is
+looked at, its state taken and judged, several times. CPU time of the thread, which is longer on a busy machine.
+Python's garbage collector is set as in the collector.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from otel_fr_collector.garbage import GarbageCollection
+from otel_fr_collector.incidents.triggers import look_at_waits
+from otel_fr_collector.jobs.ingest import Ingest
+from otel_fr_collector.jobs.run import Run
+from otel_fr_collector.jobs.runs import Runs
+from otel_fr_collector.jobs.snapshot import snapshot
+from otel_fr_collector.metrics import Metrics
+from otel_fr_collector.otlp.signals import LOGS
+
+from benchmarks.simulated_ranks import BATCH, CALLS, NUMBER, Job, placed
+from otel_fr import semconv
+from otel_fr.match import diagnose
+
+START, STEADY, JUDGED = 1_000.0, -20.0, 4.6
+"""Of the collector's clock: the skip. Seconds after it: the full reports, the verdict."""
+
+
+def stalled(job: Job) -> Run:
+    """The run, as the collector knows it when the wait is long enough."""
+    now = [START]
+    runs = Runs()
+    ingest = Ingest(runs, Metrics(), lambda: now[0], lambda: 1e9 + now[0])
+    ranks = [rank for rank in range(job.world) if rank != job.culprit]
+    parts = [ranks[at : at + BATCH] for at in range(0, len(ranks), BATCH)] + [[job.culprit]]
+    loop = asyncio.new_event_loop()
+    rounds = ((STEADY, False, False), (1.0, True, True), (3.0, True, False), (4.4, True, False))
+    garbage = None
+    for number, (still, skipped, brief) in enumerate(rounds, NUMBER + 1):
+        now[0] = START + still
+        for part in parts:
+            data = job.request(part, semconv.EVENT_PROGRESS, skipped=skipped, brief=brief)
+            data = placed(data, number, CALLS, max(still, 0.0), int(1e18 + 1e9 * now[0]))
+            loop.run_until_complete(ingest.take(LOGS, data))
+        garbage = garbage or GarbageCollection(now[0])
+    loop.close()
+    (run,) = runs.by_id.values()
+    return run
+
+
+def measure(job: Job, rounds: int) -> Iterator[tuple[str, float]]:
+    """What is done, and the seconds that it takes.
+
+    Raises:
+        RuntimeError: the verdict is wrong.
+    """
+    run = stalled(job)
+    for _ in range(rounds):
+        begun = time.thread_time()
+        look_at_waits(run, START + JUDGED)
+        yield "look", time.thread_time() - begun
+        begun = time.thread_time()
+        taken = snapshot(run, START + JUDGED)
+        yield "state", time.thread_time() - begun
+        begun = time.thread_time()
+        findings = diagnose(taken.evidence())
+        yield "verdict", time.thread_time() - begun
+        culprits = {rank for finding in findings for rank in finding.culprit_ranks}
+        if culprits != {job.culprit}:
+            raise RuntimeError(f"ranks {sorted(culprits)[:9]} are named")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, default=16_384)
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    found: dict[str, list[float]] = {}
+    for name, seconds in measure(Job(options.ranks), options.rounds):
+        found.setdefault(name, []).append(seconds)
+    print("| what | ms of CPU |\n|---|---|")
+    for name, every in found.items():
+        print(f"| {name} | {', '.join(f'{1e3 * one:.0f}' for one in every)} |")
+
+
+if __name__ == "__main__":
+    main()
