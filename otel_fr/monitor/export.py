@@ -211,6 +211,7 @@ class _Worker:
         self._busy_since: float | None = None
         self.name = name
         self.failing = False
+        self.has_sent = False
 
     def start(self) -> None:
         threading.Thread(target=self._run, name=self.name, daemon=True).start()
@@ -241,6 +242,7 @@ class _Worker:
                 self._busy_since = time.monotonic()
             try:
                 self.failing = not self._send_batch()
+                self.has_sent = self.has_sent or not self.failing
             except Exception as error:  # noqa: BLE001 - whatever an exporter raises, the thread continues
                 self.failing = True
                 _log.warning("sending failed: %s: %s", type(error).__name__, error)
@@ -428,6 +430,11 @@ class Exporter:
     def pending(self, patient: bool) -> bool:
         """True while something is still to be sent; unless ``patient``, endpoints in trouble do not count."""
         return any(worker.pending() and (patient or not worker.in_trouble()) for worker in self._workers)
+
+    @property
+    def has_been_answered(self) -> bool:
+        """Some request has arrived."""
+        return any(worker.has_sent for worker in self._workers)
 
     def hurry(self) -> None:
         """Send what is queued without waiting for more."""

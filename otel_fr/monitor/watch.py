@@ -46,6 +46,9 @@ LAST_FLUSH_SECONDS = 1.8
 """Longest time until a rank that ends cleanly gets its answer; the rank waits at most two seconds for it."""
 END_FLUSH_SECONDS = 5.0
 """How long the monitor sends what is queued after its rank has ended."""
+FAILED_FLUSH_SECONDS = 30.0
+"""The same after a rank that did not end cleanly, to an endpoint that has answered before: a collector that is started
+again, or is stopped, in the seconds in which a job fails still hears of it."""
 LINGER_SECONDS = 1.5
 """How long the monitor stays after a clean end while the control stream is open: a mismatch is judged within 0.3 s of
 the last spans."""
@@ -418,7 +421,8 @@ class Monitor:
         if self._control is not None:
             self._control.stop()
         self._exporter.hurry()
-        deadline = now_ns / 1e9 + END_FLUSH_SECONDS
+        is_away = not clean and self._exporter.has_been_answered
+        deadline = now_ns / 1e9 + (FAILED_FLUSH_SECONDS if is_away else END_FLUSH_SECONDS)
         while self._exporter.pending(patient=not clean) and time.monotonic() < deadline:
             time.sleep(SHORT_TICK_SECONDS)
         self._clean_up(is_kept)

@@ -90,6 +90,18 @@ def test_a_crash_is_sent_to_a_dead_endpoint_for_five_seconds_at_most_and_the_fil
         assert not rank.ring.exists()
 
 
+def test_a_collector_that_is_away_when_a_rank_dies_hears_of_it_when_it_is_back(tmp_path: Path) -> None:
+    with grpc_sink() as sink, play(tmp_path, {"OTEL_EXPORTER_OTLP_ENDPOINT": sink.address}) as rank:
+        sink.event("torch.rank.started")
+        sink.mode = "busy"
+        rank.end("die", number=9)
+        died = time.monotonic()
+        sink.wait(lambda: time.monotonic() > died + 7.0, what="longer than one is tried that never answered")
+        sink.mode = "ok"
+        assert sink.event("torch.rank.exited").report["exit"]["signal"] == 9
+        rank.monitor_end()
+
+
 def test_a_slow_endpoint_delays_the_rank_s_exit_by_less_than_two_seconds(tmp_path: Path) -> None:
     with grpc_sink(delay=6.0) as sink, play(tmp_path, {"OTEL_EXPORTER_OTLP_ENDPOINT": sink.address}) as rank:
         sink.event("torch.rank.started")
@@ -178,7 +190,7 @@ def test_unusable_settings_cost_the_export_and_nothing_else(tmp_path: Path) -> N
 
 def test_a_reader_of_the_job_s_output_does_not_wait_for_the_monitor(tmp_path: Path) -> None:
     """A launcher that captures the output of a rank waits for each holder of the pipe, so also for its monitor."""
-    with grpc_sink(mode="slow", delay=6.0) as sink:
+    with grpc_sink(delay=8.0) as sink:
         env = environment(OTEL_EXPORTER_OTLP_ENDPOINT=sink.address, OTEL_FR_DUMP_DIR=str(tmp_path))
         commands = [{"do": "issue", "n": 10}, {"do": "die", "number": 9}]
         lines = "".join(json.dumps(command) + "\n" for command in commands)
@@ -192,12 +204,12 @@ def test_a_reader_of_the_job_s_output_does_not_wait_for_the_monitor(tmp_path: Pa
         )
         assert process.stdout is not None
         monitor = json.loads(process.stdout.readline())["monitor"]
-        sink.wait(lambda: Path(f"/proc/{monitor}").exists())
-        time.sleep(1.0)  # the monitor is up and has a slow request under way
-        start = time.monotonic()
+        sink.event("torch.rank.started")
+        sink.mode = "slow"
         process.communicate(lines, timeout=PATIENCE)
         assert process.returncode == -9
-        assert time.monotonic() - start < 4.0  # the monitor still waits for its request
+        assert Path(f"/proc/{monitor}/exe").exists(), "it still waits for its request"
+        sink.mode = "ok"
         deadline = time.monotonic() + PATIENCE
         while Path(f"/proc/{monitor}").exists() and time.monotonic() < deadline:
             time.sleep(0.05)
