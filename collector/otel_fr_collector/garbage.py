@@ -21,7 +21,7 @@ stays: 0.4 kB of each request that was being served at a look, and of each contr
 
 
 BUSY_SECONDS = 60.0
-"""For which a look waits while verdicts are being reached, which it would hold up."""
+"""For which a look waits while verdicts are being reached, or soon will be, which it would hold up."""
 
 
 class GarbageCollection:

@@ -190,7 +190,8 @@ async def _collect_garbage(judge: Judge) -> None:
     garbage = GarbageCollection(time.monotonic())
     while True:
         await asyncio.sleep(NEW_SECONDS)
-        garbage.step(time.monotonic(), is_busy=judge.in_progress > 0)
+        now = time.monotonic()
+        garbage.step(now, is_busy=judge.is_due_soon(now))
 
 
 async def _end_revoked(tokens: Tokens) -> None:

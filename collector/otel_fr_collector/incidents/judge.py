@@ -37,6 +37,8 @@ MANY_THREADS = 4
 """Threads in use from which no tenant gets a second one: they share one interpreter."""
 PIECES_SECONDS = 0.03
 """For which the state of a large run is taken before others have a turn: in each, many requests may do some work."""
+SOON = 1.5
+"""Seconds. Ranks that move as usual report more often than a wait takes to come so near to its threshold."""
 WAITED_SHARE = 0.5
 """Of the time that a judgement took, in which it also waited for the processor: reports, which did so too, come first
 for half as long. The next verdict may be the one that finds what this one lacked reports for."""
@@ -91,6 +93,10 @@ class Judge:
     def in_progress(self) -> int:
         """How many runs are being judged in a thread."""
         return len(self._in_thread)
+
+    def is_due_soon(self, now: float) -> bool:
+        """A run is being judged, or is likely to be within `SOON` seconds: nothing else should take long now."""
+        return bool(self._in_thread) or any(abs(run.next_wait_at - now) < SOON for run in self._runs.by_id.values())
 
     def step(self, now: float) -> bool:
         """Judge the runs for which it is time.
@@ -172,6 +178,7 @@ class Judge:
             return
         begun = time.thread_time()  # other programs that take the processor are no reason to look less often
         reason = triggers.due(run, now, has_open=has_open, last_change=last_change, final=final)
+        run.next_wait_at = reason.next_wait_at
         if (took := time.thread_time() - begun) > LOOK_SECONDS:
             run.look_at = now + min(LOOK_PAUSE * took, max(LEAST_LOOK_PAUSE * took, reason.next_wait_at - now))
         if reason:

@@ -71,6 +71,7 @@ class Run:
         has_news: something arrived since the run was last judged.
         judged_at: when the run was last judged.
         look_at: before this time it is not looked whether it is to be judged.
+        next_wait_at: when the next wait was to become too long, as of the last look; infinity: none was.
         slowness_judged_at: when it was last looked for ranks that always come last.
         judging_pause: seconds for which it is not judged again then, or longer (`triggers.due`).
         silence_floor: no silence is counted before this time.
@@ -104,6 +105,7 @@ class Run:
     has_news: bool = False
     judged_at: float = float("-inf")
     look_at: float = float("-inf")
+    next_wait_at: float = float("inf")
     slowness_judged_at: float = float("-inf")
     judging_pause: float = 0.0
     members: int = 0

@@ -105,6 +105,7 @@ def test_a_wait_is_seen_as_soon_as_it_is_long_although_looking_takes_long(monkey
     for number, now in ((1, 0.0), (2, 2.0)):
         run.add_report(KeptReport(0, number, stall=5.0, inflight=[waits(0, 1, 0.0)]), now)
         service.step()
+    assert [service.judge.is_due_soon(at) for at in (2.0, 2.8, 2.9, 4.0)] == [False, False, True, True]
     looks: list[float] = []
 
     def look(of: Run, at: float) -> Waits:
@@ -118,6 +119,7 @@ def test_a_wait_is_seen_as_soon_as_it_is_long_although_looking_takes_long(monkey
             run.add_report(KeptReport(0, 3, stall=5.0, inflight=[waits(0, 1, 0.0)]), now)
         service.step()
     assert looks == [4.4]
+    assert not service.judge.is_due_soon(now)
     assert run.judged_at == 4.4
 
 
