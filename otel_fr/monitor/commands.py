@@ -151,7 +151,7 @@ class Commands:
         """Have the rank end the calls that wait for a failed peer."""
         tail = self._reporter.tail
         notice = self._peers.due(
-            (item.record for item in tail.in_flight.values() if not item.record.destroys),
+            (item.record for item in self._reporter.in_flight(now_ns).values() if not item.record.destroys),
             (item.record for item in tail.uncertain.values()),
             self._reporter.groups.live,
             moved_ns=self._reporter.moved_ns,

@@ -22,6 +22,8 @@ MAX_HELD: Final = 20_000
 unknown at once, as without the recorder."""
 _EARLIER_NS: Final = 100_000_000
 """An entry is written after the ring's record of its call; by how much it may seem earlier, for the clocks differ."""
+FRESH_NS: Final = 3_000_000_000
+"""Age of what the recorder said from which a call that was in flight then may have ended since."""
 _AWAITED_NS: Final = 3_000_000_000
 """For how long a call is awaited to be shown, at most: the recorder is asked once a second."""
 _VARIANTS: Final = ("_coalesced", "_into_tensor", "_tensor", "_single")
@@ -110,6 +112,11 @@ class DeviceCalls:
     def are_any_held(self) -> bool:
         """The recorder is to be asked."""
         return bool(self._held)
+
+    def is_stale(self, now_ns: int) -> bool:
+        """What is known is so old that calls in flight may have ended since, and the recorder will tell.
+        ``now_ns``: monotonic."""
+        return self.is_read and bool(self._held) and now_ns - self._asked_ns >= FRESH_NS
 
     def settle(self) -> list[Tracked]:
         """Since the last time: the calls that have ended, or of which nothing will be known; and those that are in

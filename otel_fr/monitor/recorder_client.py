@@ -27,7 +27,8 @@ MOVING_SECONDS: Final = 1.0
 CALLS_SECONDS: Final = 0.2
 """The same where calls are known from the recorder only: a rank that dies takes with it what was not read yet."""
 SHARE: Final = 0.02
-"""Of the time that may be spent in asking and reading: a longer answer is asked for less often."""
+"""Of a core's time that may be spent in it, half of it in the rank, which is taken to spend as much as is measured
+here: a longer answer is asked for less often."""
 MAX_FAILURES: Final = 5
 """Requests in a row without an answer after which the recorder counts as lost: its calls are unknown again."""
 LOST_SECONDS: Final = 60.0
@@ -107,7 +108,7 @@ class RecorderClient:
         while True:
             self._asked.wait()
             self._asked.clear()
-            started = time.monotonic()
+            started, cpu = time.monotonic(), time.thread_time()
             try:
                 result: Snapshot | None = self._take()
                 self._failures = 0
@@ -117,7 +118,9 @@ class RecorderClient:
                 if self._failures == MAX_FAILURES:
                     _log.info("PyTorch's recorder does not answer: %s", error)
             now = time.monotonic()
-            pause = LOST_SECONDS if self.is_lost else max(self._seconds, (now - started) / SHARE)
+            # On a busy machine an answer takes long and costs no more: its age would grow to many times the pause.
+            costs = 2 * (time.thread_time() - cpu) / SHARE
+            pause = LOST_SECONDS if self.is_lost else max(self._seconds, costs, now - started)
             self._not_before = now + min(pause, LOST_SECONDS)
             self.results.put(result)
             self._is_busy = False

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -41,7 +42,7 @@ from otel_fr.monitor.unseen_calls import UnseenCalls
 from otel_fr.out_of_memory import OutOfMemory
 from otel_fr.rank_report import DropCounts, RankReport, ReportedDecision, ReportedException, ReportedExit
 from otel_fr.rank_report.ras import ReportedRas
-from otel_fr.ring import Activity, ProcessState, RecordState, RingReader
+from otel_fr.ring import POSTED, Activity, ProcessState, RecordState, RingReader
 from otel_fr.torch_recorder import CAPTURE_KEY
 
 _OF_PROGRESS = (names.EVENT_PROGRESS, names.EVENT_IDLE, names.EVENT_STALLED)
@@ -272,7 +273,7 @@ class Reporter:
         tail = self.tail
         uncertain = [item.record for item in tail.uncertain.values() if not item.record.is_posted]
         oldest = min(uncertain, key=lambda record: record.since_ns, default=None)
-        for record in (item.record for item in tail.in_flight.values() if not item.record.destroys):
+        for record in (item.record for item in self.in_flight(now_ns).values() if not item.record.destroys):
             if oldest is not None and record.issued_ns > oldest.since_ns:
                 break
             if not record.is_posted and (oldest is None or record.since_ns < oldest.since_ns):
@@ -280,6 +281,20 @@ class Reporter:
         if oldest is None:
             return Situation(now_ns, self.moved_ns)
         return Situation(now_ns, self.moved_ns, oldest.record_id, oldest.since_ns)
+
+    def in_flight(self, now_ns: int) -> Mapping[int, Tracked]:
+        """By record id, the calls in flight, oldest first.
+
+        Whether those of a device still wait is known only while PyTorch's recorder was read a moment ago: before the
+        next answer they count as posted.
+
+        Args:
+            now_ns: monotonic.
+        """
+        found = self.tail.in_flight
+        if not self.devices.is_stale(now_ns):
+            return found
+        return {id_: item if item.device is None else _posted(item) for id_, item in found.items()}
 
     @property
     def moved_ns(self) -> int:
@@ -363,7 +378,7 @@ class Reporter:
         self.tail.forget(self.tail.reached.keys() - {group.id for group in groups})
         devices, last = self.devices, self.tail.last
         in_flight, in_flight_more = report_builder.in_flight(
-            self.tail.in_flight,
+            self.in_flight(now_ns),
             {id_: item for id_, item in self.tail.uncertain.items() if not devices.is_awaited(item.record.record_id)},
             devices.undecided(),
             now_ns,
@@ -548,6 +563,10 @@ class Reporter:
         if self._thread_exceptions:
             info["thread_exceptions"] = [rank_report.to_object(item) for item in self._thread_exceptions]
         return info
+
+
+def _posted(item: Tracked) -> Tracked:
+    return item._replace(record=replace(item.record, waited_ns=POSTED))
 
 
 def _texts(known: Stacks) -> tuple[tuple[str, str], ...]:

@@ -67,6 +67,28 @@ def test_calls_that_a_device_is_in_are_ended_for_a_peer_that_hangs_too(
         assert sink.event("torch.rank.calls_ended").report["reason"] == "stuck: rank 1 holds the GIL"
 
 
+def test_a_recorder_that_answers_slowly_makes_no_healthy_rank_stall(tmp_path: Path) -> None:
+    """A call that was in flight in the last answer may have ended long ago."""
+    number, later = 0, time.time_ns() + 60_000_000_000
+
+    def answered() -> bytes:
+        time.sleep(0.7)  # as long as it took when it is sent, what it says is old
+        done = [ended(one, time_created_ns=later) for one in range(max(1, number - 20), number)]
+        return answer([*done, begun(number, time_created_ns=later)] if number else [])
+
+    env = {"BACKEND": "nccl", "RECORDER": str(tmp_path / "recorder"), "OTEL_FR_STALL_SECONDS": "3"}
+    with worker_server(tmp_path / "recorder") as recorder, grpc_sink() as sink:
+        recorder.body = answered
+        with play(tmp_path, {"OTEL_EXPORTER_OTLP_ENDPOINT": sink.address, **env}) as rank:
+            while number < 40:
+                number += 1
+                enqueue(rank, 1)
+                time.sleep(0.25)  # a job that moves
+            assert sink.named("torch.rank.progress")
+            assert not sink.named("torch.collective.stalled")
+            assert not sink.named("torch.flight_recorder.written")
+
+
 def enqueue(rank: Played, n: int) -> None:
     rank.do("issue", n=n, complete="unknown", backend="nccl")
 
