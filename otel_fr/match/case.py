@@ -43,7 +43,8 @@ class Case:
     """The evidence lined up, and the findings so far.
 
     Attributes:
-        deaths: ranks whose ending is a cause. aborted: ranks that were aborted because they waited.
+        deaths: ranks whose ending is a cause; told_deaths: those that a finding about an instance tells of.
+        aborted: ranks that were aborted because they waited.
         nodes: the wait-for graph. lasts: rank -> its newest call.
         causes, consequences: the findings, in the order in which they are returned.
         cause_of: instances that a finding explains -> the key of that finding.
@@ -61,6 +62,7 @@ class Case:
     causes: list[Finding] = field(default_factory=list)
     consequences: list[Finding] = field(default_factory=list)
     cause_of: dict[InstanceKey, str] = field(default_factory=dict)
+    told_deaths: set[int] = field(default_factory=set)
     over: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:

@@ -54,7 +54,7 @@ def other_deaths(case: Case) -> None:
     reported = {
         rank for finding in case.causes if finding.category is Category.RANK_DEAD for rank in finding.culprit_ranks
     }
-    ranks = sorted(case.deaths - reported)
+    ranks = sorted(case.deaths - reported - case.told_deaths)
     if not ranks:
         return
     summary, details = ending_sentences.endings_text(ranks, case.evidence, case.machines)

@@ -23,7 +23,7 @@ from otel_fr.match.cycles import against_the_order, cycles, inverted
 from otel_fr.match.device import OpenCalls, StuckDevice, common_device, open_calls, stuck_devices
 from otel_fr.match.fronts import fronts
 from otel_fr.match.instances import Instance, InstanceKey
-from otel_fr.match.joined import is_connecting, is_stalled, stragglers
+from otel_fr.match.joined import gave_up, is_connecting, is_stalled, stragglers
 from otel_fr.match.misdirected import MisdirectedMessage, misdirected_message
 from otel_fr.match.mismatch import Mismatch, shift_of
 from otel_fr.match.mismatch import judge as judge_mismatch
@@ -340,6 +340,9 @@ class _Diagnosis(Case):
             finding.age = self.age(node)
             ahead = self.ahead_of_others(node, culprits)
             finding.caused_by = self.same_culprits(culprits) or ahead
+            if node.dead:
+                finding.caused_by = finding.caused_by or self._died_in_mismatch(culprits)
+                self.told_deaths.update(culprits)
             if self.lasting and unseen:
                 finding.caused_by = finding.caused_by or self.lasting[0].key
             if self.unheard.issuperset(culprits):
@@ -354,6 +357,15 @@ class _Diagnosis(Case):
             self.cause_of[node.instance.key] = finding.caused_by or finding.key
             if ahead is None:
                 blamed.update(dict.fromkeys(culprits, self.cause_of[node.instance.key]))
+
+    def _died_in_mismatch(self, ranks: list[int]) -> str | None:
+        """The key of a mismatch whose calls these ranks had not ended when they did: backends abort ranks for one."""
+        unended = (CallState.IN_FLIGHT, CallState.FAILED)
+        for bad in self.mismatches:
+            one = bad.instance
+            if not bad.is_over and all(r in one.calls and one.call(r).state in unended for r in ranks):
+                return self.cause_of.get(one.key)
+        return None
 
     def _astray(self, node: Node, culprits: list[int]) -> MisdirectedMessage | None:
         """The misdirected message in this node, if the culprits ended cleanly and so left no call out."""
@@ -443,8 +455,22 @@ class _Diagnosis(Case):
                 category, summary, details = Category.DEADLOCK, text, [summary, *details]
             finding = self.finding(node.instance, category, culprits, node.waiting, summary, details)
             finding.age = self.age(node)
+            finding.caused_by = None if culprits else self._broken_by(calls)
             self.add(finding)
-            self.cause_of.update(dict.fromkeys([first, *rest], finding.key))
+            self.cause_of.update(dict.fromkeys([first, *rest], finding.caused_by or finding.key))
+
+    def _broken_by(self, calls: list[Call]) -> str | None:
+        """The key of the fault by which a member of these calls ended, which broke the others' connections to it."""
+        if not any(call.state is CallState.FAILED and not gave_up(call) for call in calls):
+            return None
+        infos = {call.rank: self.evidence.ranks.get(call.rank) for call in calls}
+        ended = {
+            rank
+            for rank, info in infos.items()
+            if info is not None and info.ending in (Ending.KILLED, Ending.RAISED, Ending.GONE)
+        }
+        found = (cause for cause in self.lasting if ended.intersection(cause.culprit_ranks + cause.waiting_ranks))
+        return next((cause.key for cause in found), None)
 
     def _common_device(self, keys: list[InstanceKey]) -> bool:
         """Add the rank whose device blocks all these instances, which all members joined; False: it is not known."""
