@@ -1,14 +1,15 @@
 """What the collector ingests: spans per second and core, and its memory, compared with a do-nothing OTLP sink.
 
-    python benchmarks/collector.py [--spans 160000] [--rounds 3] [--forward] [--metrics on|off]
+    python benchmarks/collector.py [--spans 160000] [--rounds 3] [--forward] [--metrics on|off] [--event-loop KIND]
 
 Sender processes replay the requests of real monitors (512 spans of one rank each) over gRPC, to a real collector
 process and to a sink: OTLP's generated gRPC service, which decodes each request and returns. Both are sent requests as
 fast as they answer. CPU time is read from /proc, so "per core" is right on a shared machine too. ``--forward`` also
 measures the collector with the sink as its backend. With ``--metrics on`` only the collector is measured, in turn
 without the ranks' metrics and with them: a request of 10 kinds of calls for as many spans as a rank has in 15 s at 300
-calls a second. The targets: 50,000 spans/s per core and 0.6 of the sink's rate for full batches, one of these for the
-small ones of 256 jobs; and memory that grows neither with the number of jobs nor with the number of spans.
+calls a second. ``--event-loop`` is given to the collector. The targets: 50,000 spans/s per core and 0.6 of the sink's
+rate for full batches, one of these for the small ones of 256 jobs; and memory that grows neither with the number of
+jobs nor with that of spans.
 """
 
 from __future__ import annotations
@@ -296,14 +297,14 @@ def correlated(server: Server, result: Result) -> str:
     return "" if not kept else f"  {kept:,.0f} calls still pending"
 
 
-def compare_metrics(folder: Path, spans: int, rounds: int) -> int:
+def compare_metrics(folder: Path, spans: int, rounds: int, event_loop: str) -> int:
     """The collector without the ranks' metrics and with them, in turn; the figure is the median of the ratios."""
     load = Load.of(1, spans)
     ratios: list[float] = []
     rate = {False: 0.0, True: 0.0}
     for number in range(rounds):
         for metrics in (False, True) if number % 2 else (True, False):
-            server = collector(folder)
+            server = collector(folder, "--event-loop", event_loop)
             try:
                 result = measure(server, replace(load, metrics=metrics))
             finally:
@@ -322,15 +323,19 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3, help="of sink and collector in turn")
     parser.add_argument("--forward", action="store_true", help="also with the sink as the collector's backend")
     parser.add_argument("--metrics", choices=("on", "off"), default="off", help="on: compare with and without them")
+    parser.add_argument("--event-loop", choices=("auto", "asyncio", "uvloop"), default="auto", help="of the collector")
     options = parser.parse_args()
     if options.metrics == "on":
         with tempfile.TemporaryDirectory() as name:
-            return compare_metrics(Path(name), options.spans, options.rounds)
+            return compare_metrics(Path(name), options.spans, options.rounds, options.event_loop)
     one, many = Load.of(1, options.spans), Load.of(JOBS, options.spans)
     measured: dict[tuple[str, Load], list[Result]] = {}
     memory: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
+
+        def start(*more: str) -> Server:
+            return collector(folder, "--event-loop", options.event_loop, *more)
 
         def run(title: str, server: Server, load: Load) -> Result:
             try:
@@ -341,18 +346,18 @@ def main() -> int:
             return result
 
         for _, load in itertools.product(range(options.rounds), (one, many)):
-            for title, start in (("sink", sink), ("collector", collector)):
+            for title in ("sink", "collector"):
                 jobs = f"{load.jobs} job" + "s" * (load.jobs > 1)
-                result = run(f"{title}, {jobs}", start(folder), load)
+                result = run(f"{title}, {jobs}", sink(folder) if title == "sink" else start(), load)
                 measured.setdefault((title, load), []).append(result)
                 memory[f"{title}, {jobs}"] = result.memory
-        memory["16 jobs"] = run("collector, 16 jobs", collector(folder), Load.of(16, options.spans)).memory
+        memory["16 jobs"] = run("collector, 16 jobs", start(), Load.of(16, options.spans)).memory
         overload = replace(one, at_once=one.at_once * OVERLOAD)
-        memory["overload"] = run(f"collector, {OVERLOAD} x the requests", collector(folder), overload).memory
+        memory["overload"] = run(f"collector, {OVERLOAD} x the requests", start(), overload).memory
         if options.forward:
             behind = sink(folder)
             try:
-                run("collector that forwards, 1 job", collector(folder, "--forward", f"http://{behind.address}"), one)
+                run("collector that forwards, 1 job", start("--forward", f"http://{behind.address}"), one)
             finally:
                 behind.stop()
     full, small = (Rates.of(measured["sink", load], measured["collector", load]) for load in (one, many))
