@@ -20,6 +20,8 @@ QUICKEST_SECONDS = 60.0
 that is later for longer has another way here, or its machine's clock was set."""
 RECENT = 5
 """Seconds over which the lags of a run's reports count; ranks that move as usual report as often at least."""
+QUIET = 1.0
+"""Seconds without any report of a run: its ranks report as often where one waits."""
 STEPS = 2
 """By so many steps a second, lags are told apart; one below the first step is none."""
 MAX_STEP = int(MAX_BEHIND * STEPS)
@@ -67,10 +69,11 @@ class Delay:
 class Lags:
     """Of the reports of one run: by how much those of the last seconds were late."""
 
-    __slots__ = ("_late", "_second", "_seconds")
+    __slots__ = ("_late", "_latest", "_second", "_seconds")
 
     def __init__(self) -> None:
         self._second = 0
+        self._latest = 0.0
         self._seconds: deque[dict[int, int]] = deque()
         """For each of the last seconds, by step, how many reports were so late."""
         self._late = 0
@@ -83,11 +86,12 @@ class Lags:
             self._seconds.append({})
         of_second, step = self._seconds[-1], min(int(lag * STEPS), MAX_STEP)
         of_second[step] = of_second.get(step, 0) + 1
+        self._latest = now
         if step:
             self._late += 1
 
     def recent(self, now: float) -> float:
-        """Seconds; 0 if nearly all came in time, or none came."""
+        """Seconds; 0 if nearly all came in time, or none came. While none comes, the next one is later by as much."""
         if int(now) > self._second:
             self._go_on_to(int(now))
         if not self._late:
@@ -99,8 +103,13 @@ class Lags:
         for step in sorted(found, reverse=True):
             later += found[step]
             if later * SHARE > total:
-                return (step + 1) / STEPS if step else 0.0
+                return (step + 1) / STEPS + max(0.0, now - self._latest) if step else 0.0
         return 0.0
+
+    def quiet(self, now: float) -> float:
+        """Seconds for which no rank is heard of, where some should be: a rank may be silent because nothing is read."""
+        seconds = now - self._latest
+        return seconds - QUIET if QUIET < seconds <= RECENT else 0.0
 
     def _go_on_to(self, second: int) -> None:
         for _ in range(min(second - self._second, RECENT)):

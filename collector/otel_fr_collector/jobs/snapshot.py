@@ -93,7 +93,7 @@ def in_pieces(run: Run, now: float) -> Iterator[Snapshot | None]:
     Each rank is taken as it is when its turn comes, so what the snapshot has of two ranks may be as far apart as the
     reports of two ranks always are. A wait that ends in a pause has ended before the verdict is published.
     """
-    stall, floor, behind = run.stall, run.silence_floor, run.lateness(now)
+    stall, floor, behind = run.stall, run.silence_floor, max(run.lateness(now), run.lags.quiet(now))
     taken = Snapshot(
         moment=now,
         groups={group_id: state.group for group_id, state in run.groups.items()},
