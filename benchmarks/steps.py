@@ -1,7 +1,7 @@
 """What otel-fr adds to real training steps on gloo with 2 ranks: DDP, FSDP2, and a tensor-parallel loop.
 
     python benchmarks/steps.py [--kinds ddp fsdp2 tp] [--rows compiled ...] [--minutes 15] [--launches 2]
-        [--device cuda] [--ranks 1]
+        [--width 512] [--device cuda] [--ranks 1]
 
 Jobs run side by side and take turns: while one runs a block of steps (0.15 s), the others wait. So other load on the
 machine affects all alike.
@@ -11,6 +11,8 @@ machine affects all alike.
   out. Their ratio is the cost: of the CPU time of the training thread (backward runs in it, too), of all the rank's
   threads (with those of gloo, which call back at the end of a call), and of the elapsed time. Without recording, the
   kernels of the compiled engine are in hardware, but idle: benchmarks/capture.py says what that costs.
+* "compiled alone" is such a job whose monitors are stopped. A monitor uses a free core where there is one; on two cores
+  with two ranks it uses theirs, and what it leaves in their caches is measured with recording.
 * A job with PyTorch's own recorder, and where torch has it one with `FlightRecorderHook`, is compared with a job that
   records nothing. So is a second job that records nothing: what such a comparison cannot tell apart.
 
@@ -25,6 +27,9 @@ Each figure is the median of the ratios with its 95 % interval (from order stati
 interval narrows with the square root of the rounds, so where a goal is not decided, it is said about how many more
 minutes that takes here. Two cores run one job of two ranks at a time, so any other load shows. ``--rows compiled`` runs
 no other recorded job, and so makes twice to three times as many rounds in the same time.
+
+What recording adds to a step depends on its calls, not on how much it computes. ``--width`` is that of the model's 8
+layers; twice the width is four times the computation.
 """
 
 from __future__ import annotations
@@ -71,7 +76,10 @@ SHARED_GPU = {"NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1", "NCCL_MULTI_RA
 NO_RECORDER = {"TORCH_FR_BUFFER_SIZE": "0"}
 REFERENCE = "off"
 TIMED = "NCCL's timing"
-ROWS = ("python", "compiled", "torch's recorder", "FlightRecorderHook", TIMED, "off again")
+ALONE = "compiled alone"
+WIDTH = 512
+ROWS = ("python", "compiled", ALONE, "torch's recorder", "FlightRecorderHook", TIMED, "off again")
+ENGINES = ROWS[:3]
 GOAL_OF = {"cpu": "thread", "cuda": "wall"}
 """What the goals are for."""
 NAMES = {"thread": "the training thread's CPU time", "wall": "the elapsed time"}
@@ -99,10 +107,17 @@ class Job:
     """The ranks of one job, each of which waits for blocks to run."""
 
     def __init__(
-        self, name: str, variant: str, settings: dict[str, str], errors: Path, device: str, ranks: int
+        self,
+        name: str,
+        variant: str,
+        settings: dict[str, str],
+        errors: Path,
+        device: str = "cpu",
+        ranks: int = RANKS,
+        width: int = WIDTH,
     ) -> None:
         self.name = name
-        self.recorded = variant == "otel_fr"
+        self.recorded = variant in ("otel_fr", "alone")
         env = {k: v for k, v in os.environ.items() if not k.startswith("OTEL_")}
         env.update(OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
         env.update(WORLD_SIZE=str(ranks), LOCAL_WORLD_SIZE=str(ranks), OTEL_SERVICE_NAME=f"steps-{name}")
@@ -111,7 +126,7 @@ class Job:
         with self._errors.open("wb") as output:
             self.ranks = [
                 subprocess.Popen(
-                    [sys.executable, str(JOB), variant, device],
+                    [sys.executable, str(JOB), variant, device, str(width)],
                     env={**env, "RANK": str(rank), "LOCAL_RANK": str(rank)},
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
@@ -175,7 +190,7 @@ def collector() -> Iterator[str]:
 
 @contextlib.contextmanager
 def jobs(
-    endpoint: str, folder: Path, rows: Sequence[str], device: str = "cpu", ranks: int = RANKS
+    endpoint: str, folder: Path, rows: Sequence[str], device: str = "cpu", ranks: int = RANKS, width: int = WIDTH
 ) -> Iterator[dict[str, Job]]:
     """The jobs of these rows and the reference, ready; by name. One that cannot record as it should is left out, and it
     is said why."""
@@ -183,10 +198,11 @@ def jobs(
     if cache := os.environ.get("XDG_CACHE_HOME"):
         sending["XDG_CACHE_HOME"] = cache
     started = {
-        name: Job(name, variant, settings, folder, device, ranks)
+        name: Job(name, variant, settings, folder, device, ranks, width)
         for name, variant, settings in (
             ("python", "otel_fr", {**sending, "OTEL_FR_CAPTURE_ENGINE": "python"}),
             ("compiled", "otel_fr", {**sending, "OTEL_FR_CAPTURE_ENGINE": "compiled"}),
+            (ALONE, "alone", {**sending, "OTEL_FR_CAPTURE_ENGINE": "compiled"}),
             ("torch's recorder", "recorder", {}),
             ("FlightRecorderHook", "hook", {}),
             (TIMED, "off", {**NO_RECORDER, "TORCH_NCCL_ENABLE_TIMING": "1"}),
@@ -199,7 +215,7 @@ def jobs(
         for name, job in list(started.items()):
             answers = job.first_answers()
             by = answers[0]["by"]
-            if by.startswith("nothing") or (job.recorded and by != name):
+            if by.startswith("nothing") or (job.recorded and by != name.split()[0]):
                 print(f"no row for {name}: {by}", flush=True)
                 started.pop(name).stop()
         yield started
@@ -231,7 +247,7 @@ class Results:
 
     def is_precise(self, kind: str, measure: str) -> bool:
         """What the goal is for is known well enough for both engines."""
-        found = [interval(self.ratios[row][measure]) for row in ("python", "compiled") if row in self.ratios]
+        found = [interval(self.ratios[row][measure]) for row in ENGINES if row in self.ratios]
         return all((high - low) / 2 <= PRECISION[kind] for _, low, high in found)
 
 
@@ -318,7 +334,7 @@ def report(kind: str, results: Results, goal_of: str) -> None:
             each = statistics.mean(each for _, each in results.monitors[row])
             monitor = f"{core:.1%} of a core, {1e3 * each:.2f} ms a step"
         print(f"  {row:26} {texts} {monitor}".rstrip(), flush=True)
-    for row in ("python", "compiled"):
+    for row in ENGINES:
         if row in results.ratios:
             print(
                 f"  goal {GOALS[kind]:g} for {NAMES[goal_of]}, {row}: {_met(kind, row, results, goal_of)}",
@@ -332,6 +348,7 @@ def main() -> None:
     parser.add_argument("--rows", nargs="+", choices=ROWS, help="beside a job that records nothing; default: all")
     parser.add_argument("--device", choices=list(GOAL_OF), default="cpu")
     parser.add_argument("--ranks", type=int, default=RANKS)
+    parser.add_argument("--width", type=int, default=WIDTH, help="of the model of ddp and fsdp2")
     limit = parser.add_mutually_exclusive_group()
     limit.add_argument("--seconds", type=float, default=240.0, help="of rounds at most, for each kind")
     limit.add_argument("--minutes", type=float, help="at most, for all: the starts of jobs, too")
@@ -345,7 +362,7 @@ def main() -> None:
     with collector() as endpoint, tempfile.TemporaryDirectory() as folder:
         for launch in range(args.launches):
             until = time.monotonic() + (end - time.monotonic()) / (args.launches - launch)
-            with jobs(endpoint, Path(folder), rows, args.device, args.ranks) as running:
+            with jobs(endpoint, Path(folder), rows, args.device, args.ranks, args.width) as running:
                 monitors = MONITOR_BLOCK_SECONDS * sum(job.recorded for job in running.values())
                 for number, kind in enumerate(args.kinds):
                     share = (until - time.monotonic()) / (len(args.kinds) - number) - monitors
