@@ -280,7 +280,9 @@ class IncidentBook(KeptIncidents):
         return bounded(finding, scarce=self._is_scarce)
 
     def _overtaken(self, run: RunId, findings: Sequence[Finding], keys: set[str], now: float) -> list[IncidentChange]:
-        """Causes whose culprits have moved on and now wait because of another fault become its consequences.
+        """Causes whose culprits now wait because of another fault, or are the culprits of one, become its consequences.
+
+        The latter only where nobody was known to wait for them: the same fault is told by the wait.
 
         Args:
             keys: those of ``findings``.
@@ -295,7 +297,8 @@ class IncidentBook(KeptIncidents):
             for old in self.open_faults(run):
                 culprits = set(old.finding.culprit_ranks)
                 is_cause = old.cause is None and old.id != cause and not keys & set(old.keys)
-                if is_cause and culprits and culprits <= waiting:
+                named = set(finding.culprit_ranks) if old.finding.group is None else set()
+                if is_cause and culprits and (culprits <= waiting or culprits <= named):
                     changes.extend(self._attribute(old, cause, now))
         return changes
 

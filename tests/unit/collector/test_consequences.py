@@ -122,6 +122,19 @@ def test_ranks_that_give_up_stay_consequences_of_the_rank_they_waited_for() -> N
     assert culprits(*judged([MISSING, first], [late])) == [(1,)]
 
 
+def test_a_missed_heartbeat_and_the_wait_for_that_rank_are_one_fault_however_late_that_is_known() -> None:
+    """At first rank 0 was unheard, so it was not known for whom rank 2 waited."""
+    nameless = dataclasses.replace(MISSING, culprit_ranks=(), waiting_ranks=(2,))
+    overdue = dataclasses.replace(
+        MISSING, key="heartbeat", category=Category.HEARTBEAT_MISSED, group=None, waiting_ranks=(), sequence_id=None
+    )
+    named = dataclasses.replace(MISSING, category=Category.HEARTBEAT_MISSED)
+    assert culprits(*judged([nameless, overdue])) == [(), (1,)]
+    assert culprits(*judged([nameless, overdue], [named])) == [(1,)]
+    other = dataclasses.replace(overdue, culprit_ranks=(0, 1))
+    assert culprits(*judged([nameless, other], [named])) == [(1,), (0, 1)], "nobody waits for rank 0: its own fault"
+
+
 DEADLOCK = dataclasses.replace(
     STALLED, category=Category.DEADLOCK, culprit_ranks=(0, 1), waiting_ranks=(0, 1), summary="0 waits for 1 for 0"
 )
