@@ -3,21 +3,42 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support import torchrun
+from tests.support.collector_process import Collector
 from tests.support.verdicts import cause_incidents
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 from tests.support.whole_text import whole_text
 
 pytestmark = torchrun.needed
 
 
+def hung(folder: Path, fault: str, running: Collector, **env: str) -> tuple[dict[str, Any], torchrun.Job]:
+    """A job whose rank 1 hangs until an incident has all of it, and ends then: its only cause, and the job."""
+
+    def told() -> bool:
+        incidents = [one for one in running.causes() if one["waiting_ranks"] == [0, 2]]
+        return any("1" in one["stacks"] and "1" in one["flight_recorder_files"] for one in incidents)
+
+    (folder / "job").mkdir()
+    process = torchrun.start(
+        folder / "job", "activity.py", fault, str(folder), env={**torchrun.endpoint(running), **env}
+    )
+    try:
+        until(told)
+    finally:
+        (folder / "go_on").touch()
+        output, _ = process.communicate(timeout=PATIENCE)
+    (incident,) = running.causes()
+    return incident, torchrun.Job(process.returncode, output, folder / "job" / "dumps")
+
+
 def test_an_overrun_section_names_rank_section_and_stack(tmp_path: Path) -> None:
     with torchrun.collector(tmp_path / "collector") as running:
-        job = torchrun.run(tmp_path / "job", "activity.py", "overrun", str(tmp_path), env=torchrun.endpoint(running))
-        (live,) = until(running.causes)
+        live, job = hung(tmp_path, "overrun", running)
     _, report = job.analyze()
     (offline,) = cause_incidents(report["incidents"])
     for incident in (live, offline):
@@ -33,9 +54,7 @@ def test_an_overrun_section_names_rank_section_and_stack(tmp_path: Path) -> None
 
 def test_a_missed_heartbeat_is_named(tmp_path: Path) -> None:
     with torchrun.collector(tmp_path / "collector") as running:
-        env = {**torchrun.endpoint(running), "OTEL_FR_HEARTBEAT_TIMEOUT": "1.5"}
-        torchrun.run(tmp_path / "job", "activity.py", "heartbeat", str(tmp_path), env=env)
-        (incident,) = until(running.causes)
+        incident, _ = hung(tmp_path, "heartbeat", running, OTEL_FR_HEARTBEAT_TIMEOUT="1.5")
     assert (incident["category"], incident["culprit_ranks"]) == ("heartbeat_missed", [1])
     assert "sent no heartbeat for" in whole_text(incident)
     assert "in read_from_a_dead_file_server" in incident["stacks"]["1"]

@@ -3,6 +3,7 @@
 import contextlib
 import datetime
 import os
+import pathlib
 import signal
 import sys
 import time
@@ -31,7 +32,8 @@ def read_from_a_dead_file_server() -> None:
     if fault == "kill":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         time.sleep(600)
-    time.sleep(600 if fault == "kill_all" else 6)
+    while fault == "kill_all" or not pathlib.Path(folder, "go_on").exists():
+        time.sleep(0.1)
     os._exit(0)
 
 
