@@ -58,6 +58,8 @@ def from_json(signal: str, body: bytes) -> bytes:
     _check_size(body)
     try:
         data = load_json(body)
+        if not isinstance(data, dict):
+            raise TypeError("not an object")
         _check_texts(data)
         for holder in _holders(data):
             for key in _IDS & holder.keys():

@@ -49,6 +49,12 @@ def test_a_body_of_many_small_values_is_refused_before_it_is_decoded(part: str) 
     assert time.process_time() - began < 8
 
 
+@pytest.mark.parametrize("body", ["[]", "null", "7", '""', '[{"resourceSpans":[]}]'])
+def test_a_body_that_is_no_object_is_malformed(body: str) -> None:
+    with pytest.raises(MalformedError):
+        from_json(TRACES, body.encode())
+
+
 @pytest.mark.parametrize("start", ["[", '{"a":', '{"resourceSpans":[', '{"resourceSpans":[{"scopeSpans":['])
 def test_deep_nesting_is_malformed(start: str) -> None:
     with pytest.raises(MalformedError):
