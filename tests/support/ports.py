@@ -11,10 +11,14 @@ from tests.support.waiting import wait_for
 
 _FIRST = 15_000
 _OUTGOING = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_reserved: list[socket.socket] = []
 
 
 def free_port() -> int:
-    """A port below those that outgoing connections get: none of them takes it before the program does."""
+    """A port below those that outgoing connections get: none of them takes it before the program does.
+
+    Nor does another test process get it from here, as long as this one lives.
+    """
     chance = random.SystemRandom()  # the usual generator has the same seed in all processes of a test run
     last = int(_OUTGOING.read_text().split()[0])
     for _ in range(1000):
@@ -22,10 +26,18 @@ def free_port() -> int:
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))
+                _reserve(port)
             except OSError:
                 continue
             return port
     raise AssertionError("no free port")
+
+
+def _reserve(port: int) -> None:
+    """By a name in Linux's abstract namespace, which ends with the process. Raises OSError if another has it."""
+    name = socket.socket(socket.AF_UNIX)
+    name.bind(f"\0otel-fr-test-port-{port}")
+    _reserved.append(name)
 
 
 def free_address() -> str:
