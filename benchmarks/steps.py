@@ -1,7 +1,7 @@
 """What otel-fr adds to real training steps on gloo with 2 ranks: DDP, FSDP2, and a tensor-parallel loop.
 
     python benchmarks/steps.py [--kinds ddp fsdp2 tp] [--rows compiled ...] [--minutes 15] [--launches 2]
-        [--width 512] [--device cuda] [--ranks 1]
+        [--width 512] [--device cuda | fake] [--ranks 1]
 
 Jobs run side by side and take turns: while one runs a block of steps (0.15 s), the others wait. So other load on the
 machine affects all alike.
@@ -22,6 +22,10 @@ all jobs (``MALLOC_TRIM_THRESHOLD_``), or page faults of the model's buffers, wh
 With ``--device cuda`` the jobs are on NCCL, and the goal is for the elapsed time: the training thread spends most of
 its time in waiting for the device. Recorded jobs leave PyTorch's recorder on then, which otel-fr reads, and have NCCL's
 calls timed, with recording and without; what these two cost by themselves are rows of their own. Not tried on a GPU.
+
+With ``--device fake`` each job is one process, in torch's fake process group of two: nothing is sent, and the step
+computes as before. A call is complete when it returns, so the training thread follows its end, too, which on gloo a
+thread of gloo does. Blocks are of 10 ms, or one step, so what slows the machine for longer slows all alike.
 
 Each figure is the median of the ratios with its 95 % interval (from order statistics: no distribution is assumed). The
 interval narrows with the square root of the rounds, so where a goal is not decided, it is said about how many more
@@ -59,8 +63,9 @@ BIN = Path(sys.executable).parent
 JOB = Path(__file__).with_name("jobs") / "steps.py"
 RANKS = 2
 """Unless ``--ranks`` says otherwise: on one GPU, ranks wait for their turns on it, which one rank does not."""
-BLOCK_SECONDS = 0.15
-"""Of a block: short, for the load of a busy machine changes from second to second."""
+BLOCK_SECONDS = {"cpu": 0.15, "cuda": 0.15, "fake": 0.01}
+"""Of a block, by device: short, for the speed of a machine changes from second to second. Where nothing is sent, it can
+be one step."""
 MONITOR_BLOCK_SECONDS = 8.0
 """Of the block in which the monitor is measured; it works in rounds of up to a second."""
 LEAST_ROUNDS = 12
@@ -80,9 +85,11 @@ ALONE = "compiled alone"
 WIDTH = 512
 ROWS = ("python", "compiled", ALONE, "torch's recorder", "FlightRecorderHook", TIMED, "off again")
 ENGINES = ROWS[:3]
-GOAL_OF = {"cpu": "thread", "cuda": "wall"}
+GOAL_OF = {"cpu": "thread", "cuda": "wall", "fake": "thread"}
 """What the goals are for."""
 NAMES = {"thread": "the training thread's CPU time", "wall": "the elapsed time"}
+_LESS = {"cpu": {TIMED}, "cuda": set[str](), "fake": {TIMED, "torch's recorder", "FlightRecorderHook"}}
+"""Rows that a device has not: PyTorch's recorder is part of the backends."""
 ORDERS = ((True, False, False, True), (False, True, True, False))
 """Of blocks with and without recording."""
 
@@ -194,7 +201,7 @@ def jobs(
 ) -> Iterator[dict[str, Job]]:
     """The jobs of these rows and the reference, ready; by name. One that cannot record as it should is left out, and it
     is said why."""
-    sending = {**(NO_RECORDER if device == "cpu" else {}), "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}
+    sending = {**({} if device == "cuda" else NO_RECORDER), "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}
     if cache := os.environ.get("XDG_CACHE_HOME"):
         sending["XDG_CACHE_HOME"] = cache
     started = {
@@ -277,15 +284,16 @@ def play_round(running: dict[str, Job], kind: str, steps: int, results: Results,
 
 
 def measure_kind(
-    running: dict[str, Job], kind: str, seconds: float, results: Results, choose: random.Random, measure: str
+    running: dict[str, Job], kind: str, seconds: float, results: Results, choose: random.Random, device: str
 ) -> None:
     """Rounds until the figures are precise, or the time is over; then the monitors."""
     step = running[REFERENCE].run(kind, 5, False)["wall"]
-    steps = max(2, round(BLOCK_SECONDS / step))
+    steps = max(1, round(BLOCK_SECONDS[device] / step))
     start = time.monotonic()
     rounds = 0
     while rounds < 2 or (
-        time.monotonic() - start < seconds and not (rounds >= LEAST_ROUNDS and results.is_precise(kind, measure))
+        time.monotonic() - start < seconds
+        and not (rounds >= LEAST_ROUNDS and results.is_precise(kind, GOAL_OF[device]))
     ):
         play_round(running, kind, steps, results, choose)
         rounds += 1
@@ -344,32 +352,35 @@ def report(kind: str, results: Results, goal_of: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kinds", nargs="+", choices=list(GOALS), default=list(GOALS))
+    parser.add_argument("--kinds", nargs="+", choices=list(GOALS), help="default: all; ddp has none with --device fake")
     parser.add_argument("--rows", nargs="+", choices=ROWS, help="beside a job that records nothing; default: all")
     parser.add_argument("--device", choices=list(GOAL_OF), default="cpu")
-    parser.add_argument("--ranks", type=int, default=RANKS)
+    parser.add_argument("--ranks", type=int, help=f"default: {RANKS}; with --device fake 1, and no other")
     parser.add_argument("--width", type=int, default=WIDTH, help="of the model of ddp and fsdp2")
     limit = parser.add_mutually_exclusive_group()
     limit.add_argument("--seconds", type=float, default=240.0, help="of rounds at most, for each kind")
     limit.add_argument("--minutes", type=float, help="at most, for all: the starts of jobs, too")
     parser.add_argument("--launches", type=int, default=2, help="of all jobs: processes differ from each other")
     args = parser.parse_args()
-    rows = args.rows or [row for row in ROWS if args.device == "cuda" or row != TIMED]
-    goal_of = GOAL_OF[args.device]
+    rows = args.rows or [row for row in ROWS if row not in _LESS[args.device]]
+    ranks = 1 if args.device == "fake" else args.ranks or RANKS
     choose = random.Random(0)
-    results = {kind: Results() for kind in args.kinds}
+    kinds = args.kinds or [kind for kind in GOALS if (args.device, kind) != ("fake", "ddp")]
+    if args.device == "fake" and "ddp" in kinds:
+        parser.error("torch's fake process group cannot run DDP: leave ddp out")
+    results = {kind: Results() for kind in kinds}
     end = math.inf if args.minutes is None else time.monotonic() + 60 * args.minutes
     with collector() as endpoint, tempfile.TemporaryDirectory() as folder:
         for launch in range(args.launches):
             until = time.monotonic() + (end - time.monotonic()) / (args.launches - launch)
-            with jobs(endpoint, Path(folder), rows, args.device, args.ranks, args.width) as running:
+            with jobs(endpoint, Path(folder), rows, args.device, ranks, args.width) as running:
                 monitors = MONITOR_BLOCK_SECONDS * sum(job.recorded for job in running.values())
-                for number, kind in enumerate(args.kinds):
-                    share = (until - time.monotonic()) / (len(args.kinds) - number) - monitors
+                for number, kind in enumerate(kinds):
+                    share = (until - time.monotonic()) / (len(kinds) - number) - monitors
                     seconds = min(args.seconds / args.launches if args.minutes is None else math.inf, share)
-                    measure_kind(running, kind, max(seconds, 0.0), results[kind], choose, goal_of)
+                    measure_kind(running, kind, max(seconds, 0.0), results[kind], choose, args.device)
     for kind, found in results.items():
-        report(kind, found, goal_of)
+        report(kind, found, GOAL_OF[args.device])
 
 
 if __name__ == "__main__":

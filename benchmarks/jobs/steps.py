@@ -1,7 +1,7 @@
 """One rank of benchmarks/steps.py: runs the blocks of steps that its standard input asks for, and measures each.
 
-argv: off | otel_fr | alone | recorder | hook; cpu | cuda; and the width of the model. ``alone`` is otel_fr with its
-monitor stopped (SIGSTOP) before the first block. Each line of the input is ``{"kind": KIND, "steps": N, "record":
+argv: off | otel_fr | alone | recorder | hook; cpu | cuda | fake; and the width of the model. ``alone`` is otel_fr with
+its monitor stopped (SIGSTOP) before the first block. Each line of the input is ``{"kind": KIND, "steps": N, "record":
 bool}``; each line of the output is one `Cost` as JSON. The first line says what is recorded, and by what.
 """
 
@@ -22,6 +22,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from otel_fr.capture import hook
 from otel_fr.capture.engines import COMPILED
@@ -34,7 +35,9 @@ BATCH = 64
 MONITOR_SECONDS = 60.0
 """Until a rank's monitor runs, on a busy machine."""
 
-DEVICE = sys.argv[2]
+FAKE = sys.argv[2] == "fake"
+"""On the CPU, in a group whose other rank does not exist."""
+DEVICE = "cpu" if FAKE else sys.argv[2]
 WIDTH = int(sys.argv[3])
 Step = Callable[[], None]
 
@@ -97,6 +100,8 @@ def tensor_parallel() -> Step:
 
 
 KINDS: dict[str, Callable[[], Step]] = {"ddp": ddp, "fsdp2": fsdp2, "tp": tensor_parallel}
+if FAKE:
+    del KINDS["ddp"]  # it takes the gradients from the future's value, which the fake group leaves out
 
 
 class Recording:
@@ -145,6 +150,9 @@ def synchronize() -> None:
 
 def join() -> None:
     """Make the default process group; with more ranks than GPUs they share them (tests/gpu/jobs/job.py)."""
+    if FAKE:
+        dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+        return
     if DEVICE == "cpu":
         dist.init_process_group("gloo")
         return
