@@ -88,8 +88,9 @@ ENGINES = ROWS[:3]
 GOAL_OF = {"cpu": "thread", "cuda": "wall", "fake": "thread"}
 """What the goals are for."""
 NAMES = {"thread": "the training thread's CPU time", "wall": "the elapsed time"}
-_LESS = {"cpu": {TIMED}, "cuda": set[str](), "fake": {TIMED, "torch's recorder", "FlightRecorderHook"}}
-"""Rows that a device has not: PyTorch's recorder is part of the backends."""
+LEFT_OUT = {"cpu": (TIMED,), "cuda": (), "fake": (TIMED, "torch's recorder", "FlightRecorderHook", "ddp")}
+"""Rows and kinds that a device does not have. Fake: PyTorch's recorder is part of the backends, and DDP takes the
+gradients from the value of a future, which this group leaves out."""
 ORDERS = ((True, False, False, True), (False, True, True, False))
 """Of blocks with and without recording."""
 
@@ -362,12 +363,15 @@ def main() -> None:
     limit.add_argument("--minutes", type=float, help="at most, for all: the starts of jobs, too")
     parser.add_argument("--launches", type=int, default=2, help="of all jobs: processes differ from each other")
     args = parser.parse_args()
-    rows = args.rows or [row for row in ROWS if row not in _LESS[args.device]]
-    ranks = 1 if args.device == "fake" else args.ranks or RANKS
+    left_out = LEFT_OUT[args.device]
+    if impossible := [one for one in (*(args.rows or ()), *(args.kinds or ())) if one in left_out]:
+        parser.error(f"--device {args.device} has no {', '.join(impossible)}")
+    if args.device == "fake" and args.ranks not in (None, 1):
+        parser.error("with --device fake a job is one process: leave --ranks out")
+    rows = args.rows or [row for row in ROWS if row not in left_out]
+    kinds = args.kinds or [kind for kind in GOALS if kind not in left_out]
+    ranks = args.ranks or (1 if args.device == "fake" else RANKS)
     choose = random.Random(0)
-    kinds = args.kinds or [kind for kind in GOALS if (args.device, kind) != ("fake", "ddp")]
-    if args.device == "fake" and "ddp" in kinds:
-        parser.error("torch's fake process group cannot run DDP: leave ddp out")
     results = {kind: Results() for kind in kinds}
     end = math.inf if args.minutes is None else time.monotonic() + 60 * args.minutes
     with collector() as endpoint, tempfile.TemporaryDirectory() as folder:

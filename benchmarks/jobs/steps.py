@@ -101,7 +101,7 @@ def tensor_parallel() -> Step:
 
 KINDS: dict[str, Callable[[], Step]] = {"ddp": ddp, "fsdp2": fsdp2, "tp": tensor_parallel}
 if FAKE:
-    del KINDS["ddp"]  # it takes the gradients from the future's value, which the fake group leaves out
+    del KINDS["ddp"]  # see LEFT_OUT
 
 
 class Recording:

@@ -10,7 +10,7 @@ import pytest
 from tests.support import torchrun
 from tests.support.collector_process import Collector
 from tests.support.verdicts import cause_incidents
-from tests.support.waiting import PATIENCE, until
+from tests.support.waiting import until
 from tests.support.whole_text import whole_text
 
 pytestmark = torchrun.needed
@@ -23,17 +23,16 @@ def hung(folder: Path, fault: str, running: Collector, **env: str) -> tuple[dict
         incidents = [one for one in running.causes() if one["waiting_ranks"] == [0, 2]]
         return any("1" in one["stacks"] and "1" in one["flight_recorder_files"] for one in incidents)
 
-    (folder / "job").mkdir()
-    process = torchrun.start(
-        folder / "job", "activity.py", fault, str(folder), env={**torchrun.endpoint(running), **env}
-    )
+    work = folder / "job"
+    work.mkdir()
+    process = torchrun.start(work, "activity.py", fault, str(folder), env={**torchrun.endpoint(running), **env})
     try:
         until(told)
     finally:
         (folder / "go_on").touch()
-        output, _ = process.communicate(timeout=PATIENCE)
+        job = torchrun.finish(process, work)
     (incident,) = running.causes()
-    return incident, torchrun.Job(process.returncode, output, folder / "job" / "dumps")
+    return incident, job
 
 
 def test_an_overrun_section_names_rank_section_and_stack(tmp_path: Path) -> None:

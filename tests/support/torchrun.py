@@ -92,7 +92,11 @@ def start(
 def run(folder: Path, script: str, *arguments: str, **options: Any) -> Job:
     """Run a job to its end; ``options`` are those of `start`."""
     folder.mkdir(parents=True, exist_ok=True)
-    process = start(folder, script, *arguments, **options)
+    return finish(start(folder, script, *arguments, **options), folder)
+
+
+def finish(process: subprocess.Popen[str], folder: Path) -> Job:
+    """The job that `start` began in this folder, once it has ended."""
     output, _ = process.communicate(timeout=PATIENCE)
     (folder / "job.log").write_text(output)
     return Job(process.returncode, output, folder / "dumps")

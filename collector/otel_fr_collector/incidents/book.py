@@ -297,8 +297,8 @@ class IncidentBook(KeptIncidents):
             for old in self.open_faults(run):
                 culprits = set(old.finding.culprit_ranks)
                 is_cause = old.cause is None and old.id != cause and not keys & set(old.keys)
-                named = set(finding.culprit_ranks) if old.finding.group is None else set()
-                if is_cause and culprits and (culprits <= waiting or culprits <= named):
+                is_retold = old.finding.group is None and culprits <= set(finding.culprit_ranks)
+                if is_cause and culprits and (culprits <= waiting or is_retold):
                     changes.extend(self._attribute(old, cause, now))
         return changes
 
