@@ -17,12 +17,12 @@ struct alignas(64) Active {
 
 Active active;
 
-int api_begin(const OfrCall* call, OfrPending* pending, OfrEnding* ending) {
+OFR_HOT int api_begin(const OfrCall* call, OfrPending* pending, OfrEnding* ending) {
   Recorder* recorder = active.recorder.load(std::memory_order_acquire);
   return recorder && recorder->on ? recorder->begin(*call, pending, ending) : 0;
 }
 
-void api_end(const OfrPending* pending, uint32_t state, int64_t ended_ns) {
+OFR_HOT void api_end(const OfrPending* pending, uint32_t state, int64_t ended_ns) {
   static_cast<Recorder*>(pending->recorder)->end(*pending, state, ended_ns);
 }
 
@@ -40,8 +40,9 @@ void api_failed() {
   if (Recorder* recorder = active.recorder.load(std::memory_order_acquire)) recorder->failed();
 }
 
-// The mutex may be held by a thread that the child does not have: nothing is recorded there.
-void after_fork() {
+// In the child of a fork: the lock may be held by a thread that it does not have. And where Python has ended: there are no
+// frames to read.
+void stop() {
   __atomic_store_n(&active.next.on, 0, __ATOMIC_RELAXED);
   if (Recorder* recorder = active.recorder.exchange(nullptr)) recorder->on = 0;
 }
@@ -51,7 +52,7 @@ const OfrApi table = {OFR_API_VERSION, &active.next, api_begin, api_end, api_wai
 }  // namespace
 
 void set_active(Recorder* recorder) {
-  static const int registered = pthread_atfork(nullptr, nullptr, after_fork);
+  static const int registered = pthread_atfork(nullptr, nullptr, stop) + Py_AtExit(stop);
   (void)registered;
   active.recorder = recorder;
   __atomic_store_n(&active.next.on, recorder ? 1u : 0u, __ATOMIC_RELAXED);
@@ -59,7 +60,7 @@ void set_active(Recorder* recorder) {
 
 const OfrApi* api() { return &table; }
 
-void set_next(const Core& core, const void* recorder, const Ring& ring, const RingGroup& group) {
+OFR_HOT void set_next(const Core& core, const void* recorder, const Ring& ring, const RingGroup& group) {
   const void* lines[std::size(active.next.lines)] = {&core, recorder};
   ring.next_lines(group, lines + 2);
   for (size_t i = 0; i < std::size(lines); ++i) __atomic_store_n(active.next.lines + i, lines[i], __ATOMIC_RELAXED);

@@ -7,6 +7,10 @@
 
 #define OFR_API_VERSION 3
 
+/* Of functions that each call runs: the linker puts them side by side, in a few pages. Nothing of them is in the cache after
+ * a step's computation. */
+#define OFR_HOT __attribute__((hot))
+
 /* What is known of a call before it is passed on. Sizes in words of 8 bytes. */
 typedef struct {
   const char *group; /* the process group's c10d name */

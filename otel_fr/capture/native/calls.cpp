@@ -24,33 +24,59 @@ uint64_t Pairs::next(const Pair& pair) {
   return 0;
 }
 
-const RecentCalls::Entry* RecentCalls::find(const OfrCall& call, const SiteKey* site, uint64_t* hash) const {
-  uint64_t sum = call.group_length << 8 | (call.group_length ? call.group[call.group_length - 1] : 0);
-  for (size_t i = 0; i < call.key_words; ++i) sum = mixed(sum, call.key[i]);
-  const size_t site_words = site ? site->size : 0;
-  for (size_t i = 0; i < site_words; ++i) sum = mixed(sum, site->words[i]);
-  *hash = sum;
-  const Entry& entry = entries_[sum % kCount];
-  bool equal = entry.hash == sum && entry.epoch == epoch_ && entry.key_words == call.key_words &&
-               entry.site_words == (site ? site_words : kNoSite) &&
-               !std::memcmp(entry.words, call.key, call.key_words * 8) &&
-               !(site_words && std::memcmp(entry.words + call.key_words, site->words, site_words * 8));
-  if (!equal) return nullptr;
-  const std::string& name = entry.group->name;
-  return name.size() == call.group_length && !std::memcmp(name.data(), call.group, name.size()) ? &entry : nullptr;
+uint64_t RecentCalls::hash_of(uint64_t call_hash, const SiteKey* site) {
+  if (!site) return call_hash;
+  for (size_t i = 0; i < site->size; ++i) call_hash = mixed(call_hash, site->words[i]);
+  for (size_t i = 0; i < site->frame_count; ++i)
+    call_hash = mixed(call_hash, reinterpret_cast<uintptr_t>(site->frames[i].code) + site->frames[i].position);
+  return call_hash;
 }
 
-void RecentCalls::add(const OfrCall& call, const SiteKey* site, uint64_t hash, const Entry& found) {
+const RecentCalls::Entry* RecentCalls::find(const OfrCall& call, uint64_t call_hash, const SiteKey* site) {
+  const uint64_t hash = hash_of(call_hash, site);
+  const size_t site_words = site ? site->size : 0;
+  for (Entry* entry : {&first_place(hash), &second_place(hash)}) {
+    const bool is_equal = entry->hash == hash && entry->epoch == epoch_ && is_of(*entry, call) &&
+                          entry->site_words == (site ? site_words : kNoSite) &&
+                          are_equal(entry->words + call.key_words, site ? site->words : nullptr, site_words);
+    if (!is_equal) continue;
+    follow(*entry);
+    return entry;
+  }
+  return nullptr;
+}
+
+void RecentCalls::add(const OfrCall& call, uint64_t call_hash, const SiteKey* site, const Entry& found) {
   const size_t site_words = site ? site->size : 0;
   if (call.key_words + site_words > std::size(found.words)) return;
-  Entry& entry = entries_[hash % kCount];
+  const uint64_t hash = hash_of(call_hash, site);
+  const bool is_taken = first_place(hash).epoch == epoch_ && second_place(hash).epoch != epoch_;
+  Entry& entry = is_taken ? second_place(hash) : first_place(hash);
   entry = found;
+  entry.call_hash = call_hash;
   entry.hash = hash;
   entry.epoch = epoch_;
   entry.key_words = static_cast<uint32_t>(call.key_words);
   entry.site_words = site ? static_cast<uint32_t>(site_words) : kNoSite;
   std::memcpy(entry.words, call.key, call.key_words * 8);
-  if (site_words) std::memcpy(entry.words + call.key_words, site->words, site_words * 8);
+  if (site) {
+    std::memcpy(entry.words + call.key_words, site->words, site_words * 8);
+    std::memcpy(entry.frames, site->frames, site->frame_count * sizeof(OfrFrame));
+    entry.frame_count = site->frame_count;
+    entry.are_all = site->are_all;
+  }
+  follow(entry);
+}
+
+void RecentCalls::follow(Entry& entry) {
+  Entry*& last = last_[entry.call_hash % kCount];
+  if (last && last != &entry) last->follower = &entry;
+  last = &entry;
+}
+
+void RecentCalls::forget() {
+  ++epoch_;
+  for (Entry*& last : last_) last = nullptr;
 }
 
 }  // namespace otel_fr

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "api.h"
+#include "frames.h"
 #include "ring.hpp"
 #include "tables.hpp"
 
@@ -43,9 +44,9 @@ class Pairs {
 // A live process group and its counters: capture/groups.py.
 struct alignas(64) LiveGroup {
   std::string name;
-  int64_t index = -1;  // in the ring; -1: not defined yet
   RingGroup* ring = nullptr;
   uint64_t coll = 0, op = 0, p2p = 0, monitored = 0;
+  int64_t index = -1;  // in the ring; -1: not defined yet
   uint64_t batch = 0, batch_coll = 0, batch_p2p = 0;  // the last coalesced batch, and its numbers; 0: none yet
   KeyTable signatures;
   Pairs pairs;
@@ -56,35 +57,83 @@ struct SiteKey {
   static constexpr size_t kKeyed = 4, kMaxInner = 64;  // capture/sites.py
   uint64_t words[2 * kKeyed];
   size_t size = 0;
+  // The frames that were walked; none, if there were more, or some that Python does not show. Whether there are no others.
+  static constexpr size_t kMaxFrames = 40;
+  OfrFrame frames[kMaxFrames];
+  uint32_t frame_count = 0;
+  bool are_all = false;
   bool found = false;
   const void* unknown = nullptr;  // a code object that must be classified first
 };
 
 // Calls that were recorded lately, each with all that was looked up for it, in consecutive cache lines: the tables of groups,
-// signatures, sites have a handful of lines each, which are no longer in the cache when a step issues its next call.
+// signatures, code objects, sites have dozens of lines, which are no longer in the cache when a step issues its next call.
 class RecentCalls {
  public:
   struct alignas(64) Entry {
-    uint64_t hash = 0, epoch = 0;
+    uint64_t call_hash = 0;
     LiveGroup* group = nullptr;
-    Signature signature;
+    Entry* follower = nullptr;  // the other call with this call's arguments that was found after this one
+    uint32_t key_words = 0, site_words = 0, frame_count = 0, are_all = 0;
     uint32_t number = 0, site = 0;  // of the signature; reference of the site
-    uint32_t key_words = 0, site_words = 0;
-    uint64_t words[16];  // the key, then the site
+    Signature signature;
+    uint64_t signature_epoch = 0;
+    uint64_t hash = 0, epoch = 0;  // of the call and its frames
+    uint64_t words[16];            // the key, then the site
+    OfrFrame frames[SiteKey::kMaxFrames];
   };
 
+  static uint64_t hash_of(const OfrCall& call) {
+    uint64_t sum = call.group_length << 8 | (call.group_length ? call.group[call.group_length - 1] : 0);
+    for (size_t i = 0; i < call.key_words; ++i) sum = mixed(sum, call.key[i]);
+    return sum;
+  }
+
+  // The call with these arguments that was found last, or the one that followed it then, whichever was made from these frames.
+  // Null: neither was. What is found so needs no walk to its call site, which looks up each code object on the way.
+  const Entry* guess(const OfrCall& call, uint64_t call_hash, bool with_site, const void* frame) {
+    Entry*& last = last_[call_hash % kCount];
+    Entry* entry = last;
+    for (int attempt = 0; attempt < 2 && entry; ++attempt, entry = last->follower) {
+      if (entry->call_hash != call_hash || !is_of(*entry, call) || (entry->site_words != kNoSite) != with_site) continue;
+      if (with_site && !(entry->frame_count && ofr_frames_are(frame, entry->frames, entry->frame_count, entry->are_all)))
+        continue;
+      last = entry;
+      return entry;
+    }
+    return nullptr;
+  }
+
   // `site`: null: none is recorded. Null: there is no such call, or it cannot be kept.
-  const Entry* find(const OfrCall& call, const SiteKey* site, uint64_t* hash) const;
-  void add(const OfrCall& call, const SiteKey* site, uint64_t hash, const Entry& found);
+  const Entry* find(const OfrCall& call, uint64_t call_hash, const SiteKey* site);
+  void add(const OfrCall& call, uint64_t call_hash, const SiteKey* site, const Entry& found);
   // All of them. For whoever changes anything that an entry has or was found by.
-  void forget() { ++epoch_; }
+  void forget();
 
  private:
-  static constexpr size_t kCount = 256;  // 64 KiB
+  static constexpr size_t kCount = 256;
   static constexpr uint32_t kNoSite = 0xFFFFFFFF;
 
-  std::vector<Entry> entries_{kCount};  // at the place of their hash
+  static uint64_t hash_of(uint64_t call_hash, const SiteKey* site);
+  Entry& first_place(uint64_t hash) { return entries_[hash % kCount]; }
+  Entry& second_place(uint64_t hash) { return entries_[(hash >> 32) % kCount]; }
+  static bool are_equal(const uint64_t* one, const uint64_t* other, size_t words) {
+    for (size_t i = 0; i < words; ++i)
+      if (one[i] != other[i]) return false;
+    return true;
+  }
+  static bool is_of(const Entry& entry, const OfrCall& call) {
+    const std::string& name = entry.group->name;
+    if (entry.key_words != call.key_words || name.size() != call.group_length) return false;
+    for (size_t i = 0; i < call.group_length; ++i)
+      if (name[i] != call.group[i]) return false;
+    return are_equal(entry.words, call.key, call.key_words);
+  }
+  void follow(Entry& entry);
+
   uint64_t epoch_ = 1;
+  Entry* last_[kCount]{};  // at the place of the hash of the call
+  Entry entries_[kCount];  // at one of two places, by the hash of the call and its frames; 240 KiB
 };
 
 }  // namespace otel_fr

@@ -12,6 +12,8 @@
 #include <immintrin.h>
 #endif
 
+#include "api.h"
+
 namespace otel_fr {
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the ring file is little endian");
@@ -81,7 +83,8 @@ __attribute__((target("pclmul"))) inline __m128i divided_word(__m128i word) {
   return _mm_srli_si128(_mm_clmulepi64_si128(factor, constants, 0x10), 8);
 }
 
-__attribute__((target("pclmul"))) inline uint32_t crc32_by_products(const uint8_t* p, size_t size, uint32_t crc) {
+OFR_HOT __attribute__((target("pclmul"))) inline uint32_t crc32_by_products(const uint8_t* p, size_t size,
+                                                                            uint32_t crc) {
   auto load = [](const uint8_t* from) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)); };
   __m128i rest = _mm_cvtsi32_si128(static_cast<int>(crc));
   if (size >= 16) {
@@ -103,7 +106,7 @@ __attribute__((target("pclmul"))) inline uint32_t crc32_by_products(const uint8_
 #endif
 
 // `crc`: of the bytes before these; 0: there are none.
-inline uint32_t crc32(const void* data, size_t size, uint32_t crc = 0) {
+OFR_HOT inline uint32_t crc32(const void* data, size_t size, uint32_t crc = 0) {
   auto* bytes = static_cast<const uint8_t*>(data);
 #if defined(__x86_64__)
   static const bool has_products = __builtin_cpu_supports("pclmul");

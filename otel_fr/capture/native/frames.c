@@ -1,6 +1,8 @@
 /* CPython has no public way to read frames without making objects, so this uses the structures of each version. */
 #include "frames.h"
 
+#include "api.h"
+
 #define Py_BUILD_CORE_MODULE 1
 #include <Python.h>
 
@@ -43,7 +45,7 @@ static const void *first_of_python(const _PyInterpreterFrame *frame) {
   return frame;
 }
 
-const void *ofr_frame_first(const void *thread) {
+OFR_HOT const void *ofr_frame_first(const void *thread) {
 #if PY_VERSION_HEX >= 0x030D0000
   return first_of_python(((const PyThreadState *)thread)->current_frame);
 #else
@@ -67,3 +69,13 @@ const void *ofr_frame_read(const void *frame, OfrFrame *read) {
 int ofr_code_first(const void *code) { return ((const PyCodeObject *)code)->_co_firsttraceable; }
 
 #endif
+
+OFR_HOT int ofr_frames_are(const void *frame, const OfrFrame *expected, size_t count, int are_all) {
+  OfrFrame read;
+  for (size_t i = 0; i < count; ++i) {
+    if (!frame) return 0;
+    frame = ofr_frame_read(frame, &read);
+    if (read.code != expected[i].code || read.position != expected[i].position) return 0;
+  }
+  return !are_all || !frame;
+}

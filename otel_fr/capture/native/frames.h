@@ -5,6 +5,8 @@
 #ifndef OTEL_FR_FRAMES_H
 #define OTEL_FR_FRAMES_H
 
+#include <stddef.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -17,6 +19,10 @@ typedef struct {
 
 /* The innermost frame of a thread. NULL: none. `thread`: PyThreadState. */
 const void *ofr_frame_first(const void *thread);
+
+/* Whether the frames from this one outward are at these positions of these code objects, and, with `are_all`, there are no
+ * others: 1 or 0. */
+int ofr_frames_are(const void *frame, const OfrFrame *expected, size_t count, int are_all);
 
 /* Reads a frame. Returns the next one outward, or NULL. */
 const void *ofr_frame_read(const void *frame, OfrFrame *read);

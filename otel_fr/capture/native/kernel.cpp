@@ -9,11 +9,15 @@
 
 #include <time.h>
 
+#include <atomic>
 #include <cstdio>
+#include <cstring>
 #include <map>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "api.h"
 #include "followed_work.hpp"
@@ -40,9 +44,13 @@ int64_t monotonic_ns() {
 // The key of a call's signature; capture/native/key.py reads it.
 class Key {
  public:
-  void add(uint64_t word) { words_.push_back(word); }
+  void add(uint64_t word) {
+    if (size_ == room_) [[unlikely]]
+      grow();
+    words_[size_++] = word;
+  }
 
-  void add_tensor(const at::Tensor& tensor) {
+  OFR_HOT [[gnu::noinline]] void add_tensor(const at::Tensor& tensor) {
     ++tensors_;
     if (!tensor.defined()) return add(UINT64_MAX);
     auto sizes = tensor.sizes();
@@ -55,35 +63,46 @@ class Key {
 
   // A tensor, a list of them, or a list of lists: the number of tensors, then each.
   void add_tensors(const IValue& value) {
-    size_t at = words_.size();
+    size_t at = size_;
     uint64_t before = tensors_;
     add(0);
     add_nested(value);
     words_[at] = (value.isTensor() ? 0 : 1) | (tensors_ - before) << 1;
   }
 
-  void clear() { words_.clear(); }
-  const uint64_t* data() const { return words_.data(); }
-  size_t size() const { return words_.size(); }
+  void clear() { size_ = 0; }
+  const uint64_t* data() const { return words_; }
+  size_t size() const { return size_; }
 
  private:
-  void add_nested(const IValue& value) {
+  OFR_HOT void add_nested(const IValue& value) {
     if (value.isTensor()) return add_tensor(value.toTensor());
     if (value.isNone()) return;
     for (const IValue& item : value.toListRef()) add_nested(item);
   }
 
-  c10::SmallVector<uint64_t, 64> words_;
+  [[gnu::cold, gnu::noinline]] void grow() {
+    std::vector<uint64_t> more(2 * room_);
+    std::memcpy(more.data(), words_, size_ * sizeof(uint64_t));
+    more_ = std::move(more);
+    words_ = more_.data();
+    room_ = more_.size();
+  }
+
+  size_t size_ = 0, room_ = 64;
   uint64_t tensors_ = 0;
+  uint64_t inside_[64];
+  uint64_t* words_ = inside_;
+  std::vector<uint64_t> more_;
 };
 
 // Borrowed from the value: `toCapsule` would count a reference, and with it take 10 ns of each call.
 template <class T>
-const T& object_of(const IValue& value) {
+OFR_HOT const T& object_of(const IValue& value) {
   const IValue& slot = value.toObjectRef().getSlot(0);
-  TORCH_CHECK(slot.isCapsule(), "not an object of a C++ class");
+  if (!slot.isCapsule()) throw std::invalid_argument("not an object of a C++ class");
   auto* object = static_cast<const c10::intrusive_ptr_target*>(slot.internalToPointer());
-  TORCH_CHECK(object, "an object of a C++ class that is not there");
+  if (!object) throw std::invalid_argument("an object of a C++ class that is not there");
   return static_cast<const T&>(*static_cast<const torch::CustomClassHolder*>(object));
 }
 
@@ -124,7 +143,7 @@ class Kernel final : public c10::OperatorKernel {
   explicit Kernel(const OfrOperator& op)
       : op_(op), after_(DispatchKeySet(DispatchKeySet::FULL_AFTER, DispatchKey::BackendSelect)) {}
 
-  void operator()(const OperatorHandle& handle, DispatchKeySet keys, Stack* stack) {
+  OFR_HOT void operator()(const OperatorHandle& handle, DispatchKeySet keys, Stack* stack) {
     OfrPending call;
     OfrEnding ending;
     bool recorded = false;
@@ -154,9 +173,10 @@ class Kernel final : public c10::OperatorKernel {
   }
 
  private:
-  bool begin(const OperatorHandle& handle, const Stack& stack, OfrPending* pending, OfrEnding* ending) const {
-    const size_t count = handle.schema().arguments().size();
-    const IValue* arguments = &stack[stack.size() - count];
+  OFR_HOT bool begin(const OperatorHandle& handle, const Stack& stack, OfrPending* pending, OfrEnding* ending) {
+    if (!count_) [[unlikely]]  // remembered: to ask the schema is several cache misses
+      count_ = handle.schema().arguments().size();
+    const IValue* arguments = stack.data() + stack.size() - count_;
     const std::string* name = name_of(object_of<c10d::ProcessGroup>(arguments[op_.group]));
     if (!name) return false;
     const std::string& group = *name;
@@ -195,7 +215,7 @@ class Kernel final : public c10::OperatorKernel {
     }
   }
 
-  static void follow(Stack& stack, const OfrPending& call, const OfrEnding& ending) {
+  OFR_HOT static void follow(Stack& stack, const OfrPending& call, const OfrEnding& ending) {
     if (ending.mode == OFR_MODE_RETURN) return api.end(&call, OFR_COMPLETED, monotonic_ns());
     if (ending.mode != OFR_MODE_WORK) return api.end(&call, OFR_UNKNOWN, 0);
     auto& work = const_cast<c10d::Work&>(object_of<c10d::Work>(stack.back()));
@@ -224,6 +244,7 @@ class Kernel final : public c10::OperatorKernel {
 
   const OfrOperator op_;
   const DispatchKeySet after_;
+  std::atomic<size_t> count_{0};  // of the arguments; 0: not known yet
 };
 
 std::unique_ptr<torch::Library> library;

@@ -41,13 +41,9 @@ const PyThreadState* state_of(unsigned long thread) {
 }  // namespace
 
 PythonMisses::PythonMisses(PyObject* handlers, PyObject* batches, unsigned long main_thread)
-    : handlers_(Py_NewRef(handlers)),
-      batches_(Py_NewRef(batches)),
-      open_batches_(batches_),
-      main_thread_(main_thread) {}
+    : handlers_(Py_NewRef(handlers)), batches_(Py_NewRef(batches)), main_thread_(main_thread) {}
 
 void PythonMisses::clear() {
-  open_batches_ = nullptr;
   Py_CLEAR(handlers_);
   Py_CLEAR(batches_);
 }
@@ -152,12 +148,6 @@ bool PythonMisses::batch(const OfrCall& call, uint64_t* batch) {
   Py_DECREF(result);
   if (PyErr_Occurred()) PyErr_Clear();
   return true;
-}
-
-// Without the GIL: a batch of this thread was opened by this thread, and those of others are not asked for.
-bool PythonMisses::in_batch() {
-  PyObject* batches = open_batches_;
-  return batches && PyDict_GET_SIZE(batches) != 0;
 }
 
 }  // namespace otel_fr

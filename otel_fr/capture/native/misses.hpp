@@ -38,7 +38,6 @@ class PythonMisses final : public Misses {
   bool classify(const void* code) override;
   bool main_site(SiteKey* site) override;
   bool batch(const OfrCall& call, uint64_t* batch) override;
-  bool in_batch() override;
 
   // Under the GIL: refers to no Python object any more. Calls of other methods fail then.
   void clear();
@@ -47,7 +46,6 @@ class PythonMisses final : public Misses {
   PyObject* called(const char* method, const char* format, ...);
 
   PyObject *handlers_, *batches_;
-  std::atomic<PyObject*> open_batches_;
   unsigned long main_thread_;
   Recorder* recorder_ = nullptr;
 };

@@ -7,16 +7,16 @@ namespace {
 
 constexpr unsigned long kU32 = 0xFFFFFFFF, kMaxPayload = 64 * 1024 - 16;
 
-using Lock = std::lock_guard<std::mutex>;
+using Guard = std::lock_guard<Lock>;
 
 // Calls `use` with the ring, under the lock; false: the ring is closed.
 //
 // `use` makes no Python object. Python may collect garbage for one, and with it a Work, whose destructor takes the lock.
 template <class Use>
 bool locked(Core& core, Use use) {
-  Lock lock(core.mutex);
+  Guard guard(core.lock);
   if (core.ring) use(*core.ring);
-  return core.ring.has_value();
+  return core.ring != nullptr;
 }
 
 PyObject* closed() {
@@ -55,7 +55,7 @@ struct PyCore {
 void close_core(PyCore* self) {
   if (!self->core) return;
   {
-    Lock lock(self->core->mutex);
+    Guard guard(self->core->lock);
     self->core->ring.reset();
   }
   if (self->mapping.obj) PyBuffer_Release(&self->mapping);
@@ -81,7 +81,7 @@ PyObject* core_new(PyTypeObject* type, PyObject* args, PyObject*) {
     Py_DECREF(self);
     return nullptr;
   }
-  self->core->ring.emplace(base, layout);
+  self->core->ring = std::make_unique<Ring>(base, layout);
   return reinterpret_cast<PyObject*>(self);
 }
 
@@ -252,7 +252,7 @@ PyObject* recorder_new(PyTypeObject* type, PyObject* args, PyObject*) {
   if (!self) return nullptr;
   auto misses = std::make_unique<PythonMisses>(handlers, batches, main_thread);
   self->misses = misses.get();
-  self->recorder = new Recorder(reinterpret_cast<PyCore*>(core)->core, std::move(misses), main_thread);
+  self->recorder = new Recorder(reinterpret_cast<PyCore*>(core)->core, std::move(misses), main_thread, batches);
   self->misses->set_recorder(self->recorder);
   return reinterpret_cast<PyObject*>(self);
 }

@@ -1,19 +1,22 @@
 // Numbers each call and writes it into the ring; does what otel_fr/capture/recorder.py does, without the GIL.
 //
-// Order of locks: the GIL, then `Core::mutex`. Nobody who holds the mutex waits for the GIL.
+// Order of locks: the GIL, then `Core::lock`. Nobody who holds that waits for the GIL.
 #pragma once
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
 
 #include <atomic>
 #include <deque>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 
 #include "api.h"
 #include "calls.hpp"
+#include "lock.hpp"
 #include "ring.hpp"
 #include "tables.hpp"
 
@@ -23,14 +26,20 @@ namespace otel_fr {
 //
 // What threads of the backend write when a call ends shares no cache line with what only the training thread uses.
 struct alignas(64) Core {
-  std::mutex mutex;
+  Lock lock;
+  std::unique_ptr<Ring> ring;
   std::atomic<int64_t> watched{0};  // calls whose end a callback waits for
-  std::optional<Ring> ring;
 };
 
 class Recorder;
 
-// What needs Python: each takes the GIL, and is called without the mutex. False: it failed, and was counted.
+// What the recorder knows of a thread. A new thread never has what an earlier one left.
+struct ThreadState {
+  Recorder* recorder = nullptr;
+  uint32_t ref = 0, generation = 0;
+};
+
+// What needs Python: each takes the GIL, and is called without the lock. False: it failed, and was counted.
 struct Misses {
   virtual ~Misses() = default;
   virtual bool define_group(const OfrCall& call) = 0;
@@ -40,14 +49,15 @@ struct Misses {
   virtual bool classify(const void* code) = 0;
   virtual bool main_site(SiteKey* site) = 0;
   virtual bool batch(const OfrCall& call, uint64_t* batch) = 0;
-  virtual bool in_batch() = 0;  // some group coalesces; takes no GIL
 };
 
 class alignas(64) Recorder {
  public:
-  // `main_thread`: the identity of Python's main thread.
-  Recorder(std::shared_ptr<Core> core, std::unique_ptr<Misses> misses, unsigned long main_thread);
+  // `main_thread`: the identity of Python's main thread. `batches`: torch's dict of the groups that coalesce, which lives as
+  // long as `misses` refers to it. Under the GIL.
+  Recorder(std::shared_ptr<Core> core, std::unique_ptr<Misses> misses, unsigned long main_thread, PyObject* batches);
 
+  // One cache line has all members that a recent call of the main thread reads.
   std::atomic<uint32_t> on{1};
   std::atomic<bool> with_sites{true};
 
@@ -70,23 +80,35 @@ class alignas(64) Recorder {
 
  private:
   enum class Miss { kNone, kIgnored, kGroup, kSignature, kSite, kMainSite, kThread, kCode, kBatch };
+  struct Known;
   struct Attempt;
 
   LiveGroup* find_group(std::string_view name);
-  Miss look_up(const OfrCall& call, Attempt& attempt);
+  bool is_main() const;
+  const void* own_frames() const;
+  const ThreadState* own_thread() const;
+  bool in_batch() const;
+  int begin_any(const OfrCall& call, uint64_t hash, OfrPending* pending, OfrEnding* ending);
+  Miss look_up(const OfrCall& call, uint64_t hash, Attempt& attempt);
   Miss look_up_parts(const OfrCall& call, Attempt& attempt, bool with_site);
   bool resolve(Miss miss, const OfrCall& call, Attempt& attempt);
-  int record(const OfrCall& call, const Attempt& attempt, OfrPending* pending, OfrEnding* ending);
-  Slot numbered(const OfrCall& call, LiveGroup& group, const Signature& signature, uint64_t batch);
+  int record(const OfrCall& call, const Known& known, uint32_t thread, uint64_t batch, OfrPending* pending,
+             OfrEnding* ending);
+  void number(const OfrCall& call, LiveGroup& group, const Signature& signature, uint64_t batch, Slot& slot);
+  void number_otherwise(const OfrCall& call, LiveGroup& group, const Signature& signature, uint64_t batch, Slot& slot);
   void give_up(const OfrCall& call);
   void store_signature(const OfrCall& call, const Signature& signature);
   void store_site(const SiteKey& key, uint32_t ref, uint32_t generation);
-  void walk_locked(const void* thread, SiteKey* site);
+  void walk_locked(const void* frame, SiteKey* site);
 
   const std::shared_ptr<Core> core_;
-  const std::unique_ptr<Misses> misses_;
+  const void* main_pointer_ = nullptr;  // of the main thread: `this_thread`, and its state in Python
+  const void* main_state_ = nullptr;
+  PyObject* batches_;  // torch's dict of the groups that coalesce; null once this is closed
+  const std::unique_ptr<RecentCalls> recent_;
+  ThreadState main_;  // of the main thread
   const unsigned long main_thread_;
-  RecentCalls recent_;
+  const std::unique_ptr<Misses> misses_;
   CodeTable codes_;
   std::unordered_map<std::string_view, std::unique_ptr<LiveGroup>> groups_;  // keys: the groups' own names
   std::deque<Signature> signatures_;

@@ -62,6 +62,7 @@ int64_t Ring::add_group(std::string payload, std::string shortened) {
   if (payload == shortened) count(kTruncated, 1);
   int64_t index = next_group_++;
   RingGroup& group = groups_[index];
+  group.index = index;
   group.payload = std::move(payload);
   group.shortened = std::move(shortened);
   if (!free_rows_.empty()) {
@@ -152,12 +153,7 @@ void Ring::start_generation(uint32_t generation) {
   store(kWordGeneration, generation);
 }
 
-bool Ring::has_reference(RingGroup& group, uint32_t generation) {
-  if (!group.ref) define_group(group);
-  return generation == generation_;
-}
-
-uint64_t Ring::append(RingGroup& group, const Slot& slot) {
+OFR_HOT uint64_t Ring::append(RingGroup& group, const Slot& slot) {
   if (slot.generation != generation_ || !has_reference(group, slot.generation)) return kStale;
   uint64_t ticket = head_ + 1;
   uint64_t place = place_ + 1 == slots_ ? 0 : place_ + 1;
@@ -186,7 +182,7 @@ uint64_t Ring::slot_of(uint64_t ticket) const {
   return slots_word_ + place * (kSlotSize / 8);
 }
 
-void Ring::complete(uint64_t ticket, uint32_t row_number, int64_t group_index, uint64_t coll_seq, uint32_t state,
+OFR_HOT void Ring::complete(uint64_t ticket, uint32_t row_number, int64_t group_index, uint64_t coll_seq, uint32_t state,
                     int64_t ended_ns) {
   if (uint64_t slot = slot_of(ticket)) store(slot + kEndedWord, static_cast<uint64_t>(ended_ns) << 2 | state);
   if (!row_number || owners_[row_number - 1] != group_index) return;  // the row may be another group's by now
@@ -200,7 +196,7 @@ void Ring::wait(uint64_t ticket, int64_t waited_ns) {
   if (uint64_t slot = slot_of(ticket)) store(slot + kWaitedWord, static_cast<uint64_t>(waited_ns));
 }
 
-void Ring::next_lines(const RingGroup& group, const void** lines) const {
+OFR_HOT void Ring::next_lines(const RingGroup& group, const void** lines) const {
   uint64_t place = place_ + 1 == slots_ ? 0 : place_ + 1;
   const uint64_t* slot = words_ + slots_word_ + place * (kSlotSize / 8);
   lines[0] = slot;

@@ -26,6 +26,7 @@ struct Slot {
 };
 
 struct RingGroup {
+  int64_t index = 0;
   uint32_t ref = 0;  // in this generation; 0: none yet
   uint32_t row = 0;  // number of its progress row, from 1; 0: none
   std::string payload, shortened;
@@ -53,7 +54,11 @@ class alignas(64) Ring {
   uint32_t define(uint32_t kind, const void* payload, size_t size);
 
   // Gives the group a reference if it has none. False: that has retired `generation`.
-  bool has_reference(RingGroup& group, uint32_t generation);
+  bool has_reference(RingGroup& group, uint32_t generation) {
+    if (!group.ref) [[unlikely]]
+      define_group(group);
+    return generation == generation_;
+  }
 
   // The call's ticket; `kStale`: its references are of an earlier generation.
   uint64_t append(RingGroup& group, const Slot& slot);
@@ -81,8 +86,8 @@ class alignas(64) Ring {
   uint64_t* words_;
   uint64_t head_ = 0, place_ = 0;  // of the last record; its place among the slots: head_ % slots, without a division
   uint64_t slots_word_, slots_, rows_word_;
-  std::vector<int64_t> owners_;  // of each row, the index of its group; -1: it is free
   uint32_t generation_ = 1;
+  std::vector<int64_t> owners_;  // of each row, the index of its group; -1: it is free
   uint8_t* base_;
   Layout layout_;
   uint64_t half_ = 0, used_ = 0, generation_first_ = 1;

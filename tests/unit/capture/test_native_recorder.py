@@ -8,9 +8,11 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CodeType
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from otel_fr.capture.native.writer import CompiledRingWriter
 from otel_fr.ring import GroupDef, Record, RingReader, SiteDef
@@ -61,7 +63,7 @@ class Rig:
     def __init__(self, folder: Path) -> None:
         from otel_fr.capture.native import _ringwriter
 
-        self.writer = CompiledRingWriter.create([folder], "ring", 2000, {"rank": 0})
+        self.writer = CompiledRingWriter.create([folder], "ring", 20_000, {"rank": 0})
         self.asked: list[str] = []
         self.codes: list[CodeType] = []
         self.fail = ""
@@ -166,6 +168,44 @@ def test_call_sites_are_lines_of_the_user(rig: Rig) -> None:
     seen = [(record.site.frames[0][2], record.site.frames[0][1]) for record in rig.records()]
     assert seen == lines
     assert rig.asked.count("site") == 4  # the plain function has two callers
+
+
+def _user(source: str) -> Callable[..., Any]:
+    """The function `site` of this source, as if it were in this file."""
+    scope: dict[str, Any] = {}
+    exec(compile(source, HERE, "exec"), scope)
+    return cast(Callable[..., Any], scope["site"])
+
+
+def run(rig: Rig, key: int, depth: int) -> int:
+    """Library code: so many frames between the user's and the call."""
+    return run(rig, key, depth - 1) if depth else rig.call(key)
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(st.integers(1, 3), st.sampled_from((0, 1, 2, 35, 50)), st.integers(1, 4)), max_size=60))
+def test_in_any_order_each_call_has_its_own_line(rig: Rig, program: list[tuple[int, int, int]]) -> None:
+    """The same arguments from several lines, through one wrapper at several depths."""
+    lines = "".join(f"    if line == {line}: run(rig, key, depth)\n" for line in (1, 2, 3))
+    site = _user("def site(run, rig, line, depth, key):\n" + lines)
+    before = len(rig.records())
+    for line, depth, key in program:
+        site(run, rig, line, depth, key)
+    made = rig.records()[before:]
+    assert [(record.site.frames[0][1] - 1, record.signature.input_sizes) for record in made] == [
+        (line, signature_of(key, 100).input_sizes) for line, _, key in program
+    ]
+
+
+def test_more_sites_than_are_remembered(rig: Rig) -> None:
+    lines = range(1, 700)
+    source = "def site(line, call):\n" + "".join(f"    if line == {n}: call(1)\n" for n in lines)
+    site = _user(source)
+    for _ in range(2):
+        for line in lines:
+            site(line, rig.call)
+    assert [record.site.frames[0][1] - 1 for record in rig.records()] == [*lines, *lines]
+    assert rig.asked.count("site") == len(lines)
 
 
 def test_a_thread_of_library_code_has_the_main_threads_site(rig: Rig) -> None:
