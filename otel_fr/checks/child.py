@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -22,10 +23,10 @@ def main(arguments: list[str]) -> None:
 
     Args:
         arguments: kind; what the check takes, as JSON; seconds after which this process ends whatever happens, should
-            it outlive the process that started it.
+            it outlive the process that started it; the id of that process.
     """
-    kind, given, limit = arguments
-    _end_with_parent()
+    kind, given, limit, parent = arguments
+    _end_with_parent(int(parent))
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, float(limit))
     try:
@@ -35,10 +36,16 @@ def main(arguments: list[str]) -> None:
     print(json.dumps([outcome.status.value, outcome.text]), flush=True)
 
 
-def _end_with_parent() -> None:
-    """Have the kernel kill this process when the thread that started it ends; that thread waits for this process."""
+def _end_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when the thread that started it ends; that thread waits for this process.
+
+    Raises:
+        SystemExit: the process that started it has ended already.
+    """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit(1)
 
 
 def check(kind: str, given: dict[str, Any]) -> Outcome:

@@ -93,7 +93,7 @@ def _environment(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def _start(task: Task, env: Mapping[str, str]) -> _Running | Result:
-    arguments = [task.kind, json.dumps(task.arguments), str(task.limit + _LATER)]
+    arguments = [task.kind, json.dumps(task.arguments), str(task.limit + _LATER), str(os.getpid())]
     try:
         # Nothing of ours is inherited: a process that cannot be killed would keep, for example, a log's pipe open.
         process = subprocess.Popen(
