@@ -1,10 +1,10 @@
 /* CPython has no public way to read frames without making objects, so this uses the structures of each version. */
 #include "frames.h"
 
-#include "api.h"
-
 #define Py_BUILD_CORE_MODULE 1
 #include <Python.h>
+
+#include "api.h"
 
 #if PY_VERSION_HEX < 0x030A0000 || PY_VERSION_HEX >= 0x030E0000
 #error "the frames of this Python are not known"

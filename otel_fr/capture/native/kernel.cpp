@@ -50,7 +50,7 @@ class Key {
     words_[size_++] = word;
   }
 
-  OFR_HOT [[gnu::noinline]] void add_tensor(const at::Tensor& tensor) {
+  [[gnu::noinline]] OFR_HOT void add_tensor(const at::Tensor& tensor) {
     ++tensors_;
     if (!tensor.defined()) return add(UINT64_MAX);
     auto sizes = tensor.sizes();

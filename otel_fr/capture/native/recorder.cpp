@@ -28,16 +28,24 @@ int64_t monotonic_ns() {
 constexpr char kFailed[] =
     "otel-fr: recording failed for a call, so this rank's records decide no verdict\n";
 
+// What a recorder knows of this thread. A new thread never has what an earlier one left.
+struct ThreadState {
+  Recorder* recorder = nullptr;
+  ThreadRef thread;
+};
+
 thread_local ThreadState thread_state;
 
-// Tells the calling thread from others that run; null: this compiler does not say.
-const void* this_thread() {
-#if __has_builtin(__builtin_thread_pointer)
-  return __builtin_thread_pointer();
+// Older compilers declare the builtin, and fail where it is used; so `__has_builtin` does not tell.
+#if defined(__linux__) && (defined(__x86_64__) || defined(__aarch64__)) && \
+    ((defined(__clang__) && __clang_major__ >= 14) || (!defined(__clang__) && defined(__GNUC__) && __GNUC__ >= 11))
+#define OFR_THREAD_POINTER __builtin_thread_pointer()
 #else
-  return nullptr;
+#define OFR_THREAD_POINTER nullptr
 #endif
-}
+
+// Tells the calling thread from others that run; null: not with this compiler.
+const void* this_thread() { return OFR_THREAD_POINTER; }
 
 }  // namespace
 
@@ -84,9 +92,10 @@ const void* Recorder::own_frames() const {
 }
 
 // References of the calling thread. Null: it has none in this generation of the ring.
-const ThreadState* Recorder::own_thread() const {
-  const ThreadState& state = is_main() ? main_ : thread_state;
-  return state.recorder == this && state.generation == core_->ring->generation() ? &state : nullptr;
+const ThreadRef* Recorder::own_thread() const {
+  const bool main = is_main();
+  const ThreadRef& thread = main ? main_ : thread_state.thread;
+  return (main || thread_state.recorder == this) && thread.generation == core_->ring->generation() ? &thread : nullptr;
 }
 
 // Some group coalesces. Without the GIL: a batch of this thread was opened by this thread, and those of others are not asked
@@ -100,7 +109,7 @@ OFR_HOT int Recorder::begin(const OfrCall& call, OfrPending* pending, OfrEnding*
     if (!on || !core_->ring) return 0;
     const bool with_site = with_sites;
     const RecentCalls::Entry* recent = recent_->guess(call, hash, with_site, with_site ? own_frames() : nullptr);
-    const ThreadState* thread = own_thread();
+    const ThreadRef* thread = own_thread();
     if (recent && thread && recent->signature.generation == core_->ring->generation() &&
         !(recent->signature.coalesces && in_batch())) {
       const Known known{recent->group, &recent->signature, recent->signature_epoch, recent->number, recent->site};
@@ -156,6 +165,7 @@ Recorder::Miss Recorder::look_up(const OfrCall& call, uint64_t hash, Attempt& at
 
 // The group, the signature, and the call site that was walked to.
 Recorder::Miss Recorder::look_up_parts(const OfrCall& call, Attempt& attempt, bool with_site) {
+  attempt.known = {};
   LiveGroup* group = attempt.known.group = find_group({call.group, call.group_length});
   if (!group) return Miss::kIgnored;  // created before recording began: its numbers are unknown
   if (group->index < 0) return Miss::kGroup;
@@ -200,7 +210,11 @@ bool Recorder::resolve(Miss miss, const OfrCall& call, Attempt& attempt) {
       return misses_->main_site(&attempt.site);
     case Miss::kThread:
       if (!misses_->define_thread(&ref, &generation)) return false;
-      (is_main() ? main_ : thread_state) = {this, ref, generation};
+      if (is_main()) {
+        main_ = {ref, generation};
+      } else {
+        thread_state = {this, {ref, generation}};
+      }
       return true;
     case Miss::kCode:
       return misses_->classify(attempt.site.unknown);

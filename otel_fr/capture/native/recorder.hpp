@@ -33,9 +33,8 @@ struct alignas(64) Core {
 
 class Recorder;
 
-// What the recorder knows of a thread. A new thread never has what an earlier one left.
-struct ThreadState {
-  Recorder* recorder = nullptr;
+// Reference of a thread. Of generation 0: it has none.
+struct ThreadRef {
   uint32_t ref = 0, generation = 0;
 };
 
@@ -86,7 +85,7 @@ class alignas(64) Recorder {
   LiveGroup* find_group(std::string_view name);
   bool is_main() const;
   const void* own_frames() const;
-  const ThreadState* own_thread() const;
+  const ThreadRef* own_thread() const;
   bool in_batch() const;
   int begin_any(const OfrCall& call, uint64_t hash, OfrPending* pending, OfrEnding* ending);
   Miss look_up(const OfrCall& call, uint64_t hash, Attempt& attempt);
@@ -106,7 +105,7 @@ class alignas(64) Recorder {
   const void* main_state_ = nullptr;
   PyObject* batches_;  // torch's dict of the groups that coalesce; null once this is closed
   const std::unique_ptr<RecentCalls> recent_;
-  ThreadState main_;  // of the main thread
+  ThreadRef main_;  // of the main thread
   const unsigned long main_thread_;
   const std::unique_ptr<Misses> misses_;
   CodeTable codes_;
