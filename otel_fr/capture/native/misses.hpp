@@ -1,9 +1,6 @@
 // What the recorder asks of Python: capture/native/recorder.py, `Handlers`.
 #pragma once
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-
 #include "recorder.hpp"
 
 namespace otel_fr {

@@ -1,6 +1,5 @@
 #include "recorder.hpp"
 
-#include <Python.h>
 #include <pthread.h>
 #include <time.h>
 
@@ -36,16 +35,16 @@ struct ThreadState {
 
 thread_local ThreadState thread_state;
 
+// Tells the calling thread from others that run; null: not with this compiler.
+const void* this_thread() {
 // Older compilers declare the builtin, and fail where it is used; so `__has_builtin` does not tell.
 #if defined(__linux__) && (defined(__x86_64__) || defined(__aarch64__)) && \
     ((defined(__clang__) && __clang_major__ >= 14) || (!defined(__clang__) && defined(__GNUC__) && __GNUC__ >= 11))
-#define OFR_THREAD_POINTER __builtin_thread_pointer()
+  return __builtin_thread_pointer();
 #else
-#define OFR_THREAD_POINTER nullptr
+  return nullptr;
 #endif
-
-// Tells the calling thread from others that run; null: not with this compiler.
-const void* this_thread() { return OFR_THREAD_POINTER; }
+}
 
 }  // namespace
 

@@ -182,8 +182,8 @@ uint64_t Ring::slot_of(uint64_t ticket) const {
   return slots_word_ + place * (kSlotSize / 8);
 }
 
-OFR_HOT void Ring::complete(uint64_t ticket, uint32_t row_number, int64_t group_index, uint64_t coll_seq, uint32_t state,
-                    int64_t ended_ns) {
+OFR_HOT void Ring::complete(uint64_t ticket, uint32_t row_number, int64_t group_index, uint64_t coll_seq,
+                            uint32_t state, int64_t ended_ns) {
   if (uint64_t slot = slot_of(ticket)) store(slot + kEndedWord, static_cast<uint64_t>(ended_ns) << 2 | state);
   if (!row_number || owners_[row_number - 1] != group_index) return;  // the row may be another group's by now
   uint64_t row = row_word(row_number);

@@ -26,7 +26,7 @@ struct Slot {
 };
 
 struct RingGroup {
-  int64_t index = 0;
+  int64_t index = 0;  // its key among the groups; a call reads it here, in a cache line that it reads anyway
   uint32_t ref = 0;  // in this generation; 0: none yet
   uint32_t row = 0;  // number of its progress row, from 1; 0: none
   std::string payload, shortened;
