@@ -45,7 +45,8 @@ test-fast: setup
 # make test-torch VERSION=2.6.0. A CUDA build and the nvidia packages that its import needs take 5 GB.
 VERSION ?= 2.14.1
 OTHER := build/torch-$(VERSION)
-TESTS ?= tests/unit/capture tests/integration/capture tests/acceptance/test_faults.py tests/acceptance/test_hook_files.py
+TESTS ?= tests/unit/capture tests/integration/capture tests/acceptance/test_engines_agree.py \
+    tests/acceptance/test_faults.py tests/acceptance/test_hook_files.py
 test-torch: $(OTHER)/.ready
 	$(OTHER)/bin/python -m pytest -m "" -n 2 --dist loadfile -o cache_dir=$(abspath $(OTHER))/pytest $(TESTS)
 	cd $(OTHER) && bin/otel-fr demo

@@ -24,7 +24,8 @@ from tests.support.waiting import PATIENCE
 LIBRARIES: Final = (f"{Path(str(torch.__file__)).parent}/", f"{Path(capture_engines.__file__).parent}/")
 
 
-def _fields(record: Record) -> dict[str, Any]:
+def fields_of(record: Record) -> dict[str, Any]:
+    """What is equal for equal calls: of the times, only whether they are known."""
     values = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
     values["ended_ns"] = values["ended_ns"] is not None
     values["waited_ns"] = "waited" if (record.waited_ns or 0) > POSTED else record.waited_ns
@@ -60,7 +61,7 @@ def recorded(engine: capture_engines.Engine, capacity: int, groups: list[Any], r
         reader = RingReader.open(writer.path)
         _settle(reader)
         progress = [dataclasses.astuple(row)[:6] for row in reader.groups()]
-        found = ([_fields(record) for record in reader.records()], progress, reader.counters)
+        found = ([fields_of(record) for record in reader.records()], progress, reader.counters)
         reader.close()
         recorder.close()
         return found
