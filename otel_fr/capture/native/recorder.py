@@ -47,8 +47,10 @@ class Handlers:
         self.recorder = recorder
         self._operators = operators
         self._library = library
-        # Kept so that their addresses are not reused while the C++ part knows them.
+        # Kept so that their addresses are not reused while the C++ part knows them. Another thread may tell it of one
+        # between its forgetting and ours, so they are kept until it forgets once more.
         self._codes: list[CodeType] = []
+        self._earlier_codes: list[CodeType] = []
 
     @_guarded
     def define_group(self, name: str) -> bool | None:
@@ -113,8 +115,8 @@ class Handlers:
 
     @_guarded
     def forget_codes(self, code: CodeType) -> None:
-        """The C++ part knows this code object only."""
-        self._codes = [code]
+        """The C++ part has forgotten all others."""
+        self._codes, self._earlier_codes = [code], self._codes
 
     @_guarded
     def batch(self, name: str) -> int:
