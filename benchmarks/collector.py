@@ -215,7 +215,7 @@ def batches(jobs: int, batch: int, sender: int, metrics: bool = False) -> Iterat
             }  # fmt: skip
             resource = Resource(attributes=attributes(values))
             builders.append((SpanBuilder(run, rank, time.time_ns()), resource, RankMetrics(run, rank, time.time_ns())))
-    kinds = [replace(record(number), signature=replace(signatures[0], operation=f"operation{number}"))
+    kinds = [record(number)._replace(signature=replace(signatures[0], operation=f"operation{number}"))
              for number in range(KINDS)]  # fmt: skip
     for first in itertools.count(1, batch):
         is_due = metrics and first // SPANS_PER_METRICS != (first + batch) // SPANS_PER_METRICS

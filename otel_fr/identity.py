@@ -19,7 +19,7 @@ STREAM_GROUP = "group"
 
 
 def _digest(size: int, *parts: object) -> bytes:
-    text = "\x1f".join(str(part) for part in parts)
+    text = "\x1f".join(map(str, parts))
     return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=size).digest()
 
 

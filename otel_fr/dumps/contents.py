@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
@@ -372,7 +372,7 @@ def _by_device(record: Record, seen: DeviceTimes | None) -> Record:
     if seen is None or record.state is not RecordState.UNKNOWN:
         return record
     waited_ns = None if seen.ended_ns is not None else seen.began_ns or POSTED
-    return replace(record, state=seen.state, ended_ns=seen.ended_ns, waited_ns=waited_ns)
+    return record._replace(state=seen.state, ended_ns=seen.ended_ns, waited_ns=waited_ns)
 
 
 def _open_calls(groups: Sequence[GroupProgress]) -> int:

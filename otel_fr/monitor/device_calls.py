@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Final, NamedTuple
 
 from otel_fr.dumps.device_times import DeviceTimes
@@ -159,7 +158,7 @@ class DeviceCalls:
             if self._asked_ns <= held.since_ns:
                 return item
             if entry is None and self._was_never_there(record):
-                return Tracked(replace(record, waited_ns=POSTED), item.gap_s, DeviceTimes(is_captured=True))
+                return Tracked(record._replace(waited_ns=POSTED), item.gap_s, DeviceTimes(is_captured=True))
             return None
         began, ended = self._monotonic(entry.began, record), self._monotonic(entry.ended, record)
         state = RecordState.COMPLETED if ended is not None else RecordState.IN_FLIGHT
@@ -168,7 +167,7 @@ class DeviceCalls:
         if ended is None and began is None and not self._shows_begins:
             return item
         waited = None if ended is not None else POSTED if began is None else max(began, POSTED + 1)
-        record = replace(record, state=state, ended_ns=ended, waited_ns=waited)
+        record = record._replace(state=state, ended_ns=ended, waited_ns=waited)
         seen = DeviceTimes(state, began, ended, entry.duration_s, self._shows_begins)
         return Tracked(record, item.gap_s, seen)
 
@@ -219,7 +218,7 @@ class DeviceCalls:
     def _posted(self, held: _Held) -> Tracked:
         """Unknown calls of all members count as ended, so one that is awaited is not called unknown."""
         state = RecordState.IN_FLIGHT if self._is_awaited(held) else RecordState.UNKNOWN
-        return held.item._replace(record=replace(held.item.record, state=state, waited_ns=POSTED))
+        return held.item._replace(record=held.item.record._replace(state=state, waited_ns=POSTED))
 
     def open_by_group(self) -> Mapping[str, int]:
         """By group id, how many calls are held, which the ring counts as ended."""
@@ -227,7 +226,7 @@ class DeviceCalls:
 
 
 def _unknown(record: Record) -> Record:
-    return replace(record, state=RecordState.UNKNOWN, waited_ns=None)
+    return record._replace(state=RecordState.UNKNOWN, waited_ns=None)
 
 
 def _family(operation: str) -> str:

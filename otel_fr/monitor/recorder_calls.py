@@ -252,7 +252,7 @@ class RecorderCalls:
         at = record_id - (self._next - len(self._kept))
         if at < 0:
             return None
-        record = self._kept[at] = replace(self._kept[at], **changes)
+        record = self._kept[at] = self._kept[at]._replace(**changes)
         return record
 
     def _signature(self, entry: Entry, group: GroupDef) -> SignatureDef:

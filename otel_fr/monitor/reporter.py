@@ -566,7 +566,7 @@ class Reporter:
 
 
 def _posted(item: Tracked) -> Tracked:
-    return item._replace(record=replace(item.record, waited_ns=POSTED))
+    return item._replace(record=item.record._replace(waited_ns=POSTED))
 
 
 def _texts(known: Stacks) -> tuple[tuple[str, str], ...]:

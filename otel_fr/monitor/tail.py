@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import NamedTuple
 
@@ -239,11 +239,11 @@ class Tail:
                 overwritten.append(item)
             elif now[0] is not RecordState.IN_FLIGHT:
                 del self.in_flight[record_id]
-                item = item._replace(record=replace(item.record, state=now[0], ended_ns=now[1]))
+                item = item._replace(record=item.record._replace(state=now[0], ended_ns=now[1]))
                 self._note_uncertain(item)
                 self._end(item, ended)
             elif now[2] != item.record.waited_ns:
-                self.in_flight[record_id] = item._replace(record=replace(item.record, waited_ns=now[2]))
+                self.in_flight[record_id] = item._replace(record=item.record._replace(waited_ns=now[2]))
         if overwritten:
             self._check_overwritten(overwritten)
         return ended

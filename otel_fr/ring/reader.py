@@ -18,18 +18,14 @@ from typing import Final
 from otel_fr.ring import documents
 from otel_fr.ring.activity_layout import READY, WORD_READY
 from otel_fr.ring.activity_reader import ActivityReader
-from otel_fr.ring.codec import DefinitionError
 from otel_fr.ring.decision_layout import READY as DECISIONS_READY
 from otel_fr.ring.decision_reader import DecisionReader
-from otel_fr.ring.definitions import GroupDef, SignatureDef, SiteDef, ThreadDef, thread_of
+from otel_fr.ring.definition_reader import DefinitionReader
+from otel_fr.ring.definitions import GroupDef
 from otel_fr.ring.layout import (
     COUNTERS,
-    DEFINITION,
-    DEFINITION_PREFIX,
     EXCEPTION_ROOM,
-    HALF_START,
     HEADER_SIZE,
-    MAX_DEFINITION,
     META_ROOM,
     ROW_GROUP,
     ROW_SIZE,
@@ -59,18 +55,10 @@ from otel_fr.ring.layout import (
 )
 from otel_fr.ring.records import GroupProgress, Record
 
-_Definition = GroupDef | SignatureDef | SiteDef | ThreadDef
-
-_NO_SITE: Final = SiteDef(())
-_NO_THREAD: Final = ThreadDef(0, "")
+_STATES: Final = tuple(RecordState)
+"""By value."""
 MAIN_THREAD: Final = "MainThread"
 _ROW: Final = struct.Struct("<8Q")
-_EXPANDED: Final = 1 << 23
-"""Ranks and dtypes that the definitions of one generation may expand to, beyond the bytes that encode them."""
-
-
-_MAX_KNOWN: Final = 8192
-"""Decoded definitions kept of one generation, about a kilobyte each."""
 
 
 class RingReader:
@@ -95,8 +83,8 @@ class RingReader:
         self.torn = 0
         self.lost = 0
         self._counted = 0
-        self._known: dict[int, dict[tuple[DefinitionKind, int], _Definition]] = {}
-        self._expanded: dict[int, int] = {}
+        self._definitions = DefinitionReader(mapping, header.layout)
+        self._known_calls = self._definitions.of_calls
 
     @classmethod
     def open(cls, path: Path | str) -> RingReader:
@@ -237,11 +225,12 @@ class RingReader:
         self._count(since, first, lost=True)
         for record_id in range(first, head):
             record = self._record(record_id)
-            if record is not None:
-                self._count(record_id, record_id + 1)
-                yield record
-            else:
+            if record is None:
                 self._count(record_id, record_id + 1, lost=self._overwritten(record_id), torn=True)
+                continue
+            if record_id >= self._counted:
+                self._counted = record_id + 1
+            yield record
 
     def ended(self, record_id: int) -> tuple[RecordState, int | None, int | None] | None:
         """(state, ended_ns, waited_ns) of a record as it is now, cheaply; None if it is not in the ring any more."""
@@ -254,12 +243,12 @@ class RingReader:
         value = self._words[word + SLOT_ENDED_WORD]
         if found != ticket or self.head - record_id > self._layout.capacity:
             return None
-        return RecordState(value & 3), value >> 2 or None, waited or None
+        return _STATES[value & 3], value >> 2 or None, waited or None
 
     def _overwritten(self, record_id: int) -> bool:
         return self.head - record_id > self._layout.capacity or self._words[WORD_TAIL] > record_id + 1
 
-    def _count(self, start: int, stop: int, *, lost: bool = False, torn: bool = False) -> None:
+    def _count(self, start: int, stop: int, *, lost: bool, torn: bool = False) -> None:
         """Count records of ``start..stop`` as lost or torn, except those that an earlier call has counted."""
         fresh = stop - max(start, self._counted)
         if fresh <= 0:
@@ -277,31 +266,26 @@ class RingReader:
         data = self._map[start : start + SLOT_SIZE]
         # The word read alone is one load: a copy of 96 bytes may be made in any order.
         ended = self._words[start // 8 + SLOT_ENDED_WORD]
-        fields = SLOT.unpack(data)
-        if fields[0] != ticket or fields[15] != zlib.crc32(data[: SLOT_BODY.size]):
+        of, issued, coll_seq, p2p_seq, op_id, group_ref, sig_ref, site_ref, generation, pair_index, *rest = SLOT.unpack(
+            data
+        )
+        kind, flags, _, timeout_ms, thread_ref, crc, _, waited, _ = rest
+        if of != ticket or crc != zlib.crc32(data[: SLOT_BODY.size]):
             return None
         # Only now is it certain that the copied bytes were not overwritten during the copy.
         if self.head - record_id > self._layout.capacity:
             return None
-        _, issued, coll_seq, p2p_seq, op_id, group_ref, sig_ref, site_ref, generation, pair_index = fields[:10]
-        kind, flags, _, timeout_ms, thread_ref, _, _, waited, _ = fields[10:]
-        group = self._definition(generation, DefinitionKind.GROUP, group_ref)
-        signature = self._definition(generation, DefinitionKind.SIGNATURE, sig_ref)
-        site = self._definition(generation, DefinitionKind.SITE, site_ref) if site_ref else _NO_SITE
-        thread = self._definition(generation, DefinitionKind.THREAD, thread_ref) if thread_ref else _NO_THREAD
-        if not (
-            isinstance(group, GroupDef)
-            and isinstance(signature, SignatureDef)
-            and isinstance(site, SiteDef)
-            and isinstance(thread, ThreadDef)
-        ):
+        refs = (generation, group_ref, sig_ref, site_ref, thread_ref)
+        known = self._known_calls.get(refs) or self._definitions.of_call(*refs)
+        if known is None:
             return None
+        group, signature, site, thread = known
         return Record(
             record_id=record_id,
             issued_ns=issued,
             waited_ns=waited or None,
             ended_ns=ended >> 2 or None,
-            state=RecordState(ended & 3),
+            state=_STATES[ended & 3],
             coll_seq=coll_seq,
             p2p_seq=p2p_seq,
             op_id=op_id,
@@ -328,69 +312,13 @@ class RingReader:
                 word = self._words[start // 8 + ROW_GROUP]
                 if word == 0:
                     break
-                group = self._definition(word >> 32, DefinitionKind.GROUP, word & U32)
+                group = self._definitions.find(word >> 32, DefinitionKind.GROUP, word & U32)
                 values = _ROW.unpack(self._map[start : start + ROW_SIZE])
                 if isinstance(group, GroupDef) and self._words[start // 8 + ROW_GROUP] == word:
                     found.append(GroupProgress(group, *values[1:]))
                     break
         return found
 
-    # ---- definitions
-
-    def _definition(self, generation: int, kind: DefinitionKind, ref: int) -> _Definition | None:
-        known = self._known.get(generation)
-        if known is None:
-            # The writer keeps two generations; a malicious file may claim any number.
-            while len(self._known) >= 2:
-                oldest = min(self._known)
-                del self._known[oldest], self._expanded[oldest]
-            known = self._known[generation] = {}
-            self._expanded[generation] = 0
-        found = known.get((kind, ref))
-        if found is None:
-            found = self._read_definition(generation, kind, ref)
-            if found is not None:
-                if len(known) >= _MAX_KNOWN:
-                    known.clear()
-                    self._expanded[generation] = 0
-                known[kind, ref] = found
-        return found
-
-    def _read_definition(self, generation: int, kind: DefinitionKind, ref: int) -> _Definition | None:
-        layout = self._layout
-        offset = ref * 8
-        if not HALF_START <= offset <= layout.half_size - DEFINITION.size or self._expanded[generation] > _EXPANDED:
-            return None
-        start = layout.half(generation) + offset
-        length, of_generation, of_kind, crc = DEFINITION.unpack(self._map[start : start + DEFINITION.size])
-        if of_generation != generation or of_kind != kind or length > MAX_DEFINITION:
-            return None
-        if offset + DEFINITION.size + length > layout.half_size:
-            return None
-        payload = self._map[start + DEFINITION.size : start + DEFINITION.size + length]
-        if zlib.crc32(payload, zlib.crc32(DEFINITION_PREFIX.pack(length, of_generation, of_kind))) != crc:
-            return None
-        try:
-            found, expanded = _decode(kind, payload)
-        except DefinitionError:
-            return None
-        self._expanded[generation] += max(0, expanded - length)
-        return found
-
 
 def _is_of_thread(exception: dict[str, object]) -> bool:
     return exception.get("thread", MAIN_THREAD) not in ("", MAIN_THREAD)
-
-
-def _decode(kind: DefinitionKind, payload: bytes) -> tuple[_Definition, int]:
-    """The definition, and how many items its runs were expanded to."""
-    if kind is DefinitionKind.GROUP:
-        group = GroupDef.from_bytes(payload)
-        return group, len(group.ranks)
-    if kind is DefinitionKind.SIGNATURE:
-        signature = SignatureDef.from_bytes(payload)
-        created = len(signature.new_group.ranks) if signature.new_group is not None else 0
-        return signature, len(signature.input_dtypes) + len(signature.output_dtypes) + created
-    if kind is DefinitionKind.SITE:
-        return SiteDef.from_bytes(payload), 0
-    return thread_of(payload), 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from otel_fr.ring.definitions import GroupDef, SignatureDef, SiteDef
 from otel_fr.ring.layout import DESTRUCTIONS, KIND_GROUP, KIND_P2P, POSTED, RecordState
@@ -21,8 +21,7 @@ _TIMEOUT_SHARE: Final = 0.98
 """Share of a call's timeout after which a failure counts as a timeout: backends start the clock slightly later."""
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """One call. Times are monotonic ns of the rank's machine; ``RingReader.wall_offset_ns`` makes them wall time.
 
     Attributes:

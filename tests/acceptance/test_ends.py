@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,10 @@ def test_a_stuck_rank_that_exits_by_its_own_handler_of_sigterm_is_still_missing(
 def test_a_rank_that_somebody_stopped_stays_dead_when_its_peers_are_stopped(tmp_path: Path) -> None:
     revisions, offline, _ = _run(tmp_path, "stopped_alone")
     assert len({revision["id"] for revision in [*revisions, *offline]}) == 1
-    for verdict in (*revisions, *offline):
+    # On a busy machine, that the others wait can be reported before the end of rank 1.
+    since_its_end = list(dropwhile(lambda revision: revision["category"] == "missing_rank", revisions))
+    assert since_its_end
+    for verdict in (*since_its_end, *offline):
         assert (verdict["category"], verdict["culprit_ranks"], verdict["stuck_on"]) == ("rank_dead", [1], None)
         assert "when it was stopped from outside by signal 15 (SIGTERM)" in whole_text(verdict)
 

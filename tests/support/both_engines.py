@@ -26,7 +26,7 @@ LIBRARIES: Final = (f"{Path(str(torch.__file__)).parent}/", f"{Path(capture_engi
 
 def fields_of(record: Record) -> dict[str, Any]:
     """What is equal for equal calls: of the times, only whether they are known."""
-    values = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
+    values = record._asdict()
     values["ended_ns"] = values["ended_ns"] is not None
     values["waited_ns"] = "waited" if (record.waited_ns or 0) > POSTED else record.waited_ns
     del values["issued_ns"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from otel_fr.ring import KIND_COLLECTIVE, GroupDef, Record, RecordState, SignatureDef, SiteDef
@@ -32,4 +31,4 @@ def made_record(number: int, seconds: float | None, signature: SignatureDef, /, 
         signature=signature,
         site=SITE,
     )
-    return replace(record, **more)
+    return record._replace(**more)

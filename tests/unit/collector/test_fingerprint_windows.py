@@ -41,11 +41,11 @@ class Group:
     def make(self, rank: int, count: int) -> None:
         """The rank makes its next calls."""
         numbers = range(self.at[rank] + 1, self.at[rank] + count + 1)
-        records = [replace(TYPICAL, record_id=number - 1, coll_seq=number) for number in numbers]
+        records = [TYPICAL._replace(record_id=number - 1, coll_seq=number) for number in numbers]
         if rank == 0 and self.odd in numbers:
-            records[self.odd - numbers[0]] = replace(records[self.odd - numbers[0]], signature=ODD)
+            records[self.odd - numbers[0]] = records[self.odd - numbers[0]]._replace(signature=ODD)
         if rank in self.plain:
-            records = [replace(one, signature=replace(one.signature, reduce_op=None)) for one in records]
+            records = [one._replace(signature=replace(one.signature, reduce_op=None)) for one in records]
         self.monitors[rank].take(records)
         self.at[rank] += count
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 
 import pytest
@@ -93,8 +92,8 @@ def test_other_members_under_one_number_disagree() -> None:
 
 
 def destroyed(state: RecordState = RecordState.COMPLETED) -> Record:
-    return dataclasses.replace(
-        created(state=state), record_id=8, coll_seq=4, signature=signature("destroy_process_group", (), backend="")
+    return created(state=state)._replace(
+        record_id=8, coll_seq=4, signature=signature("destroy_process_group", (), backend="")
     )
 
 
@@ -103,7 +102,7 @@ def test_a_rank_that_destroys_a_group_is_waited_for_by_no_other() -> None:
     run = Run(RunId("job", 0, "r"), 0.0, 0.0, world_size=4)
     for rank in (0, 2):
         run.add_spans(rank, [from_span(destroyed(), interner, rank)], 1.0)
-    run.add_spans(1, [from_span(dataclasses.replace(created(), coll_seq=4), interner, 1)], 1.0)
+    run.add_spans(1, [from_span(created()._replace(coll_seq=4), interner, 1)], 1.0)
     (group,) = run.groups.values()
     assert [key[2] for key in group.incomplete] == [4]
     assert run.mismatch_since is None

@@ -259,7 +259,7 @@ def test_times_of_nccl_inspector_are_times_on_the_device_and_give_the_bandwidth(
     rank = Rank(collector, 0)
     for number in range(1, 11):
         one = record(number, 0.5, rank.group)
-        rank.metrics.add(replace(one, signature=replace(one.signature, backend="nccl")))
+        rank.metrics.add(one._replace(signature=replace(one.signature, backend="nccl")))
         rank.metrics.add_inspected(MEASURED)
     collector.take(rank.work(0))
     read = partial(collector.read, backend="nccl")

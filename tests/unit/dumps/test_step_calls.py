@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -91,7 +90,7 @@ def test_calls_of_other_threads_of_the_program_belong_to_no_step() -> None:
     """Those of the thread of the steps, 1, and of threads of C++ do: a device's backward pass runs in one."""
     threads = [("MainThread", 1), ("checkpoint", 7), ("Dummy-3", 9), ("checkpoint", 7), ("", 0)]
     records = [
-        replace(record(at, 11 + at), thread=name, thread_ident=ident) for at, (name, ident) in enumerate(threads)
+        record(at, 11 + at)._replace(thread=name, thread_ident=ident) for at, (name, ident) in enumerate(threads)
     ]
     assert ("calls in default_pg (0)", "3", 0, 0) in seen(records, steps(10, 50))
 

@@ -134,7 +134,7 @@ def test_which_file_it_is_follows_from_the_ranks_environment(tmp_path: Path, mon
 
 def nccl(number: int, of: GroupDef, size: int = SIZE, backend: str = "nccl") -> Record:
     made = record(number, 0.01, of, size=size)
-    return replace(made, signature=replace(made.signature, backend=backend), state=RecordState.UNKNOWN, ended_ns=None)
+    return made._replace(signature=replace(made.signature, backend=backend), state=RecordState.UNKNOWN, ended_ns=None)
 
 
 def measured(number: int, size: int = SIZE, seconds: float = 0.004, name: str = "unknown", **more: str) -> DeviceCall:

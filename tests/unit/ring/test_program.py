@@ -173,7 +173,7 @@ class RingMachine(RuleBasedStateMachine):
         index = self.owners[number]
         sequence = record.coll_seq if record.kind == KIND_COLLECTIVE else 0
         self.writer.complete(number + 1, index, sequence, state, self.clock)
-        self.records[number] = replace(record, state=state, ended_ns=self.clock)
+        self.records[number] = record._replace(state=state, ended_ns=self.clock)
         group = self.groups.get(index)
         if group is not None:
             group.ended += 1
@@ -188,7 +188,7 @@ class RingMachine(RuleBasedStateMachine):
         self.clock += 1
         waited = POSTED if posted else self.clock
         self.writer.wait(number + 1, waited)
-        self.records[number] = replace(self.records[number], waited_ns=waited)
+        self.records[number] = self.records[number]._replace(waited_ns=waited)
 
     @invariant()
     def every_record_in_the_ring_reads_right(self) -> None:
