@@ -1,7 +1,7 @@
 """What otel-fr adds to real training steps on gloo with 2 ranks: DDP, FSDP2, and a tensor-parallel loop.
 
     python benchmarks/steps.py [--kinds ddp fsdp2 tp] [--rows compiled ...] [--minutes 15] [--launches 2]
-        [--width 512] [--device cuda | fake] [--ranks 1]
+        [--width 512] [--batch 64] [--device cuda | fake] [--ranks 1]
 
 Jobs run side by side and take turns: while one runs a block of steps (0.15 s), the others wait. So other load on the
 machine affects all alike.
@@ -32,8 +32,10 @@ interval narrows with the square root of the rounds, so where a goal is not deci
 minutes that takes here. Two cores run one job of two ranks at a time, so any other load shows. ``--rows compiled`` runs
 no other recorded job, and so makes twice to three times as many rounds in the same time.
 
-What recording adds to a step depends on its calls, not on how much it computes. ``--width`` is that of the model's 8
-layers; twice the width is four times the computation.
+What recording adds to a step depends on its calls, and on what its computation leaves of them in the caches.
+``--width`` is that of the model's 8 layers; twice the width is four times the computation, and four times the memory
+that goes through the caches. ``--batch`` is the rows of a batch: twice as many are twice the computation, on the same
+memory.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -82,7 +84,6 @@ NO_RECORDER = {"TORCH_FR_BUFFER_SIZE": "0"}
 REFERENCE = "off"
 TIMED = "NCCL's timing"
 ALONE = "compiled alone"
-WIDTH = 512
 ROWS = ("python", "compiled", ALONE, "torch's recorder", "FlightRecorderHook", TIMED, "off again")
 ENGINES = ROWS[:3]
 GOAL_OF = {"cpu": "thread", "cuda": "wall", "fake": "thread"}
@@ -95,6 +96,16 @@ ORDERS = ((True, False, False, True), (False, True, True, False))
 """Of blocks with and without recording."""
 
 Costs = dict[str, float]
+
+
+class Shape(NamedTuple):
+    """Of the model of ddp and fsdp2: the width of its layers, and the rows of a batch."""
+
+    width: int = 512
+    batch: int = 64
+
+
+SHAPE = Shape()
 
 
 def interval(values: Sequence[float]) -> tuple[float, float, float]:
@@ -122,7 +133,7 @@ class Job:
         errors: Path,
         device: str = "cpu",
         ranks: int = RANKS,
-        width: int = WIDTH,
+        shape: Shape = SHAPE,
     ) -> None:
         self.name = name
         self.recorded = variant in ("otel_fr", "alone")
@@ -134,7 +145,7 @@ class Job:
         with self._errors.open("wb") as output:
             self.ranks = [
                 subprocess.Popen(
-                    [sys.executable, str(JOB), variant, device, str(width)],
+                    [sys.executable, str(JOB), variant, device, str(shape.width), str(shape.batch)],
                     env={**env, "RANK": str(rank), "LOCAL_RANK": str(rank)},
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
@@ -198,7 +209,7 @@ def collector() -> Iterator[str]:
 
 @contextlib.contextmanager
 def jobs(
-    endpoint: str, folder: Path, rows: Sequence[str], device: str = "cpu", ranks: int = RANKS, width: int = WIDTH
+    endpoint: str, folder: Path, rows: Sequence[str], device: str = "cpu", ranks: int = RANKS, shape: Shape = SHAPE
 ) -> Iterator[dict[str, Job]]:
     """The jobs of these rows and the reference, ready; by name. One that cannot record as it should is left out, and it
     is said why."""
@@ -206,7 +217,7 @@ def jobs(
     if cache := os.environ.get("XDG_CACHE_HOME"):
         sending["XDG_CACHE_HOME"] = cache
     started = {
-        name: Job(name, variant, settings, folder, device, ranks, width)
+        name: Job(name, variant, settings, folder, device, ranks, shape)
         for name, variant, settings in (
             ("python", "otel_fr", {**sending, "OTEL_FR_CAPTURE_ENGINE": "python"}),
             ("compiled", "otel_fr", {**sending, "OTEL_FR_CAPTURE_ENGINE": "compiled"}),
@@ -357,7 +368,8 @@ def main() -> None:
     parser.add_argument("--rows", nargs="+", choices=ROWS, help="beside a job that records nothing; default: all")
     parser.add_argument("--device", choices=list(GOAL_OF), default="cpu")
     parser.add_argument("--ranks", type=int, help=f"default: {RANKS}; with --device fake 1, and no other")
-    parser.add_argument("--width", type=int, default=WIDTH, help="of the model of ddp and fsdp2")
+    parser.add_argument("--width", type=int, default=SHAPE.width, help="of the model of ddp and fsdp2")
+    parser.add_argument("--batch", type=int, default=SHAPE.batch, help="rows of a batch of ddp and fsdp2")
     limit = parser.add_mutually_exclusive_group()
     limit.add_argument("--seconds", type=float, default=240.0, help="of rounds at most, for each kind")
     limit.add_argument("--minutes", type=float, help="at most, for all: the starts of jobs, too")
@@ -377,7 +389,7 @@ def main() -> None:
     with collector() as endpoint, tempfile.TemporaryDirectory() as folder:
         for launch in range(args.launches):
             until = time.monotonic() + (end - time.monotonic()) / (args.launches - launch)
-            with jobs(endpoint, Path(folder), rows, args.device, ranks, args.width) as running:
+            with jobs(endpoint, Path(folder), rows, args.device, ranks, Shape(args.width, args.batch)) as running:
                 monitors = MONITOR_BLOCK_SECONDS * sum(job.recorded for job in running.values())
                 for number, kind in enumerate(kinds):
                     share = (until - time.monotonic()) / (len(kinds) - number) - monitors

@@ -1,8 +1,9 @@
 """One rank of benchmarks/steps.py: runs the blocks of steps that its standard input asks for, and measures each.
 
-argv: off | otel_fr | alone | recorder | hook; cpu | cuda | fake; and the width of the model. ``alone`` is otel_fr with
-its monitor stopped (SIGSTOP) before the first block. Each line of the input is ``{"kind": KIND, "steps": N, "record":
-bool}``; each line of the output is one `Cost` as JSON. The first line says what is recorded, and by what.
+argv: off | otel_fr | alone | recorder | hook; cpu | cuda | fake; the width of the model, and the rows of a batch.
+``alone`` is otel_fr with its monitor stopped (SIGSTOP) before the first block. Each line of the input is
+``{"kind": KIND, "steps": N, "record": bool}``; each line of the output is one `Cost` as JSON. The first line says what
+is recorded, and by what.
 """
 
 from __future__ import annotations
@@ -31,14 +32,13 @@ from otel_fr.ring import RingReader
 SMALL_CALLS = 50
 """All-reduces of a tensor-parallel step."""
 LAYERS = 8
-BATCH = 64
 MONITOR_SECONDS = 60.0
 """Until a rank's monitor runs, on a busy machine."""
 
 FAKE = sys.argv[2] == "fake"
 """On the CPU, in a group whose other rank does not exist."""
 DEVICE = "cpu" if FAKE else sys.argv[2]
-WIDTH = int(sys.argv[3])
+WIDTH, BATCH = int(sys.argv[3]), int(sys.argv[4])
 Step = Callable[[], None]
 
 

@@ -106,6 +106,11 @@ OFR_HOT const T& object_of(const IValue& value) {
   return static_cast<const T&>(*static_cast<const torch::CustomClassHolder*>(object));
 }
 
+void record_end(const OfrPending& call, const c10::ivalue::Future& done) {
+  int64_t now = monotonic_ns();
+  api.end(&call, done.hasError() ? OFR_FAILED : OFR_COMPLETED, now);
+}
+
 // The callback that records the end of a call; counted, and each copy of it, for as long as a future has it.
 class EndCallback {
  public:
@@ -120,10 +125,7 @@ class EndCallback {
   EndCallback& operator=(const EndCallback&) = delete;
   EndCallback& operator=(EndCallback&&) = delete;
 
-  void operator()(c10::ivalue::Future& done) const {
-    int64_t now = monotonic_ns();
-    api.end(&call_, done.hasError() ? OFR_FAILED : OFR_COMPLETED, now);
-  }
+  void operator()(c10::ivalue::Future& done) const { record_end(call_, done); }
 
  private:
   OfrPending call_;
@@ -221,6 +223,7 @@ class Kernel final : public c10::OperatorKernel {
     auto& work = const_cast<c10d::Work&>(object_of<c10d::Work>(stack.back()));
     if (!ending.has_no_future) {
       if (auto future = future_of(work)) {
+        if (future->completed()) return record_end(call, *future);  // without a callback, which takes locks to add
         // Without the streams of the future's devices: nothing is read from it but whether it failed.
         future->addCallback(EndCallback(call), /*uses_future=*/false);
         return;
