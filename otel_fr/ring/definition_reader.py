@@ -27,8 +27,6 @@ _NO_SITE: Final = SiteDef(())
 _NO_THREAD: Final = ThreadDef(0, "")
 _EXPANDED: Final = 1 << 23
 """Ranks and dtypes that the definitions of one generation may expand to, beyond the bytes that encode them."""
-
-
 _MAX_KNOWN: Final = 8192
 """Decoded definitions kept of one generation, about a kilobyte each."""
 

@@ -266,10 +266,9 @@ class RingReader:
         data = self._map[start : start + SLOT_SIZE]
         # The word read alone is one load: a copy of 96 bytes may be made in any order.
         ended = self._words[start // 8 + SLOT_ENDED_WORD]
-        of, issued, coll_seq, p2p_seq, op_id, group_ref, sig_ref, site_ref, generation, pair_index, *rest = SLOT.unpack(
-            data
-        )
-        kind, flags, _, timeout_ms, thread_ref, crc, _, waited, _ = rest
+        fields = SLOT.unpack(data)
+        of, issued, coll_seq, p2p_seq, op_id, group_ref, sig_ref, site_ref, generation, pair_index = fields[:10]
+        kind, flags, _, timeout_ms, thread_ref, crc, _, waited, _ = fields[10:]
         if of != ticket or crc != zlib.crc32(data[: SLOT_BODY.size]):
             return None
         # Only now is it certain that the copied bytes were not overwritten during the copy.
