@@ -60,9 +60,13 @@ void set_active(Recorder* recorder) {
 
 const OfrApi* api() { return &table; }
 
-OFR_HOT void set_next(const Core& core, const void* recorder, const Ring& ring, const RingGroup& group) {
-  const void* lines[std::size(active.next.lines)] = {&core, recorder};
-  ring.next_lines(group, lines + 2);
+OFR_HOT void set_next(const Core& core, const void* recorder, const RecentCalls& recent, const LiveGroup& group) {
+  const void* lines[std::size(active.next.lines)] = {&core, recorder, &recent, &group, group.ring};
+  core.ring->next_lines(*group.ring, lines + 5);
+  for (size_t i = 0; i < std::size(active.next.calls); ++i) {
+    __atomic_store_n(&active.next.calls[i].at, recent.next(i).at, __ATOMIC_RELAXED);
+    __atomic_store_n(&active.next.calls[i].size, recent.next(i).size, __ATOMIC_RELAXED);
+  }
   for (size_t i = 0; i < std::size(lines); ++i) __atomic_store_n(active.next.lines + i, lines[i], __ATOMIC_RELAXED);
 }
 

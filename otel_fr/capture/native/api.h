@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define OFR_API_VERSION 3
+#define OFR_API_VERSION 4
 
 /* Of functions that each call runs: the linker puts them side by side, in a few pages. Nothing of them is in the cache after
  * a step's computation. */
@@ -39,10 +39,16 @@ typedef struct {
   uint64_t epoch; /* of the signatures, for `no_future` */
 } OfrEnding;
 
+typedef struct {
+  const void *at;
+  uint64_t size;
+} OfrBytes;
+
 /* What a call reads first. Each member is loaded and stored at any time, by one atomic access. */
 typedef struct {
   uint32_t on;          /* not 0: calls are recorded */
-  const void *lines[6]; /* where the next call will probably write, for prefetches only; NULL: not known */
+  OfrBytes calls[2];    /* what is known of the calls that may be next, for prefetches only */
+  const void *lines[9]; /* cache lines that it will need, for prefetches only; NULL: not known */
 } OfrNext;
 
 typedef struct {

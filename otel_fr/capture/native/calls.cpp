@@ -61,7 +61,7 @@ void RecentCalls::add(const OfrCall& call, uint64_t call_hash, const SiteKey* si
   std::memcpy(entry.words, call.key, call.key_words * 8);
   if (site) {
     std::memcpy(entry.words + call.key_words, site->words, site_words * 8);
-    std::memcpy(entry.frames, site->frames, site->frame_count * sizeof(OfrFrame));
+    for (uint32_t i = 0; i < site->frame_count; ++i) entry.frames[i] = site->frames[i].place;
     entry.frame_count = site->frame_count;
     entry.are_all = site->are_all;
   }
@@ -69,13 +69,14 @@ void RecentCalls::add(const OfrCall& call, uint64_t call_hash, const SiteKey* si
 }
 
 void RecentCalls::follow(Entry& entry) {
-  Entry*& last = last_[entry.call_hash % kCount];
-  if (last && last != &entry) last->follower = &entry;
-  last = &entry;
+  last_[entry.call_hash % kCount] = &entry;
+  note(entry);
 }
 
 void RecentCalls::forget() {
   ++epoch_;
+  latest_ = nullptr;
+  next_[0] = next_[1] = {};
   for (Entry*& last : last_) last = nullptr;
 }
 

@@ -68,19 +68,21 @@ struct SiteKey {
 
 // Calls that were recorded lately, each with all that was looked up for it, in consecutive cache lines: the tables of groups,
 // signatures, code objects, sites have dozens of lines, which are no longer in the cache when a step issues its next call.
-class RecentCalls {
+class alignas(64) RecentCalls {
  public:
   struct alignas(64) Entry {
-    uint64_t call_hash = 0;
     LiveGroup* group = nullptr;
-    Entry* follower = nullptr;  // the other call with this call's arguments that was found after this one
+    OfrBytes next[2]{};  // the calls that were found after this one: the last time, and before that another one
+    uint64_t call_hash = 0;
     uint32_t key_words = 0, site_words = 0, frame_count = 0, are_all = 0;
     uint32_t number = 0, site = 0;  // of the signature; reference of the site
     Signature signature;
     uint64_t signature_epoch = 0;
     uint64_t hash = 0, epoch = 0;  // of the call and its frames
     uint64_t words[16];            // the key, then the site
-    OfrFrame frames[SiteKey::kMaxFrames];
+    OfrPlace frames[SiteKey::kMaxFrames];
+
+    OfrBytes bytes() const { return {this, sizeof(Entry) - sizeof(frames) + frame_count * sizeof(OfrPlace)}; }
   };
 
   static uint64_t hash_of(const OfrCall& call) {
@@ -89,20 +91,20 @@ class RecentCalls {
     return sum;
   }
 
-  // The call with these arguments that was found last, or the one that followed it then, whichever was made from these frames.
-  // Null: neither was. What is found so needs no walk to its call site, which looks up each code object on the way.
-  const Entry* guess(const OfrCall& call, uint64_t call_hash, bool with_site, const void* frame) {
-    Entry*& last = last_[call_hash % kCount];
-    Entry* entry = last;
-    for (int attempt = 0; attempt < 2 && entry; ++attempt, entry = last->follower) {
-      if (entry->call_hash != call_hash || !is_of(*entry, call) || (entry->site_words != kNoSite) != with_site) continue;
-      if (with_site && !(entry->frame_count && ofr_frames_are(frame, entry->frames, entry->frame_count, entry->are_all)))
-        continue;
-      last = entry;
-      return entry;
+  // One of the two calls that followed the one before when that was made earlier, or the call with these arguments that was
+  // found last by them: whichever has these arguments, and was made from these frames. Null: none of them.
+  // What is found so needs no walk to its call site, which looks up each code object on the way.
+  const Entry* guess(const OfrCall& call, bool with_site, const void* frame) {
+    for (const OfrBytes& next : next_) {
+      auto* entry = static_cast<Entry*>(const_cast<void*>(next.at));
+      if (entry && is_of(*entry, call) && is_from(*entry, with_site, frame)) return note(*entry);
     }
-    return nullptr;
+    Entry* last = last_[hash_of(call) % kCount];
+    return last && is_of(*last, call) && is_from(*last, with_site, frame) ? note(*last) : nullptr;
   }
+
+  // What is kept of the calls that will probably be found next, of size 0 where that is not known.
+  const OfrBytes& next(size_t number) const { return next_[number]; }
 
   // `site`: null: none is recorded. Null: there is no such call, or it cannot be kept.
   const Entry* find(const OfrCall& call, uint64_t call_hash, const SiteKey* site);
@@ -129,8 +131,25 @@ class RecentCalls {
       if (name[i] != call.group[i]) return false;
     return are_equal(entry.words, call.key, call.key_words);
   }
+  static bool is_from(Entry& entry, bool with_site, const void* frame) {
+    if (!with_site) return entry.site_words == kNoSite;
+    return entry.site_words != kNoSite && entry.frame_count &&
+           ofr_frames_are(frame, entry.frames, entry.frame_count, entry.are_all);
+  }
+  Entry* note(Entry& entry) {
+    if (latest_ && next_[0].at != &entry) {
+      latest_->next[0] = entry.bytes();
+      latest_->next[1] = next_[0];
+    }
+    latest_ = &entry;
+    next_[0] = entry.next[0];
+    next_[1] = entry.next[1];
+    return &entry;
+  }
   void follow(Entry& entry);
 
+  Entry* latest_ = nullptr;  // what was found last, and what followed it before
+  OfrBytes next_[2]{};
   uint64_t epoch_ = 1;
   Entry* last_[kCount]{};  // at the place of the hash of the call
   Entry entries_[kCount];  // at one of two places, by the hash of the call and its frames; 240 KiB

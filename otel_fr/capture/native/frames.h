@@ -11,7 +11,14 @@
 extern "C" {
 #endif
 
+/* What tells a frame from others, as long as its code object lives. */
 typedef struct {
+  const void *frame;       /* it may exist no longer */
+  const void *instruction; /* the address in the code that it is at */
+} OfrPlace;
+
+typedef struct {
+  OfrPlace place;
   const void *code; /* borrowed */
   int position;     /* in the code */
   int is_generator;
@@ -20,9 +27,9 @@ typedef struct {
 /* The innermost frame of a thread. NULL: none. `thread`: PyThreadState. */
 const void *ofr_frame_first(const void *thread);
 
-/* Whether the frames from this one outward are at these positions of these code objects, and, with `are_all`, there are no
- * others: 1 or 0. */
-int ofr_frames_are(const void *frame, const OfrFrame *expected, size_t count, int are_all);
+/* Whether the frames from this one outward are at these instructions, and, with `are_all`, there are no others: 1 or 0.
+ * Corrects which frames are expected. */
+int ofr_frames_are(const void *frame, OfrPlace *expected, size_t count, int are_all);
 
 /* Reads a frame. Returns the next one outward, or NULL. */
 const void *ofr_frame_read(const void *frame, OfrFrame *read);

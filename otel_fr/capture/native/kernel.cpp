@@ -150,9 +150,7 @@ class Kernel final : public c10::OperatorKernel {
     OfrEnding ending;
     bool recorded = false;
     if (__atomic_load_n(&api.next->on, __ATOMIC_RELAXED)) {
-      // They are not in the cache after a step's computation; fetched while the arguments are read.
-      for (const auto& line : api.next->lines)
-        __builtin_prefetch(__atomic_load_n(&line, __ATOMIC_RELAXED), /*for writing*/ 1);
+      fetch(*api.next);
       try {
         recorded = begin(handle, *stack, &call, &ending);
       } catch (...) {  // the collective continues
@@ -175,6 +173,18 @@ class Kernel final : public c10::OperatorKernel {
   }
 
  private:
+  // What a call needs is not in the cache after a step's computation; fetched while the arguments are read. The first line of
+  // this was read by the dispatcher.
+  OFR_HOT void fetch(const OfrNext& next) const {
+    for (size_t at = 64; at < sizeof(Kernel); at += 64) __builtin_prefetch(reinterpret_cast<const char*>(this) + at);
+    for (const auto& call : next.calls) {
+      const auto* bytes = static_cast<const char*>(__atomic_load_n(&call.at, __ATOMIC_RELAXED));
+      const size_t size = __atomic_load_n(&call.size, __ATOMIC_RELAXED);
+      for (size_t at = 0; at < size; at += 64) __builtin_prefetch(bytes + at);
+    }
+    for (const auto& line : next.lines) __builtin_prefetch(__atomic_load_n(&line, __ATOMIC_RELAXED), /*for writing*/ 1);
+  }
+
   OFR_HOT bool begin(const OperatorHandle& handle, const Stack& stack, OfrPending* pending, OfrEnding* ending) {
     if (!count_) [[unlikely]]  // remembered: to ask the schema is several cache misses
       count_ = handle.schema().arguments().size();
@@ -232,8 +242,17 @@ class Kernel final : public c10::OperatorKernel {
     }
     if (!kWorksAreKnown) return api.end(&call, OFR_UNKNOWN, 0);
     auto own = c10::intrusive_ptr<c10d::Work>::reclaim_copy(&work);
-    stack.back() = IValue(c10::intrusive_ptr<c10d::Work>(
-        c10::make_intrusive<FollowedWork>(&api, std::move(own), call, monotonic_ns)));
+    auto followed = c10::make_intrusive<FollowedWork>(&api, std::move(own), call, monotonic_ns);
+    replace(stack.back(), std::move(followed));
+  }
+
+  // In the object that has the Work, if only the stack has that: to make another takes a look-up of its type.
+  static void replace(IValue& value, c10::intrusive_ptr<c10d::Work> work) {
+    if (value.use_count() == 1) {
+      const_cast<c10::ivalue::Object&>(value.toObjectRef()).setSlot(0, IValue::make_capsule(std::move(work)));
+    } else {
+      value = IValue(std::move(work));
+    }
   }
 
   // Null: this Work has none. It depends on the operator and torch's version.

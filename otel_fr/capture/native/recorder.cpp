@@ -102,12 +102,11 @@ const ThreadRef* Recorder::own_thread() const {
 bool Recorder::in_batch() const { return batches_ && PyDict_GET_SIZE(batches_) != 0; }
 
 OFR_HOT int Recorder::begin(const OfrCall& call, OfrPending* pending, OfrEnding* ending) {
-  const uint64_t hash = RecentCalls::hash_of(call);
   {
     std::lock_guard<Lock> guard(core_->lock);
     if (!on || !core_->ring) return 0;
     const bool with_site = with_sites;
-    const RecentCalls::Entry* recent = recent_->guess(call, hash, with_site, with_site ? own_frames() : nullptr);
+    const RecentCalls::Entry* recent = recent_->guess(call, with_site, with_site ? own_frames() : nullptr);
     const ThreadRef* thread = own_thread();
     if (recent && thread && recent->signature.generation == core_->ring->generation() &&
         !(recent->signature.coalesces && in_batch())) {
@@ -115,10 +114,11 @@ OFR_HOT int Recorder::begin(const OfrCall& call, OfrPending* pending, OfrEnding*
       if (int recorded = record(call, known, thread->ref, 0, pending, ending)) return recorded;
     }
   }
-  return begin_any(call, hash, pending, ending);
+  return begin_any(call, pending, ending);
 }
 
-int Recorder::begin_any(const OfrCall& call, uint64_t hash, OfrPending* pending, OfrEnding* ending) {
+int Recorder::begin_any(const OfrCall& call, OfrPending* pending, OfrEnding* ending) {
+  const uint64_t hash = RecentCalls::hash_of(call);
   Attempt attempt;
   for (int i = 0; i < kAttempts; ++i) {
     Miss miss;
@@ -249,7 +249,7 @@ OFR_HOT int Recorder::record(const OfrCall& call, const Known& known, uint32_t t
   ending->has_no_future = signature.has_no_future;
   ending->slot = known.number;
   ending->epoch = known.signature_epoch;
-  set_next(*core_, this, ring, *group.ring);
+  set_next(*core_, this, *recent_, group);
   return 1;
 }
 

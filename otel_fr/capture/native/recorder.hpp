@@ -87,7 +87,7 @@ class alignas(64) Recorder {
   const void* own_frames() const;
   const ThreadRef* own_thread() const;
   bool in_batch() const;
-  int begin_any(const OfrCall& call, uint64_t hash, OfrPending* pending, OfrEnding* ending);
+  int begin_any(const OfrCall& call, OfrPending* pending, OfrEnding* ending);
   Miss look_up(const OfrCall& call, uint64_t hash, Attempt& attempt);
   Miss look_up_parts(const OfrCall& call, Attempt& attempt, bool with_site);
   bool resolve(Miss miss, const OfrCall& call, Attempt& attempt);
@@ -120,7 +120,7 @@ class alignas(64) Recorder {
 void set_active(Recorder* recorder);
 const OfrApi* api();
 
-// Where the next call of this group will be written, for `OfrNext`.
-void set_next(const Core& core, const void* recorder, const Ring& ring, const RingGroup& group);
+// What the next call of this group will need, for `OfrNext`.
+void set_next(const Core& core, const void* recorder, const RecentCalls& recent, const LiveGroup& group);
 
 }  // namespace otel_fr
