@@ -159,7 +159,11 @@ def _in_generator(tensor: Any) -> None:
         next(made)
 
 
-_RECORDED_AS = {_here: ["_here"], _there: ["_there"] * 2, _in_generator: ["calls"] * 2}
+_RECORDED_AS: dict[Callable[[Any], None], list[str]] = {
+    _here: ["_here"],
+    _there: ["_there"] * 2,
+    _in_generator: ["calls"] * 2,
+}
 
 
 def _deep(depth: int, call: Callable[[Any], None], tensor: Any) -> None:
