@@ -6,7 +6,7 @@ else asks the server which handlers it has.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 SOCKET_KEY: Final = "recorder_socket"
@@ -47,10 +47,6 @@ HANDLERS: Final = (
 """NCCL's process groups record into a recorder of their own, which only its own handler shows, in every version.
 ``fr_trace_json`` is that of other backends: gloo. It leaves out completed calls, of which gloo's entries show none."""
 
-TIMING_VARIABLES: Final = ("TORCH_NCCL_ENABLE_TIMING", "NCCL_ENABLE_TIMING")
-"""The first that is set decides whether NCCL's calls are timed: begin and duration are known only then."""
-_CONNECTIONS: Final = "CUDA_DEVICE_MAX_CONNECTIONS"
-
 
 def of_backend(backend: str) -> Handler | None:
     """The handler that shows the calls of a c10d backend; None: no known one does."""
@@ -66,12 +62,3 @@ def is_of_device(backend: str) -> bool:
 def shows_ends(backends: Iterable[str]) -> bool:
     """True if PyTorch's recorder knows when devices begin and end the calls of one of these backends."""
     return any(map(is_of_device, backends))
-
-
-def may_time(env: Mapping[str, str]) -> bool:
-    """True if NCCL's calls may be timed: the environment does not say whether to, and nothing there speaks against it.
-
-    With one hardware queue (Megatron sets ``CUDA_DEVICE_MAX_CONNECTIONS=1``), the events that time a call keep it from
-    running beside matrix multiplications (pytorch/pytorch#143890).
-    """
-    return not any(env.get(name, "").strip() for name in TIMING_VARIABLES) and env.get(_CONNECTIONS, "").strip() != "1"

@@ -46,7 +46,6 @@ class _State:
         self.originals: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
         self.session: Session | None = None
         self.notices_creations = False
-        self.is_timed = False
         self.connections: GlooConnections | None = None
         self.restores: list[Callable[[], None]] = []
 
@@ -117,7 +116,6 @@ def uninstall() -> None:
         _replace(name, ours, original)
     _state.originals.clear()
     _state.notices_creations = False
-    _state.is_timed = False
     _state.connections = None
     for restore in _state.restores:
         restore()
@@ -256,9 +254,6 @@ def note_creation() -> None:
 def _on_creation() -> None:
     from otel_fr import config
 
-    if not _state.is_timed and config.is_enabled():
-        _state.is_timed = True
-        _time_calls()
     if _state.connections is None:
         if not config.acts_on_peer_failure():
             return
@@ -266,13 +261,6 @@ def _on_creation() -> None:
 
         _state.connections = GlooConnections()
     _state.connections.begin()
-
-
-def _time_calls() -> None:
-    with contextlib.suppress(Exception):  # another torch: nothing is timed
-        from otel_fr.capture import worker_server
-
-        _state.restores.append(worker_server.time_calls(sys.modules[MODULE], os.environ))
 
 
 def _recorder() -> Recorder | None:

@@ -11,13 +11,12 @@ import contextlib
 import ctypes
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
 from otel_fr import torch_recorder
-from otel_fr.config import CAPTURE_VARIABLE, is_recorder_off
 from otel_fr.ring import private_folder
 
 _LONGEST: Final = 107
@@ -37,31 +36,6 @@ def is_wanted(capture: str, backends: Iterable[str]) -> bool:
     if capture == "both":
         return any(torch_recorder.of_backend(backend) is not None for backend in backends)
     return capture == "native" or (capture == "auto" and torch_recorder.shows_ends(backends))
-
-
-def time_calls(c10d: ModuleType, env: MutableMapping[str, str]) -> Callable[[], None]:
-    """Have NCCL's calls timed, which PyTorch decides for each group from the environment when it is made.
-
-    Args:
-        c10d: ``torch.distributed.distributed_c10d``. env: of this process.
-
-    Returns:
-        what undoes it.
-    """
-    name = torch_recorder.TIMING_VARIABLES[0]
-    is_read = env.get(CAPTURE_VARIABLE, "").strip().lower() != "hook" and not is_recorder_off(env)
-    if not is_read or not c10d.is_nccl_available() or not torch_recorder.may_time(env):
-        return lambda: None
-    before = env.get(name)
-    env[name] = "1"
-
-    def restore() -> None:
-        if before is None:
-            env.pop(name, None)
-        else:
-            env[name] = before
-
-    return restore
 
 
 class WorkerServer:

@@ -14,7 +14,7 @@ from otel_fr.dumps.decisions import reported_decisions
 from otel_fr.dumps.device_times import DeviceTimes
 from otel_fr.dumps.step_calls import step_calls, steps_of
 from otel_fr.identity import STREAM_COLLECTIVE, STREAM_GROUP, STREAM_MONITORED, STREAM_P2P, encode_ranks
-from otel_fr.ring import KIND_GROUP, KIND_MONITORED, KIND_P2P, POSTED, STATE_TEXT, ProcessState, RecordState
+from otel_fr.ring import KIND_GROUP, KIND_MONITORED, KIND_P2P, STATE_TEXT, ProcessState, RecordState
 
 if TYPE_CHECKING:
     from otel_fr.ring import GroupDef, GroupProgress, Record, RingReader, SignatureDef
@@ -371,8 +371,7 @@ class DumpContents:
 def _by_device(record: Record, seen: DeviceTimes | None) -> Record:
     if seen is None or record.state is not RecordState.UNKNOWN:
         return record
-    waited_ns = None if seen.ended_ns is not None else seen.began_ns or POSTED
-    return record._replace(state=seen.state, ended_ns=seen.ended_ns, waited_ns=waited_ns)
+    return record._replace(state=seen.state, ended_ns=seen.ended_ns, waited_ns=seen.waited_ns)
 
 
 def _open_calls(groups: Sequence[GroupProgress]) -> int:

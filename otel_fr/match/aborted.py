@@ -77,7 +77,7 @@ def _has_cause(evidence: Evidence, node: Node, aborted: Container[int]) -> bool:
     if node.behind is not None or not set(node.instance.members) <= set(node.instance.calls):
         return False
     calls = [node.instance.call(rank) for rank in node.instance.members]
-    return bool(stragglers(calls, aborted)) or is_stalled(calls, evidence.window, aborted)
+    return bool(stragglers(calls, aborted)) or is_stalled(calls, evidence, aborted)
 
 
 def _leading_to(nodes: Mapping[InstanceKey, Node], ends: Iterable[InstanceKey]) -> set[InstanceKey]:

@@ -430,7 +430,7 @@ class _Diagnosis(Case):
                 self._stragglers(node, late)
             elif is_connecting(calls):
                 continue
-            elif is_stalled(calls, self.evidence.window, self.aborted):
+            elif is_stalled(calls, self.evidence, self.aborted):
                 stalled.append(key)
         for first, rest in fronts({key: self.nodes[key] for key in stalled}):
             if out_of_step.name_in_stall(self, [first, *rest]):

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Container
+from typing import Final
 
-from otel_fr.match.model import Call, CallState
+from otel_fr.match.model import Call, CallState, Evidence
 
 WAITED_OUT = 0.95
 """Share of its timeout after which a call that ended, or whose rank was aborted, counts as timed out."""
 
 
-def is_stalled(calls: list[Call], window: float, aborted: Container[int]) -> bool:
+UNSEEN_BEGIN: Final = 30.0
+"""Seconds for which calls are in flight, and nothing else moves, before they count as blocked where it is not known
+whether devices have begun them: these may compute, while their hosts are far ahead of them."""
+
+
+def is_stalled(calls: list[Call], evidence: Evidence, aborted: Container[int]) -> bool:
     """True if the calls of all members are blocked, as far as their backends show when they end.
 
     Args:
         aborted: ranks that a watchdog ended.
     """
-    blocked = [_is_blocked(call, window) or (call.rank in aborted and _timed_out(call)) for call in calls]
+    blocked = [_is_blocked(call, evidence) or (call.rank in aborted and _timed_out(call)) for call in calls]
     return any(blocked) and all(
         is_blocked or call.state is CallState.UNKNOWN for call, is_blocked in zip(calls, blocked, strict=True)
     )
@@ -43,11 +49,15 @@ def stragglers(calls: list[Call], aborted: Container[int]) -> list[Call]:
     return [c for c in calls if c not in ended and c.gap is not None and patience > 0 and c.gap >= 0.9 * patience]
 
 
-def _is_blocked(call: Call, window: float) -> bool:
-    """It failed, or is known to have been in flight for longer than ``window`` seconds."""
-    return call.state is CallState.FAILED or (
-        call.state is CallState.IN_FLIGHT and not call.queued and call.age is not None and call.age >= window
-    )
+def _is_blocked(call: Call, evidence: Evidence) -> bool:
+    """It failed, or is known to have been in flight for long enough."""
+    if call.state is not CallState.IN_FLIGHT or call.queued or call.age is None:
+        return call.state is CallState.FAILED
+    if call.queued is False:
+        return call.age >= evidence.window
+    info = evidence.ranks.get(call.rank)
+    still = call.age if info is None or info.idle is None else min(call.age, info.idle)
+    return still >= max(evidence.window, UNSEEN_BEGIN)
 
 
 def _timed_out(call: Call) -> bool:

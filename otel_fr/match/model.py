@@ -106,7 +106,7 @@ class Call:
         error: error.type of a failed call (``"timeout"``).
         site: ``"file:line function"``; empty: unknown.
         batch: shared by the calls of one coalesced batch; None: not in a batch.
-        queued: its device has not begun it; False also if that is not known.
+        queued: its device has not begun it; None: it is in flight on a device, and that is not known.
         caught: it failed, and its rank went on; set by the engine (`otel_fr.match.failures`).
     """
 
@@ -125,7 +125,7 @@ class Call:
     error: str | None = None
     site: str = ""
     batch: int | None = None
-    queued: bool = False
+    queued: bool | None = False
     caught: bool = False
 
 

@@ -67,7 +67,7 @@ class Queues:
 
 def is_queued(call: Call) -> bool:
     """Its device has not begun it, or had not when PyTorch gave it up."""
-    return call.queued and not call.caught and call.state in (CallState.IN_FLIGHT, CallState.FAILED)
+    return call.queued is True and not call.caught and call.state in (CallState.IN_FLIGHT, CallState.FAILED)
 
 
 def has_begun(call: Call) -> bool:

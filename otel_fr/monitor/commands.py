@@ -11,12 +11,14 @@ from otel_fr import semconv as names
 from otel_fr.config import Config
 from otel_fr.control.v1.control_pb2 import Command, Dump, FetchCalls, PeerFailed
 from otel_fr.monitor.control import ControlClient
+from otel_fr.monitor.device_calls import Tracked
 from otel_fr.monitor.link import Link
 from otel_fr.monitor.pace import Pace
 from otel_fr.monitor.peers import Notice, PeerWatch
 from otel_fr.monitor.reporter import Reporter
 from otel_fr.monitor.verdict import Verdict
 from otel_fr.presentation import ranks_text
+from otel_fr.ring import POSTED, Record
 
 _log = logging.getLogger("otel_fr.monitor")
 
@@ -149,12 +151,12 @@ class Commands:
 
     def _end_calls(self, now_ns: int) -> None:
         """Have the rank end the calls that wait for a failed peer."""
-        tail = self._reporter.tail
+        reporter, moved_ns = self._reporter, self._reporter.moved_ns
         notice = self._peers.due(
-            (item.record for item in self._reporter.in_flight(now_ns).values() if not item.record.destroys),
-            (item.record for item in tail.uncertain.values()),
-            self._reporter.groups.live,
-            moved_ns=self._reporter.moved_ns,
+            [_dated(item, moved_ns) for item in reporter.in_flight(now_ns).values() if not item.record.destroys],
+            (item.record for item in reporter.tail.uncertain.values()),
+            reporter.groups.live,
+            moved_ns=moved_ns,
             now_ns=now_ns,
         )
         if notice is not None:
@@ -165,3 +167,10 @@ class Commands:
         if self._link is not None:
             self._link.send(notice.message(command))
         self._reporter.send(event, reason=f"{notice.failed.kind}: {notice.failed.reason}")
+
+
+def _dated(item: Tracked, moved_ns: int) -> Record:
+    """The call, of a device waiting at most since something moved: it may not have begun what was enqueued before."""
+    record = item.record
+    is_unseen = item.device is not None and record.waited_ns is None
+    return record._replace(waited_ns=max(moved_ns, POSTED + 1)) if is_unseen else record

@@ -1,7 +1,10 @@
 """Calls whose backend does not tell the host when they end, such as NCCL's: PyTorch's recorder shows how far they are.
 
 The ring says `RecordState.UNKNOWN` of such a call as soon as it is enqueued. It is held here until the recorder shows
-its end. Source of the rules: FlightRecorder.hpp of torch 2.6 to 2.14.
+its end. Source of the rules: FlightRecorder.hpp and FlightRecorderDetail.hpp of torch 2.6 to 2.14.
+
+What the recorder says of a begin is the time at which it was asked, anew with each answer, and of a completed call the
+time of its end (`_began`).
 """
 
 from __future__ import annotations
@@ -126,8 +129,9 @@ class DeviceCalls:
         if self.is_read:
             self._went_on.clear()
         changed: list[Tracked] = []
+        heads: dict[object, Entry] = {}
         for record_id, held in list(self._held.items()):
-            now = self._look(held)
+            now = self._look(held, heads)
             if now is None:
                 now = held.item._replace(record=_unknown(held.item.record), device=None)
             elif now is held.item or now == held.item:
@@ -143,8 +147,12 @@ class DeviceCalls:
                     self._seen.popitem(last=False)
         return changed
 
-    def _look(self, held: _Held) -> Tracked | None:
-        """The call as it is now; None: nothing will be known of it."""
+    def _look(self, held: _Held, heads: dict[object, Entry]) -> Tracked | None:
+        """The call as it is now; None: nothing will be known of it.
+
+        Args:
+            heads: by stream of the device, the entry of the first call in flight, of the calls before this one.
+        """
         item = held.item
         record = item.record
         if not self.is_read:
@@ -152,7 +160,7 @@ class DeviceCalls:
                 return None
             if item.device is None or self._is_over:
                 return item
-            return item._replace(device=item.device._replace(shows_begins=False))  # it may have begun it since
+            return item._replace(device=item.device._replace(is_queued=False))  # it may have begun it since
         entry = self._entries.get((record.group.name, record.kind == KIND_P2P, record.sequence_id))
         if entry is None or not self._is_of(entry, record):
             if self._asked_ns <= held.since_ns:
@@ -160,16 +168,30 @@ class DeviceCalls:
             if entry is None and self._was_never_there(record):
                 return Tracked(record._replace(waited_ns=POSTED), item.gap_s, DeviceTimes(is_captured=True))
             return None
-        began, ended = self._monotonic(entry.began, record), self._monotonic(entry.ended, record)
+        ended = self._monotonic(entry.ended, record)
+        began = self._began(entry, item, ended)
         state = RecordState.COMPLETED if ended is not None else RecordState.IN_FLIGHT
         if ended is None and entry.is_retired:  # it "has timed out" (FlightRecorder.hpp)
             state, ended = RecordState.FAILED, max(self._asked_ns, record.issued_ns)
-        if ended is None and began is None and not self._shows_begins:
-            return item
-        waited = None if ended is not None else POSTED if began is None else max(began, POSTED + 1)
-        record = record._replace(state=state, ended_ns=ended, waited_ns=waited)
-        seen = DeviceTimes(state, began, ended, entry.duration_s, self._shows_begins)
-        return Tracked(record, item.gap_s, seen)
+        is_queued = state is not RecordState.COMPLETED and began is None and self._shows_begins
+        if state is RecordState.IN_FLIGHT and not self._shows_begins:
+            is_queued = heads.setdefault(entry.stream, entry) is not entry
+        seen = DeviceTimes(state, began, ended, entry.duration_s, is_queued)
+        return Tracked(record._replace(state=state, ended_ns=ended, waited_ns=seen.waited_ns), item.gap_s, seen)
+
+    def _began(self, entry: Entry, item: Tracked, ended: int | None) -> int | None:
+        """When the device began the call, at the latest: the recorder shows only that it has.
+
+        The first time that it was seen begun counts, or its end less its duration, if that is earlier: the recorder is
+        asked once a second, and sees an end within 0.1 s.
+        """
+        seen = item.device.began_ns if item.device is not None else None
+        if ended is None:
+            return self._monotonic(entry.began, item.record) if seen is None else seen
+        if entry.duration_s is None:
+            return seen
+        computed = max(ended - round(entry.duration_s * 1e9), item.record.issued_ns)
+        return computed if seen is None else min(seen, computed)
 
     def _was_never_there(self, record: Record) -> bool:
         """PyTorch's recorder did not record the call; it has overwritten none of those that are as new.

@@ -209,7 +209,8 @@ class RecorderCalls:
         elif self._shows_begins and is_of_device(entry.name.backend):
             # Nothing waits in it before the device has begun it.
             began = max(entry.began - wall_offset_ns, POSTED + 1) if entry.began else POSTED
-            self._replace(record_id, waited_ns=began)
+            if self._kept[record_id - (self._next - len(self._kept))].waited_ns in (None, POSTED):
+                self._replace(record_id, waited_ns=began)  # later answers say of it the time of their questions
 
     def lose(self) -> None:
         """The recorder does not answer: unless the rank ends, it is not known what it does, and may never be."""

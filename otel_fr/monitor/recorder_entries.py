@@ -48,6 +48,16 @@ class Entry(NamedTuple):
         """Which call of its group it is."""
         return self.group, self.is_p2p, self.number
 
+    @property
+    def stream(self) -> object:
+        """The device executes the calls of one stream in their order.
+
+        Source of the rule: ProcessGroupNCCL.cpp has a stream for each pair of ranks that send and receive outside of
+        batches, and one for all else of a group.
+        """
+        ends = self.name.source, self.name.destination
+        return self.group, None if ends == (None, None) else frozenset(ends)
+
 
 def last_of_calls(entries: Iterable[Entry]) -> dict[Key, Entry]:
     """The last entry of each call, by its key.

@@ -1,6 +1,7 @@
 """A made worker server: answers on a Unix socket as torch's C++ ``_WorkerServer`` does, with entries that a test makes.
 
-The form of the entries is that of torch 2.13's ``dump_json`` (FlightRecorderDetail.hpp); NCCL needs a GPU to make any.
+The form of the entries is that of torch 2.13's ``dump_json`` (FlightRecorderDetail.hpp). As torch's, an answer says of
+each call that has begun that it was seen to have begun just now, and of one that has ended that it began as it ended.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def entry(number: int, **fields: Any) -> dict[str, Any]:
 
 
 def begun(number: int, **fields: Any) -> dict[str, Any]:
-    return entry(number, **{"state": "started", "time_discovered_started_ns": time.time_ns(), **fields})
+    return entry(number, **{"state": "started", **fields})
 
 
 def ended(number: int, ms: float = 2.5, **fields: Any) -> dict[str, Any]:
@@ -56,7 +57,8 @@ def ended(number: int, ms: float = 2.5, **fields: Any) -> dict[str, Any]:
 def answer(entries: list[dict[str, Any]]) -> bytes:
     found: dict[str, Any] = {"version": "2.10", "comm_lib_version": "", "pg_config": {}, "pg_status": {}}
     if entries:
-        found["entries"] = entries
+        now = {"time_discovered_started_ns": time.time_ns()}
+        found["entries"] = [{**item, **now} if item["state"] == "started" else item for item in entries]
     return json.dumps(found).encode()
 
 

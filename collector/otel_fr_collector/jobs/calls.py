@@ -46,7 +46,7 @@ class RankCall(NamedTuple):
             where a report says that; only for calls that a report shows.
         age: seconds from enqueueing to the rank's end, for a call in flight when its rank ended, or to the report that
             says that its device has not begun it; see `is_posted`.
-        is_queued: a report says that.
+        is_queued: as `Call.queued`: a report says that.
         is_end_seen: its duration ends when somebody saw the end, some time after it.
     """
 
@@ -66,13 +66,13 @@ class RankCall(NamedTuple):
     enqueued_wall: float | None = None
     enqueued_at: float | None = None
     age: float | None = None
-    is_queued: bool = False
+    is_queued: bool | None = False
     is_end_seen: bool = False
 
     @property
     def is_posted(self) -> bool:
         """A report says that nothing waits for it: it does not age."""
-        return self.state in UNENDED and self.enqueued_at is None and (self.age == 0.0 or self.is_queued)
+        return self.state in UNENDED and self.enqueued_at is None and (self.age == 0.0 or self.is_queued is True)
 
     def says_as_much(self, later: RankCall) -> bool:
         """It waits, and a later report says no more of it than that."""

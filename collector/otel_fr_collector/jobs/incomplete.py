@@ -96,6 +96,13 @@ def own_weight(call: RankCall) -> int:
     return weight_of(call.signature) + weight_of_texts(call.group, call.site, call.error)
 
 
+def _is_queued(newer: RankCall, other: RankCall) -> bool | None:
+    """Spans do not say it."""
+    if newer.is_queued is not False or newer.state is CallState.COMPLETED:
+        return newer.is_queued
+    return other.is_queued if newer.enqueued_at is None or other.is_queued is None else False
+
+
 def merge(old: RankCall, new: RankCall) -> RankCall:
     """What is known of one call from two sources. An ended call never goes back to being in flight."""
     ended = (CallState.COMPLETED, CallState.FAILED)
@@ -110,9 +117,7 @@ def merge(old: RankCall, new: RankCall) -> RankCall:
     return newer._replace(
         enqueued_at=enqueued_at,
         age=other.age if posted and not other.is_queued else newer.age,
-        # A span does not say it.
-        is_queued=newer.is_queued
-        or (other.is_queued and newer.enqueued_at is None and newer.state is not CallState.COMPLETED),
+        is_queued=_is_queued(newer, other),
         gap=newer.gap if newer.gap is not None else other.gap,
         duration=newer.duration if newer.duration is not None else other.duration,
         timeout=newer.timeout if newer.timeout is not None else other.timeout,

@@ -8,7 +8,7 @@ from sys import getsizeof
 from typing import NamedTuple
 
 from otel_fr import identity, rank_report
-from otel_fr.match import Decision, Ending, Group, NewGroup, Overdue, Signature, ThreadException, overdue
+from otel_fr.match import CallState, Decision, Ending, Group, NewGroup, Overdue, Signature, ThreadException, overdue
 from otel_fr.match.endings import process_ending
 from otel_fr.torch_recorder import is_of_device
 from otel_fr_collector.jobs.calls import (
@@ -29,6 +29,12 @@ MAX_GROUP_RANKS = 65_536
 MAX_NEW_MEMBERS = 262_144
 """Members of all groups of one report whose lists are not cached; the others' members count as unknown. Reading as
 many takes some 10 ms."""
+
+
+def queued_of(given: rank_report.ReportedCall) -> bool | None:
+    """As `Call.queued`. Without timing, PyTorch's recorder shows which calls are in flight, and not when they began."""
+    is_open = state_of(given.state, given.error) is CallState.IN_FLIGHT and not given.is_posted
+    return None if is_open and given.wait_s is None and is_of_device(given.backend) else given.is_queued
 
 
 @dataclass(slots=True)
@@ -339,6 +345,6 @@ class _CallReader:
             enqueued_wall=None if age is None else self._wall - age,
             enqueued_at=None if waited is None else self._now - waited,
             age=None if not given.is_posted else age if given.is_queued else 0.0,
-            is_queued=given.is_queued,
+            is_queued=queued_of(given),
             is_end_seen=is_of_device(given.backend),
         )

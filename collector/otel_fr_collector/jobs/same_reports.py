@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from otel_fr.rank_report import RankReport, ReportedCall
 from otel_fr_collector.jobs.calls import RankCall, state_of
-from otel_fr_collector.jobs.rank_reports import KeptReport
+from otel_fr_collector.jobs.rank_reports import KeptReport, queued_of
 from otel_fr_collector.jobs.ranks import DELAY, DESTROYED, RankState
 from otel_fr_collector.jobs.run import Run
 
@@ -98,7 +98,12 @@ def _is_same(known: RankCall, given: ReportedCall, now: float) -> bool:
     """A record number names one call of a rank. ``now``: the call is dated, and not earlier than before."""
     if known.record != given.record or known.sequence_id != given.sequence or known.group != given.group:
         return False
-    if known.is_queued or given.is_queued or known.state is not state_of(given.state, given.error):
+    if (
+        known.is_queued
+        or given.is_queued
+        or known.is_queued is not queued_of(given)
+        or known.state is not state_of(given.state, given.error)
+    ):
         return False
     if given.is_posted:
         return known.enqueued_at is None and known.age == 0.0
@@ -115,6 +120,6 @@ def _is_same_last(known: RankCall | None, given: ReportedCall | None) -> bool:
         known.record == given.record
         and known.group == given.group
         and known.sequence_id == given.sequence
-        and known.is_queued is given.is_queued
+        and known.is_queued is queued_of(given)
         and known.state is state_of(given.state, given.error)
     )

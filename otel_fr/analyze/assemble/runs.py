@@ -40,6 +40,7 @@ from otel_fr.match.model import (
 )
 from otel_fr.presentation import ranks_by_text, ranks_text, verb
 from otel_fr.stacks import site_of
+from otel_fr.torch_recorder import is_of_device
 
 MAX_HOST = 256
 """Characters of the name of a host, as the collector keeps."""
@@ -236,7 +237,9 @@ def _calls(
         state = entry.state if has_completions or entry.state is not CallState.IN_FLIGHT else CallState.UNKNOWN
         if is_over and entry.record == newest and state is CallState.UNKNOWN:  # the peers' calls are not taken
             state = CallState.COMPLETED
-        queued = entry.started_ns is None and entry.backend in showing and entry.stream == "collective"
+        queued: bool | None = entry.started_ns is None and entry.stream == "collective"
+        if queued and entry.backend not in showing:
+            queued = None if state is CallState.IN_FLIGHT and is_of_device(entry.backend) else False
         found.append(
             Call(
                 rank=dump.rank,

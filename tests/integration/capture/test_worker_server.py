@@ -142,33 +142,3 @@ print(len(socket_path()) < 108, ask().decode(), ring().meta[SOCKET_KEY].startswi
         TMPDIR="/tmp",
     )
     assert out == ["True", "pong", "True"]
-
-
-TIMING = """
-import torch.distributed.distributed_c10d as c10d
-c10d.is_nccl_available = lambda: True
-start()
-import otel_fr
-print(os.environ.get("TORCH_NCCL_ENABLE_TIMING"))
-otel_fr.uninstrument()
-print(os.environ.get("TORCH_NCCL_ENABLE_TIMING"))
-"""
-
-
-@pytest.mark.parametrize(
-    ("env", "found"),
-    [
-        ({}, ["1", "None"]),
-        ({"TORCH_NCCL_ENABLE_TIMING": "0"}, ["0", "0"]),
-        ({"NCCL_ENABLE_TIMING": "0"}, ["None", "None"]),
-        ({"CUDA_DEVICE_MAX_CONNECTIONS": "1"}, ["None", "None"]),
-        ({"TORCH_NCCL_ENABLE_TIMING": ""}, ["1", ""]),
-        ({"OTEL_FR_CAPTURE": "hook"}, ["None", "None"]),
-        ({"TORCH_FR_BUFFER_SIZE": "0"}, ["None", "None"]),
-        ({"OTEL_FR_ENABLED": "0"}, ["None", "None"]),
-    ],
-)
-def test_calls_of_nccl_are_timed_unless_the_environment_decides(
-    tmp_path: Path, env: dict[str, str], found: list[str]
-) -> None:
-    assert single_rank.succeed(tmp_path, TIMING, **env).split("\n")[:2] == found

@@ -55,7 +55,9 @@ def test_calls_that_a_device_is_in_are_ended_for_a_peer_that_hangs_too(
     env["OTEL_FR_ON_PEER_FAILURE"] = "abort"
     with grpc_sink(control=True) as sink, play(tmp_path, {"OTEL_EXPORTER_OTLP_ENDPOINT": sink.address, **env}) as rank:
         sink.wait(lambda: sink.watchers, what="a monitor that listens")
-        recorder.show(entry(1, time_created_ns=time.time_ns() + 60_000_000_000))
+        later = {"time_created_ns": time.time_ns() + 60_000_000_000}
+        timed = begun(1, process_group=["7", "pipeline"], pg_id=1, record_id=1, **later)
+        recorder.show(entry(1, **later), timed)
         enqueue(rank, 1)
         failed = PeerFailed(incident_id="i1", ranks=[1], reason="rank 1 holds the GIL", kind="stuck")
         sink.commands.put(Command(peer_failed=failed))
@@ -63,7 +65,7 @@ def test_calls_that_a_device_is_in_are_ended_for_a_peer_that_hangs_too(
         seen = len(sink.named("torch.rank.progress"))
         sink.wait(lambda: len(sink.named("torch.rank.progress")) > seen + 4, what="seconds in which it is queued")
         assert not sink.named("torch.rank.calls_ended")
-        recorder.show(begun(1, time_created_ns=time.time_ns() + 60_000_000_000))
+        recorder.show(begun(1, **later), timed)
         assert sink.event("torch.rank.calls_ended").report["reason"] == "stuck: rank 1 holds the GIL"
 
 

@@ -66,10 +66,11 @@ class Rank:
         ticket = writer.append(group, sig, site, 0, writer.generation, kind, 0, *numbers)
         writer.complete(ticket, group, 0, RecordState.UNKNOWN, 0)
 
-    def show(self, *entries: dict[str, Any]) -> list[Tracked]:
+    def show(self, *entries: dict[str, Any], seconds_ago: float = 0.0) -> list[Tracked]:
         """The recorder is asked; the calls that have ended by that."""
         asked = time.monotonic_ns()
-        self.reporter.devices.note(parse_entries(answer(list(entries))), asked, time.time_ns() - asked)
+        offset = time.time_ns() - asked + int(seconds_ago * SECOND)
+        self.reporter.devices.note(parse_entries(answer(list(entries))), asked, offset)
         return self.poll()
 
     def poll(self) -> list[Tracked]:
@@ -134,7 +135,9 @@ def test_calls_of_several_groups_with_equal_numbers_end_each_by_its_own_entry(ra
 def test_a_call_that_its_device_has_begun_is_in_flight_since_then(rank: Rank) -> None:
     rank.issue(seconds_ago=20)
     rank.poll()
-    assert rank.show(begun(1, time_discovered_started_ns=time.time_ns() - 6 * SECOND)) == []
+    assert rank.show(begun(1), seconds_ago=6) == []
+    assert rank.show(begun(1), seconds_ago=3) == []  # the recorder says anew that it has seen that just now
+    assert rank.show(begun(1)) == []
     (call,) = rank.in_flight()
     assert call["state"] == "scheduled"
     assert not call["is_posted"]
@@ -170,15 +173,46 @@ def test_a_call_that_the_recorder_is_about_to_show_has_not_ended_although_the_ri
     assert rank.last_state == "completed"
 
 
-def test_without_timing_the_newest_call_of_a_group_may_be_in_flight_as_without_the_recorder(rank: Rank) -> None:
+def delay_and_duration(item: Tracked) -> tuple[float, float]:
+    """Seconds in the queue and on the device."""
+    assert item.device is not None
+    assert item.device.began_ns is not None
+    assert item.device.duration_s is not None
+    return (item.device.began_ns - item.record.issued_ns) / SECOND, item.device.duration_s
+
+
+def test_time_in_the_queue_is_that_until_the_call_was_first_seen_begun_or_its_end_less_its_duration(rank: Rank) -> None:
+    for _ in range(2):
+        rank.issue(seconds_ago=20)
+    rank.poll()
+    rank.show(begun(1), entry(2), seconds_ago=12)
+    first, second = rank.show(ended(1, ms=5_000.0), ended(2, ms=2_000.0))
+    assert delay_and_duration(first) == pytest.approx((8.0, 5.0), abs=0.5)
+    assert delay_and_duration(second) == pytest.approx((18.0, 2.0), abs=0.5)
+
+
+def test_the_beginning_of_a_call_that_was_not_timed_is_not_known(rank: Rank) -> None:
+    rank.issue(seconds_ago=20)
+    rank.poll()
+    (item,) = rank.show(ended(1, time_discovered_started_ns=0, duration_ms=None))
+    assert item.device is not None
+    assert (item.device.began_ns, item.device.duration_s) == (None, None)
+
+
+def test_without_timing_the_first_call_of_a_stream_may_wait_since_it_was_enqueued(rank: Rank) -> None:
     rank.issue(seconds_ago=20)
     rank.issue(seconds_ago=20)
     rank.poll()
-    assert rank.show(entry(1), entry(2)) == []
-    calls = [(call["record"], call["state"], call["is_posted"]) for call in rank.in_flight()]
-    assert calls == [(0, "unknown", True), (1, "unknown", False)]
-    assert stalled_call(rank.reporter.situation(time.monotonic_ns()), 5.0) == 1
-    assert [item.record.record_id for item in rank.show(ended(1, time_discovered_started_ns=0), entry(2))] == [0]
+    rank.issue(seconds_ago=20, kind=KIND_P2P, operation="send", number=1)
+    message = entry(3, profiling_name="nccl:send 0->1", is_p2p=True, p2p_seq_id=1)
+    assert rank.show(entry(1), entry(2), message) == []
+    calls = [(call["record"], call["state"], call["is_posted"], call["is_queued"]) for call in rank.in_flight()]
+    assert calls == [(0, "scheduled", False, False), (1, "scheduled", True, True), (2, "scheduled", False, False)]
+    assert [call["wait_s"] for call in rank.in_flight()] == [None] * 3
+    assert stalled_call(rank.reporter.situation(time.monotonic_ns()), 5.0) == 0
+    untimed = ended(1, time_discovered_started_ns=0, duration_ms=None)
+    assert [item.record.record_id for item in rank.show(untimed, entry(2), message)] == [0]
+    assert [(call["record"], call["is_queued"]) for call in rank.in_flight()] == [(1, False), (2, False)]
     assert rank.progress == (2, 1, 1)
 
 
