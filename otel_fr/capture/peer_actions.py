@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from types import ModuleType, TracebackType
 from typing import Any, Final
 
+from otel_fr.capture.groups import backends_of
 from otel_fr.capture.replaced import replace
 from otel_fr.config import Config
 from otel_fr.fault_tolerance.gloo_connections import GlooConnections
@@ -46,6 +47,7 @@ class PeerActions:
         connections: GlooConnections,
         find_group: Callable[[str], Any],
     ) -> None:
+        self._c10d = c10d
         self._mode = config.on_peer_failure
         self._grace = config.exit_grace
         self._peers = peers
@@ -77,32 +79,29 @@ class PeerActions:
         self._peers.note_ended(dict.fromkeys(names, failure))
         if not self._has_excepthook:
             self._install_excepthook()
+        exits = self._mode == EXIT or any(map(self._ends_silently, names))
         _log.warning(
-            "otel-fr: %s; the calls pending in %s are ended (OTEL_FR_ON_PEER_FAILURE=%s)",
+            "otel-fr: %s; %s (OTEL_FR_ON_PEER_FAILURE=%s)",
             failure.reason,
-            ", ".join(failure.process_groups) or "no group",
+            "this rank exits" if exits else f"the calls pending in {', '.join(failure.process_groups)} are ended",
             self._mode,
         )
-        if self._mode == EXIT and not self._is_exiting:
+        if exits and not self._is_exiting:
             self._is_exiting = True
             threading.Thread(target=self._exit_later, name="otel-fr-exit", daemon=True).start()
         for name in names:
-            closed = self._connections.shut_down(name)
-            aborted = self._abort(name)
-            if not closed and not aborted:
+            if not self._connections.shut_down(name) and not exits:
                 _log.warning("otel-fr: the calls of group %s cannot be ended: its connections are not known", name)
 
-    def _abort(self, name: str) -> bool:
-        """``ProcessGroup.abort()``, which ends pending calls in NCCL. On a thread of its own, because it may wait.
+    def _ends_silently(self, name: str) -> bool:
+        """No error can be raised in the calls of this group: one of its backends is not gloo.
 
-        False: the group is gone, its backend is gloo alone, or this torch (2.6) has no such function.
+        ``ProcessGroup.abort()`` ends NCCL's kernels, and what waits for the device then goes on with whatever is in its
+        memory, as if the call had succeeded (seen with torch 2.14.1). So the process has to end instead.
         """
         with contextlib.suppress(Exception):
             group = self._find_group(name)
-            if group is None or group.name() == "gloo" or not hasattr(group, "abort"):
-                return False
-            threading.Thread(target=_quietly, args=(group.abort,), name="otel-fr-abort", daemon=True).start()
-            return True
+            return group is not None and backends_of(self._c10d, group) != {"gloo"}
         return False
 
     def _exit_later(self) -> None:
@@ -181,10 +180,3 @@ def _failure(message: dict[str, Any]) -> PeerFailure:
 
 def _integers(values: object) -> Iterable[int]:
     return [value for value in values if isinstance(value, int)] if isinstance(values, list) else []
-
-
-def _quietly(action: Callable[[], object]) -> None:
-    try:
-        action()
-    except Exception:  # noqa: BLE001 - a backend that cannot abort; the callers were told what is tried
-        _log.debug("otel-fr: the backend could not abort a group", exc_info=True)

@@ -160,7 +160,7 @@ class Commands:
             now_ns=now_ns,
         )
         if notice is not None:
-            self._reporter.is_to_exit |= self._config.on_peer_failure == "exit"
+            self._reporter.is_to_exit = True
             self._tell(notice, "end_calls", names.EVENT_CALLS_ENDED)
 
     def _tell(self, notice: Notice, command: str, event: str) -> None:
