@@ -29,7 +29,7 @@ TOKEN_VARIABLE = "OTEL_FR_TOKEN"  # noqa: S105  its name, not a token
 DEFAULT_COLLECTOR = "http://127.0.0.1:8080"
 """The collector's address for ``otel-fr top``, ``otel-fr incidents`` and checks. Ranks do not read these variables."""
 DUMP_FORMATS = ("pickle", "json", "both")
-CAPTURES = ("auto", "hook", "native", "both")
+CAPTURES = ("auto", "hook")
 CAPTURE_VARIABLE = "OTEL_FR_CAPTURE"
 RECORDER_SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 """PyTorch's: how many entries its own recorder keeps; the first that is set is used (FlightRecorder.hpp)."""
@@ -153,17 +153,9 @@ def is_recorder_off(env: Mapping[str, str] = os.environ) -> bool:
 
 
 def _capture(env: Mapping[str, str]) -> str:
-    """``OTEL_FR_CAPTURE``; what cannot be had without PyTorch's recorder is not waited for."""
+    """``OTEL_FR_CAPTURE``; a recorder of PyTorch's that is switched off is not waited for."""
     capture = _choice(env, CAPTURE_VARIABLE, CAPTURES)
-    if not is_recorder_off(env):
-        return capture
-    name = next(name for name in RECORDER_SIZES if env.get(name, "").strip())
-    if capture == "native":
-        _log.warning("OTEL_FR_CAPTURE=native records no calls: %s of 0 or less switches PyTorch's recorder off", name)
-        return capture
-    if capture == "both":
-        _log.warning("OTEL_FR_CAPTURE=both is like hook: %s of 0 or less switches PyTorch's recorder off", name)
-    return "hook"
+    return "hook" if is_recorder_off(env) else capture
 
 
 def _integer(env: Mapping[str, str], names: tuple[str, ...], default: int) -> int:
@@ -254,8 +246,7 @@ class Config:
         dump_prefix: path prefix given by TORCH_FR_DUMP_TEMP_FILE or TORCHCOMM_FR_DUMP_TEMP_FILE, or None.
         dump_whole_name: ``dump_prefix`` is the whole file name (TORCHCOMM_FR_DUMP_DYNAMIC_FILE_NAME).
         ring_dir: folder of the ring file; None: /dev/shm, else the temporary folder.
-        capture: one of `CAPTURES`: "hook": PyTorch's own recorder is not read; "auto": it is, where it knows more;
-            "both": it is for every backend, and calls that only it has are counted; "native": only it is.
+        capture: one of `CAPTURES`: "hook": PyTorch's own recorder is not read; "auto": it is, where it knows more.
         capture_engine: one of `CAPTURE_ENGINES`.
         on_peer_failure: one of `PEER_FAILURE_ACTIONS`.
         peer_timeout: seconds without a report after which a rank that others wait for counts as failed.

@@ -78,7 +78,7 @@ def findings(env: Mapping[str, str]) -> Iterator[Line]:
 
 
 def _of_torch(torch: ModuleType, config: Config) -> Iterator[Line]:
-    engine = engines.choose(config.capture_engine, torch, config.capture)
+    engine = engines.choose(config.capture_engine, torch)
     outlook = engines.outlook(engine, torch, config)
     yield "engine", f"{engine.name} ({engine.reason}{'; ' if outlook else ''}{outlook})", True
     found = [operator.name for operator, _ in operators_of(torch)]

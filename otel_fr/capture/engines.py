@@ -26,8 +26,6 @@ _log = logging.getLogger("otel_fr")
 
 PYTHON = "python"
 COMPILED = "compiled"
-NATIVE = "native"
-"""None records: PyTorch's own recorder does."""
 
 
 class Installed(Protocol):
@@ -36,19 +34,12 @@ class Installed(Protocol):
     def remove(self) -> None: ...
 
 
-class NoKernels:
-    """Nothing, for `NATIVE`."""
-
-    def remove(self) -> None:
-        """There is nothing to remove."""
-
-
 @dataclass(frozen=True, slots=True)
 class Engine:
     """How this process records.
 
     Attributes:
-        name: `PYTHON`, `COMPILED` or `NATIVE`.
+        name: `PYTHON` or `COMPILED`.
         reason: why this one, for people.
         library: of the compiled engine.
         may_build: a compiled kernel is all that is missing.
@@ -94,8 +85,6 @@ class Engine:
 
     def install(self, torch: ModuleType, recorder: Recorder) -> Installed:
         """Kernels for a recorder of this engine. Raises RuntimeError as `start` does."""
-        if self.name == NATIVE:
-            return NoKernels()
         if self.library is None:
             return Kernels(torch, recorder)
         from otel_fr.capture.native.dispatcher import CompiledKernels
@@ -105,14 +94,12 @@ class Engine:
         return CompiledKernels(recorder, self.library)
 
 
-def choose(setting: str, torch: ModuleType, capture: str = "auto") -> Engine:
+def choose(setting: str, torch: ModuleType) -> Engine:
     """The engine for this process.
 
     Args:
-        setting: one of `otel_fr.config.CAPTURE_ENGINES`. capture: one of `otel_fr.config.CAPTURES`.
+        setting: one of `otel_fr.config.CAPTURE_ENGINES`.
     """
-    if capture == NATIVE:
-        return Engine(NATIVE, "OTEL_FR_CAPTURE is native")
     if setting == PYTHON:
         return Engine(PYTHON, "OTEL_FR_CAPTURE_ENGINE is python")
     engine = _compiled(torch)

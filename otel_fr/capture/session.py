@@ -40,7 +40,7 @@ from otel_fr.fault_tolerance.gloo_connections import GlooConnections
 from otel_fr.fault_tolerance.peers import peers
 from otel_fr.out_of_memory import OutOfMemory
 from otel_fr.ring import ProcessState, pid_namespace
-from otel_fr.torch_recorder import CAPTURE_KEY, SOCKET_KEY
+from otel_fr.torch_recorder import SOCKET_KEY
 
 _log = logging.getLogger("otel_fr")
 
@@ -74,7 +74,7 @@ class Session:
         connections: GlooConnections,
     ) -> None:
         """See `start`."""
-        self._notices_creations = notices_creations and config.capture != engines.NATIVE
+        self._notices_creations = notices_creations
         torch = sys.modules["torch"]
         self._c10d = c10d
         self._pid = os.getpid()
@@ -95,9 +95,8 @@ class Session:
             folders = [config.ring_dir]
             with contextlib.suppress(OSError):  # the writer reports what is wrong
                 config.ring_dir.mkdir(parents=True, exist_ok=True)
-        engine = self.engine = engines.choose(config.capture_engine, torch, config.capture)
+        engine = self.engine = engines.choose(config.capture_engine, torch)
         meta["capture_engine"] = engine.name
-        meta[CAPTURE_KEY] = config.capture
         engines.report(engine, torch, config)
         self._writer = engine.create_ring(folders, f"rank{meta['rank']}-{self._pid}.ring", config.buffer_size, meta)
         try:
@@ -163,7 +162,7 @@ class Session:
             "buffer_size": config.buffer_size,
             "script": str(main),
             # Of an older default group it is not known how many groups were created in it.
-            _CREATIONS: notices_creations and default is None and config.capture != engines.NATIVE,
+            _CREATIONS: notices_creations and default is None,
         }
         meta.update(
             run or _run_of(world, config.job_id, config.attempt, _share_nonce(c10d, world, attempt=config.attempt))
@@ -241,8 +240,7 @@ class Session:
         try:
             self._worker_server = WorkerServer(sys.modules["torch"], self._writer.path)
         except Exception as error:  # noqa: BLE001 - a torch without it, a folder that can hold no socket
-            level = logging.WARNING if self._capture == engines.NATIVE else logging.INFO
-            _log.log(level, "otel-fr: PyTorch's recorder is not read: %s", error)
+            _log.info("otel-fr: PyTorch's recorder is not read: %s", error)
             return
         meta[SOCKET_KEY] = str(self._worker_server.path)
         with self.recorder.lock:

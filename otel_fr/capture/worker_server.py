@@ -16,8 +16,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from otel_fr import torch_recorder
 from otel_fr.ring import private_folder
+from otel_fr.torch_recorder import is_of_device
 
 _LONGEST: Final = 107
 """Bytes of a Unix socket's path (sockaddr_un has 108 with the final zero)."""
@@ -32,10 +32,7 @@ def is_wanted(capture: str, backends: Iterable[str]) -> bool:
     Args:
         capture: `otel_fr.config.Config.capture`. backends: of the group, by torch's names.
     """
-    backends = list(backends)
-    if capture == "both":
-        return any(torch_recorder.of_backend(backend) is not None for backend in backends)
-    return capture == "native" or (capture == "auto" and torch_recorder.shows_ends(backends))
+    return capture == "auto" and any(map(is_of_device, backends))
 
 
 class WorkerServer:

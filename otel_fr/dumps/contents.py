@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
@@ -37,22 +37,6 @@ def _decided(reader: RingReader, records: Sequence[Record]) -> dict[str, Any]:
 def _stream(kind: int) -> str:
     streams = {KIND_P2P: STREAM_P2P, KIND_MONITORED: STREAM_MONITORED, KIND_GROUP: STREAM_GROUP}
     return streams.get(kind, STREAM_COLLECTIVE)
-
-
-@dataclass(frozen=True, slots=True)
-class FrozenCalls:
-    """Calls that PyTorch's recorder has shown, in place of those of a ring, which are not recorded then.
-
-    Attributes:
-        first: the first call of the run. head: calls so far. missed: those that were not seen.
-        records: oldest first. groups: progress of every live group.
-    """
-
-    first: int
-    head: int
-    missed: int
-    records: Sequence[Record]
-    groups: Sequence[GroupProgress]
 
 
 @dataclass(slots=True)
@@ -91,7 +75,6 @@ class DumpContents:
         rank_info: Mapping[str, Any] | None = None,
         wall_offset_ns: int | None = None,
         devices: Mapping[int, DeviceTimes] | None = None,
-        calls: FrozenCalls | None = None,
     ) -> DumpContents:
         """Read what the ring holds now.
 
@@ -101,23 +84,20 @@ class DumpContents:
                 ``exception``, ``thread_exceptions``, ``stack``, ``python_blocked``, ``dropped``; plain values only.
             wall_offset_ns: wall clock minus monotonic clock, measured now; None: as measured when the ring was created.
             devices: by record id, what PyTorch's recorder showed of calls of which the ring does not know.
-            calls: those of the file; None: the ring's.
 
         Raises:
             RingFormatError: the ring cannot be read.
         """
-        before = _open_calls(reader.groups() if calls is None else calls.groups)
+        before = _open_calls(reader.groups())
         # The calls before it are of an earlier run, in which this process may have had another rank.
-        start = reader.meta.get("first_record") if calls is None else calls.first
+        start = reader.meta.get("first_record")
         first = start if isinstance(start, int) else 0
         devices = devices or {}
-        if calls is None:
-            records = [_by_device(record, devices.get(record.record_id)) for record in reader.records(first)]
-            groups: Sequence[GroupProgress] = reader.groups()
-            head, lost, torn = reader.head, reader.lost, reader.torn
-        else:
-            records = [record for record in calls.records if record.record_id >= first]
-            groups, head, lost, torn = calls.groups, calls.head, calls.missed, 0
+        records = [_by_device(record, devices.get(record.record_id)) for record in reader.records(first)]
+        # Of NCCL's calls, only PyTorch's recorder knows that they have completed.
+        done = _furthest(record for record in records if record.state is RecordState.COMPLETED)
+        groups = [replace(row, completed=max(row.completed, done.get(row.group.id, 0))) for row in reader.groups()]
+        head, lost, torn = reader.head, reader.lost, reader.torn
         meta, info = dict(reader.meta), dict(rank_info or {})
         # A call that ended while the records were read is in flight in only one of the two counts.
         live = {row.group.id for row in groups}
@@ -177,22 +157,27 @@ class DumpContents:
             if key not in config:
                 config[key] = _config(key, record.group, ranks)
         live = {progress.group.id for progress in self.groups}
+        begun = _furthest(record for record in self.records if self._has_begun(record))  # PyTorch: -1 without timing
         table = [self._live_group(progress, recorded.get(progress.group.id, [])) for progress in self.groups]
         table += [self._gone_group(records) for id_, records in recorded.items() if id_ not in live]
         return {
             "otel_fr": {**self.facts, "rank": self.rank, "groups": table},
             "version": SCHEMA,
-            "comm_lib_version": "",
+            "comm_lib_version": self.facts.get("comm_lib_version", ""),
             "pg_config": config,
             "pg_status": {
                 str(progress.group.local_id): {
                     "last_enqueued_collective": progress.enqueued,
-                    "last_started_collective": -1,
+                    "last_started_collective": begun.get(progress.group.id, -1),
                     "last_completed_collective": progress.completed,
                 }
                 for progress in self.groups
             },
         }
+
+    def _has_begun(self, record: Record) -> bool:
+        seen = self.devices.get(record.record_id)
+        return seen is not None and seen.began_ns is not None
 
     def _group(self, group: GroupDef, records: Sequence[Record], enqueued: int, issued: int) -> dict[str, Any]:
         sequence_ids = [record.coll_seq for record in records if _stream(record.kind) == STREAM_COLLECTIVE]
@@ -372,6 +357,15 @@ def _by_device(record: Record, seen: DeviceTimes | None) -> Record:
     if seen is None or record.state is not RecordState.UNKNOWN:
         return record
     return record._replace(state=seen.state, ended_ns=seen.ended_ns, waited_ns=seen.waited_ns)
+
+
+def _furthest(records: Iterable[Record]) -> dict[str, int]:
+    """By group id, the highest number of a collective."""
+    found: dict[str, int] = {}
+    for record in records:
+        if _stream(record.kind) == STREAM_COLLECTIVE:
+            found[record.group.id] = max(record.coll_seq, found.get(record.group.id, 0))
+    return found
 
 
 def _open_calls(groups: Sequence[GroupProgress]) -> int:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from otel_fr.monitor.device_calls import Tracked
 from otel_fr.monitor.fingerprints import of_range
-from otel_fr.monitor.recorder_calls import CallSource
 from otel_fr.monitor.report_builder import reported_call
 from otel_fr.rank_report import MAX_CALLS, MAX_FETCHED, ReportedRange
-from otel_fr.ring import KIND_COLLECTIVE
+from otel_fr.ring import KIND_COLLECTIVE, RingReader
 
 MAX_SCANNED = 100_000
 """Newest records that are looked at, which takes up to a second; a ring may hold millions."""
@@ -15,7 +14,7 @@ PARTS = 32
 """Numbers at which the fingerprint of a range is reported: three answers narrow 32,000 calls to one."""
 
 
-def reported_range(calls: CallSource, group: str, first: int, last: int, now_ns: int) -> ReportedRange:
+def reported_range(calls: RingReader, group: str, first: int, last: int, now_ns: int) -> ReportedRange:
     """The rank's collectives in a group, as far as they are still known.
 
     Args:

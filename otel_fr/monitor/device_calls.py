@@ -28,6 +28,9 @@ FRESH_NS: Final = 3_000_000_000
 """Age of what the recorder said from which a call that was in flight then may have ended since."""
 _AWAITED_NS: Final = 3_000_000_000
 """For how long a call is awaited to be shown, at most: the recorder is asked once a second."""
+_QUIET_NS: Final = 250_000_000
+"""After the newest call: once nothing follows it for as long, it may be the one that hangs, and waits from the answer
+in which it has begun."""
 _VARIANTS: Final = ("_coalesced", "_into_tensor", "_tensor", "_single")
 """In names of operations: recorders' names tell some variants apart that ours do not, and the other way round."""
 
@@ -56,11 +59,13 @@ class DeviceCalls:
 
     Attributes:
         is_read: the recorder is being read; False: no further call is held.
+        library: NCCL's version, as PyTorch's recorder says it; "": not known.
         connect: begins to read it if that is possible and was not tried just now; None: nothing does.
     """
 
     def __init__(self) -> None:
         self.is_read = False
+        self.library = ""
         self.connect: Callable[[], None] | None = None
         self._is_over = False
         self._went_on: set[str] = set()
@@ -114,6 +119,11 @@ class DeviceCalls:
     def are_any_held(self) -> bool:
         """The recorder is to be asked."""
         return bool(self._held)
+
+    def is_new_unseen(self, now_ns: int) -> bool:
+        """The newest call was enqueued a moment ago, and the recorder was not asked since. ``now_ns``: monotonic."""
+        held = next(reversed(self._held.values()), None)
+        return held is not None and self._asked_ns < held.since_ns + _QUIET_NS <= now_ns
 
     def is_stale(self, now_ns: int) -> bool:
         """What is known is so old that calls in flight may have ended since, and the recorder will tell.

@@ -15,7 +15,6 @@ from queue import SimpleQueue
 from typing import Any, Literal
 
 from otel_fr.config import Config
-from otel_fr.dumps.contents import FrozenCalls
 from otel_fr.dumps.device_times import DeviceTimes
 from otel_fr.dumps.places import runs_folder
 from otel_fr.dumps.write import DumpContents, is_ours, write_dump
@@ -131,7 +130,6 @@ class _Request:
     files: list[tuple[Path, Format]]
     urgent: bool
     devices: Mapping[int, DeviceTimes]
-    calls: FrozenCalls | None
 
 
 class Dumper:
@@ -160,15 +158,14 @@ class Dumper:
         files: list[tuple[Path, Format]],
         urgent: bool = False,
         devices: Mapping[int, DeviceTimes] | None = None,
-        calls: FrozenCalls | None = None,
     ) -> None:
         """Write ``files`` soon; pending requests are merged.
 
         Args:
-            urgent: at once, ignoring the minimum interval. devices, calls: as in `DumpContents.from_ring`.
+            urgent: at once, ignoring the minimum interval. devices: as in `DumpContents.from_ring`.
         """
         with self._wake:
-            self._request = _Request(reason, info, files, urgent, devices or {}, calls)
+            self._request = _Request(reason, info, files, urgent, devices or {})
             self._wake.notify()
 
     def busy(self) -> bool:
@@ -200,7 +197,7 @@ class Dumper:
                 if reader.meta.get(SESSION, 0) != info.get(SESSION, 0):  # its calls are those of the next run now
                     return [Result(request.reason, path, superseded=True) for path, _ in request.files]
                 snapshot = DumpContents.from_ring(
-                    reader, reason=request.reason, rank_info=info, devices=request.devices, calls=request.calls
+                    reader, reason=request.reason, rank_info=info, devices=request.devices
                 )
         except (OSError, RingFormatError) as error:
             return [Result(request.reason, path, f"{self._ring} cannot be read: {error}") for path, _ in request.files]

@@ -6,17 +6,16 @@ that is recorded meanwhile waits for. So it is asked no more often than needed.
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Final, NamedTuple
 
-from otel_fr.monitor.recorder_entries import MAX_BYTES, Entry, parse_entries
+from otel_fr.monitor.recorder_entries import MAX_BYTES, Entry, parse_answer
 from otel_fr.timed_http import ask_unix
-from otel_fr.torch_recorder import HANDLERS, LIST_TARGET, Handler
+from otel_fr.torch_recorder import DUMP_TARGET
 
 _log = logging.getLogger("otel_fr.monitor")
 
@@ -24,8 +23,6 @@ ANSWER_SECONDS: Final = 3.0
 """Longest wait for an answer. It takes some milliseconds; a driver that does not answer may block it for ever."""
 MOVING_SECONDS: Final = 1.0
 """Between two requests while calls are being enqueued or are in flight: as often as a rank reports."""
-CALLS_SECONDS: Final = 0.2
-"""The same where calls are known from the recorder only: a rank that dies takes with it what was not read yet."""
 SHARE: Final = 0.02
 """Of a core's time that may be spent in it, half of it in the rank, which is taken to spend as much as is measured
 here: a longer answer is asked for less often."""
@@ -33,8 +30,6 @@ MAX_FAILURES: Final = 5
 """Requests in a row without an answer after which the recorder counts as lost: its calls are unknown again."""
 LOST_SECONDS: Final = 60.0
 """Between two requests once it is lost."""
-_MAX_LIST: Final = 64 * 1024
-WITH_ENDS: Final = tuple([handler for handler in HANDLERS if handler.shows_ends])
 
 
 class Snapshot(NamedTuple):
@@ -43,13 +38,13 @@ class Snapshot(NamedTuple):
     Attributes:
         asked_ns: monotonic, before it was asked: calls enqueued before that are among the entries, unless overwritten.
         wall_offset_ns: wall clock minus monotonic clock at that moment.
-        handlers: those that have answered. entries: oldest first.
+        entries: oldest first. library: NCCL's version, as it says it; "": not known.
     """
 
     asked_ns: int
     wall_offset_ns: int
-    handlers: tuple[Handler, ...]
     entries: list[Entry]
+    library: str
 
 
 class RecorderClient:
@@ -57,29 +52,19 @@ class RecorderClient:
 
     Args:
         path: of the server's socket. wake: called in the thread when there is a result.
-        handlers: those that are asked, if the server has them. seconds: between two requests, at least.
 
     Attributes:
         results: what came of each request, None where there was no answer.
         is_lost: the last `MAX_FAILURES` requests had no answer.
     """
 
-    def __init__(
-        self,
-        path: str,
-        wake: Callable[[], None],
-        handlers: Sequence[Handler] = WITH_ENDS,
-        seconds: float = MOVING_SECONDS,
-    ) -> None:
+    def __init__(self, path: str, wake: Callable[[], None]) -> None:
         self._path = path
-        self._wanted = handlers
-        self._seconds = seconds
         self._wake = wake
         self._asked = threading.Event()
-        self._handlers: tuple[Handler, ...] | None = None
         self._failures = 0
         self._is_busy = False
-        self._not_before = 0.0
+        self._not_before = self._soonest = 0.0
         self.results: SimpleQueue[Snapshot | None] = SimpleQueue()
         threading.Thread(target=self._run, name="otel-fr-recorder", daemon=True).start()
 
@@ -92,13 +77,14 @@ class RecorderClient:
         """A request has not been answered yet, or its result was not taken."""
         return self._is_busy or not self.results.empty()
 
-    def ask(self, now: float, *, at_once: bool = False) -> bool:
+    def ask(self, now: float, *, soon: bool = False, at_once: bool = False) -> bool:
         """Ask, unless a request is being answered or the last one was just now. Never waits.
 
         Args:
-            now: monotonic seconds. at_once: however short ago the last one was.
+            now: monotonic seconds. soon: as soon as the last one's costs allow. at_once: however short ago it was.
         """
-        if self._is_busy or (now < self._not_before and not at_once):
+        not_before = self._soonest if soon else self._not_before
+        if self._is_busy or (now < not_before and not at_once):
             return False
         self._is_busy = True
         self._asked.set()
@@ -120,26 +106,14 @@ class RecorderClient:
             now = time.monotonic()
             # On a busy machine an answer takes long and costs no more: its age would grow to many times the pause.
             costs = 2 * (time.thread_time() - cpu) / SHARE
-            pause = LOST_SECONDS if self.is_lost else max(self._seconds, costs, now - started)
-            self._not_before = now + min(pause, LOST_SECONDS)
+            pause = LOST_SECONDS if self.is_lost else min(max(costs, now - started), LOST_SECONDS)
+            self._soonest, self._not_before = now + pause, now + max(pause, MOVING_SECONDS)
             self.results.put(result)
             self._is_busy = False
             self._wake()
 
     def _take(self) -> Snapshot:
-        if self._handlers is None:
-            self._handlers = self._find_handlers()
         asked_ns = time.monotonic_ns()
         offset = time.time_ns() - asked_ns
-        entries: list[Entry] = []
-        for handler in self._handlers:
-            entries += parse_entries(
-                ask_unix(self._path, "POST", handler.target, seconds=ANSWER_SECONDS, most=MAX_BYTES)
-            )
-        return Snapshot(asked_ns, offset, self._handlers, entries)
-
-    def _find_handlers(self) -> tuple[Handler, ...]:
-        names = json.loads(ask_unix(self._path, "GET", LIST_TARGET, seconds=ANSWER_SECONDS, most=_MAX_LIST))
-        if not isinstance(names, list):
-            raise ValueError("the server's handlers are no list")
-        return tuple([handler for handler in self._wanted if handler.name in names])
+        body = ask_unix(self._path, "POST", DUMP_TARGET, seconds=ANSWER_SECONDS, most=MAX_BYTES)
+        return Snapshot(asked_ns, offset, *parse_answer(body))

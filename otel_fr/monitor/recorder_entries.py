@@ -94,8 +94,8 @@ def _key_of_end(end: Entry, before: Entry | None) -> Key:
     return end.key
 
 
-def parse_entries(body: bytes) -> list[Entry]:
-    """The entries of an answer, oldest first; those that lack a required field are left out.
+def parse_answer(body: bytes) -> tuple[list[Entry], str]:
+    """The entries of an answer, oldest first, without those that lack a required field; and NCCL's version.
 
     Raises:
         ValueError: it is no answer of a recorder.
@@ -109,7 +109,7 @@ def parse_entries(body: bytes) -> list[Entry]:
     raw = data.get("entries", [])  # absent where there are none
     if not isinstance(raw, list):
         raise ValueError("its entries are no list")
-    return [entry for entry in map(_entry, raw) if entry is not None]
+    return [entry for entry in map(_entry, raw) if entry is not None], fields.short_text(data.get("comm_lib_version"))
 
 
 def _entry(item: Any) -> Entry | None:

@@ -13,14 +13,12 @@ from otel_fr import semconv as names
 from otel_fr.identity import encode_ranks
 from otel_fr.monitor.device_calls import Tracked
 from otel_fr.monitor.rank_identity import RankIdentity
-from otel_fr.monitor.recorder_calls import CallSource
 from otel_fr.monitor.span_builder import error_type, stream_of
 from otel_fr.monitor.tail import Reached
 from otel_fr.otlp_attributes import attributes
 from otel_fr.rank_report import RankReport, ReportedCall, ReportedException, ReportedGroup
 from otel_fr.rank_report.forms import MAX_TENSORS
-from otel_fr.ring import MAIN_THREAD, STATE_TEXT, GroupDef, GroupProgress, RecordState
-from otel_fr.torch_recorder import is_of_device
+from otel_fr.ring import MAIN_THREAD, STATE_TEXT, GroupDef, GroupProgress, RecordState, RingReader
 
 MAX_DESTROYED = 64
 """Destroyed groups that are still reported."""
@@ -69,7 +67,7 @@ def reported_call(item: Tracked, now_ns: int) -> ReportedCall:
         site=record.site.text,
         any_source=signature.any_source,
         is_posted=record.is_posted,
-        is_queued=_is_queued(item),
+        is_queued=item.device is not None and item.device.is_queued,
         wait_s=wait_s,
         duration_s=None if record.ended_ns is None else seconds_between(record.issued_ns, record.ended_ns),
         gap_s=None if item.gap_s is None else round(item.gap_s, 6),
@@ -80,15 +78,6 @@ def reported_call(item: Tracked, now_ns: int) -> ReportedCall:
         awaits_all=new is not None and new.awaits_all,
         run_s=None if item.device is None else item.device.duration_s,
     )
-
-
-def _is_queued(item: Tracked) -> bool:
-    """Its device has not begun it."""
-    if item.device is not None:
-        return item.device.is_queued
-    # Of calls that are read from PyTorch's recorder, only those that a device has not begun are posted.
-    record = item.record
-    return record.state is RecordState.IN_FLIGHT and record.is_posted and is_of_device(record.signature.backend)
 
 
 def reported_group(row: GroupProgress, now_ns: int, is_destroyed: bool = False) -> ReportedGroup:
@@ -119,7 +108,7 @@ class GroupTracker:
         reached: by group id, what the records read so far show.
     """
 
-    def __init__(self, reader: CallSource, reached: Mapping[str, Reached]) -> None:
+    def __init__(self, reader: RingReader, reached: Mapping[str, Reached]) -> None:
         self._reader = reader
         self._reached = reached
         self._live: dict[str, GroupProgress] = {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -15,7 +14,6 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from otel_fr import rank_report
 from otel_fr import semconv as names
 from otel_fr.config import Config
-from otel_fr.dumps.contents import FrozenCalls
 from otel_fr.dumps.decisions import reported_decisions
 from otel_fr.dumps.nccl_inspector import DeviceCall
 from otel_fr.dumps.step_calls import StepCalls
@@ -32,25 +30,15 @@ from otel_fr.monitor.ending import Exit
 from otel_fr.monitor.export import Exporter
 from otel_fr.monitor.metrics import RankMetrics
 from otel_fr.monitor.rank_identity import RankIdentity
-from otel_fr.monitor.recorder_calls import CallSource, RecorderCalls
 from otel_fr.monitor.rules import Situation
 from otel_fr.monitor.span_builder import SpanBuilder, trace_id
 from otel_fr.monitor.span_sampling import SpanSampling
 from otel_fr.monitor.stacks import Stacks
 from otel_fr.monitor.tail import Tail
-from otel_fr.monitor.unseen_calls import UnseenCalls
 from otel_fr.out_of_memory import OutOfMemory
 from otel_fr.rank_report import DropCounts, RankReport, ReportedDecision, ReportedException, ReportedExit
 from otel_fr.rank_report.ras import ReportedRas
 from otel_fr.ring import POSTED, Activity, ProcessState, RecordState, RingReader
-from otel_fr.torch_recorder import CAPTURE_KEY
-
-_OF_PROGRESS = (names.EVENT_PROGRESS, names.EVENT_IDLE, names.EVENT_STALLED)
-"""Events that say where the rank is."""
-_OF_ENDS = (names.EVENT_STARTED, names.EVENT_EXCEPTION, names.EVENT_EXITED)
-"""Events that are sent whatever is known of the rank's calls."""
-MAX_LATER = 16
-"""Other events that wait until its calls are known again; the oldest give way."""
 
 
 class Reporter:
@@ -58,8 +46,7 @@ class Reporter:
 
     Attributes:
         identity: of the rank. tail, groups, activity: what has been read of the ring.
-        devices: what PyTorch's recorder has shown. recorder_calls: its calls, where they take the place of the ring's.
-        unseen: those that only it has, where they are counted.
+        devices: what PyTorch's recorder has shown.
         on_hang: what was done because a limit had passed; "": nothing.
         running_here: as `Node.running` last found them.
         interval_s: until the next progress report, at most.
@@ -83,12 +70,8 @@ class Reporter:
         self._thread_exceptions: tuple[ReportedException, ...] = ()
         self._exporter: Exporter | None = None
         self.devices = DeviceCalls()
-        is_native = reader.meta.get(CAPTURE_KEY) == "native"
-        self.recorder_calls = RecorderCalls(reader, reader.capacity) if is_native else None
-        self.unseen = UnseenCalls(reader) if reader.meta.get(CAPTURE_KEY) == "both" else None
-        self._calls: CallSource = self.recorder_calls or reader
-        self.tail = Tail(self._calls, devices=self.devices)
-        self.groups = report_builder.GroupTracker(self._calls, self.tail.reached)
+        self.tail = Tail(self._reader, devices=self.devices)
+        self.groups = report_builder.GroupTracker(self._reader, self.tail.reached)
         self.identity = RankIdentity.of(reader.meta, config, reader.pid)
         self.activity = ActivityWatch(reader, config, self.identity.rank, self._sent_until_ns)
         self._step_calls = StepCalls(reader)
@@ -97,7 +80,6 @@ class Reporter:
         self.running_here: list[int] = []
         self.interval_s = rank_report.DEFAULT_INTERVAL
         self.is_to_exit = False
-        self._later: deque[tuple[str, dict[str, Any]]] = deque(maxlen=MAX_LATER)
         self._resource = self.identity.resource()
         self._builder = self._new_builder()
         self._sampling = self._new_sampling()
@@ -118,7 +100,7 @@ class Reporter:
         first = meta.get("first_record")
         is_other_run = identity.session != self.identity.session and isinstance(first, int)
         if is_other_run:
-            self._leave_run(self._calls.head if self.recorder_calls else int(str(first)), identity)
+            self._leave_run(int(str(first)), identity)
         self.identity = identity
         self._resource = identity.resource()
         self._builder = self._new_builder()
@@ -147,8 +129,7 @@ class Reporter:
     def _new_builder(self) -> SpanBuilder:
         identity = self.identity
         suffix = identity.name_suffix(self._config)
-        is_native = self.recorder_calls is not None
-        return SpanBuilder(identity.run_id, identity.rank, self._reader.wall_offset_ns, suffix, sees_ends=is_native)
+        return SpanBuilder(identity.run_id, identity.rank, self._reader.wall_offset_ns, suffix)
 
     @property
     def _sampled(self) -> float | None:
@@ -180,10 +161,8 @@ class Reporter:
         self._started_ns = time.monotonic_ns()
         self._stacks = None
         self._brief.forget()
-        if self.recorder_calls is not None:
-            self.recorder_calls.first = first
-        self.tail = Tail(self._calls, first, self.devices)
-        self.groups = report_builder.GroupTracker(self._calls, self.tail.reached)
+        self.tail = Tail(self._reader, first, self.devices)
+        self.groups = report_builder.GroupTracker(self._reader, self.tail.reached)
 
     # ---- the ring
 
@@ -193,7 +172,7 @@ class Reporter:
         leaving = self.groups.leaving()
         while True:
             # A run begins before its calls: all records up to here are of the run that is found next, or of one before.
-            head = self._calls.head
+            head = self._reader.head
             self.refresh()
             self._follow_activity()  # what the calls up to here were made in has begun
             ended = self.tail.poll(everything, head)
@@ -204,9 +183,6 @@ class Reporter:
                 break
         if leaving and not self.tail.is_behind():
             self.tail.forget(self.groups.settle(leaving))
-        if self.unseen is not None:
-            unseen = self.unseen.take()
-            self._count(unseen, unseen)
         return failed
 
     def _take_ended(self, items: list[Tracked]) -> None:
@@ -268,8 +244,6 @@ class Reporter:
         A call whose backend does not show when calls end counts as in flight until the next call of its group. A posted
         call blocks nothing, because no thread waits for it; one that destroys a group waits for no other rank.
         """
-        if not self.is_current:
-            return Situation(now_ns, now_ns)  # what was in flight a while ago shows no stall, and no idle time
         tail = self.tail
         uncertain = [item.record for item in tail.uncertain.values() if not item.record.is_posted]
         oldest = min(uncertain, key=lambda record: record.since_ns, default=None)
@@ -437,14 +411,6 @@ class Reporter:
             exit, exception, file, reason, error, ras: as in `otel_fr.rank_report.RankReport`.
         """
         self._memory.look(time.monotonic())
-        is_current = self.is_current
-        if event in _OF_PROGRESS and not is_current:
-            return
-        if not is_current and event not in _OF_ENDS:
-            # Its calls in flight would be those of a while ago, and seem to wait since then.
-            given = {"stacks": stacks, "exit": exit, "exception": exception, "file": file, "reason": reason}
-            self._later.append((event, {**given, "error": error, "ras": ras}))
-            return
         report = self.build(time.monotonic_ns(), stacks=stacks)
         if file and not report.decisions:  # the collector has asked for it, of a rank that goes on
             report = report._replace(decisions=self._decisions())
@@ -457,8 +423,6 @@ class Reporter:
             error=error,
             ras=ras,
         )
-        if event == names.EVENT_STARTED and not is_current:
-            report = report._replace(groups=())
         is_progress = event == names.EVENT_PROGRESS
         if is_progress:
             report = self._brief.form(report, time.monotonic())
@@ -466,27 +430,14 @@ class Reporter:
 
     def send_calls(self, group: str, first: int, last: int) -> None:
         """Report the collectives of a group from one sequence number to another, as far as they are still known."""
-        if not self.is_current:
-            return  # the collector asks again
         now_ns = time.monotonic_ns()
-        fetched = reported_range(self._calls, group, first, last, now_ns)
+        fetched = reported_range(self._reader, group, first, last, now_ns)
         report = self.build(now_ns)._replace(fetched=fetched)
         self._put(report_builder.log_record(names.EVENT_CALLS, report, time.time_ns()))
 
     def forget_told(self) -> None:
         """The next progress report is a full one (`otel_fr.monitor.brief_reports`)."""
         self._brief.forget()
-
-    def send_later(self) -> None:
-        """Send what has waited until the rank's calls are known again."""
-        while self._later and self.is_current:
-            event, given = self._later.popleft()
-            self.send(event, **given)
-
-    @property
-    def is_current(self) -> bool:
-        """It is known how far the rank is: always, unless that is read from PyTorch's recorder, now and then."""
-        return self.recorder_calls is None or self.recorder_calls.may_report(time.monotonic_ns())
 
     def _put(self, record: LogRecord, progress: bool = False) -> None:
         if self._exporter is not None:
@@ -516,17 +467,12 @@ class Reporter:
         """What was lost so far."""
         counters = self._reader.counters
         lost = self._reader.lost + self._reader.torn + self.tail.missed
-        lost += 0 if self.recorder_calls is None else self.recorder_calls.missed
         return DropCounts(
             spans=0 if self._exporter is None else self._exporter.spans.dropped,
             reports=0 if self._exporter is None else self._exporter.reports.dropped,
             records=lost + counters.get("dropped", 0),
-            hook_errors=counters.get("hook_errors", 0) + (self.recorder_calls.errors if self.recorder_calls else 0),
+            hook_errors=counters.get("hook_errors", 0),
         )
-
-    def frozen_calls(self) -> FrozenCalls | None:
-        """The calls for a file, where they are not the ring's."""
-        return None if self.recorder_calls is None else self.recorder_calls.frozen()
 
     def dump_info(self) -> dict[str, Any]:
         """What a flight-recorder file holds beyond the ring."""
@@ -542,6 +488,7 @@ class Reporter:
             **{key: text for key in ("gpu", "pod", "node") if (text := getattr(identity, key))},
             "pid": identity.pid,
             "dropped": rank_report.to_object(self.dropped()),
+            "comm_lib_version": self.devices.library,
         }
         started = self._reader.meta.get("session_started_at")
         if identity.session:

@@ -152,15 +152,13 @@ class SpanBuilder:
         run: `identity.run_id`.
         wall_offset_ns: wall clock minus the rank's monotonic clock.
         suffix: of the spans' names.
-        sees_ends: calls end when the monitor sees that they have.
     """
 
-    def __init__(self, run: str, rank: int, wall_offset_ns: int, suffix: str = "", *, sees_ends: bool = False) -> None:
+    def __init__(self, run: str, rank: int, wall_offset_ns: int, suffix: str = "") -> None:
         self._run = run
         self._rank = rank
         self._wall_offset_ns = wall_offset_ns
         self._suffix = suffix
-        self._sees_ends = sees_ends
         self._rank_attribute = _encode_rank(rank)
         # By object identity, because hashing a signature costs more than building a span. The reader returns one object
         # per definition; an entry holds its three, so that no id is used for another object.
@@ -229,7 +227,7 @@ class SpanBuilder:
             if len(self._templates) >= MAX_TEMPLATES:
                 self._templates.clear()
             found = (
-                _build_template(record, self._suffix, self._sees_ends),
+                _build_template(record, self._suffix),
                 record.signature,
                 record.group,
                 record.site,
@@ -262,7 +260,7 @@ def _message(record: Record, error: str) -> str:
     return f"{name} failed"
 
 
-def _build_template(record: Record, suffix: str, sees_ends: bool) -> bytes:
+def _build_template(record: Record, suffix: str) -> bytes:
     """What all calls of one signature, group, site and state have in common."""
     signature, group = record.signature, record.group
     name = f"{signature.operation} {group_name(group.name, group.description)}{suffix}"
@@ -272,7 +270,7 @@ def _build_template(record: Record, suffix: str, sees_ends: bool) -> bytes:
         names.OPERATION: signature.operation,
         names.KIND: _KINDS.get(record.kind, names.KIND_COLLECTIVE),
         names.BACKEND: signature.backend,
-        names.END_SEEN: True if sees_ends or is_of_device(signature.backend) else None,
+        names.END_SEEN: True if is_of_device(signature.backend) else None,
         names.INPUT_SIZES: json.dumps(signature.input_sizes[:_MAX_ITEMS]),
         names.OUTPUT_SIZES: json.dumps(signature.output_sizes[:_MAX_ITEMS]),
         names.INPUT_DTYPES: signature.input_dtypes[:_MAX_ITEMS],

@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from otel_fr.monitor.device_calls import DeviceCalls, Tracked
 from otel_fr.monitor.fingerprints import Fingerprints
-from otel_fr.monitor.recorder_calls import CallSource
-from otel_fr.ring import KIND_COLLECTIVE, GroupDef, GroupProgress, Record, RecordState
+from otel_fr.ring import KIND_COLLECTIVE, GroupDef, GroupProgress, Record, RecordState, RingReader
 
 KEPT_FAILED = 16
 """Failed calls kept for reports (docs/telemetry.md)."""
@@ -59,7 +58,7 @@ class Tail:
         missed: calls in flight whose end was not seen before their slots were overwritten.
     """
 
-    def __init__(self, reader: CallSource, first: int = 0, devices: DeviceCalls | None = None) -> None:
+    def __init__(self, reader: RingReader, first: int = 0, devices: DeviceCalls | None = None) -> None:
         """Args:
         first: the first record to follow.
         devices: what PyTorch's recorder shows of calls whose backend does not show when they end.

@@ -117,9 +117,7 @@ class Monitor:
             process, lambda: reader.meta, link, config, reporter, lambda reason: self._dump(reason, of_fault=True)
         )
         self._metrics = Schedule(config.metric_interval, config.rank, time.monotonic())
-        self._recorder = RecorderWatch(
-            lambda: reader.meta, reporter.devices, reporter.recorder_calls, self.wake, reporter.unseen
-        )
+        self._recorder = RecorderWatch(lambda: reader.meta, reporter.devices, self.wake)
         self._inspector = InspectorWatch(inspector_file(os.environ, process.pid), reporter.note_device_call)
         is_asked = config.nccl_ras == "auto" and config.node_rank == 0
         self._ras = RasWatch(ras_address(os.environ) if is_asked else None, process.pid, self.is_first)
@@ -224,7 +222,6 @@ class Monitor:
             reporter.groups.refresh()  # before the records are read, so that groups found missing can be settled
         self._recorder.step(time.monotonic())
         failed = reporter.follow()
-        reporter.send_later()
         now_ns = time.monotonic_ns()
         now = now_ns / 1e9
         situation = reporter.situation(now_ns)
@@ -250,12 +247,11 @@ class Monitor:
         self._take_results()
         self._tell_ras(now)
         self._commands.step(now_ns)
-        if reporter.is_current:
-            self._step_verdict(situation)
+        self._step_verdict(situation)
         if self._signalled:
             self._signalled = False
             self._dump(REASON_SIGNAL)
-        is_over = reporter.is_current and self._recovery.is_over(situation, stall_seconds)
+        is_over = self._recovery.is_over(situation, stall_seconds)
         if is_over and reporter.identity.quorum == self._quorum_of_file:
             self._dump(REASON_RECOVERED)
         interval = self._interval(situation)
@@ -340,9 +336,6 @@ class Monitor:
         if self._recorder.is_busy and now < self._flush_until:
             self._exporter.hurry()
             return
-        if self._recorder.settle():
-            self._reporter.follow(everything=True)
-            self._exporter.hurry()
         if now >= self._flush_until or not self._exporter.pending(patient=False):
             self._link.send({"ok": "bye"})
             self._flush_until = None
@@ -360,7 +353,7 @@ class Monitor:
         info = self._reporter.dump_info()
         if self._exit is not None:
             info["exit"] = rank_report.to_object(self._exit)
-        self._dumper.request(reason, info, files, urgent, self._reporter.devices.seen(), self._reporter.frozen_calls())
+        self._dumper.request(reason, info, files, urgent, self._reporter.devices.seen())
 
     def _tell_ras(self, now: float) -> None:
         """Report what NCCL's RAS has answered, if it has."""

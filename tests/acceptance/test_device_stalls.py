@@ -115,7 +115,7 @@ def test_the_rank_whose_device_does_not_begin_what_the_others_wait_in_is_named(j
     job.enqueue(2)
     cause = job.cause()
     assert (cause["category"], cause["culprit_ranks"], cause["stuck_on"]) == ("rank_stuck", [3], "device")
-    assert cause["waiting_ranks"] == [0, 1, 2]
+    assert wait_for(lambda: job.collector.causes()[0]["waiting_ranks"] == [0, 1, 2]), job.collector.causes()
     for rank in RANKS:  # as NCCL's watchdogs end ranks at the timeout
         job.ranks[rank].end("die", number=int(SIGABRT))
     told = "ranks 0-2 were aborted by signal 6 (SIGABRT) while they waited"

@@ -14,7 +14,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 from otel_fr.config import Config
 from otel_fr.dumps.write import DumpContents
 from otel_fr.monitor.device_calls import Tracked
-from otel_fr.monitor.recorder_entries import parse_entries
+from otel_fr.monitor.recorder_entries import parse_answer
 from otel_fr.monitor.report_builder import reported_call
 from otel_fr.monitor.reporter import Reporter
 from otel_fr.monitor.rules import stalled_call
@@ -70,7 +70,7 @@ class Rank:
         """The recorder is asked; the calls that have ended by that."""
         asked = time.monotonic_ns()
         offset = time.time_ns() - asked + int(seconds_ago * SECOND)
-        self.reporter.devices.note(parse_entries(answer(list(entries))), asked, offset)
+        self.reporter.devices.note(parse_answer(answer(list(entries)))[0], asked, offset)
         return self.poll()
 
     def poll(self) -> list[Tracked]:
@@ -353,6 +353,9 @@ def test_files_tell_what_the_recorder_has_shown(rank: Rank) -> None:
     assert (second["state"], second["otel_fr_state"]) == ("started", "scheduled")
     assert second["otel_fr_waited_ns"] > second["otel_fr_issued_ns"] - 1
     assert (third["state"], third["otel_fr_state"], third["otel_fr_waited_ns"]) == ("scheduled", "scheduled", 1)
+    assert contents.header()["pg_status"] == {
+        "0": {"last_enqueued_collective": 3, "last_started_collective": 2, "last_completed_collective": 1}
+    }
 
 
 @pytest.mark.parametrize(
@@ -368,7 +371,7 @@ def test_files_tell_what_the_recorder_has_shown(rank: Rank) -> None:
 )
 def test_what_is_no_answer_of_a_recorder_is_refused(body: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
-        parse_entries(body)
+        parse_answer(body)
 
 
 def test_entries_that_lack_a_field_are_left_out() -> None:
@@ -378,4 +381,4 @@ def test_entries_that_lack_a_field_are_left_out() -> None:
     broken += [{key: value for key, value in whole.items() if key != name} for name in required]
     broken += [{**whole, name: {"a": 1}} for name in required]
     body = json.dumps({"entries": [*broken, whole]}).encode()
-    assert [item.number for item in parse_entries(body)] == [1]
+    assert [item.number for item in parse_answer(body)[0]] == [1]
