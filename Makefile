@@ -1,4 +1,4 @@
-# make demo | test | test-long | test-again | test-fast | test-torch | test-gpu | fuzz | lint | bench | bench-steps | bench-verdicts | bench-scale | kernel | wheel | sanitize | screenshots | example-incident | helm-examples | proto
+# make demo | test | test-long | test-again | test-fast | test-torch | simulated-device | test-gpu | fuzz | lint | bench | bench-steps | bench-verdicts | bench-scale | kernel | wheel | sanitize | screenshots | example-incident | helm-examples | proto
 # Everything is installed into .venv first.
 PYTHON ?= python3
 VENV ?= .venv
@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # The CPU build where the index offers one; any other spec can pull gigabytes of CUDA packages.
 TORCH ?= torch==2.13.0
 
-.PHONY: setup demo test test-long test-again test-fast test-torch test-gpu fuzz lint format bench bench-steps bench-verdicts bench-scale kernel wheel sanitize screenshots example-incident soak helm-examples proto clean
+.PHONY: setup demo test test-long test-again test-fast test-torch simulated-device test-gpu fuzz lint format bench bench-steps bench-verdicts bench-scale kernel wheel sanitize screenshots example-incident soak helm-examples proto clean
 .DELETE_ON_ERROR:
 
 $(VENV)/.ready: pyproject.toml
@@ -26,7 +26,9 @@ demo: $(VENV)/.ready
 
 # Most tests wait for processes and timeouts of their own, so there are more workers than processors of a small machine. A file's
 # tests stay together, for they share programs. In the order of their names, long files come before the quick ones of tests/unit.
+# Tests on NCCL skip unless `make simulated-device` has been run once; then it is kept up to date here.
 test: setup
+	$(if $(wildcard build/simulated-device),$(MAKE) simulated-device)
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 # Further cases of what tests of `make test` show too: another 10 minutes on two processors.
@@ -56,6 +58,12 @@ $(OTHER)/.ready: pyproject.toml
 	$(OTHER)/bin/python -m pip install --quiet --disable-pip-version-check 'torch==$(VERSION)'
 	$(OTHER)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
+
+# A CUDA device and an NCCL of our own, on which PyTorch's ProcessGroupNCCL runs without a GPU: tests/simulated_device. Two
+# minutes, 1.6 GB in build/simulated-device; a second call does nothing. Another torch: make simulated-device SIMULATED_TORCH=2.12.1.
+SIMULATED_TORCH ?=
+simulated-device:
+	$(PYTHON) -m tests.simulated_device.install $(if $(SIMULATED_TORCH),--torch $(SIMULATED_TORCH))
 
 # Jobs on NCCL, on one GPU and on several; without one it says so. The report is for docs/gpu.md. GPU_PYTHON: a Python that
 # has a torch with CUDA, otel-fr and pytest; the torch in .venv may be a CPU build.

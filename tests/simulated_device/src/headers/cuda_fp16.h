@@ -1,0 +1,1 @@
+// nccl.h includes this header without need; the original needs nvcc's.
