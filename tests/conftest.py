@@ -5,10 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import settings
 
 from tests.support.paths import ROOT
+
+if TYPE_CHECKING:
+    from tests.support.simulated_device import SimulatedDevice
 
 # How long an example takes says more about what else the machine does than about the code. One commit has one result:
 # `pytest --hypothesis-profile random` looks for new counterexamples.
@@ -33,3 +38,11 @@ for _name in list(os.environ):
         del os.environ[_name]
 # The whole suite can be run over the other engine; tests that run over each choose it themselves.
 os.environ["OTEL_FR_CAPTURE_ENGINE"] = os.environ.get("OTEL_FR_TEST_ENGINE", "python")
+
+
+@pytest.fixture(scope="session")
+def simulated_device() -> SimulatedDevice:
+    """For jobs on NCCL. The test skips where it is not set up; in continuous integration, it fails."""
+    from tests.support import simulated_device
+
+    return simulated_device.find()

@@ -6,10 +6,8 @@ import contextlib
 import functools
 import json
 import os
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,43 +62,13 @@ class Hardware:
     def environment(self) -> dict[str, str]:
         return SHARED if self.gpus and self.ranks > self.gpus else {}
 
-    @contextlib.contextmanager
     def started(
         self, folder: Path, kind: str, env: dict[str, str] | None = None, timeout: float = TIMEOUT
-    ) -> Iterator[Started]:
-        """A job that runs; at the end of the block it is ended as a launcher would, unless it has ended."""
-        folder.mkdir(parents=True, exist_ok=True)
+    ) -> contextlib.AbstractContextManager[torchrun.Started]:
+        """A job that runs while the block does."""
         arguments = (kind, self.device, str(self.gpus), str(timeout))
         settings = {**self.environment, **(env or {})}
-        process = torchrun.start(folder, str(JOB), *arguments, nproc=self.ranks, env=settings, program=torchrun.FRESH)
-        job = Started(process, folder)
-        try:
-            yield job
-        finally:
-            if process.poll() is None:
-                process.send_signal(signal.SIGTERM)
-            try:
-                job.wait()
-            except subprocess.TimeoutExpired:
-                process.kill()
-                job.wait()
-
-
-class Started:
-    """A job that was started. ``result``: once it has ended."""
-
-    def __init__(self, process: subprocess.Popen[str], folder: Path) -> None:
-        self._process = process
-        self._folder = folder
-        self.result: torchrun.Job | None = None
-
-    def wait(self, seconds: float = PATIENCE) -> torchrun.Job:
-        """Wait for its end."""
-        if self.result is None:
-            output, _ = self._process.communicate(timeout=seconds)
-            (self._folder / "job.log").write_text(output)
-            self.result = torchrun.Job(self._process.returncode, output, self._folder / "dumps")
-        return self.result
+        return torchrun.started(folder, str(JOB), *arguments, nproc=self.ranks, env=settings, program=torchrun.FRESH)
 
 
 def find(name: str) -> Hardware | str:

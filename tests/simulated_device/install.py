@@ -233,7 +233,7 @@ def _link_stubs(compiler: str, to: Path, texts: Path, library: stubs.Library) ->
     text, script = texts / f"{library.soname}.c", texts / f"{library.soname}.map"
     text.write_text(stubs.source(library.names))
     script.write_text(library.version_script())
-    options = [*_STUB_FLAGS, f"-Wl,-soname,{library.soname}"]
+    options: list[str | Path] = [*_STUB_FLAGS, f"-Wl,-soname,{library.soname}"]
     if script.read_text():
         options.append(f"-Wl,--version-script,{script}")
     _run([compiler, "-x", "c", *options, text, "-o", to / library.soname], f"{library.soname} cannot be linked")
@@ -248,8 +248,8 @@ def _install_project(place: Place) -> None:
 
 
 def _build_kernel(place: Place) -> None:
-    command = [place.python, "-m", "otel_fr.capture.native.build"]
-    _run(command, "the capture engine's kernel cannot be built", XDG_CACHE_HOME=str(CACHE))
+    failure = "the capture engine's kernel cannot be built"
+    _run([place.python, "-m", "otel_fr.capture.native.build"], failure, XDG_CACHE_HOME=str(CACHE))
 
 
 # ---------------------------------------------------------------- steps

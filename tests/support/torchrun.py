@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -89,17 +90,53 @@ def start(
     )
 
 
-def run(folder: Path, script: str, *arguments: str, **options: Any) -> Job:
-    """Run a job to its end; ``options`` are those of `start`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    return finish(start(folder, script, *arguments, **options), folder)
-
-
-def finish(process: subprocess.Popen[str], folder: Path) -> Job:
+def finish(process: subprocess.Popen[str], folder: Path, seconds: float = PATIENCE) -> Job:
     """The job that `start` began in this folder, once it has ended."""
-    output, _ = process.communicate(timeout=PATIENCE)
+    output, _ = process.communicate(timeout=seconds)
     (folder / "job.log").write_text(output)
     return Job(process.returncode, output, folder / "dumps")
+
+
+class Started:
+    """A job that was started. ``result``: once it has ended."""
+
+    def __init__(self, process: subprocess.Popen[str], folder: Path) -> None:
+        self._process = process
+        self._folder = folder
+        self.result: Job | None = None
+
+    def wait(self, seconds: float = PATIENCE) -> Job:
+        """Wait for its end."""
+        if self.result is None:
+            self.result = finish(self._process, self._folder, seconds)
+        return self.result
+
+
+@contextlib.contextmanager
+def started(folder: Path, script: str, *arguments: str, **options: Any) -> Iterator[Started]:
+    """A job that runs; at the end of the block it is ended as a launcher would, unless it has ended.
+
+    ``options`` are those of `start`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    process = start(folder, script, *arguments, **options)
+    job = Started(process, folder)
+    try:
+        yield job
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        try:
+            job.wait()
+        except subprocess.TimeoutExpired:
+            process.kill()
+            job.wait()
+
+
+def run(folder: Path, script: str, *arguments: str, **options: Any) -> Job:
+    """Run a job to its end; ``options`` are those of `start`."""
+    with started(folder, script, *arguments, **options) as job:
+        return job.wait()
 
 
 UNHURRIED = 4.0

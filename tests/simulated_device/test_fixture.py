@@ -1,0 +1,29 @@
+"""A job on NCCL under otel-fr, with a fault that comes while it runs and goes again: what other tests build on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support import torchrun
+from tests.support.simulated_device import SimulatedDevice, write_faults
+from tests.support.waiting import until
+
+JOB = Path(__file__).with_name("jobs") / "hang.py"
+pytestmark = pytest.mark.torchrun
+
+
+def test_a_rank_whose_device_stops_is_named_until_it_goes_on(simulated_device: SimulatedDevice, tmp_path: Path) -> None:
+    control, end = tmp_path / "faults", tmp_path / "end"
+    with (
+        torchrun.collector(tmp_path / "collector") as collector,
+        simulated_device.started(tmp_path / "job", JOB, str(end), control=control, collector=collector) as job,
+    ):
+        until(lambda: collector.metric("otel_fr_collector_ranks") == 2 or None)
+        write_faults(control, "stuck rank=1")
+        incident = collector.wait_cause()
+        assert incident["culprit_ranks"] == [1]
+        write_faults(control)
+        end.touch()
+        assert job.wait().returncode == 0

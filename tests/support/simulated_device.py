@@ -1,0 +1,98 @@
+"""Jobs of PyTorch's ProcessGroupNCCL on the simulated device: tests/simulated_device/README.md.
+
+The tests themselves run with the torch of ``.venv``; their jobs run with the CUDA build of ``make simulated-device``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.simulated_device.install import CACHE, DEFAULT_TORCH, Place
+from tests.support import torchrun
+from tests.support.collector_process import Collector
+from tests.support.waiting import PATIENCE
+
+REQUIRED = os.environ.get("CI") == "true" or os.environ.get("OTEL_FR_REQUIRE_SIMULATED_DEVICE") == "1"
+"""Whether a test fails where it is not set up, instead of being skipped."""
+
+
+@dataclass(frozen=True)
+class SimulatedDevice:
+    """A torch with CUDA on the simulated device, and otel-fr beside it.
+
+    What starts programs takes ``faults`` (SIMDEV_FAULTS), ``control`` (a file of faults that may change while the job
+    runs), ``collector`` (to which the job reports), and ``env`` (what is added to its environment).
+    """
+
+    place: Place
+
+    @property
+    def python(self) -> Path:
+        return self.place.python
+
+    @property
+    def bin(self) -> Path:
+        return self.place.bin
+
+    def env(
+        self,
+        faults: str = "",
+        control: Path | None = None,
+        collector: Collector | None = None,
+        env: dict[str, str] | None = None,
+    ) -> dict[str, str]:
+        """What is added to the environment of a program of this torch; ``env`` goes before the rest."""
+        found = {"PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}", "XDG_CACHE_HOME": str(CACHE)}
+        if faults:
+            found["SIMDEV_FAULTS"] = faults
+        if control:
+            found["SIMDEV_CONTROL"] = str(control)
+        if collector:
+            found |= torchrun.endpoint(collector)
+        return {**found, **(env or {})}
+
+    def started(
+        self, folder: Path, script: Path | str, *arguments: str, nproc: int = 2, restarts: int = 0, **settings: Any
+    ) -> contextlib.AbstractContextManager[torchrun.Started]:
+        """A job under torchrun that runs while the block does."""
+        program = [str(self.python), "-m", "torch.distributed.run"]
+        env = self.env(**settings)
+        return torchrun.started(
+            folder, str(script), *arguments, nproc=nproc, restarts=restarts, env=env, program=program
+        )
+
+    def run(self, folder: Path, script: Path | str, *arguments: str, **options: Any) -> torchrun.Job:
+        """Run a job under torchrun to its end."""
+        with self.started(folder, script, *arguments, **options) as job:
+            return job.wait()
+
+    def run_python(self, script: Path | str, *arguments: str, **settings: Any) -> subprocess.CompletedProcess[str]:
+        """Run one process of this torch, without torchrun, to its end."""
+        command = [str(self.python), str(script), *arguments]
+        env = {**torchrun.base_environment(), **self.env(**settings)}
+        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False)
+
+
+def write_faults(control: Path, *lines: str) -> None:
+    """Replace the faults of the control file, at once."""
+    part = control.with_suffix(".part")
+    part.write_text("".join(f"{line}\n" for line in lines))
+    part.rename(control)
+
+
+def find() -> SimulatedDevice:
+    """The simulated device with the torch that the tests are written for."""
+    place = Place(DEFAULT_TORCH)
+    if not place.is_ready():
+        why = "the simulated device is not set up for the present sources: make simulated-device"
+        if REQUIRED:
+            pytest.fail(why)
+        pytest.skip(why)
+    return SimulatedDevice(place)
