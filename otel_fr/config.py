@@ -21,6 +21,8 @@ STALL_SHARE = 0.8
 """Share of the stall time after which a rank's monitor sends evidence and writes a file, so that the collector has the
 evidence once the stall time is over."""
 MAX_BUFFER_SIZE = 10_000_000
+MAX_INHERITED_BUFFER_SIZE = 100_000
+"""Of PyTorch's variables: they count entries, and are often given in bytes (2097152 would take 448 MiB a rank)."""
 CERTIFICATE_VARIABLE = "OTEL_EXPORTER_OTLP_CERTIFICATE"
 """Of the OTLP endpoint; also for the collector's HTTP address, where a rank or its launcher asks it."""
 COLLECTOR_VARIABLE = "OTEL_FR_COLLECTOR"
@@ -317,6 +319,7 @@ class Config:
         prefix = None if own_dir else torch_prefix or comms_prefix or None
         ring_dir = env.get("OTEL_FR_RING_DIR", "").strip()
         state_dir = env.get("OTEL_FR_STATE_DIR", "").strip()
+        most = MAX_BUFFER_SIZE if env.get("OTEL_FR_BUFFER_SIZE", "").strip() else MAX_INHERITED_BUFFER_SIZE
         buffer_names = ("OTEL_FR_BUFFER_SIZE", *(() if is_recorder_off(env) else RECORDER_SIZES))
         return cls(
             rank=_integer(env, ("RANK",), 0),
@@ -326,7 +329,7 @@ class Config:
             node_rank=_integer(env, ("GROUP_RANK", "SLURM_NODEID"), 0),
             job_id=_sendable(job_id),
             attempt=_integer(env, (ATTEMPT_VARIABLE, "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"), 0),
-            buffer_size=int(_number(env, buffer_names, DEFAULT_BUFFER_SIZE, 1, MAX_BUFFER_SIZE)),
+            buffer_size=min(most, int(_number(env, buffer_names, DEFAULT_BUFFER_SIZE, 1, MAX_BUFFER_SIZE))),
             stall_seconds=_number(env, ("OTEL_FR_STALL_SECONDS",), DEFAULT_STALL_SECONDS, 0.1, 86_400),
             dump_dir=Path(own_dir) if own_dir else None,
             dump_format=_choice(env, "OTEL_FR_DUMP_FORMAT", DUMP_FORMATS),

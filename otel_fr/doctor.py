@@ -19,7 +19,7 @@ from otel_fr.capture import engines
 from otel_fr.capture.dispatcher import operators_of, reduce_ops_are_readable
 from otel_fr.capture.operations import NAMES
 from otel_fr.checks.collector import check_endpoint
-from otel_fr.config import ENDPOINTS, Config, is_enabled
+from otel_fr.config import ENDPOINTS, MAX_INHERITED_BUFFER_SIZE, RECORDER_SIZES, Config, is_enabled
 from otel_fr.monitor import native_stacks
 from otel_fr.printable import one_line
 from otel_fr.ring import RingReader
@@ -131,5 +131,8 @@ def _ring(config: Config) -> Line:
             continue
         free = shutil.disk_usage(place).free
         if free >= need:
-            return "ring folder", f"{folder}: {free >> 20} MiB free, a rank takes {need >> 20}", True
+            text = f"{folder}: {free >> 20} MiB free, a rank takes {need >> 20} for {config.buffer_size} calls"
+            if config.buffer_size == MAX_INHERITED_BUFFER_SIZE:
+                text += f", the most that {' or '.join(RECORDER_SIZES)} gives it (they count entries, not bytes)"
+            return "ring folder", text, True
     return "ring folder", f"none of {', '.join(map(str, folders))} has {need >> 20} MiB for a rank", False

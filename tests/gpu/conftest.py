@@ -19,7 +19,7 @@ from tests.support.paths import ROOT
 
 VARIABLE = "OTEL_FR_TEST_GPU_REPORT"
 LONG = {"test_a_fault_is_named_live_and_from_the_files", "test_steps_are_measured"}
-"""Tests of which only the case "missing" runs on the CPU with each change."""
+"""Tests of which only the case "missing" runs on the CPU unless a report is wanted."""
 
 
 @pytest.fixture(params=KINDS_OF_HARDWARE)

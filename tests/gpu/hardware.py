@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.support import torchrun
+from tests.support import simulated_device, torchrun
+from tests.support.simulated_device import SimulatedDevice
 from tests.support.waiting import PATIENCE
 
 JOB = Path(__file__).with_name("jobs") / "job.py"
-KINDS_OF_HARDWARE = ("cpu", "one GPU", "GPUs")
+KINDS_OF_HARDWARE = ("cpu", "simulated device", "one GPU", "GPUs")
 LEAST_RANKS, MOST_RANKS = 3, 8
 """With three ranks, one that differs from the others is in the minority."""
 TIMEOUT = 600.0
@@ -48,11 +49,13 @@ def facts() -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Hardware:
-    """``gpus``: how many are used; 0: none. ``ranks``: of a job."""
+    """``gpus``: how many are used; 0: none. ``ranks``: of a job. ``simulated``: where these GPUs are none."""
 
     name: str
     gpus: int
     ranks: int
+    backend: str = "gloo"
+    simulated: SimulatedDevice | None = None
 
     @property
     def device(self) -> str:
@@ -63,11 +66,13 @@ class Hardware:
         return SHARED if self.gpus and self.ranks > self.gpus else {}
 
     def started(
-        self, folder: Path, kind: str, env: dict[str, str] | None = None, timeout: float = TIMEOUT
+        self, folder: Path, kind: str, env: dict[str, str] | None = None, timeout: float = TIMEOUT, faults: str = ""
     ) -> contextlib.AbstractContextManager[torchrun.Started]:
-        """A job that runs while the block does."""
-        arguments = (kind, self.device, str(self.gpus), str(timeout))
+        """A job that runs while the block does. ``faults``: of the simulated device."""
+        arguments = (kind, self.backend, str(self.gpus), str(timeout))
         settings = {**self.environment, **(env or {})}
+        if self.simulated is not None:
+            return self.simulated.started(folder, JOB, *arguments, nproc=self.ranks, faults=faults, env=settings)
         return torchrun.started(folder, str(JOB), *arguments, nproc=self.ranks, env=settings, program=torchrun.FRESH)
 
 
@@ -75,16 +80,18 @@ def find(name: str) -> Hardware | str:
     """The hardware of one of `KINDS_OF_HARDWARE`; else why there is none here."""
     if name == "cpu":
         return Hardware(name, 0, LEAST_RANKS)
+    if name == "simulated device":
+        return Hardware(name, LEAST_RANKS, LEAST_RANKS, "nccl", simulated_device.find())
     gpus = facts()["gpus"]
     if not gpus:
         why = "; ".join(facts().get("error") or []) or f"torch {facts()['torch']} finds no GPU"
         return f"no GPU: {why}"
     if name == "one GPU":
-        return Hardware(name, 1, LEAST_RANKS)
+        return Hardware(name, 1, LEAST_RANKS, "nccl")
     if len(gpus) < 2:
         return f"only one GPU: {gpus[0]}"
     used = min(len(gpus), MOST_RANKS)
-    return Hardware(f"{used} GPUs", used, max(used, LEAST_RANKS))
+    return Hardware(f"{used} GPUs", used, max(used, LEAST_RANKS), "nccl")
 
 
 def driver() -> str:

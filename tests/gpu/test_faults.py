@@ -2,60 +2,49 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.gpu.conftest import VARIABLE
+from tests.gpu.faults import FAULTS, is_right, observe
 from tests.gpu.hardware import Hardware
 from tests.support import torchrun
-from tests.support.verdicts import cause_incidents
-from tests.support.waiting import until
 
 pytestmark = torchrun.needed
 
-FAULTS = {
-    # kind: category, culprit, number of the collective (None: not asked)
-    "missing": ("missing_rank", 1, 2),
-    "operation": ("op_mismatch", 2, 2),
-    "size": ("size_mismatch", 2, 2),
-    "reduce_op": ("reduce_op_mismatch", 2, 2),
-    "deadlock": ("deadlock", 0, 2),  # the others both take B before A
-    "device": ("rank_stuck", 1, 2),
-}
-LIMIT = {"cuda": 5.0, "cpu": 60.0}
-"""Seconds from the first rank that waits to the incident, with the default stall time. A GPU's machine is taken to do
-nothing else; on a CPU this shows that the test works."""
+LIMIT = 5.0
+"""Seconds from the first rank that waits to the incident, with the default stall time, on NCCL on a machine that does
+nothing else: held by `make test-gpu`. Of what is not known without times on devices, `UNSEEN_BEGIN` is the limit."""
+STALL = 5.0 if VARIABLE in os.environ else 2.0
+SHORT = {("missing", False), ("subgroup", False), ("batch", True), ("killed", False), ("device_busy", True)}
+"""Fault, and whether calls are timed: what each `make test` runs."""
+CASES = [
+    pytest.param(name, timing, marks=[] if (name, timing) in SHORT else [pytest.mark.long], id=case)
+    for name in FAULTS
+    for timing, case in ((False, name), (True, f"{name}, timed"))
+]
 
 
-def seconds(incident: dict[str, Any]) -> float:
-    begin, end = (datetime.fromisoformat(incident[key].replace("Z", "+00:00")) for key in ("started_at", "detected_at"))
-    return (end - begin).total_seconds()
-
-
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(("name", "timing"), CASES)
 def test_a_fault_is_named_live_and_from_the_files(
-    hardware: Hardware, fault: str, tmp_path: Path, record_property: Callable[[str, object], None]
+    hardware: Hardware, name: str, timing: bool, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    if fault == "device" and hardware.device == "cpu":
-        pytest.skip("there is no device that could be behind its host")
-    category, culprit, number = FAULTS[fault]
-
-    def right(incidents: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        return [one for one in incidents if (one["category"], one["culprit_ranks"]) == (category, [culprit])]
-
-    with torchrun.collector(tmp_path / "collector") as running:
-        env = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{running.grpc}"}
-        with hardware.started(tmp_path / "job", fault, env) as job:
-            (incident,) = until(lambda: right(running.causes()))
-            record_property("named after", f"{seconds(incident):.1f} s")
-    assert job.result is not None
-    assert [one["category"] for one in running.causes()] == [category], running.causes()
-    assert incident["sequence_id"] == number
-    assert fault != "device" or incident["stuck_on"] == "device", incident["summary"]
-    assert seconds(incident) <= LIMIT[hardware.device]
-    status, report = job.result.analyze()
-    assert status == 1
-    assert right(cause_incidents(report["incidents"])), report["incidents"]
+    fault = FAULTS[name]
+    if not hardware.gpus and (timing or fault.simulated or fault.needs_device):
+        pytest.skip("there is no device")
+    if fault.simulated and hardware.simulated is None:
+        pytest.skip("only the simulated device has this fault")
+    truth = fault.truth(hardware, timing=timing)
+    found = observe(hardware, fault, tmp_path / "job", timing=timing, stall=STALL)
+    assert found.first is not None
+    record_property("named after", f"{found.seconds:.1f} s")
+    assert is_right(found.live, truth), found.live
+    assert fault.number is None or found.live[0]["sequence_id"] == fault.number
+    if not fault.is_over:
+        assert is_right(found.hung, truth), found.hung
+        assert is_right(found.after, truth), found.after
+    if VARIABLE in os.environ and hardware.gpus and truth is fault.said:
+        assert found.seconds <= LIMIT

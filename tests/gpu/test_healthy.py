@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from otel_fr import semconv as names
+from tests.gpu.faults import TIMING
 from tests.gpu.hardware import Hardware
 from tests.support import torchrun
 from tests.support.collector_process import Collector
@@ -29,7 +32,8 @@ def test_times_in_the_queue_and_on_the_device_are_in_spans_and_metrics(
     hardware: Hardware, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     with grpc_sink() as sink, torchrun.collector(tmp_path / "collector", "--forward", sink.address) as running:
-        with hardware.started(tmp_path / "job", "steps", torchrun.endpoint(running, torchrun.UNHURRIED)) as job:
+        env = torchrun.endpoint(running, torchrun.UNHURRIED) | {TIMING: "1"}
+        with hardware.started(tmp_path / "job", "steps", env) as job:
             result = job.wait()
         assert result.returncode == 0, result.output
         assert running.incidents() == []
@@ -63,4 +67,15 @@ def test_collectives_that_a_cuda_graph_replays_are_not_taken_for_a_hang(
         assert result.returncode == 0, result.output
         calls = until(lambda: total(running, "otel_fr_collective_calls_total"))
         record_property("calls recorded", f"{calls:.0f}")
+    assert running.incidents() == []
+
+
+@pytest.mark.parametrize("kind", ["train", pytest.param("pipeline", marks=pytest.mark.long)])
+def test_nothing_is_said_of_healthy_training(hardware: Hardware, kind: str, tmp_path: Path) -> None:
+    """DDP and FSDP2; stages that take longer the later they are."""
+    with torchrun.collector(tmp_path / "collector") as running:
+        with hardware.started(tmp_path / "job", kind, torchrun.endpoint(running, torchrun.UNHURRIED)) as job:
+            result = job.wait()
+        assert result.returncode == 0, result.output
+        assert running.metric("otel_fr_collector_ranks") == hardware.ranks
     assert running.incidents() == []

@@ -1,12 +1,14 @@
-"""One job of the GPU suite: argv is KIND, cpu or cuda, how many GPUs to use, and the timeout in seconds.
+"""One job of the GPU suite: argv is KIND, BACKEND, how many GPUs to use (0: the CPU), and the timeout in seconds.
 
-The same program runs on gloo and on NCCL, so that a machine without a GPU runs all of it but the lines that need one.
-It knows nothing of otel-fr. With more ranks than GPUs, several ranks share one: NCCL refuses that for ranks of one host
-("Duplicate GPU detected"), so each gets a host name of its own for NCCL, which then goes through sockets.
+The same program runs on gloo, on NCCL and on the simulated device. It knows nothing of otel-fr. With more ranks than
+GPUs, several ranks share one: NCCL refuses that for ranks of one host ("Duplicate GPU detected"), so each gets a host
+name of its own for NCCL, which then goes through sockets.
 """
 
 import datetime
 import os
+import re
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -14,11 +16,13 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
-kind, device_type, gpus, timeout = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
+kind, backend, gpus, timeout = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
 STEPS = 150
 REPLAYS = 300
 PAUSE = 0.02
 """Seconds between two steps: they take longer than several looks at PyTorch's recorder."""
+LATE = 12.0
+"""Seconds that a rank comes late: longer than the stall time."""
 FLOATS = 1 << 18
 BUSY_CYCLES = 10**12
 """Of a GPU's clock, of about 2 GHz: longer than any test waits."""
@@ -27,14 +31,15 @@ BUSY_CYCLES = 10**12
 def join() -> torch.device:
     local = int(os.environ["LOCAL_RANK"])
     limit = datetime.timedelta(seconds=timeout)
-    if device_type == "cpu":
-        dist.init_process_group("gloo", timeout=limit)
+    if not gpus:
+        dist.init_process_group(backend, timeout=limit)
         return torch.device("cpu")
     if int(os.environ["LOCAL_WORLD_SIZE"]) > gpus:
         os.environ["NCCL_HOSTID"] = f"rank-{local}"
-    torch.cuda.set_device(local % gpus)
-    dist.init_process_group("nccl", timeout=limit)
-    return torch.device("cuda", local % gpus)
+    device = torch.device("cuda", local % gpus)
+    torch.cuda.set_device(device)
+    dist.init_process_group(backend, timeout=limit, device_id=device if "nccl2" in backend else None)
+    return device
 
 
 device = join()
@@ -49,24 +54,32 @@ def wait() -> float:
 
 def synchronize() -> None:
     """The same in another way."""
-    if device_type == "cuda":
+    if gpus:
         torch.cuda.synchronize()
     else:
         wait()
+
+
+def step() -> None:
+    dist.all_reduce(data)
+    wait()
 
 
 def idle() -> None:
     time.sleep(3600)  # stands for a dead file server
 
 
+# ---- healthy jobs
+
+
 def steps() -> None:
     whole = torch.zeros(world * FLOATS, device=device)
     got = torch.zeros(64, device=device)
     pair = dist.new_group([0, 1], group_desc="pair")
-    for step in range(STEPS):
+    for number in range(STEPS):
         dist.all_reduce(data, op=dist.ReduceOp.MAX)
         dist.all_gather_into_tensor(whole, data)
-        dist.broadcast(data, src=step % world)
+        dist.broadcast(data, src=number % world)
         if rank < 2:
             dist.all_reduce(got, group=pair)
         ring = [
@@ -87,7 +100,7 @@ def graph() -> None:
         dist.all_reduce(data, op=dist.ReduceOp.MAX)
 
     replay: Callable[[], None] = body
-    if device_type == "cuda":
+    if gpus:
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -103,38 +116,176 @@ def graph() -> None:
         replay()
         wait()
         time.sleep(PAUSE)
-    if device_type == "cuda":
+    if gpus:
         captured.reset()
 
 
-dist.all_reduce(data)  # number 1: makes the communicator
-wait()
-if kind == "steps":
-    steps()
-elif kind == "graph":
-    graph()
-elif kind == "missing":
+def train() -> None:
+    """Steps of DDP and of FSDP2."""
+    from torch.distributed.fsdp import fully_shard
+
+    def layers() -> torch.nn.Sequential:
+        return torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(4)]).to(device)
+
+    sharded = layers()
+    for layer in sharded:
+        fully_shard(layer)
+    for model in (torch.nn.parallel.DistributedDataParallel(layers()), fully_shard(sharded)):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(30):
+            model(torch.ones(16, 64, device=device)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            time.sleep(PAUSE)
+        synchronize()
+
+
+def pipeline() -> None:
+    """Each stage receives from the one before and sends to the next, which takes longer the later it is."""
+    for _ in range(40):
+        if rank:
+            dist.recv(data, rank - 1)
+        time.sleep(PAUSE * (rank + 1) / 2)
+        if rank < world - 1:
+            dist.send(data, rank + 1)
+        synchronize()
+    step()
+
+
+# ---- faults of the program
+
+
+def missing() -> None:
     if rank == 1:
         idle()
-    dist.all_reduce(data)
-    wait()
-elif kind == "operation":
+    step()
+
+
+def absent() -> None:
+    if rank > 0:
+        idle()
+    step()
+
+
+def extra() -> None:
+    """The others have ended their loops."""
+    if rank == 0:
+        step()
+    idle()
+
+
+def late() -> None:
+    if rank == 1:
+        time.sleep(LATE)
+    for _ in range(100):
+        step()
+        time.sleep(PAUSE)
+
+
+def operation() -> None:
     if rank == 2:
         dist.broadcast(data, src=0)
-    dist.all_reduce(data)
+    step()
+    step()
+
+
+def order() -> None:
+    gathered = torch.zeros(world * FLOATS, device=device)
+    if rank == 2:
+        step()
+    dist.all_gather_into_tensor(gathered, data)
+    if rank != 2:
+        step()
     wait()
-    dist.all_reduce(data)
-    wait()
-elif kind == "reduce_op":
+
+
+def reduce_op() -> None:
     dist.all_reduce(data, op=dist.ReduceOp.MAX if rank == 2 else dist.ReduceOp.SUM)
     wait()
     dist.barrier()
-elif kind == "size":
+
+
+def size() -> None:
     dist.all_reduce(data[: FLOATS // 2] if rank == 2 else data)
     wait()
     dist.barrier()
-elif kind == "deadlock":
-    # Each rank waits for its device, and each device for a group that another rank's device has not come to.
+
+
+def dtype() -> None:
+    dist.all_reduce(data.double() if rank == 2 else data)
+    wait()
+    dist.barrier()
+
+
+def root() -> None:
+    dist.broadcast(data, src=2 if rank == 2 else 0)
+    wait()
+    dist.barrier()
+
+
+def subgroup() -> None:
+    """Rank 2 waits for rank 0, and that for rank 1."""
+    pair = dist.new_group([0, 1], group_desc="pair")
+    if rank < 2:
+        dist.all_reduce(data, group=pair)
+    step()
+    if rank == 1:
+        idle()
+    if rank == 0:
+        dist.all_reduce(data, group=pair)
+        wait()
+    step()
+
+
+def send() -> None:
+    """Rank 1 does not receive."""
+    if rank == 0:
+        dist.send(data, 1)
+        synchronize()
+    elif rank == 1:
+        idle()
+    step()
+
+
+def batch() -> None:
+    """Rank 1 leaves out that it receives."""
+    ring = [
+        dist.P2POp(dist.isend, data, (rank + 1) % world),
+        dist.P2POp(dist.irecv, torch.empty_like(data), (rank - 1) % world),
+    ]
+    for work in dist.batch_isend_irecv(ring[:1] if rank == 1 else ring):
+        work.wait()
+    synchronize()
+    step()
+
+
+def killed() -> None:
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    step()
+
+
+def raised() -> None:
+    if rank == 1:
+        raise ValueError("bad batch")
+    step()
+
+
+def stopped() -> None:
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    step()
+
+
+def gil() -> None:
+    """A regular expression that takes ages keeps the GIL."""
+    if rank == 1:
+        re.match("(a+)+$", "a" * 40 + "b")
+    step()
+
+
+def deadlock() -> None:
+    """Each rank waits for its device, and each device for a group that another rank's device has not come to."""
     groups = [dist.new_group(list(range(world)), group_desc=name) for name in "AB"]
     for group in groups:
         dist.all_reduce(data, group=group)
@@ -145,12 +296,26 @@ elif kind == "deadlock":
             synchronize()
         else:
             wait()
-elif kind == "device":
-    # A kernel that does not end, before the collective on the same stream: the host of rank 1 is as far as the others.
+
+
+# ---- faults of devices
+
+
+def device_busy() -> None:
+    """A kernel that does not end, before the collective on the same stream: rank 1's host is as far as the others."""
     if rank == 1:
         torch.cuda._sleep(BUSY_CYCLES)
-    dist.all_reduce(data)
-    wait()
-else:
-    sys.exit(f"no such kind: {kind}")
+    step()
+
+
+def again() -> None:
+    """Steps until something of the simulated device's makes them stop."""
+    while True:
+        step()
+        time.sleep(PAUSE)
+
+
+step()  # number 1: makes the communicator
+globals()[kind]()
+print(f"[{rank}] went on to its end", flush=True)
 dist.destroy_process_group()

@@ -37,6 +37,12 @@ def test_pytorch_names_are_fallbacks_of_the_buffer_size() -> None:
     assert Config.from_env({"TORCH_FR_BUFFER_SIZE": "8", "OTEL_FR_BUFFER_SIZE": "9"}).buffer_size == 9
 
 
+def test_a_size_for_pytorchs_recorder_does_not_make_a_huge_ring() -> None:
+    """``TORCH_NCCL_TRACE_BUFFER_SIZE`` is often given in bytes, and counts entries."""
+    assert Config.from_env({"TORCH_NCCL_TRACE_BUFFER_SIZE": "2097152"}).buffer_size == 100_000
+    assert Config.from_env({"OTEL_FR_BUFFER_SIZE": "2097152"}).buffer_size == 2_097_152
+
+
 @pytest.mark.parametrize("size", ["0", "-1"])
 @pytest.mark.parametrize("name", ["TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"])
 def test_pytorchs_recorder_that_is_switched_off_leaves_the_ring_its_size(
