@@ -1,4 +1,4 @@
-# make demo | test | test-long | test-again | test-fast | test-torch | simulated-device | test-gpu | fuzz | lint | bench | bench-steps | bench-verdicts | bench-scale | kernel | wheel | sanitize | screenshots | example-incident | helm-examples | proto
+# make demo | test | test-long | test-again | test-fast | test-torch | simulated-device | test-gpu | nccl-table | fuzz | lint | bench | bench-steps | bench-verdicts | bench-scale | kernel | wheel | sanitize | screenshots | example-incident | helm-examples | proto
 # Everything is installed into .venv first.
 PYTHON ?= python3
 VENV ?= .venv
@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # The CPU build where the index offers one; any other spec can pull gigabytes of CUDA packages.
 TORCH ?= torch==2.13.0
 
-.PHONY: setup demo test test-long test-again test-fast test-torch simulated-device test-gpu fuzz lint format bench bench-steps bench-verdicts bench-scale kernel wheel sanitize screenshots example-incident soak helm-examples proto clean
+.PHONY: setup demo test test-long test-again test-fast test-torch simulated-device test-gpu nccl-table fuzz lint format bench bench-steps bench-verdicts bench-scale kernel wheel sanitize screenshots example-incident soak helm-examples proto clean
 .DELETE_ON_ERROR:
 
 $(VENV)/.ready: pyproject.toml
@@ -72,6 +72,11 @@ GPU_REPORT ?= build/gpu-report.md
 test-gpu: $(if $(GPU_PYTHON),,setup)
 	-XDG_CACHE_HOME=$(CURDIR)/build/test-cache $(or $(GPU_PYTHON),$(BIN)/python) -m otel_fr.capture.native.build
 	OTEL_FR_TEST_GPU_REPORT=$(GPU_REPORT) OTEL_FR_TEST_ENGINE=compiled $(or $(GPU_PYTHON),$(BIN)/python) -m pytest -m "" tests/gpu
+
+# Each fault on the simulated device, and what is said of it: the tables of docs/nccl.md. TABLE: more options.
+TABLE ?=
+nccl-table: setup simulated-device
+	PYTHONPATH=.:collector $(BIN)/python -m tests.gpu.table $(TABLE)
 
 lint: setup
 	$(BIN)/ruff check .

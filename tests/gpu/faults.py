@@ -77,14 +77,11 @@ FAULTS = {
         Fault("batch", [("unmatched_p2p", (1,))]),
         Fault("killed", [("rank_dead", (1,))], 2),
         Fault("raised", [("rank_dead", (1,))], 2),
-        Fault("stopped", [("rank_stuck", (1,))], 2),
+        Fault("stopped", [("rank_stuck", (1,)), ("rank_dead", (1,))], 2),  # SIGKILL: it ignores SIGTERM
         Fault("gil", [("rank_stuck", (1,))], 2),
         Fault("deadlock", [("deadlock", (0,))], 2),  # the others both take B before A
         Fault("device_busy", [("rank_stuck", (1,))], 2, without_timing=[STALLED], needs_device=True),
-        Fault(
-            "device_stuck", [("rank_stuck", (1,))], kind="again", without_timing=[STALLED],
-            simulated="stuck rank=1 after=20",
-        ),
+        Fault("device_stuck", [("rank_stuck", (1,))], kind="again", simulated="stuck rank=1 after=20"),
         Fault("endless", [("rank_stuck", (1,))], 21, kind="again", simulated="endless rank=1 after=20"),
         Fault("init_hang", [STALLED], 1, kind="again", simulated="init_hang rank=1"),
     )
