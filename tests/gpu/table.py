@@ -1,7 +1,7 @@
 """The table of docs/nccl.md: each fault on the simulated device, and what is said of it: ``make nccl-table``.
 
-Some 40 minutes on two processors that do nothing else. What has been observed is kept in a file of JSON lines, and is not
-observed again by the next run, unless that has ``--again``.
+Some 40 minutes on two processors that do nothing else. What has been observed is kept in a file of JSON lines, and the
+next run does not observe it again, unless ``--again`` is given.
 """
 
 from __future__ import annotations
