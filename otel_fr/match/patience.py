@@ -31,18 +31,28 @@ class Patience:
     def may_join(self, info: Rank, seconds: float) -> bool:
         """True if the rank is alive and has enqueued or ended a call within so many seconds, as `of` returns them.
 
-        With a call in flight it may wait for another rank: within the window then.
+        With a call in flight it may wait for another rank: within the window then, which begins when the rank's device
+        or thread began to wait in that call. That may be long after the rank enqueued it.
         """
         if info.ending is not Ending.RUNNING or info.idle is None:
             return False
         if seconds >= self._evidence.window or info.rank in self._busy:
-            return info.idle < self._evidence.window
+            return min(info.idle, self._waits_since.get(info.rank, info.idle)) < self._evidence.window
         return max(info.idle, self._since_its_newest(info.rank)) < seconds
 
     @cached_property
     def _busy(self) -> set[int]:
         states = (CallState.IN_FLIGHT, CallState.UNKNOWN)
         return {call.rank for call in self._evidence.calls if call.state in states}
+
+    @cached_property
+    def _waits_since(self) -> dict[int, float]:
+        """By rank, the age of the call in which its device or thread began to wait last."""
+        found: dict[int, float] = {}
+        for call in self._evidence.calls:
+            if call.state is CallState.IN_FLIGHT and not call.queued and call.age:
+                found[call.rank] = min(call.age, found.get(call.rank, call.age))
+        return found
 
     @cached_property
     def _newest(self) -> dict[int, Call]:

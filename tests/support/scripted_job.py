@@ -25,7 +25,12 @@ RUN = RunId("job", 0, "r")
 
 @dataclass
 class Scripted:
-    """A call. Times in seconds of the test's clock; ``ended``: None: it stays in flight; ``error``: it fails then."""
+    """A call. Times in seconds of the test's clock.
+
+    Attributes:
+        ended: None: it stays in flight. error: it fails then.
+        begun: when its device was seen to have begun it; None: when it was issued.
+    """
 
     rank: int
     group: Group
@@ -36,6 +41,7 @@ class Scripted:
     stream: str = "collective"
     error: str | None = None
     record: int = 0
+    begun: float | None = None
 
     def state(self, now: float) -> CallState:
         if self.ended is None or now < self.ended:
@@ -44,10 +50,13 @@ class Scripted:
 
     def reported(self, now: float, sent: float) -> RankCall:
         state = self.state(sent)
+        begun = self.issued if self.begun is None else self.begun
+        is_queued = state is CallState.IN_FLIGHT and sent < begun
         return RankCall(
             self.rank, self.record, self.group.id, self.stream, self.number, self.signature, state,  # type: ignore[arg-type]
             site=f"train.py:{self.record} step", error=self.error if state is CallState.FAILED else None,
-            enqueued_at=now - (sent - self.issued) if state is CallState.IN_FLIGHT else None,
+            enqueued_at=now - (sent - begun) if state is CallState.IN_FLIGHT and not is_queued else None,
+            age=sent - self.issued if is_queued else None, is_queued=is_queued,
         )  # fmt: skip
 
     def span(self) -> SpanCall:

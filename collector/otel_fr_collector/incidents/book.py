@@ -182,7 +182,7 @@ class IncidentBook(KeptIncidents):
         """The id of the open incident that a finding follows from.
 
         Args:
-            keys: of the findings of this judgement. If a mismatch is one, the match engine knew it when it judged.
+            keys: of the findings of this judgement. The match engine knew these, so what follows from one says so.
         """
         if finding.is_slowness:
             return None
@@ -195,7 +195,7 @@ class IncidentBook(KeptIncidents):
         ranks = set(finding.culprit_ranks or finding.waiting_ranks)
         for incident in open_causes:
             old = incident.finding
-            if old.key == finding.key or (old.category.is_mismatch and keys.intersection(incident.keys)):
+            if old.key == finding.key or keys.intersection(incident.keys):
                 continue
             if finding.category.is_mismatch:
                 if old.category.is_mismatch and _is_after(finding, old):
@@ -365,7 +365,7 @@ class IncidentBook(KeptIncidents):
         cause = self._cause(incident.run, finding, set(), now) if finding.caused_by is not None else None
         changes: list[IncidentChange] = []
         if cause == incident.id:
-            changes = self._turned(incident, finding.caused_by, now)
+            changes = self._turned(incident, finding, now)
             if not changes:
                 return []  # its own consequence now looks like its cause: the first verdict stands
             cause = changes[0].incident.id
@@ -390,16 +390,18 @@ class IncidentBook(KeptIncidents):
         incident.note_wait(wall)
         return changes + self._note_change(ChangeKind.UPDATED, incident, now)
 
-    def _turned(self, incident: Incident, key: str | None, now: float) -> list[IncidentChange]:
-        """A consequence of an incident becomes its cause, because it is seen to be a mismatch that explains it.
+    def _turned(self, incident: Incident, finding: Finding, now: float) -> list[IncidentChange]:
+        """A consequence of an incident becomes its cause, because more is known than when the incident opened.
 
-        Calls that do not fit together are there to be seen; who waits for whom was a conclusion without them.
+        Calls that do not fit together are there to be seen; who waits for whom was a conclusion without them. And as
+        long as ranks wait, later reports say more; of those that have given up, less is known than before.
 
         Args:
-            key: of the mismatch. The incident's other consequences follow from it, too.
+            finding: of the incident, now a consequence. Its other consequences follow from that cause, too.
         """
+        key = finding.caused_by
         own = next((one for one in self.open_of(incident.run) if one.cause == incident.id and key in one.keys), None)
-        if own is None or not own.finding.category.is_mismatch:
+        if own is None or not (own.finding.category.is_mismatch or (_waits(own.finding) and _waits(finding))):
             return []
         own.cause = None
         own.take_labels()  # it has had no alert
@@ -457,6 +459,11 @@ def _essence(finding: Finding, cause: str | None, culprits: Sequence[CulpritData
         cause,
         [culprit["error"] for culprit in culprits if cause is None],
     )
+
+
+def _waits(finding: Finding) -> bool:
+    """Whether its ranks still wait, and none has ended."""
+    return finding.is_waiting and not finding.ended_ranks
 
 
 def _still(places: Mapping[int, Place], finding: Finding) -> dict[int, Place]:

@@ -174,9 +174,34 @@ def test_a_mismatch_that_explains_a_deadlock_takes_its_place_as_the_cause() -> N
     assert judged_again == [], "it is corrected once"
 
 
-def test_a_wait_that_explains_a_deadlock_does_not_take_its_place() -> None:
-    later = dataclasses.replace(CREATED, category=Category.MISSING_RANK, field=None)
-    assert culprits(*judged([DEADLOCK, CREATING], [later, EXPLAINED])) == [(0, 1)]
+@pytest.mark.parametrize(
+    ("waits", "ended", "causes"),
+    [
+        pytest.param(True, (), [(1,)], id="the ranks wait: a later verdict rests on more"),
+        pytest.param(True, (0,), [(0, 1)], id="one has ended"),
+        pytest.param(False, (), [(0, 1)], id="they have given up"),
+    ],
+)
+def test_a_wait_that_explains_a_deadlock_takes_its_place_while_the_ranks_wait(
+    waits: bool, ended: tuple[int, ...], causes: list[tuple[int, ...]]
+) -> None:
+    found = dataclasses.replace(
+        CREATED, category=Category.MISSING_RANK, field=None, is_waiting=waits, ended_ranks=ended
+    )
+    explained = dataclasses.replace(EXPLAINED, is_waiting=waits)
+    assert culprits(*judged([DEADLOCK, CREATING], [found, explained])) == causes
+
+
+def test_an_incident_that_a_verdict_explains_is_not_taken_for_the_cause_of_what_explains_it() -> None:
+    """A sub-group's wait is known later than that of the world for its ranks, which opened the incident."""
+    pair = dataclasses.replace(GROUP, id="p", ranks=(0, 1))
+    both = dataclasses.replace(MISSING, culprit_ranks=(0, 1), waiting_ranks=(2,))
+    absent = dataclasses.replace(MISSING, key="p/collective/5", group=pair, waiting_ranks=(0,))
+    follows = dataclasses.replace(both, culprit_ranks=(), caused_by=absent.key)
+    book, run = judged([both], [absent, follows])
+    assert culprits(book, run) == [(1,)]
+    first, second = book.known()
+    assert (first.cause, first.data["culprit_ranks"]) == (second.id, [])
 
 
 def test_a_mismatch_that_was_told_before_an_earlier_one_of_its_group_follows_from_that() -> None:

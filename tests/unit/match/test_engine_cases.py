@@ -353,7 +353,7 @@ def test_a_rank_in_a_message_whose_other_half_is_not_known_is_not_taken_for_idle
     found = verdict(
         [just_sent, call(1, 2, signature=BARRIER), call(2, 2, signature=BARRIER)], [at(0, 1), at(1, 2), at(2, 2)]
     )
-    assert [(f.category, f.culprit_ranks) for f in causes(found)] == [(Category.MISSING_RANK, (0,))]
+    assert found == [], "it may wait, for which the window has only begun"
 
 
 def test_a_rank_in_the_middle_of_a_coalesced_batch_does_not_disagree_with_those_further_on() -> None:

@@ -1,0 +1,33 @@
+"""Waits that are seen later than they begin: a rank is not taken for one that is in no call because of that."""
+
+from __future__ import annotations
+
+import pytest
+
+from otel_fr.match import Call, CallState, Group, Progress, Rank, Signature
+from tests.support.verdicts import WINDOW, causes, judge
+
+WORLD, PAIR = Group("w", "0", "default_pg", (0, 1, 2)), Group("p", "1", "", (0, 1))
+SUM = Signature("all_reduce", ((4,),), ((4,),), ("Float",), ("Float",), "sum")
+LONG = 3 * WINDOW
+
+
+def call(rank: int, group: Group, age: float) -> Call:
+    return Call(
+        rank=rank, group=group.id, stream="collective", sequence_id=5, record=9, signature=SUM,
+        state=CallState.IN_FLIGHT, age=age,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("seen", "named"), [(WINDOW - 0.1, []), (WINDOW, [(1,)])])
+def test_a_rank_in_a_call_that_its_device_was_seen_to_begin_late_is_not_named(
+    seen: float, named: list[tuple[int, ...]]
+) -> None:
+    """Rank 0 has enqueued the pair's call long ago; rank 2 waits for both in the world's."""
+    ranks = [
+        Rank(0, idle=LONG, progress={"w": Progress(4, 4), "p": Progress(5, 4)}),
+        Rank(1, idle=LONG, progress={"w": Progress(4, 4), "p": Progress(4, 4)}),
+        Rank(2, idle=LONG, progress={"w": Progress(5, 4)}),
+    ]
+    found = judge([call(0, PAIR, seen), call(2, WORLD, LONG)], ranks, (WORLD, PAIR), 3)
+    assert [cause.culprit_ranks for cause in causes(found)] == named
