@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from otel_fr.dumps.device_times import DeviceTimes
 from otel_fr.dumps.write import DumpContents, write_dump
 from otel_fr.identity import group_id, run_id
 from otel_fr.ring import (
@@ -157,11 +158,15 @@ class RankRing:
         if state is not RecordState.IN_FLIGHT:
             writer.complete(ticket, index, counts[0], state, issued + int(took_s * 1e9))
 
-    def snapshot(self, reason: str = "stall", **rank_info: object) -> DumpContents:
+    def snapshot(
+        self, reason: str = "stall", devices: Mapping[int, DeviceTimes] | None = None, **rank_info: object
+    ) -> DumpContents:
+        """``devices``: by record id, what PyTorch's recorder shows."""
         with RingReader.open(self.writer.path) as reader:
-            return DumpContents.from_ring(reader, reason=reason, rank_info=rank_info)
+            return DumpContents.from_ring(reader, reason=reason, rank_info=rank_info, devices=devices)
 
     def write(self, folder: Path, fmt: Literal["pickle", "json"] = "pickle", **rank_info: Any) -> Path:
+        """``rank_info``: as of `snapshot`, with ``devices``."""
         path = folder / f"trace_{self.rank}{'.json' if fmt == 'json' else ''}"
         write_dump(path, self.snapshot(**rank_info), fmt)
         return path

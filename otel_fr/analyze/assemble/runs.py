@@ -238,7 +238,9 @@ def _calls(
         if is_over and entry.record == newest and state is CallState.UNKNOWN:  # the peers' calls are not taken
             state = CallState.COMPLETED
         queued: bool | None = entry.started_ns is None and entry.stream == "collective"
-        if queued and entry.backend not in showing:
+        # Where otel-fr knows it, a call in flight that its device has not begun has no age.
+        is_known = dump.source != "otel-fr" or state is not CallState.IN_FLIGHT or entry.age == 0.0
+        if queued and not (is_known and entry.backend in showing):
             queued = None if state is CallState.IN_FLIGHT and is_of_device(entry.backend) else False
         found.append(
             Call(

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import pickle
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from otel_fr.analyze import load
+from otel_fr.dumps.device_times import DeviceTimes
 from otel_fr.match import Category
+from otel_fr.ring import RecordState
 from tests.support.paths import DUMPS
+from tests.support.rings import RankRing, signature
 from tests.support.verdicts import causes
+
+SECOND = 1_000_000_000
 
 
 def test_two_devices_that_stopped_completing_are_named() -> None:
@@ -68,3 +74,27 @@ def test_in_files_with_times_a_collective_that_no_device_has_begun_is_no_fault(t
     for rank in range(3):
         _write(tmp_path, rank, [_timed(1, began=True, done=True), _timed(2, began=False)])
     assert load(tmp_path).findings == []
+
+
+@pytest.mark.parametrize("is_queued", [False, True])
+def test_a_rank_whose_thread_is_in_a_call_of_a_device_waits_there(tmp_path: Path, is_queued: bool) -> None:
+    """A barrier on NCCL, or the first call of a group: the thread waits for the others before a device begins it."""
+    step = signature("all_reduce", backend="nccl", reduce_op="sum")
+    for rank in range(2):
+        ring = RankRing(tmp_path / "rings", rank, 2)
+        ring.group("1", (0, 1), "tp")
+        ring.call(step, state=RecordState.UNKNOWN, age_s=30, took_s=0)
+        began = time.monotonic_ns()
+        devices = {0: DeviceTimes(RecordState.COMPLETED, began - 30 * SECOND, began - 29 * SECOND)}
+        if rank == 0:
+            ring.call(step, state=RecordState.UNKNOWN, age_s=8, took_s=0)
+            devices[1] = DeviceTimes(RecordState.IN_FLIGHT, began - 8 * SECOND)
+        elif is_queued:
+            ring.call(step, group="1", state=RecordState.UNKNOWN, age_s=8, took_s=0)
+            devices[1] = DeviceTimes(RecordState.IN_FLIGHT, is_queued=True)
+        else:
+            ring.call(step, group="1", state=RecordState.IN_FLIGHT, age_s=8)
+        ring.write(tmp_path / "files", devices=devices)
+    (cause,) = causes(load(tmp_path / "files").findings)
+    expected = (Category.MISSING_RANK, (1,)) if is_queued else (Category.DEADLOCK, (0, 1))
+    assert (cause.category, cause.culprit_ranks) == expected

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from otel_fr.match import Call, CallState, Group, Progress, Rank, Signature
@@ -31,3 +33,23 @@ def test_a_rank_in_a_call_that_its_device_was_seen_to_begin_late_is_not_named(
     ]
     found = judge([call(0, PAIR, seen), call(2, WORLD, LONG)], ranks, (WORLD, PAIR), 3)
     assert [cause.culprit_ranks for cause in causes(found)] == named
+
+
+@pytest.mark.parametrize(
+    ("seen", "named"),
+    [
+        pytest.param(WINDOW - 0.1, [], id="it may end"),
+        pytest.param(WINDOW, [("rank_stuck", (1,), 5)], id="its device does not complete it"),
+        pytest.param(None, [("missing_rank", (1,), 6)], id="it has ended, as was seen late"),
+    ],
+)
+def test_a_rank_whose_call_was_seen_to_end_late_is_missing_or_stuck_and_never_both(
+    seen: float | None, named: list[tuple[str, tuple[int, ...], int]]
+) -> None:
+    """The others completed the call, and wait in the next one, which rank 1 has not enqueued."""
+    done = 5 if seen is None else 4
+    ranks = [Rank(r, idle=LONG, progress={"w": Progress(6, 5)}) for r in (0, 2)]
+    ranks.append(Rank(1, idle=LONG, progress={"w": Progress(5, done)}))
+    waits = [replace(call(r, WORLD, LONG), sequence_id=6, record=10) for r in (0, 2)]
+    found = judge([*waits, *([] if seen is None else [call(1, WORLD, seen)])], ranks, (WORLD,), 3)
+    assert [(one.category.value, one.culprit_ranks, one.sequence_id) for one in causes(found)] == named
