@@ -11,13 +11,12 @@ from types import CodeType, FrameType
 from typing import Any, Final
 
 from otel_fr.ring import SiteDef
+from otel_fr.stacks import is_wrapper
 
 MAX_FRAMES: Final = 24
 _KEYED: Final = 4
 """Frames, from the user's outward, that distinguish call sites. Frames further out are recorded as in the first call
 through these four: comparing them too would cost the training thread about half a microsecond each."""
-_WRAPPERS: Final = ("/typing_extensions.py", "/wrapt/", "/decorator.py", "/opentelemetry/")
-"""Installed packages that only wrap functions (torch's deprecated ones, for example)."""
 _MAX_CODES: Final = 16_384
 _MAX_NUMBERS: Final = 65_536
 """Of sites; as many as the ring's writer remembers."""
@@ -51,7 +50,7 @@ class Sites:
             rest = filename[len(self._stdlib) :]
             if not rest.startswith(("site-packages/", "dist-packages/")):
                 return True
-        return "/torchinductor_" in filename or ("-packages/" in filename and any(w in filename for w in _WRAPPERS))
+        return "/torchinductor_" in filename or is_wrapper(filename)
 
     def _classify(self, code: CodeType) -> tuple[CodeType, bool]:
         if len(self._inner) >= _MAX_CODES:

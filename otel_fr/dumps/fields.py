@@ -7,6 +7,8 @@ from itertools import chain
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from otel_fr.stacks import is_library
+
 if TYPE_CHECKING:  # rank monitors, which need no match engine, read fields, too
     from otel_fr.match.model import Sizes
 
@@ -19,11 +21,6 @@ _LARGEST = 1 << 62
 _MAX_DTYPES = 4096
 _MAX_NAME = 1024
 """Characters of a file name or function name that are kept."""
-
-_OTHERS_CODE = ("/torch/", "/otel_fr/", "/torchcomms/", "<frozen ", "/contextlib.py")
-"""In the frames between a collective and the user's code that called it; contextlib's is that of torch's coalescing
-manager, which enqueues its calls at the end of the block."""
-
 
 _BYTES = {
     "Byte": 1, "Char": 1, "Bool": 1, "Short": 2, "Half": 2, "BFloat16": 2, "Int": 4, "Float": 4, "ComplexHalf": 4,
@@ -110,7 +107,7 @@ def frame_text(frame: object) -> str:
 def users_frame(frames: tuple[str, ...], whole: bool) -> str:
     """The innermost frame of the user's code; empty if there is no frame. ``whole``: it is the first one."""
     for frame in () if whole else frames:
-        if not any(part in frame.rpartition(":")[0] for part in _OTHERS_CODE):
+        if not is_library(frame.rpartition(":")[0]):
             return frame
     return frames[0] if frames else ""
 
