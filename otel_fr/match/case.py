@@ -125,21 +125,24 @@ class Case:
         finding.stacks = {}
         self.consequences.append(finding)
 
-    def same_culprits(self, culprits: Iterable[int], category: Category | None = None) -> str | None:
+    def same_culprits(
+        self, culprits: Iterable[int], category: Category | None = None, *, out_of_step: bool = False
+    ) -> str | None:
         """The key of a mismatch already found whose culprits include all of these: the same fault seen again.
 
-        One that is over is the same fault only if the culprits ended early, as ranks do that are out of step by a call.
+        One that is over is the same fault only if the culprits are out of step by a call, as ranks are that ended early.
 
         Args:
             category: of another mismatch: the same ranks may call wrongly in each of their groups.
+            out_of_step: the culprits are known to be.
         """
         wanted = set(culprits)
         infos = [self.evidence.ranks.get(rank) for rank in wanted]
-        ended = all(info is not None and info.ending is Ending.CLEAN for info in infos)
+        out_of_step = out_of_step or all(info is not None and info.ending is Ending.CLEAN for info in infos)
         for cause in self.causes:
             if cause.field is None or not wanted <= set(cause.culprit_ranks):
                 continue
-            if cause.key not in self.over or cause.category is category or (category is None and ended):
+            if cause.key not in self.over or cause.category is category or (category is None and out_of_step):
                 return cause.key
         return None
 

@@ -309,7 +309,7 @@ class _Diagnosis(Case):
             if extra and astray is None:
                 if extra[0] not in blamed:
                     out_of_step.name_beyond(self, node, extra)
-                    blamed.update(dict.fromkeys(extra, node.instance.name))
+                    blamed.update(dict.fromkeys(extra, self.cause_of[node.instance.key]))
                 self.cause_of[node.instance.key] = blamed[extra[0]]
                 continue
             if unseen and self.deaths and not self.lasting:

@@ -162,8 +162,9 @@ def name_beyond(case: Case, node: Node, ranks: list[int]) -> None:
         summary = step_sentences.one_message_more_text(ranks[0], others[0], node.instance, None, case.machines)
     finding = case.finding(node.instance, category, ranks, node.waiting, summary)
     finding.age = case.age(node)
+    finding.caused_by = case.same_culprits(ranks, out_of_step=True)
     case.add(finding)
-    case.cause_of[node.instance.key] = finding.key
+    case.cause_of[node.instance.key] = finding.caused_by or finding.key
 
 
 def name_in_stall(case: Case, keys: list[InstanceKey]) -> bool:

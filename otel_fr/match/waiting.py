@@ -59,6 +59,7 @@ def build(
     takes_any = _takes_any(evidence)
     in_any = receivers(evidence)
     patience, queues = Patience(evidence), Queues(evidence, nodes)
+    lasts = {(node.instance.group.id, node.instance.stream): node.instance for node in nodes.values()}
     vague = {
         c.rank
         for c in evidence.calls
@@ -73,6 +74,7 @@ def build(
         later = frozenset[InstanceKey]() if no_later else _JoinedLater(node, nodes, joined)
         _sort_members(evidence, node, waits, deaths, takes_any, later, completions, patience, queues)
         _spare_vague(node, vague)
+        _spare_ended(evidence, node, lasts[stream_key])
         if node.instance.stream != "p2p":
             _spare_receivers(node, in_any)
         if node.culprits or node.silent or node.next or node.undecided or node.unrecorded:
@@ -295,6 +297,22 @@ def _spare_vague(node: Node, vague: set[int]) -> None:
     node.idle[:] = [rank for rank in node.idle if rank not in vague]
     if held and not node.idle:
         node.undecided.extend(held)
+
+
+def _spare_ended(evidence: Evidence, node: Node, last: Instance) -> None:
+    """A dead rank may have completed a call whose end its backend shows late or not at all: where others wait in a
+    later one of the stream that it has not joined, that is what is known.
+
+    Args:
+        last: the last call of the stream in which ranks wait.
+    """
+    if node.instance.p2p is not None or last.sequence_id <= node.instance.sequence_id:
+        return
+    for rank in list(node.dead):
+        call = node.instance.call(rank) if rank in node.instance.calls else None
+        is_seen = call is not None and call.state is not CallState.UNKNOWN and call.queued is not None
+        if call is not None and not is_seen and has_joined(last, rank, evidence.ranks[rank]) is False:
+            node.dead.remove(rank)
 
 
 def _spare_receivers(node: Node, receivers: Container[int]) -> None:

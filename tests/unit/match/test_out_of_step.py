@@ -276,3 +276,24 @@ def test_ranks_that_are_exiting_because_their_calls_timed_out_still_show_who_is_
         info.ending, info.signal, info.exiting, info.exception = Ending.KILLED, 15, True, "RuntimeError: Timed out"
     (cause,) = causes(diagnose(evidence))
     assert (cause.category, cause.culprit_ranks) == (Category.MISSING_RANK, (3,))
+
+
+def test_a_call_too_many_that_did_not_fit_and_the_last_one_that_lacks_the_others_are_one_fault() -> None:
+    """Rank 1 calls all_reduce before two barriers; its all_reduce meets the others' first barrier, and they end."""
+    world = Group("w", "0", "default_pg", (0, 1, 2))
+    barrier, extra = Signature("barrier"), Signature("all_reduce", ((4,),), ((4,),), ("Float",), ("Float",), "sum")
+
+    def call(rank: int, number: int, signature: Signature, state: CallState = CallState.COMPLETED) -> Call:
+        return Call(
+            rank=rank, group="w", stream="collective", sequence_id=number, record=number, signature=signature,
+            state=state, age=9.0,
+        )  # fmt: skip
+
+    calls = [call(rank, number, barrier) for rank in (0, 2) for number in (1, 2)]
+    calls += [call(1, 1, extra), call(1, 2, barrier), call(1, 3, barrier, CallState.IN_FLIGHT)]
+    ranks = [Rank(rank, ending=Ending.CLEAN, idle=9.0, progress={"w": Progress(2, 2)}) for rank in (0, 2)]
+    ranks.append(Rank(1, idle=9.0, progress={"w": Progress(3, 2)}))
+    findings = judge(calls, ranks, (world,), 3)
+    (cause,) = causes(findings)
+    assert (cause.category, cause.culprit_ranks, cause.sequence_id) == (Category.OP_MISMATCH, (1,), 1)
+    assert [(one.sequence_id, one.caused_by) for one in findings if one is not cause] == [(3, cause.key)]

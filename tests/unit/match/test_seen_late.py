@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from signal import SIGKILL
+from typing import Any
 
 import pytest
 
-from otel_fr.match import Call, CallState, Group, Progress, Rank, Signature
+from otel_fr.match import Call, CallState, Ending, Group, Progress, Rank, Signature
 from tests.support.verdicts import WINDOW, causes, judge
 
 WORLD, PAIR = Group("w", "0", "default_pg", (0, 1, 2)), Group("p", "1", "", (0, 1))
@@ -53,3 +55,23 @@ def test_a_rank_whose_call_was_seen_to_end_late_is_missing_or_stuck_and_never_bo
     waits = [replace(call(r, WORLD, LONG), sequence_id=6, record=10) for r in (0, 2)]
     found = judge([*waits, *([] if seen is None else [call(1, WORLD, seen)])], ranks, (WORLD,), 3)
     assert [(one.category.value, one.culprit_ranks, one.sequence_id) for one in causes(found)] == named
+
+
+@pytest.mark.parametrize(
+    ("shown", "number"),
+    [
+        pytest.param({"queued": None}, 6, id="in flight when PyTorch's recorder was asked last"),
+        pytest.param({"state": CallState.UNKNOWN}, 6, id="its backend does not show when it ends"),
+        pytest.param({}, 5, id="its end would be known"),
+    ],
+)
+def test_a_rank_that_was_killed_after_its_calls_did_not_join_the_next_one(shown: dict[str, Any], number: int) -> None:
+    """All joined call 5; whether it ended is known late. The others went on to call 6."""
+    ranks = [Rank(r, idle=0.1, progress={"w": Progress(6, 4)}) for r in (0, 2)]
+    ranks.append(Rank(1, ending=Ending.KILLED, signal=SIGKILL, progress={"w": Progress(5, 4)}))
+    joined = [replace(call(r, WORLD, 0.3), **shown) for r in range(3)]
+    waits = [replace(call(r, WORLD, 0.2), sequence_id=6, record=10, **shown) for r in (0, 2)]
+    (found,) = causes(judge([*joined, *waits], ranks, (WORLD,), 3))
+    assert (found.category.value, found.culprit_ranks, found.sequence_id) == ("rank_dead", (1,), number)
+    (found,) = causes(judge(joined, ranks, (WORLD,), 3))
+    assert (found.category.value, found.culprit_ranks, found.sequence_id) == ("rank_dead", (1,), 5)
