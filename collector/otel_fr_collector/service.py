@@ -25,10 +25,10 @@ from otel_fr_collector.incidents.judge import STEP_SECONDS, Judge
 from otel_fr_collector.incidents.links import Links
 from otel_fr_collector.incidents.restart_grace import RestartGrace
 from otel_fr_collector.jobs.asked_stacks import AskedStacks
+from otel_fr_collector.jobs.blocks import StragglerLimits
 from otel_fr_collector.jobs.ingest import CheckJob, Ingest
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.jobs.runs import Runs
-from otel_fr_collector.jobs.waits import StragglerLimits
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.tokens import tenant_of
 from otel_fr_collector.outlets.outlets import Outlets

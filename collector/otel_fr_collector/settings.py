@@ -14,7 +14,7 @@ from otel_fr_collector import event_loop
 from otel_fr_collector.database_url import database_url
 from otel_fr_collector.forward.backends import parse_backend
 from otel_fr_collector.incidents.links import FIELDS, check_template
-from otel_fr_collector.jobs.waits import StragglerLimits
+from otel_fr_collector.jobs.blocks import StragglerLimits
 from otel_fr_collector.network.address import Address
 from otel_fr_collector.outlets.alertmanager import parse_label
 from otel_fr_collector.redaction import hide_password
@@ -167,14 +167,14 @@ class Settings:
         _STRAGGLERS,
         _number(0.001, 3600),
         default="0.05",
-        text="time by which a rank must come later than half of its group, for a collective to count",
+        text="time by which a rank must come later than half of its group in a block of 0.4 s, for it to count",
         metavar="SECONDS",
     )
     straggler_share: float = _option(
         _STRAGGLERS,
         _number(0.6, 1),
         default="0.85",
-        text="share of such collectives in which the rank must be late, from 0.6 to 1",
+        text="share of such blocks in which the rank must be late, from 0.6 to 1",
         metavar="SHARE",
     )
     straggler_wait: float = _option(
@@ -187,8 +187,8 @@ class Settings:
     straggler_window: float = _option(
         _STRAGGLERS,
         _number(1, 86400),
-        default="60",
-        text="time for which all this must last, and at least 64 such collectives",
+        default="12",
+        text="time for which all this must last, and too often for chance",
         metavar="SECONDS",
     )
 

@@ -21,20 +21,28 @@ SYNCHRONISING = frozenset(
 Not those with a root, which let most ranks go on before the others have joined; and not reduce_scatter, whose end on
 gloo is known only when the rank waits for it (docs/limits.md).
 """
+_ON_DEVICE = SYNCHRONISING | {
+    *("reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_tensor_coalesced", "all_gather_into_tensor_coalesced")
+}
+
+
+def synchronises(operation: str, *, on_device: bool) -> bool:
+    """Whether the durations of an operation show who came last. ``on_device``: they are those of the devices."""
+    return operation in (_ON_DEVICE if on_device else SYNCHRONISING)
 
 
 class Lateness(NamedTuple):
-    """How late one rank came in the latest collectives of one group in which ranks were waited for.
+    """How late one rank came in the latest blocks of time of one group in which ranks were waited for.
 
     Attributes:
-        share: of these collectives, in which it was late. collectives: how many these are.
-        seconds: by which it came after half of the group on average, where it was late.
+        share: of these blocks, in which it was late. blocks: how many these are.
+        seconds: by which it came after half of the group on average, in a collective in which it was late.
         waited: share of the time in which the others waited for it. span: seconds from the first of them to now.
     """
 
     rank: int
     share: float
-    collectives: int
+    blocks: int
     seconds: float
     waited: float
     span: float
@@ -61,14 +69,16 @@ def finding_of(group: Group, late: Sequence[Lateness], places: Mapping[int, Plac
 def late_text(group: Group, late: Sequence[Lateness], machines: Machines) -> str:
     """``"rank 3 (gpu-17) comes last in default_pg (0): in 96 % of 64 collectives, by 148 ms on average; ..."``."""
     ranks = [one.rank for one in late]
-    count = max(one.collectives for one in late)
+    count = max(one.blocks for one in late)
     share = min(one.share for one in late)
     behind = sum(one.seconds for one in late) / len(late)
     waited = max(one.waited for one in late)
     return (
         f"{machines.named(ranks)} {verb(ranks, 'comes', 'come')} last in {group_of(group)}: in"
-        f" {verb(ranks, '', 'at least ')}{share:.0%} of the {count} latest collectives in which ranks were waited for,"
-        f" by {behind_text(behind)} on average; the others wait {waited:.0%} of their time".replace("%", " %")
+        f" {verb(ranks, '', 'at least ')}{share:.0%} of the {count} latest blocks of time in which ranks"
+        f" were waited for, by {behind_text(behind)} on average; the others wait {waited:.0%} of their time".replace(
+            "%", " %"
+        )
     )
 
 

@@ -67,7 +67,7 @@ class Scripted:
             f"train.py:{self.record} step", self.error,
         )  # fmt: skip
         begun, ended = (int((1e9 + moment) * 1e9) for moment in (self.issued, self.ended))
-        return template, self.number, self.record, 0, begun, ended
+        return template, self.number, self.record, 0, begun, ended, None
 
 
 @dataclass

@@ -107,7 +107,7 @@ class IncidentBook(KeptIncidents):
         changes: list[IncidentChange] = []
         for number, group in run.groups.items():
             incident = known.get(number)
-            if incident is None and not group.waits.events:
+            if incident is None and not group.waits.blocks.kept:
                 continue
             found = find(group, None if incident is None else incident.finding)
             if found is None:

@@ -48,6 +48,7 @@ class RankCall(NamedTuple):
             says that its device has not begun it; see `is_posted`.
         is_queued: as `Call.queued`: a report says that.
         is_end_seen: its duration ends when somebody saw the end, some time after it.
+        before: as of `CompactCall`.
     """
 
     rank: int
@@ -68,6 +69,7 @@ class RankCall(NamedTuple):
     age: float | None = None
     is_queued: bool | None = False
     is_end_seen: bool = False
+    before: Before | None = None
 
     @property
     def is_posted(self) -> bool:
@@ -163,11 +165,29 @@ class Template:
         )
 
 
-SpanCall = tuple[Template, int, int, int, int, int]
-"""One span: template, sequence id, record, pair index, start and end in Unix nanoseconds."""
+SpanCall = tuple[Template, int, int, int, int, int, float | None]
+"""One span: template, sequence id, record, pair index, start and end in Unix nanoseconds, and the seconds that the
+device spent in it, by its clock (None: not known)."""
 
-CompactCall = tuple[int, Template, int, int, int, int, int, float | None]
-"""A call as its span shows it: rank, what `SpanCall` has, seconds since the rank's previous call (`RankCall.gap`).
+
+class Before(NamedTuple):
+    """What a rank did since the previous collective of a call's group that ended on all members (`jobs.own_time`).
+
+    Attributes:
+        device: seconds that its device spent in the call; None: it has none, or what it did before is not known.
+        own: seconds that the rank took for itself, up to a difference that all members of the group share; None: as
+            ``device``.
+        messages: its sends and receives, 0: none; equal for equal ones. None: not known.
+    """
+
+    device: float | None
+    own: float | None
+    messages: int | None
+
+
+CompactCall = tuple[int, Template, int, int, int, int, int, float | None, Before | None]
+"""A call as its span shows it: rank, what `SpanCall` has up to its end, seconds since the rank's previous call
+(`RankCall.gap`), what it did before (None: it has no device with known times, and has made no sends and receives).
 
 Healthy calls are kept in this form, which costs least: one object, which is all that garbage collection looks at of a
 call. `expand` makes a `RankCall` of those that are looked at.
@@ -178,7 +198,7 @@ def expand(call: RankCall | CompactCall) -> RankCall:
     """The call as a `RankCall`."""
     if isinstance(call, RankCall):
         return call
-    rank, template, sequence, record, pair, start, end, gap = call
+    rank, template, sequence, record, pair, start, end, gap, before = call
     took = max(0, end - start) / 1e9
     in_flight = template.state is CallState.IN_FLIGHT
     # Positional: with keywords it takes three times as long, and each send and receive passes here.
@@ -201,14 +221,19 @@ def expand(call: RankCall | CompactCall) -> RankCall:
         took if in_flight else None,
         False,
         template.is_end_seen,
+        before,
     )
 
 
-def duration_of(call: RankCall | CompactCall) -> float | None:
-    """Seconds from enqueueing the call to its end, as `expand` has them; None: not known."""
-    if isinstance(call, RankCall):
-        return call.duration
-    return None if call[1].state is CallState.IN_FLIGHT else max(0, call[6] - call[5]) / 1e9
+def time_in(call: RankCall | CompactCall) -> float | None:
+    """Seconds that the rank spent in a call that has completed: its device where it has one, else from enqueueing it.
+
+    None: not known. What the host sees of the end of a call on a device says nothing of when it was, see `RankCall`.
+    """
+    call = expand(call)
+    if call.before is not None and call.before.device is not None:
+        return call.before.device
+    return None if call.is_end_seen or call.state is not CallState.COMPLETED else call.duration
 
 
 def bare(call: RankCall) -> RankCall:
@@ -219,8 +244,8 @@ def bare(call: RankCall) -> RankCall:
 
 def lighten(call: CompactCall) -> CompactCall:
     """The call with a light template."""
-    rank, template, sequence, record, pair, start, end, gap = call
-    return rank, template.light(), sequence, record, pair, start, end, gap
+    rank, template, sequence, record, pair, start, end, gap, before = call
+    return rank, template.light(), sequence, record, pair, start, end, gap, before
 
 
 def stream_of(kind: str, operation: str) -> Stream:

@@ -8,6 +8,7 @@ from itertools import islice
 
 from otel_fr.match import CallState, Group, compare
 from otel_fr.match.instances import InstanceKey
+from otel_fr_collector.jobs.blocks import StragglerLimits
 from otel_fr_collector.jobs.bounded import Ranges
 from otel_fr_collector.jobs.calls import (
     PAIRWISE,
@@ -15,16 +16,16 @@ from otel_fr_collector.jobs.calls import (
     RankCall,
     Template,
     bare,
-    duration_of,
     expand,
     is_even,
+    time_in,
     weight_of,
     weight_of_texts,
 )
 from otel_fr_collector.jobs.fingerprints import Fingerprints
 from otel_fr_collector.jobs.incomplete import INSTANCE_WEIGHT, IncompleteInstance, merge, own_weight
 from otel_fr_collector.jobs.usage import Usage
-from otel_fr_collector.jobs.waits import StragglerLimits, Waits
+from otel_fr_collector.jobs.waits import Waits
 
 MAX_INCOMPLETE = 20_000
 """Instances of one group that are not yet complete; the oldest are evicted first. As many as the spans that a monitor
@@ -151,7 +152,9 @@ class GroupState:
         found, count = False, 0
         try:
             for call in calls:
-                rank, template = call[0], call[1]
+                rank, template, before = call[0], call[1], call[8]
+                if before is not None and before.device is not None:
+                    self._add_timed(call)
                 key = group_id, "collective", call[2]
                 instance = incomplete.get(key)
                 if instance is None:
@@ -173,6 +176,11 @@ class GroupState:
             self.call_count += count
             self.weight += count
         return found
+
+    def _add_timed(self, call: CompactCall) -> None:
+        calls = self.waits.add_timed(call, self.size)
+        if calls is not None and call[2] % SKEW_EVERY == 0:
+            self._measure_skew(calls.values())
 
     def _begin(self, key: InstanceKey, call: CompactCall, template: Template) -> bool:
         """Begin an instance with a completed collective, which the caller counts. False: `add` has to do that."""
@@ -256,9 +264,9 @@ class GroupState:
         self.weight -= self.completed.evict_oldest() * STREAM_WEIGHT
         return 0
 
-    def _measure_skew(self, instance: IncompleteInstance) -> None:
+    def _measure_skew(self, calls: Iterable[RankCall | CompactCall]) -> None:
         """How much longer the first member was in the collective than the last, each by its own clock."""
-        durations = [duration_of(call) for call in instance.calls.values()]
+        durations = [time_in(call) for call in calls]
         known = [duration for duration in durations if duration is not None]
         if len(known) == len(durations):
             self.skew_sum += max(known) - min(known)
@@ -317,7 +325,7 @@ class GroupState:
         if instance.key[1] == "collective" and not instance.extra:
             self.waits.add(instance.key[-1], instance.calls, self.group.ranks)
             if instance.key[-1] % SKEW_EVERY == 0:
-                self._measure_skew(instance)
+                self._measure_skew(instance.calls.values())
         del self.incomplete[instance.key]
         gone = len(instance.calls) + len(instance.extra)
         self.call_count -= gone

@@ -120,6 +120,7 @@ def merge(old: RankCall, new: RankCall) -> RankCall:
         is_queued=_is_queued(newer, other),
         gap=newer.gap if newer.gap is not None else other.gap,
         duration=newer.duration if newer.duration is not None else other.duration,
+        before=newer.before or other.before,
         timeout=newer.timeout if newer.timeout is not None else other.timeout,
         enqueued_wall=newer.enqueued_wall if newer.enqueued_wall is not None else other.enqueued_wall,
         site=newer.site or other.site,

@@ -10,6 +10,7 @@ from otel_fr.rank_report import DEFAULT_INTERVAL
 from otel_fr.stacks import site_of
 from otel_fr_collector.jobs.calls import UNIT, CompactCall, lighten
 from otel_fr_collector.jobs.lateness import MAX_BEHIND, Delay
+from otel_fr_collector.jobs.own_time import OwnTime
 from otel_fr_collector.jobs.rank_reports import KeptReport, bytes_of_threads
 
 GRACE = 1.5
@@ -77,6 +78,7 @@ class RankState:
     """When it enqueued the newest call that reports show to have completed (monotonic)."""
     held: int = 0
     """Size of its report and its texts, see `run.MAX_REPORTED`."""
+    own_time: OwnTime = field(default_factory=OwnTime, repr=False)
     delay: Delay = field(default_factory=Delay, repr=False)
 
     def is_silent(self, now: float, floor: float = 0.0, behind: float = 0.0) -> bool:

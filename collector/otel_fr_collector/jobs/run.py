@@ -8,8 +8,10 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from otel_fr import semconv as names
 from otel_fr.match import CallState, Ending, Group, Place
+from otel_fr.match.lateness import Lateness
 from otel_fr.presentation import job_title
 from otel_fr_collector.jobs.asked_stacks import AskedStacks
+from otel_fr_collector.jobs.blocks import StragglerLimits
 from otel_fr_collector.jobs.brief_reports import BriefReport
 from otel_fr_collector.jobs.calls import MEMBER_BYTES, UNENDED, CompactCall, RankCall, SpanCall, expand
 from otel_fr_collector.jobs.fingerprints import Inquiry, Window
@@ -22,7 +24,7 @@ from otel_fr_collector.jobs.ranks import DESTROYED, RankState
 from otel_fr_collector.jobs.ras import RasAnswer
 from otel_fr_collector.jobs.step_rate import StepRate
 from otel_fr_collector.jobs.usage import GROUP_BYTES, PROGRESS_BYTES, RANK_BYTES, Usage
-from otel_fr_collector.jobs.waits import Slowest, StragglerLimits, Waits
+from otel_fr_collector.jobs.waits import Waits
 from otel_fr_collector.jobs.workload import WorkloadRequest
 
 
@@ -319,11 +321,12 @@ class Run:
         self.has_news = True
         groups, progress, latest = self.groups, state.progress, state.latest
         previous, previous_end = state.previous_record, state.previous_end
+        own_time, is_own_time_used = state.own_time, state.own_time.is_used
         in_flight = CallState.IN_FLIGHT
         group_id, group, own = "", None, None  # mostly those of the call before
         completed: list[CompactCall] = []  # collectives of this group, not yet added to it
         newest, newest_at = None, -1  # of these, the one with the highest number
-        for template, sequence, record, pair, start, end in calls:
+        for template, sequence, record, pair, start, end, device in calls:
             if template.group.id != group_id or group is None:
                 if completed and group is not None:
                     self._add_completed(state, group, completed, newest, now)
@@ -334,15 +337,19 @@ class Run:
                     group = self.group_state(template.group, template.size)
                     if group is None:
                         continue
-            gap = None
+            gap = before = None
             if template.state is not in_flight:
-                if record == previous + 1 and previous_end:  # 0: it is the rank's first call
+                is_next = record == previous + 1
+                if is_next and previous_end:  # 0: it is the rank's first call
                     gap = (start - previous_end) / 1e9 if start > previous_end else 0.0
                 if record > previous:
                     previous, previous_end = record, start
                     if end > start:  # `max` takes three times as long
                         previous_end = end
-            call = (rank, template, sequence, record, pair, start, end, gap)
+                if is_own_time_used or device is not None or not template.is_completed_collective:
+                    before = own_time.note(template, rank, max(0, end - start) / 1e9, device, is_next=is_next)
+                    is_own_time_used = own_time.is_used
+            call = (rank, template, sequence, record, pair, start, end, gap, before)
             if own is None and template.stream == "collective":
                 own = self.note_progress(state, group_id, sequence, 0)
             if template.is_completed_collective:
@@ -523,7 +530,7 @@ class Run:
         if self.history.is_due(now) and self.groups and not self.ended_clean:
             self.history.add(self.sample(now))
 
-    def slowest(self, now: float) -> Iterator[tuple[GroupState, Slowest]]:
+    def slowest(self, now: float) -> Iterator[tuple[GroupState, Lateness]]:
         """The ranks that its groups wait for now, if they are the same again and again.
 
         None once the run has ended, or stands still: what cost it time before does so no more.

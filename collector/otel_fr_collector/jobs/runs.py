@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from otel_fr.presentation import group_name
+from otel_fr_collector.jobs.blocks import StragglerLimits
 from otel_fr_collector.jobs.lateness import Attention
 from otel_fr_collector.jobs.numbers import PastNumbers
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.jobs.tallies import PastTallies
 from otel_fr_collector.jobs.usage import Usage
-from otel_fr_collector.jobs.waits import StragglerLimits
 from otel_fr_collector.network.tokens import tenant_of
 from otel_fr_collector.shares import Holdings, Owner
 

@@ -55,6 +55,8 @@ _DEVICE = b"\x4a" + bytes((2 + len(names.DEVICE_DELAY) + 11,)) + b"\x0a" + bytes
 _DEVICE += names.DEVICE_DELAY.encode() + b"\x12\x09\x21"
 _DEVICE_SIZE = 2 * (4 + 3 + 8) + len(names.DEVICE_DELAY) + len(names.DEVICE_DURATION)
 """Both attributes of a device, which a monitor sends last but for links, and together: they are cut off as well."""
+_DOUBLE = struct.Struct("<d")
+_MAX_MILLISECONDS = 1e12
 
 Layout = tuple[Callable[[bytes], tuple[Any, ...]], bytes, bytes, int]
 """How spans are cut that are as long as one that was read. No `NamedTuple`: to take one apart takes ten times as long.
@@ -123,6 +125,18 @@ def without_rest(span: bytes, at: int) -> int:
     if span.startswith(_DEVICE, last - _DEVICE_SIZE, last) and last - _DEVICE_SIZE >= at:
         last -= _DEVICE_SIZE
     return last
+
+
+def device_time(span: bytes, at: int) -> float | None:
+    """Seconds that the device spent in the call; ``at``: as `without_rest` returns it. None: not known."""
+    if not span.startswith(_DEVICE, at):
+        return None
+    return seconds_of(_DOUBLE.unpack_from(span, at + _DEVICE_SIZE - _DOUBLE.size)[0])
+
+
+def seconds_of(milliseconds: float) -> float | None:
+    """None: it is no time."""
+    return milliseconds / 1e3 if 0 <= milliseconds < _MAX_MILLISECONDS else None
 
 
 def decode(piece: bytes) -> Span | None:

@@ -38,6 +38,8 @@ from otel_fr_collector.jobs.span_cuts import (
     Layout,
     cut,
     decode,
+    device_time,
+    seconds_of,
     without_rest,
 )
 from otel_fr_collector.jobs.span_tails import TailReader
@@ -55,7 +57,7 @@ _LISTS = frozenset({names.INPUT_DTYPES, names.OUTPUT_DTYPES})
 _OF_ONE_CALL = frozenset({names.RANK, names.SEQUENCE_ID, names.OP_ID, names.RECORD_ID, names.PAIR_INDEX, names.STEP})
 """What differs from one call of a site and shape to the next; monitors send the rank first, and the others last."""
 _OF_DEVICE = frozenset({names.DEVICE_DELAY, names.DEVICE_DURATION})
-"""When a call ran on its device; the collector does not use it."""
+"""When a call ran on its device."""
 _GROUP_KEY = names.GROUP_ID.encode()
 
 MAX_TAIL = 256
@@ -139,13 +141,15 @@ class SpanReader:
                     numbers = known_tail(tail) or self._tail(tail)
                     if template is not None and numbers is not None:
                         sequence, record, pair = numbers
-                        append((template, sequence, record, pair, start, end))
+                        device = device_time(span, len(span) - rest) if rest else None
+                        append((template, sequence, record, pair, start, end, device))
                         continue
             pieces = cut(span)
             if pieces is not None:
                 numbers, template = self._tail(pieces.tail), self._head(pieces.head)
                 if numbers is not None and template is not None:
-                    append((template, *numbers, pieces.start, pieces.end))
+                    device = device_time(span, len(span) - pieces.rest)
+                    append((template, *numbers, pieces.start, pieces.end, device))
                     self._note_layout(len(span), pieces)
                     continue
             try:
@@ -210,11 +214,14 @@ class SpanReader:
             raise ValueError(f"a span has more than {MAX_ATTRIBUTES} attributes")
         own: dict[str, int] = {}
         shared: list[KeyValue] = []
+        device: float | None = None
         for item in decoded.attributes:
             if item.key in _OF_ONE_CALL and item.value.WhichOneof("value") == "int_value":
                 own[item.key] = item.value.int_value
             elif item.key not in _OF_DEVICE:
                 shared.append(item)
+            elif item.key == names.DEVICE_DURATION:
+                device = seconds_of(item.value.double_value)
         key = tuple(item.SerializeToString() for item in shared)
         template = self._templates.get(key)
         if template is None:
@@ -227,7 +234,7 @@ class SpanReader:
         if sequence < 0:
             raise ValueError(f"span {decoded.name[:80]!r} has no sequence id")
         record, pair = own.get(names.RECORD_ID, 0), own.get(names.PAIR_INDEX, 0)
-        return template, sequence, record, pair, decoded.start_time_unix_nano, decoded.end_time_unix_nano
+        return template, sequence, record, pair, decoded.start_time_unix_nano, decoded.end_time_unix_nano, device
 
 
 def _decode_tail(piece: bytes) -> tuple[int, int, int] | None:

@@ -27,6 +27,7 @@ class Usage:
     Attributes:
         runs: how many there are. watched: groups of which waits are kept (`jobs.waits`).
         points, series: latest points of ranks, and series of runs (`jobs.numbers`).
+        timed: calls with times on devices whose collectives are not whole (`jobs.waits`).
         tallies: pairs of a rank and a group of which totals are kept (`jobs.tallies`).
         is_full: a run smaller than its share was refused room since room was last made.
     """
@@ -38,6 +39,7 @@ class Usage:
     progress_entries: int = 0
     reported: int = 0
     watched: int = 0
+    timed: int = 0
     tallies: int = 0
     points: int = 0
     series: int = 0
@@ -53,6 +55,7 @@ class Usage:
             + self.groups * GROUP_BYTES
             + self.members * MEMBER_BYTES
             + self.progress_entries * PROGRESS_BYTES
+            + self.timed * UNIT
             + self.tallies * TALLY_BYTES
             + self.points * POINT_BYTES
             + self.series * SERIES_BYTES

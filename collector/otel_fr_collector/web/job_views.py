@@ -11,11 +11,11 @@ from otel_fr.incident import timestamp
 from otel_fr.match import Ending, Group
 from otel_fr.presentation import UNDESCRIBED, group_name, signal_text
 from otel_fr_collector.incidents.book import IncidentBook
+from otel_fr_collector.jobs.blocks import may_be_chance
 from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.ranks import RankState
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.jobs.snapshot import reported_calls
-from otel_fr_collector.jobs.waits import may_be_chance
 from otel_fr_collector.web.rates import latest_rates
 
 Json = dict[str, object]
@@ -115,7 +115,7 @@ def _latest(run: Run, now: float) -> Json | None:
         (state, one.rank, one.seconds, one.share, one.waited)
         for state in run.groups.values()
         for one in state.waits.lateness()[:1]
-        if one.waited >= MIN_WAITED and not may_be_chance(round(one.share * one.collectives), one.collectives)
+        if one.waited >= MIN_WAITED and not may_be_chance(round(one.share * one.blocks), one.blocks)
     ] or [(state, one.rank, one.seconds, one.share, one.waited) for state, one in run.slowest(now)]
     if not found:
         return None

@@ -14,10 +14,10 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 import pytest
+from otel_fr_collector.jobs.blocks import Block, Late
 from otel_fr_collector.jobs.history import Sample
 from otel_fr_collector.jobs.numbers import Durations, Key, Numbers, Series
 from otel_fr_collector.jobs.run import Run
-from otel_fr_collector.jobs.waits import Wait
 from otel_fr_collector.otlp.metric_points import ExemplarOf
 from otel_fr_collector.storage.sharing import SharedJob
 
@@ -419,8 +419,8 @@ def communicate(stage: Stage, run: Run) -> None:
         tally = group.waits.tallies.of(1)
         assert tally is not None
         tally.waited_for, tally.came_last = 12.5, 90
-        group.waits.recent = deque(Wait(second, 1, 0.4, 1) for second in range(50))
-        group.waits.now, group.waits.lost = 50.0, 32.0
+        group.waits.blocks.kept = deque(Block(second, (Late(1, 0.4, 1),), 0.0) for second in range(50))
+        group.waits.blocks.until, group.waits.lost = 50.0, 32.0
         for number in range(8):
             at = now - 15 * (8 - number)
             run.history.add(Sample(at, 30.0 * number, 1e8 * number, 4.0 * number, 2e9, 0.25, 120.0 * number, 8))

@@ -56,8 +56,8 @@ def test_a_rank_that_always_comes_last_is_an_incident_until_it_does_not(tmp_path
     assert (incident["category"], incident["culprit_ranks"], incident["waiting_ranks"]) == ("straggler", [1], [0, 2])
     assert (incident["operation"], incident["sequence_id"], incident["trace_id"]) == (None, None, None)
     assert incident["summary"] == (
-        "rank 1 (gpu-17) comes last in group default_pg (0): in 100 % of the 64 latest collectives in which ranks were"
-        " waited for, by 150 ms on average; the others wait 33 % of their time"
+        "rank 1 (gpu-17) comes last in group default_pg (0): in 100 % of the 64 latest blocks of time in which ranks"
+        " were waited for, by 150 ms on average; the others wait 33 % of their time"
     )
     assert "rank 1: 150 ms, 33 %" in shown
     assert (listed["late"]["rank"], listed["late"]["process_group"]) == (1, "default_pg")

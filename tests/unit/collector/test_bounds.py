@@ -181,7 +181,7 @@ def template(group: str = "g", size: int = 3) -> Template:
 
 
 def span(seq: int, group: str = "g", size: int = 3) -> SpanCall:
-    return template(group, size), seq, seq, 0, 10**18, 10**18 + 1_000
+    return template(group, size), seq, seq, 0, 10**18, 10**18 + 1_000, None
 
 
 def report(rank: int, number: int = 1, **more: Any) -> KeptReport:
@@ -301,7 +301,7 @@ def test_skew_is_measured_by_each_ranks_own_clock() -> None:
     run = a_run(service.runs, "job")
     for rank, (clock, took) in enumerate([(0, 0.9), (50, 0.1), (-70, 0.5)]):
         start = 10**18 + clock * 10**9
-        calls = [(template(), seq, seq, 0, start, start + int(took * 1e9)) for seq in range(1, 33)]
+        calls = [(template(), seq, seq, 0, start, start + int(took * 1e9), None) for seq in range(1, 33)]
         run.add_spans(rank, calls, 0.0)
     text = generate_latest(service.metrics.registry).decode()
     labels = '{job_id="job",process_group="default_pg"}'

@@ -79,7 +79,7 @@ def test_the_latest_call_of_a_rank_is_kept_without_a_large_signature() -> None:
     template = Template(
         Group("g", "n" * 200, "", ()), 2, big(1), weight_of(big(1)), "collective", CallState.COMPLETED, is_heavy=True
     )
-    run.add_spans(0, [(template, 1, 1, 0, 0, 1)], 0.0)
+    run.add_spans(0, [(template, 1, 1, 0, 0, 1, None)], 0.0)
     kept = run.ranks[0].latest["g"][1]
     assert (kept.group.id, kept.group.name, kept.signature) == ("g", "", Signature("all_reduce"))
 

@@ -71,7 +71,7 @@ def test_a_call_reads_the_same_from_its_span_and_from_its_report(
     interner = Interner()
     body = {"v": 1, "rank": 3, "n": 1, "groups": [], "last": call.report(100.0)}
     reported = parse_report(json.dumps(body), interner, now=100.0, wall=5e9).last
-    ((template, sequence, record, pair, start, end),) = read_spans([call.span("run", 100.0)], interner)
+    ((template, sequence, record, pair, start, end, _),) = read_spans([call.span("run", 100.0)], interner)
     assert reported is not None
     assert template.signature is reported.signature
     assert (sequence, record, pair) == (reported.sequence_id, reported.record, reported.pair_index)
@@ -197,7 +197,7 @@ def test_any_bytes_are_a_call_or_foreign_or_counted_and_never_believed(
         with contextlib.suppress(DecodeError):
             decoded = Span.FromString(raw)
             sequences = [item.value.int_value for item in decoded.attributes if item.key == semconv.SEQUENCE_ID]
-            for _, sequence, _, _, start, end in found:
+            for _, sequence, _, _, start, end, _ in found:
                 assert sequence == sequences[-1]
                 assert (start, end) == (decoded.start_time_unix_nano, decoded.end_time_unix_nano)
 

@@ -41,7 +41,7 @@ class Job:
             times = [self.now + 300_000_000 + (150_000_000 if rank in late else 0) for rank in range(3)]
             self.now = max(times) + 2_000_000
             for rank, start in enumerate(times):
-                self.run.add_spans(rank, [(TEMPLATE, self.number, self.number, 0, start, self.now)], 1.0)
+                self.run.add_spans(rank, [(TEMPLATE, self.number, self.number, 0, start, self.now, None)], 1.0)
 
     def judge(self) -> list[IncidentChange]:
         return self.book.note_slowness(self.run, 1.0, 1e9, lambda group, known: find(self.run, group, known))
@@ -75,8 +75,8 @@ def test_it_opens_once_and_is_resolved_when_it_is_over(job: Job) -> None:
     assert opened.data["waiting_ranks"] == [0, 2]
     assert opened.incident.labels["severity"] == "warning"
     assert opened.data["summary"] == (
-        "rank 1 (gpu-1) comes last in group default_pg (0): in 100 % of the 64 latest collectives in which ranks were"
-        " waited for, by 150 ms on average; the others wait 33 % of their time"
+        "rank 1 (gpu-1) comes last in group default_pg (0): in 100 % of the 64 latest blocks of time in which ranks"
+        " were waited for, by 150 ms on average; the others wait 33 % of their time"
     )
     job.steps(100, 1)
     assert job.judge() == []
@@ -169,7 +169,7 @@ def test_metrics_list_and_page_show_who_comes_last(job: Job) -> None:
     assert values == {
         ("otel_fr_straggler_behind_seconds", "1"): pytest.approx(0.15),
         ("otel_fr_straggler_late_ratio", "1"): 1.0,
-        ("otel_fr_straggler_wait_ratio", "1"): pytest.approx(0.337, rel=0.01),
+        ("otel_fr_straggler_wait_ratio", "1"): pytest.approx(0.337, rel=0.02),
     }
     assert MAX_STRAGGLERS_OF_GROUP < 10
     shown = summary(job.run, job.book, 1.0, 1e9)["late"]

@@ -31,7 +31,7 @@ def rank_call(
 
 def call(seq: int, group: Group = GROUP, size: int = 3) -> SpanCall:
     template = Template(group, size, rank_call(0, 0).signature, 0, "collective", CallState.COMPLETED)
-    return template, seq, seq, 0, 10**18, 10**18 + 1_000
+    return template, seq, seq, 0, 10**18, 10**18 + 1_000, None
 
 
 events = [
@@ -101,7 +101,7 @@ def test_calls_over_all_runs_are_bounded() -> None:
 def test_before_a_ranks_first_call_there_is_no_gap() -> None:
     run = Runs().get(RunId("job", 0, "run"), 0.0)
     assert run is not None
-    late = (*call(1)[:4], 10**18 + 5 * 10**9, 10**18 + 6 * 10**9)
+    late = (*call(1)[:4], 10**18 + 5 * 10**9, 10**18 + 6 * 10**9, None)
     run.add_spans(0, [call(0), late], 0.0)
     first, second = (run.groups["g"].incomplete["g", "collective", seq].by_rank()[0][0] for seq in range(2))
     assert first.gap is None

@@ -7,12 +7,12 @@ import random
 import pytest
 from otel_fr_collector.gauges import JobGauges
 from otel_fr_collector.jobs import tallies as tallies_module
+from otel_fr_collector.jobs.blocks import MIN_SPAN, may_be_chance
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.jobs.runs import CLEAN_FORGET, IDLE_FORGET, Runs
 from otel_fr_collector.jobs.step_rate import StepRate
 from otel_fr_collector.jobs.tallies import RankTally, Tallies
 from otel_fr_collector.jobs.usage import Usage
-from otel_fr_collector.jobs.waits import MIN_SPAN, may_be_chance
 from prometheus_client import CollectorRegistry
 
 from otel_fr.match import Group

@@ -1,0 +1,254 @@
+"""Blocks of time of one group, in each of which its ranks came late by so much in all: who is a straggler.
+
+A rank is named if it is late in nearly all of the latest blocks, too often for chance, by much more than the ranks
+usually differ, and if the others wait for it for a good part of their time. What is late by turns, for a moment, or as
+others are, is none of it.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import NamedTuple
+
+from otel_fr.match.lateness import Lateness
+from otel_fr_collector.jobs.usage import Usage
+
+SECONDS = 0.4
+"""Of a block at least; one collective, where they are further apart. Of several collectives, lateness adds up, and what
+differs from one to the next evens out."""
+KEPT = 64
+"""Blocks that are kept."""
+CHANCE = 2e-5
+"""Probability with which one of three ranks, each of which may come last, does so as often as the one that is named
+before an incident may open: in 11 of 11 blocks, 13 of 14, 17 of 20; in a group of two: 17 of 17, 21 of 22, 28 of 32."""
+RARE = 2e-7
+"""The same, for an incident: 15 of 15, 17 of 18; in a group of two: 24 of 24, 28 of 29."""
+MIN_SPAN = 5.0
+"""Seconds over which these blocks lie at least: a hiccup of one rank is shorter."""
+SPREADS = 3.0
+"""So many times the group's spread, the median of what half of its ranks differ by at most, is no straggler's."""
+MIN_SHOWN = 16
+"""Blocks from which lateness is shown in metrics and on the page."""
+MAX_LATE = 8
+"""Late ranks that are kept of one block; the latest come first."""
+MAX_WATCHED = 512
+"""Groups of all runs of which blocks are kept: each takes up to 60 kB."""
+KEPT_SHARE = 0.6
+"""Of the share that opens an incident: below this part of it, it is over."""
+FILLED = 0.8
+"""Part of the window that the blocks of an incident cover at least: the window hardly ever begins with a block."""
+OVER_WINDOWS = 5
+"""Windows without a wait for its ranks, after which an incident is over: a pause does not end it."""
+QUIET_BLOCKS = 8
+"""Usual times between two blocks in which ranks are waited for, after which nobody is waited for any more."""
+
+
+@dataclass(frozen=True)
+class StragglerLimits:
+    """When a rank counts as a straggler: the options ``--straggler-...``.
+
+    Attributes:
+        seconds: lateness from which a block counts. share: of such blocks, in which the rank is late.
+        wait: share of the time that others wait for it. window: seconds over which all this has to last.
+    """
+
+    seconds: float = 0.05
+    share: float = 0.85
+    wait: float = 0.1
+    window: float = 12.0
+
+
+class Late(NamedTuple):
+    """A rank in a block: by how many seconds it was late in all, in how many collectives."""
+
+    rank: int
+    seconds: float
+    times: int
+
+
+class Block(NamedTuple):
+    """One in which ranks were waited for.
+
+    Attributes:
+        at: when the group's first member enqueued the block's first collective, seconds, by its clock.
+        late: the latest first. spread: seconds by which half of the ranks differ at most from what is usual.
+    """
+
+    at: float
+    late: tuple[Late, ...]
+    spread: float
+
+
+class Blocks:
+    """Those of one group, bounded.
+
+    Attributes:
+        kept: the latest in which ranks were waited for; None: there were none, or no room for them.
+        since, until: when the first block began, and the current one, seconds by the first member's clock.
+        members: of the group.
+    """
+
+    __slots__ = ("_limits", "_sums", "_usage", "kept", "members", "since", "until")
+
+    def __init__(self, limits: StragglerLimits, usage: Usage) -> None:
+        self._limits = limits
+        self._usage = usage
+        self._sums: dict[int, tuple[float, int]] = {}
+        self.kept: deque[Block] | None = None
+        self.since = self.until = 0.0
+        self.members = 0
+
+    def begin(self, at: float) -> None:
+        """The first collective, enqueued then; what lies behind says nothing about what comes."""
+        self.since = self.until = at
+        self.forget()
+
+    def move_to(self, at: float) -> None:
+        """The next collective was enqueued then."""
+        if at - self.until < SECONDS:
+            return
+        if self._sums:
+            self._close()
+        self.until = at
+
+    def add(self, rank: int, seconds: float, times: int) -> None:
+        """In a collective, a rank came after half of the group, or before (negative)."""
+        total, count = self._sums.get(rank, (0.0, 0))
+        self._sums[rank] = total + seconds, count + times * (seconds > 0)
+
+    def lateness(self) -> list[Lateness]:
+        """Of each rank that was late, the one that is waited for most first; empty: too little is known."""
+        kept = self.kept
+        return [] if kept is None or len(kept) < MIN_SHOWN else self._lateness(kept)
+
+    def slowest(self) -> Lateness | None:
+        """The rank that is late in nearly all of the latest blocks, if that costs enough; None: nobody is named.
+
+        The limits are those of an incident, but for the window: this is known within seconds.
+        """
+        found = self._named(CHANCE, MIN_SPAN)
+        return found[0] if found else None
+
+    def stragglers(self, known: tuple[int, ...] = ()) -> list[Lateness]:
+        """The ranks that come last persistently; ``known``: those that did so far, which may be late less often."""
+        if not self.kept or (known and self.is_over(known)):
+            return []
+        least = self._limits.share * KEPT_SHARE
+        found = self._named(RARE, FILLED * self._limits.window)
+        named = {one.rank for one in found}
+        return found + [
+            one for one in self.lateness() if one.rank in known and one.rank not in named and one.share >= least
+        ]
+
+    def is_over(self, known: tuple[int, ...]) -> bool:
+        """Whether the group goes on and does not wait for these ranks any more; false if that is not known yet."""
+        kept = self.kept or ()
+        newest = self.since
+        for block in kept:
+            if any(one.rank in known for one in block.late):
+                newest = block.at
+        if self._is_quiet_since(newest, OVER_WINDOWS):
+            return True
+        if len(kept) < KEPT:
+            return False
+        least = self._limits.share * KEPT_SHARE
+        return all(one.share < least for one in self.lateness() if one.rank in known)
+
+    def forget(self) -> None:
+        """What lies behind says nothing about what comes."""
+        self._sums.clear()
+        if self.kept is not None:
+            self.kept.clear()
+
+    def release(self) -> None:
+        """The group is dropped: its room is free."""
+        self._sums.clear()
+        if self.kept is not None:
+            self.kept = None
+            self._usage.watched -= 1
+
+    def _is_quiet_since(self, at: float, windows: int = 1) -> bool:
+        """Blocks in which ranks are waited for would have come since; ``windows``: so long ago that was at least."""
+        kept = self.kept
+        interval = (kept[-1].at - kept[0].at) / len(kept) if kept else 0.0
+        return self.until - at >= max(windows * self._limits.window, QUIET_BLOCKS * interval) > 0
+
+    def _close(self) -> None:
+        """End the current block: a rank is late by what it came later than half of the group, in all."""
+        sums, members = self._sums, max(self.members, len(self._sums))
+        totals = sorted([*(total for total, _ in sums.values()), *[0.0] * (members - len(sums))])
+        usual = totals[(members - 1) // 2]
+        least = self._limits.seconds
+        late = [Late(rank, own - usual, times) for rank, (own, times) in sums.items() if own - usual >= least and times]
+        sums.clear()
+        if not late:
+            return
+        if self.kept is None:
+            if self._usage.watched >= MAX_WATCHED:
+                return
+            self._usage.watched += 1
+            self.kept = deque(maxlen=KEPT)
+        spread = sorted(abs(total - usual) for total in totals)[(members - 1) // 2]
+        late.sort(key=lambda one: (-one.seconds, one.rank))
+        self.kept.append(Block(self.until, tuple(late[:MAX_LATE]), spread))
+
+    def _lateness(self, blocks: Sequence[Block]) -> list[Lateness]:
+        by_rank: dict[int, list[Late]] = {}
+        for block in blocks:
+            for one in block.late:
+                by_rank.setdefault(one.rank, []).append(one)
+        span, count = self.until - blocks[0].at, len(blocks)
+        found = []
+        for rank, own in by_rank.items():
+            total = sum(one.seconds for one in own)
+            each = total / max(1, sum(one.times for one in own))
+            found.append(Lateness(rank, len(own) / count, count, each, min(1.0, total / span) if span else 0.0, span))
+        return sorted(found, key=lambda one: (-one.waited, -one.share, one.rank))
+
+    def _named(self, chance: float, span: float) -> list[Lateness]:
+        """The ranks that all kept blocks show to be late; else those that the blocks of the latest window show."""
+        kept = self.kept
+        if not kept or self._is_quiet_since(kept[-1].at):
+            return []
+        recent = [one for one in kept if self.until - one.at <= self._limits.window]
+        return self._named_by(kept, chance, span) or self._named_by(recent, chance, span)
+
+    def _named_by(self, blocks: Sequence[Block], chance: float, span: float) -> list[Lateness]:
+        """The ranks that are late by more than chance, the group's spread, the limits. ``span``: seconds at least."""
+        if not blocks or self.until - blocks[0].at < span:
+            return []
+        limits, count = self._limits, len(blocks)
+        last = Counter(block.late[0].rank for block in blocks)
+        scale = SPREADS * median(block.spread for block in blocks)
+        return [
+            one
+            for one in self._lateness(blocks)
+            if one.share >= limits.share
+            and one.waited >= limits.wait
+            and _median_of(one.rank, blocks) > scale
+            and not (
+                may_be_chance(last[one.rank], count, self.members, chance)
+                and may_be_chance(round(one.share * count), count, 2, chance)  # half of a group may be late
+            )
+        ]
+
+
+def _median_of(rank: int, blocks: Sequence[Block]) -> float:
+    """Seconds by which the rank was late in these blocks."""
+    return median(next((one.seconds for one in block.late if one.rank == rank), 0.0) for block in blocks)
+
+
+@functools.lru_cache(4_096)
+def may_be_chance(last: int, blocks: int, members: int = 2, chance: float = CHANCE) -> bool:
+    """Whether one of the members may come last in so many of so many blocks as dice fall.
+
+    More than three count as three: in a large group too, only a few may be those that are held up now and then.
+    """
+    sides = 3 if members > 2 else 2
+    ways = sum(math.comb(blocks, count) * (sides - 1) ** (blocks - count) for count in range(last, blocks + 1))
+    return bool(sides * ways > chance * sides**blocks)

@@ -1,0 +1,68 @@
+"""What a rank does between two collectives of a group: time that it takes for itself, time in other calls, messages.
+
+Where its device's times are known, no clock is needed for it. After a collective that ends on all members at once
+(`match.lateness`), each rank takes time for itself, and spends time in calls, up to the end of the next one, where they
+meet again. The two add up to the same on every member, so the ranks' times in calls say how their own times differ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from otel_fr.match.lateness import synchronises
+from otel_fr_collector.jobs.calls import Before, Template
+
+MAX_GROUPS: Final = 32
+"""Groups of one rank whose latest collective is known; beyond, all are forgotten and begin anew."""
+
+
+@dataclass(slots=True)
+class OwnTime:
+    """Of one rank, as its spans show its calls in their order.
+
+    Attributes:
+        spent: seconds in calls. exchanged: a sum over its messages, equal for equal ones in any order.
+        marks: by group id, both at the end of its latest collective that ends on all ranks at once.
+    """
+
+    spent: float = 0.0
+    exchanged: int = 0
+    marks: dict[str, tuple[float, int]] = field(default_factory=dict)
+
+    @property
+    def is_used(self) -> bool:
+        """Calls on a device with known times, or messages, have come: every further call matters."""
+        return bool(self.marks or self.exchanged)
+
+    def note(self, template: Template, rank: int, took: float, device: float | None, *, is_next: bool) -> Before | None:
+        """Take the rank's next call that has ended; returns what preceded it.
+
+        Args:
+            took: seconds from enqueueing it to its end, by the rank's clock.
+            device: seconds on its device; None: not known.
+            is_next: no call is missing before it.
+        """
+        if not is_next:
+            self.marks.clear()
+        is_on_device = template.is_end_seen
+        if is_on_device and device is None:
+            self.marks.clear()  # how long its device was in it is not known
+            return None
+        signature, group = template.signature, template.group.id
+        if template.stream == "p2p":
+            way = None if signature.peer is None else signature.peer - rank
+            self.exchanged += hash((signature.operation == "send", way))
+        self.spent += took if device is None else device
+        mark = self.marks.get(group)
+        if mark is None:
+            before = Before(None, None, None) if self.exchanged else None
+        else:
+            own = None if device is None else mark[0] - self.spent
+            before = Before(device, own, self.exchanged - mark[1])
+        is_meeting = template.stream == "collective" and synchronises(signature.operation, on_device=is_on_device)
+        if is_meeting and (device is not None or self.is_used):
+            if len(self.marks) >= MAX_GROUPS:
+                self.marks.clear()
+            self.marks[group] = self.spent, self.exchanged
+        return before
