@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
 from otel_fr import semconv as names
+from otel_fr.torch_recorder import is_of_device
 from otel_fr_collector.jobs.bounded import Cache, CacheBudget
 from otel_fr_collector.jobs.calls import MAX_GROUP_NAME, MAX_OPERATION
 from otel_fr_collector.jobs.usage import POINT_BYTES, SERIES_BYTES, Usage
@@ -76,7 +77,8 @@ def bus_factor(operation: str, group_size: int) -> float:
 class Speed(NamedTuple):
     """Of the member that spent the least time in the calls of a series: seconds and bytes a call, and how many.
 
-    The others waited for it, so its time is nearest to that of the transfer alone.
+    The others waited for it, so its time is nearest to that of the transfer alone. Calls on devices count with their
+    times there only.
     """
 
     seconds: float
@@ -242,7 +244,8 @@ class Numbers:
                 self._latest[1][key].bytes = total
         elif name == names.METRIC_DURATION:
             series.took.add_point(total, counts, point.exemplar)
-            if not series.runs.counts:  # the time on the devices is nearer to that of the transfer
+            # The time on the device is nearer to that of the transfer; up to the end, a device's call waits in a queue.
+            if not series.runs.counts and not is_of_device(key.backend):
                 self._note_speed(rank, key, series, total, sum(counts))
         elif name == names.METRIC_DEVICE_DELAY:
             series.delays.add_point(total, counts, point.exemplar)

@@ -179,6 +179,19 @@ def test_times_on_devices_are_apart_and_bandwidth_is_that_of_the_device() -> Non
     assert algorithm == pytest.approx(SIZE / 0.05)
 
 
+def test_without_times_on_devices_their_calls_have_no_bandwidth() -> None:
+    """The time up to the end of such a call is mostly that in the device's queue."""
+    collector = Collector()
+    rank = Rank(collector, 0)
+    one = record(1, 0.5, rank.group)
+    one = one._replace(signature=replace(one.signature, backend="nccl"))
+    rank.metrics.add(one, DeviceTimes(RecordState.COMPLETED, one.issued_ns, one.ended_ns))
+    collector.take(rank.work(0))
+    assert collector.read(f"{DURATION}_count", backend="nccl") == 1
+    assert collector.read("otel_fr_collective_algorithm_bandwidth_bytes_per_second", backend="nccl") is None
+    assert collector.read("otel_fr_collective_bus_bandwidth_bytes_per_second", backend="nccl") is None
+
+
 @pytest.mark.parametrize(
     ("operation", "size", "factor"),
     [
