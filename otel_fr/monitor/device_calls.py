@@ -50,8 +50,11 @@ class Tracked(NamedTuple):
 
 
 class _Held(NamedTuple):
+    """A call. ``awaits_time``: it has ended; for how long it ran is known once PyTorch's watchdog retires it."""
+
     item: Tracked
     since_ns: int
+    awaits_time: bool = False
 
 
 class DeviceCalls:
@@ -74,7 +77,7 @@ class DeviceCalls:
         self._entries: dict[Key, Entry] = {}
         self._asked_ns = 0
         self._wall_offset_ns = 0
-        self._shows_begins = False
+        self._shows_begins = self._shows_times = False
         self._oldest: dict[str, tuple[int, int]] = {}
         self._has_news = False
 
@@ -99,6 +102,7 @@ class DeviceCalls:
         """The recorder's entries, oldest first, and when it was asked; see `Snapshot`."""
         self._entries = last_of_calls(entries)
         self._shows_begins = self._shows_begins or any(entry.began for entry in entries)
+        self._shows_times = self._shows_times or any(entry.duration_s is not None for entry in entries)
         self._oldest = {entry.name.backend: (entry.record, entry.created) for entry in reversed(entries)}
         self._asked_ns, self._wall_offset_ns = asked_ns, wall_offset_ns
         self._has_news = True
@@ -179,6 +183,9 @@ class DeviceCalls:
                 return Tracked(record._replace(waited_ns=POSTED), item.gap_s, DeviceTimes(is_captured=True))
             return None
         ended = self._monotonic(entry.ended, record)
+        if ended is not None and self._will_have_time(entry) and not held.awaits_time:
+            self._held[record.record_id] = held._replace(awaits_time=True)
+            return item
         began = self._began(entry, item, ended)
         state = RecordState.COMPLETED if ended is not None else RecordState.IN_FLIGHT
         if ended is None and entry.is_retired:  # it "has timed out" (FlightRecorder.hpp)
@@ -188,6 +195,10 @@ class DeviceCalls:
             is_queued = heads.setdefault(entry.stream, entry) is not entry
         seen = DeviceTimes(state, began, ended, entry.duration_s, is_queued)
         return Tracked(record._replace(state=state, ended_ns=ended, waited_ns=seen.waited_ns), item.gap_s, seen)
+
+    def _will_have_time(self, entry: Entry) -> bool:
+        """Durations are read, and that of a call that has just ended will be, within the watchdog's 0.1 s."""
+        return self._shows_times and entry.duration_s is None and not entry.is_retired
 
     def _began(self, entry: Entry, item: Tracked, ended: int | None) -> int | None:
         """When the device began the call, at the latest: the recorder shows only that it has.

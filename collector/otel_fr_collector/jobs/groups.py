@@ -152,8 +152,8 @@ class GroupState:
         found, count = False, 0
         try:
             for call in calls:
-                rank, template, before = call[0], call[1], call[8]
-                if before is not None and before.device is not None:
+                rank, template = call[0], call[1]
+                if template.is_end_seen:
                     self._add_timed(call)
                 key = group_id, "collective", call[2]
                 instance = incomplete.get(key)

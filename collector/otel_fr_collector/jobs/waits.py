@@ -32,6 +32,8 @@ order of what it takes to notice the end of a call."""
 FAST = 16.0
 """Collectives per second of one group from which only one in `SAMPLE` is measured, to save time."""
 SAMPLE = 4
+MAX_STANDS_FOR = 16
+"""Collectives that one stands for at most: those since the one measured before, of the sample or for lack of times."""
 _GOLDEN, _MASK = 2_654_435_769, 0xFFFF_FFFF
 """Numbers times 2^32 divided by the golden ratio, modulo 2^32, are spread evenly (Knuth, TAOCP 6.4), so that the sample
 never keeps step with a number of collectives per training step."""
@@ -40,6 +42,8 @@ PERIOD = 2.0
 MAX_OPEN, MAX_TIMED = 1_024, 65_536
 """Collectives of a group whose calls have times on devices, and of which not all members' spans have come; and such
 calls of all runs. Monitors send spans some seconds apart."""
+TIMED_SHARE = 0.75
+"""Of the members of a group: if the times of fewer are known, a collective shows nothing."""
 MAX_BACK = 60.0
 """Seconds by which collectives may come out of order; a clock that falls further was set."""
 NANO = 1e9
@@ -62,6 +66,7 @@ class Waits:
         "_fast",
         "_open",
         "_passed",
+        "_sequence",
         "_usage",
         "are_ends_seen",
         "blocks",
@@ -76,6 +81,7 @@ class Waits:
         self._fast = False
         self._passed = 0
         self._begun = 0.0
+        self._sequence = 0
         self._usage = usage
         self._open: dict[int, dict[int, CompactCall]] = {}
         self.tallies = Tallies(usage)
@@ -102,17 +108,18 @@ class Waits:
         if is_seen:
             self.are_ends_seen = not self.measured
         elif at is not None:
-            of = self._note(at, len(calls))
+            of = self._note(sequence, at, len(calls))
             if synchronises(signature.operation, on_device=False):
                 self._measure(calls, _durations(calls), of)
 
     def add_timed(self, call: CompactCall, members: int) -> Mapping[int, CompactCall] | None:
-        """Take one rank's call whose time on its device is known; returns the calls of all, once they are there.
+        """Take one rank's call on its device; returns those with times there, once the calls of all have come.
 
         A report may have told before that the call has ended, so it may be in no instance any more.
         """
         rank, template, sequence = call[:3]
-        if self.is_off or members < 2:
+        is_timed = call[8] is not None and call[8].device is not None
+        if self.is_off or members < 2 or not (is_timed or self._open or self.measured):
             return None
         calls = self._open.get(sequence)
         if calls is None:
@@ -126,11 +133,13 @@ class Waits:
         if len(calls) < members:
             return None
         self._close(sequence)
-        first = calls[min(calls)]
-        of = self._note(first[5] / NANO, members)
+        timed = {rank: one for rank, one in calls.items() if one[8] is not None and one[8].device is not None}
+        if len(timed) < max(2, TIMED_SHARE * members):
+            return None
+        of = self._note(sequence, calls[min(calls)][5] / NANO, len(timed))
         if synchronises(template.signature.operation, on_device=True):
-            self._measure(calls, _on_devices(calls), of)
-        return calls
+            self._measure(timed, _on_devices(timed), of)
+        return timed
 
     def lateness(self) -> list[Lateness]:
         """See `Blocks.lateness`."""
@@ -167,9 +176,10 @@ class Waits:
         self._passed += 1
         return not self._fast or (sequence * _GOLDEN & _MASK) * SAMPLE <= _MASK
 
-    def _note(self, at: float, members: int) -> int:
+    def _note(self, sequence: int, at: float, members: int) -> int:
         """One more is measured; returns how many it stands for. Decides whether only a sample is from now on."""
-        of = SAMPLE if self._fast else 1
+        of = min(max(1, sequence - self._sequence), MAX_STANDS_FOR) if self.measured else 1
+        self._sequence = sequence
         if not self.measured or not -MAX_BACK < at - self.now < 1e6:
             self.blocks.begin(at)  # the first; or its clock was set
             self._fast, self._passed, self._begun = False, 0, at
@@ -191,7 +201,7 @@ class Waits:
         if max(durations) - least < MIN_WAIT * NANO or least < 0:
             return
         usual = sorted(durations)[len(durations) // 2]
-        if usual - least >= MIN_WAIT * NANO and _are_alike(calls):
+        if _are_alike(calls):
             self._count(calls, durations, least, usual, of)
 
     def _count(
@@ -202,27 +212,32 @@ class Waits:
         usual: float,
         of: int,
     ) -> None:
-        """Count a wait, if the last rank itself spent that time.
+        """Count a wait, if the last rank itself spent that time; and who came before the others, which evens out.
 
         Args:
-            least, usual: of the durations. of: how many collectives it stands for, as one of a sample.
+            least, usual: of the durations. of: how many collectives it stands for.
         """
         owns = [_own_time(call) for call in calls.values()]
         waiting = sorted(own for own, took in zip(owns, durations, strict=True) if took >= usual and own is not None)
         usual_own = waiting[len(waiting) // 2] if waiting else 0.0
-        last = durations.index(least)
-        if not _is_own(owns[last], usual_own, (usual - least) / NANO):
+        last, behind = durations.index(least), (usual - least) / NANO
+        is_wait = behind >= MIN_WAIT
+        if is_wait and not _is_own(owns[last], usual_own, behind):
             return
-        self.lost += (usual - least) / NANO * of
-        of_rank, add = self.tallies.of, self.blocks.add
+        add = self.blocks.add
+        for rank, own, took in zip(calls, owns, durations, strict=True):
+            lag = (usual - took) / NANO
+            if lag <= -MIN_WAIT or (lag >= MIN_WAIT and _is_own(own, usual_own, lag)):
+                add(rank, lag * of, of)
+        if not is_wait:
+            return
+        self.lost += behind * of
+        of_rank = self.tallies.of
         for index, (rank, took) in enumerate(zip(calls, durations, strict=True)):
             if took > least and (tally := of_rank(rank)) is not None:
                 tally.waited += (took - least) / NANO * of
-            lag = (usual - took) / NANO
-            if lag <= -MIN_WAIT or (lag >= MIN_WAIT and _is_own(owns[index], usual_own, lag)):
-                add(rank, lag * of, of)
             if index == last and (tally := of_rank(rank)) is not None:
-                tally.waited_for += lag * of
+                tally.waited_for += behind * of
                 tally.came_last += of
 
 
@@ -241,10 +256,9 @@ def _durations(calls: Mapping[int, RankCall | CompactCall]) -> list[float] | Non
     return found
 
 
-def _on_devices(calls: Mapping[int, CompactCall]) -> list[float] | None:
-    """Nanoseconds on the devices, in the order of the calls; None: that of one is not known."""
-    found = [before.device for *_, before in calls.values() if before is not None and before.device is not None]
-    return [seconds * NANO for seconds in found] if len(found) == len(calls) else None
+def _on_devices(calls: Mapping[int, CompactCall]) -> list[float]:
+    """Nanoseconds on the devices, in the order of the calls, which all have them."""
+    return [before.device * NANO for *_, before in calls.values() if before is not None and before.device is not None]
 
 
 def _own_time(call: RankCall | CompactCall) -> float | None:
