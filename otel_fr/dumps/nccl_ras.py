@@ -27,6 +27,11 @@ IN_PROGRESS: Final = 7
 """``ncclInProgress``, which is no error; 0 is ``ncclSuccess``."""
 _SIGNS: Final = (b'"nccl_version"', b'"communicators_count"')
 _SIGN_BYTES: Final = 4096
+_MISSING_COMMA: Final = re.compile(rb'("nvml_dev":\s*-?\d+)(?=\s*"status")')
+"""NCCL 2.28 writes no comma there of a rank that did not answer; 2.29 does (jsonWriteMissingRank)."""
+_DIAGNOSTIC: Final = re.compile(r" NCCL DIAG \[INFO\]\s*(.*)")
+"""A line of NCCL's diagnostics that says what may need a look: ``HOST:PID NCCL DIAG [INFO] TEXT``; with ``[OK]``, all
+is well (src/ras/diagnostics.cc and its checks)."""
 
 
 class RasRank(NamedTuple):
@@ -108,12 +113,22 @@ def parse_answer(data: bytes, path: str = "") -> RasAnswer:
         ValueError: it is no such answer; the text says why.
     """
     try:
-        item = json.loads(data, object_hook=_compact)
+        item = _load(data)
         communicators = tuple([_communicator(one) for one in item["communicators"]])
         timeouts = integer(item.get("ras", {}).get("timeouts_count", 0))
         return RasAnswer(path, text(item["nccl_version"]), text(item.get("timestamp", "")), timeouts, communicators)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"it is no answer of NCCL's RAS, or not a whole one ({type(error).__name__})") from error
+
+
+def _load(data: bytes) -> Any:
+    try:
+        return json.loads(data, object_hook=_compact)
+    except json.JSONDecodeError:
+        repaired, count = _MISSING_COMMA.subn(rb"\1,", data)
+        if not count:
+            raise
+        return json.loads(repaired, object_hook=_compact)
 
 
 def _compact(item: dict[str, Any]) -> Any:
@@ -152,8 +167,12 @@ def _pid(item: Mapping[str, Any]) -> int:
 # ---- what is odd
 
 
-def essence(answer: RasAnswer, age_s: float) -> ReportedRas:
-    """What a rank report says of an answer: the odd things, bounded. ``age_s``: since it was asked."""
+def essence(answer: RasAnswer, age_s: float, diagnostics: Iterable[str] = ()) -> ReportedRas:
+    """What a rank report says of an answer: the odd things, bounded.
+
+    Args:
+        age_s: since it was asked. diagnostics: as of `odd_diagnostics`.
+    """
     odd = [one for one in map(odd_of, answer.communicators) if one.facts]
     shown = ras.MAX_COMMUNICATORS
     return ReportedRas(
@@ -163,7 +182,15 @@ def essence(answer: RasAnswer, age_s: float) -> ReportedRas:
         timeouts=answer.timeouts,
         odd=tuple(odd[:shown]),
         odd_more=len(odd[shown:]),
+        diagnostics="\n".join(diagnostics)[: ras.MAX_DIAGNOSTICS],
     )
+
+
+def odd_diagnostics(data: bytes) -> list[str]:
+    """Of NCCL's diagnostics, what may need a look: each line without its host and process."""
+    return [
+        found[1].strip() for found in map(_DIAGNOSTIC.search, data.decode("utf-8", "replace").splitlines()) if found
+    ]
 
 
 def odd_of(one: RasCommunicator) -> ReportedCommunicator:

@@ -1,8 +1,9 @@
 """Asks NCCL's RAS for the state of the job's communicators when a fault shows, saves the answer, and tells what is odd.
 
 A thread of NCCL in some process of this machine answers on TCP, by default on localhost:28028. It asks all processes of
-the job, so only the first monitor of the job's first machine asks, at most once a minute. Source of the protocol:
-client.cc and client_support.cc in src/ras of NVIDIA/nccl.
+the job, so only the first monitor of the job's first machine asks, at most once a minute. NCCL 2.31 also compares the
+devices (model, driver, ECC, Xid, NVLink) and NCCL's variables of all ranks: its diagnostics, as text. Source of the
+protocol: client.cc and client_support.cc in src/ras of NVIDIA/nccl.
 """
 
 from __future__ import annotations
@@ -11,11 +12,19 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from otel_fr.dumps.nccl_ras import MAX_BYTES, RasAnswer, essence, is_answer, names_process, parse_answer
+from otel_fr.dumps.nccl_ras import (
+    MAX_BYTES,
+    RasAnswer,
+    essence,
+    is_answer,
+    names_process,
+    odd_diagnostics,
+    parse_answer,
+)
 from otel_fr.dumps.write import replacing
 from otel_fr.rank_report.ras import ReportedRas
 
@@ -34,6 +43,10 @@ MAX_TOLD: Final = 8 << 20
 ones, of some 12,000 ranks in communicators, are in the file only."""
 PAUSE: Final = 60.0
 """Seconds between two times that it is asked."""
+_STATUS: Final = (f"TIMEOUT {TIMEOUT}", "SET FORMAT json", "STATUS")
+_DIAGNOSTICS: Final = (f"TIMEOUT {TIMEOUT}", "DIAGNOSTICS")
+"""Which exist as text only, and on a connection of their own, because NCCL ends it after its answer."""
+_REFUSALS: Final = (b"ERROR", b"BUSY")
 _HANDSHAKE_SECONDS: Final = 1.0
 _MAX_LINE: Final = 1024
 
@@ -61,6 +74,19 @@ def ask_ras(address: tuple[str, int], seconds: float = SECONDS) -> bytes:
     Raises:
         RasError: nothing answers there, or what does has no JSON.
     """
+    return _try(address, _STATUS, seconds)
+
+
+def ask_diagnostics(address: tuple[str, int], seconds: float = SECONDS) -> bytes:
+    """NCCL's diagnostics, as text.
+
+    Raises:
+        RasError: nothing answers there, or what does has none, as NCCL before 2.31.
+    """
+    return _try(address, _DIAGNOSTICS, seconds)
+
+
+def _try(address: tuple[str, int], commands: Sequence[str], seconds: float) -> bytes:
     deadline = time.monotonic() + seconds
     problem = "nothing was tried"
     for _ in range(TRIES):
@@ -68,7 +94,7 @@ def ask_ras(address: tuple[str, int], seconds: float = SECONDS) -> bytes:
         if left <= 0:
             break
         try:
-            return _ask(address, deadline)
+            return _ask(address, commands, deadline)
         except TimeoutError:
             problem = "no answer in time"
         except ConnectionRefusedError as error:
@@ -78,30 +104,40 @@ def ask_ras(address: tuple[str, int], seconds: float = SECONDS) -> bytes:
     raise RasError(problem)
 
 
-def _ask(address: tuple[str, int], deadline: float) -> bytes:
+def _ask(address: tuple[str, int], commands: Sequence[str], deadline: float) -> bytes:
+    """The answer to the last of the commands; the others set something."""
     with socket.create_connection(address, _HANDSHAKE_SECONDS) as connection:
         greeting = _exchange(connection, "CLIENT PROTOCOL 2", deadline)
         if not greeting.upper().startswith("SERVER PROTOCOL "):
             raise RasError("what listens there is not NCCL's RAS")
-        for command in (f"TIMEOUT {TIMEOUT}", "SET FORMAT json"):
+        *settings, question = commands
+        for command in settings:
             answer = _exchange(connection, command, deadline)
             if answer.upper() != "OK":
                 raise RasError(f"it does not know {command!r}: this NCCL is older than 2.28")
-        connection.sendall(b"STATUS\n")
+        connection.sendall(question.encode() + b"\n")
         parts: list[bytes] = []
         size = 0
-        while True:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise RasError("no whole answer in time")
-            connection.settimeout(left)
-            part = connection.recv(1 << 16)
-            if not part:
-                return b"".join(parts)
+        for part in _parts(connection, deadline):
+            if not parts and part.startswith(_REFUSALS):  # after which NCCL may leave the connection open
+                raise RasError(f"it refuses {question!r}")
             parts.append(part)
             size += len(part)
             if size > MAX_BYTES:
                 raise RasError(f"the answer has more than {MAX_BYTES >> 20} MiB")
+        return b"".join(parts)
+
+
+def _parts(connection: socket.socket, deadline: float) -> Iterator[bytes]:
+    while True:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise RasError("no whole answer in time")
+        connection.settimeout(left)
+        part = connection.recv(1 << 16)
+        if not part:
+            return
+        yield part
 
 
 def _exchange(connection: socket.socket, command: str, deadline: float) -> str:
@@ -135,7 +171,7 @@ class RasWatch:
         self._is_first = is_first
         self._not_before = 0.0
         self._thread: threading.Thread | None = None
-        self._told: tuple[RasAnswer, float] | None = None
+        self._told: tuple[RasAnswer, Sequence[str], float] | None = None
 
     def ask(self, folder: Path, now: float) -> None:
         """A fault shows. Never waits.
@@ -159,7 +195,10 @@ class RasWatch:
     def take(self, now: float) -> ReportedRas | None:
         """What is odd in an answer that has come since the last call. ``now``: monotonic seconds."""
         told, self._told = self._told, None
-        return None if told is None else essence(told[0], max(0.0, now - told[1]))
+        if told is None:
+            return None
+        answer, diagnostics, asked = told
+        return essence(answer, max(0.0, now - asked), diagnostics)
 
     def _run(self, address: tuple[str, int], folder: Path) -> None:
         try:
@@ -170,9 +209,26 @@ class RasWatch:
             if not names_process(data, self._pid):
                 raise RasError("the answer is of another job")
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with replacing(folder / f"otel_fr_nccl_ras_{socket.gethostname()}.json") as file:
+            name = f"otel_fr_nccl_ras_{socket.gethostname()}"
+            with replacing(folder / f"{name}.json") as file:
                 file.write(data)
-            if len(data) <= MAX_TOLD:
-                self._told = parse_answer(data), asked
+            if len(data) > MAX_TOLD:
+                return
+            answer = parse_answer(data)
+            self._told = answer, (), asked
+            diagnostics = self._diagnose(address, folder / f"{name}.txt")
+            if diagnostics:
+                self._told = answer, diagnostics, asked
         except Exception as error:  # noqa: BLE001 - it is one more piece of evidence, and nothing depends on it
             _log.info("NCCL's RAS at %s:%s gives no evidence: %s", *address, error)
+
+    def _diagnose(self, address: tuple[str, int], path: Path) -> list[str]:
+        """What NCCL's diagnostics say may need a look; all of them are in the file. Empty: there are none."""
+        try:
+            data = ask_diagnostics(address)
+        except RasError as error:
+            _log.info("NCCL's RAS at %s:%s has no diagnostics: %s", *address, error)
+            return []
+        with replacing(path) as file:
+            file.write(data)
+        return odd_diagnostics(data)

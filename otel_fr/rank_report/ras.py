@@ -30,6 +30,8 @@ MAX_RANKS_TEXT: Final = 256
 """Characters of the ranks of a fact."""
 MAX_PROCESSES: Final = 32
 """Ranks of a communicator whose process ids are told: they show whose process group it is."""
+MAX_DIAGNOSTICS: Final = 1_600
+"""Characters of NCCL's diagnostics."""
 MAX_LABEL: Final = 64
 """Characters of an operation, a hash or a version."""
 
@@ -99,3 +101,9 @@ class ReportedRas(NamedTuple):
         ),
     ] = ()
     odd_more: Annotated[int, Key("odd_more", COUNT, "how many more are odd", optional=True)] = 0
+    diagnostics: Annotated[
+        str,
+        Key(
+            "diagnostics", text(MAX_DIAGNOSTICS), "what NCCL's diagnostics say may need a look, in lines", optional=True
+        ),
+    ] = ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import socketserver
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,6 +31,11 @@ def missing(number: int, pid: int, *, dead: bool = False) -> dict[str, Any]:
     """A rank that did not answer."""
     status = {"unresponsive": True, "considered_dead": dead}
     return {"rank": number, "host": "10.0.0.1", "pid": pid, "cuda_dev": number, "nvml_dev": number, "status": status}
+
+
+def without_comma(text: str) -> str:
+    """The answer as NCCL 2.28 writes it where a rank is missing."""
+    return re.sub(r'("nvml_dev": \d+),(\s*"status": {\s*"unresponsive")', r"\1\2", text)
 
 
 def communicator(
@@ -62,12 +68,13 @@ def answer(*communicators: dict[str, Any], timeouts: int = 0) -> str:
 
 
 class RasServer:
-    """Attributes: text: what it answers. knows_json: False: as NCCL before 2.28. silent: connections that it accepts
-    and does not answer, as a stopped process does. drop_seconds: not 0: it sends a byte so often, and no line's end.
-    drops: bytes that it sent so. commands: what it was told."""
+    """Attributes: text: what it answers. diagnostics: likewise; None: as NCCL before 2.31. knows_json: False: as NCCL
+    before 2.28. silent: connections that it accepts and does not answer, as a stopped process does. drop_seconds: not
+    0: it sends a byte so often, and no line's end. drops: bytes that it sent so. commands: what it was told."""
 
     def __init__(self) -> None:
         self.text = answer()
+        self.diagnostics: str | None = None
         self.knows_json = True
         self.silent = 0
         self.drop_seconds = 0.0
@@ -99,7 +106,12 @@ def ras_server() -> Iterator[RasServer]:
                 elif command.lower() == "status":
                     self.wfile.write(state.text.encode())
                     return  # RAS closes the connection
-                elif command.lower().startswith("timeout ") or state.knows_json:
+                elif command.lower() == "diagnostics" and state.diagnostics is not None:
+                    self.wfile.write(state.diagnostics.encode())
+                    return
+                elif command.lower().startswith("timeout ") or (
+                    state.knows_json and command.lower().startswith("set format ")
+                ):
                     self.wfile.write(b"OK\n")
                 else:
                     self.wfile.write(f"ERROR: Unknown command {command}\n".encode())

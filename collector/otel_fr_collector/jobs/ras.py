@@ -49,5 +49,7 @@ def _lines(given: ReportedRas, groups: list[Group], pid_of: Mapping[int, int | N
         yield f"something is odd in {count_text(given.odd_more, 'more communicator')}"
     if not given.odd:
         yield ras_text.all_well(given.communicators)
+    for line in given.diagnostics.splitlines():
+        yield f"NCCL's diagnostics: {line}"
     if given.timeouts:
         yield ras_text.timeouts_text(given.timeouts)

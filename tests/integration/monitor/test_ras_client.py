@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import socket
 import time
@@ -14,10 +15,16 @@ from otel_fr.dumps.nccl_ras import is_one, read_answer
 from otel_fr.monitor import ras_client as module
 from otel_fr.monitor.ras_client import ADDRESS, PAUSE, RasError, RasWatch, ask_ras, ras_address
 from tests.support.monitored_rank import play
-from tests.support.ras_server import RasServer, answer, communicator, missing, rank, ras_server
+from tests.support.ras_server import RasServer, answer, communicator, missing, rank, ras_server, without_comma
 from tests.support.waiting import wait_for
 
 PID = 4711
+DIAGNOSTICS = """node042:12345 NCCL DIAG === RAS Diagnostics ===
+node042:12345 NCCL DIAG [OK]   ECC: no uncorrected volatile errors across 8 ranks in comm 0x1234
+node042:12345 NCCL DIAG [INFO] NCCL environment: mismatch across 8 ranks in comm 0x1234 for NCCL_DEBUG
+node042:12345 NCCL DIAG [INFO] NCCL environment: NCCL_DEBUG=WARN on rank(s) {4,5,6,7}
+node042:12345 NCCL DIAG RAS diagnostics completed in 12.3 ms across 8 RAS peers
+"""
 
 
 @pytest.fixture
@@ -42,7 +49,40 @@ def test_the_answer_is_saved_beside_the_files_and_can_be_read(server: RasServer,
     assert is_one(path)
     (one,) = read_answer(path).communicators
     assert [(part.rank, part.is_missing) for part in one.ranks] == [(0, False), (1, True)]
-    assert server.commands == ["CLIENT PROTOCOL 2", "TIMEOUT 1", "SET FORMAT json", "STATUS"]
+    greeting = ["CLIENT PROTOCOL 2", "TIMEOUT 1"]
+    assert server.commands == [*greeting, "SET FORMAT json", "STATUS", *greeting, "DIAGNOSTICS"]
+
+
+def test_an_answer_that_lacks_a_comma_is_saved_and_told(server: RasServer, tmp_path: Path) -> None:
+    server.text = without_comma(server.text)
+    with pytest.raises(json.JSONDecodeError):
+        json.loads(server.text)
+    told = asked(server, tmp_path).take(time.monotonic())
+    assert told is not None
+    assert [(fact.kind, fact.ranks) for fact in told.odd[0].facts] == [("silent", "1")]
+
+
+def test_what_nccls_diagnostics_say_may_need_a_look_is_told_once(server: RasServer, tmp_path: Path) -> None:
+    server.diagnostics = DIAGNOSTICS
+    watch = asked(server, tmp_path)
+    told = watch.take(time.monotonic())
+    assert told is not None
+    assert told.diagnostics.splitlines() == [
+        "NCCL environment: mismatch across 8 ranks in comm 0x1234 for NCCL_DEBUG",
+        "NCCL environment: NCCL_DEBUG=WARN on rank(s) {4,5,6,7}",
+    ]
+    assert (tmp_path / f"otel_fr_nccl_ras_{socket.gethostname()}.txt").read_text() == DIAGNOSTICS
+    assert watch.take(time.monotonic()) is None
+    assert server.commands.count("DIAGNOSTICS") == 1
+
+
+@pytest.mark.parametrize("answered", [None, "BUSY: diagnostics already in progress\n"])
+def test_without_diagnostics_the_status_is_told(server: RasServer, tmp_path: Path, answered: str | None) -> None:
+    server.diagnostics = answered
+    told = asked(server, tmp_path).take(time.monotonic())
+    assert told is not None
+    assert (told.diagnostics, len(told.odd)) == ("", 1)
+    assert not list(tmp_path.glob("*.txt"))
 
 
 def test_what_is_odd_is_told_once_with_its_age(server: RasServer, tmp_path: Path) -> None:

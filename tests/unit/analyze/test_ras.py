@@ -19,7 +19,7 @@ from otel_fr.dumps.nccl_ras import essence, parse_answer
 from otel_fr.identity import decode_ranks
 from otel_fr.match import Group
 from otel_fr.rank_report.ras import MAX_COMMUNICATORS, MAX_FACTS, MAX_RANKS_TEXT, ReportedCommunicator, ReportedFact
-from tests.support.ras_server import answer, communicator, missing, rank
+from tests.support.ras_server import answer, communicator, missing, rank, without_comma
 from tests.support.rings import RankRing, float_signature
 
 
@@ -42,6 +42,18 @@ def lines(folder: Path, text: str) -> list[str]:
     first, *rest = report.ras_lines
     assert first == f"{folder / 'ras.json'}: NCCL 2.28.9, 2026-11-23 14:03:12"
     return rest
+
+
+def test_an_answer_of_nccl_2_28_with_a_rank_missing_lacks_a_comma_and_is_read(tmp_path: Path) -> None:
+    text = without_comma(answer(communicator([rank(0, 100)], [missing(1, 101), missing(2, 102)]), timeouts=0))
+    with pytest.raises(json.JSONDecodeError):
+        json.loads(text)
+    (one,) = parse_answer(text.encode()).communicators
+    assert [(part.rank, part.pid, part.is_missing) for part in one.ranks] == [
+        (0, 100, False),
+        (1, 101, True),
+        (2, 102, True),
+    ]
 
 
 def test_ranks_that_do_not_answer_and_counts_that_differ_are_said_by_group_and_rank(tmp_path: Path) -> None:

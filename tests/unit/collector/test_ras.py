@@ -72,6 +72,8 @@ def test_of_an_answer_a_bounded_number_of_short_lines_is_kept() -> None:
 
 
 def test_a_healthy_answer_says_that_no_process_is_lost() -> None:
+    found = read_ras(ReportedRas(0.0, "2.31.2", 3, 0, diagnostics="ECC: one\nNVLink: two"), [], {}, NOW)
+    assert found.lines[-2:] == ("NCCL's diagnostics: ECC: one", "NCCL's diagnostics: NVLink: two")
     found = read_ras(ReportedRas(0.0, "2.28.9", 3, 0), [], {}, NOW)
     assert found.lines == ("3 communicators: all ranks answered, and have started equally many calls",)
 
