@@ -122,21 +122,21 @@ _JOBS = (
         "otel_fr_collective_skew_seconds",
         "seconds",
         "How much longer a collective took the member that joined first than the one that joined last, each by its own"
-        " clock; one collective in 16 is measured.",
+        " clock, on devices by theirs; one collective in 16 is measured.",
         *(_JOB, _GROUP),
         act="Its sum divided by its count is the average time that a group waits for its slowest rank.",
     ),
     _gauge(
         "otel_fr_straggler_behind_seconds",
         "seconds",
-        "By how much a rank came later than half of its process group, on average of those of the latest 64 collectives"
-        " with waits in which it was late; only the ranks that are waited for most.",
+        "By how much a rank came later than half of its process group, on average of the collectives in which it"
+        " was late, in the latest 64 blocks of 0.4 s with waits; only the ranks that are waited for most.",
         *(_JOB, _GROUP, _RANK),
     ),
     _gauge(
         "otel_fr_straggler_late_ratio",
         "0 to 1",
-        "In how many of the latest 64 collectives with waits the same rank was late.",
+        "In how many of the latest 64 blocks of 0.4 s with waits the same rank was late.",
         *(_JOB, _GROUP, _RANK),
         act="An incident of category straggler opens when it stays above --straggler-share, and others wait for the"
         " rank for --straggler-wait of their time.",
@@ -144,9 +144,9 @@ _JOBS = (
     _gauge(
         "otel_fr_straggler_wait_ratio",
         "0 to 1",
-        "Share of the time that half of the process group waited for this rank, in the latest 64 waits of at least"
-        " --straggler-seconds. Only a rank that came last in --straggler-share of them, if it is --straggler-wait or"
-        " more: in other groups no rank is named.",
+        "Share of the time that half of the process group waited for this rank, in the latest 64 blocks of 0.4 s with"
+        " waits of --straggler-seconds in all. Only a rank that was late in --straggler-share of them, if it is"
+        " --straggler-wait or more: in other groups no rank is named.",
         *(_JOB, _GROUP, _RANK),
         act="Act when it stays: the job is slowed down by so much (TorchDistributedStraggler).",
     ),
@@ -165,9 +165,9 @@ _JOBS = (
     _counter(
         "otel_fr_rank_waited_for_seconds",
         "seconds",
-        "Time that half of the process group waited for this rank, as the last one, by the clocks of those that waited."
-        " Waits of a millisecond or more in operations that end on all ranks at once; where the rank was late because a"
-        f" call of another group ended late, it is not counted. {_WAITS_SAMPLED}",
+        "Time that half of the process group waited for this rank, as the last one, by the clocks of those that waited,"
+        " on devices by theirs. Waits of a millisecond or more in operations that end on all ranks at once; where the rank"
+        f" was late because a call of another group ended late, it is not counted. {_WAITS_SAMPLED}",
         *(_JOB, _GROUP, _RANK),
         act="The rate is the share of the time that is lost to the rank. In every job there are some waits.",
     ),
@@ -212,8 +212,8 @@ _NUMBERS = (
     _gauge(
         "otel_fr_collective_algorithm_bandwidth_bytes_per_second",
         "bytes per second",
-        "Size divided by duration, on the device where that is known, of the member that spent the least time in these"
-        " calls in the latest 30 s, since the others waited for it: algbw of nccl-tests.",
+        "Size divided by duration of the member that spent the least time in these calls in the latest 30 s, since the"
+        " others waited for it: algbw of nccl-tests. Of calls on devices, by the devices' times, if these are known.",
         *_SERIES,
     ),
     _gauge(

@@ -130,7 +130,7 @@ class Case:
     ) -> str | None:
         """The key of a mismatch already found whose culprits include all of these: the same fault seen again.
 
-        One that is over is the same fault only if the culprits are out of step by a call, as ranks are that ended early.
+        One that is over is the same fault only if the culprits are out of step by a call, as if they had ended early.
 
         Args:
             category: of another mismatch: the same ranks may call wrongly in each of their groups.
