@@ -166,8 +166,8 @@ _JOBS = (
         "otel_fr_rank_waited_for_seconds",
         "seconds",
         "Time that half of the process group waited for this rank, as the last one, by the clocks of those that waited,"
-        " on devices by theirs. Waits of a millisecond or more in operations that end on all ranks at once; where the rank"
-        f" was late because a call of another group ended late, it is not counted. {_WAITS_SAMPLED}",
+        " on devices by theirs. Waits of a millisecond or more in operations that end on all ranks at once; where the"
+        f" rank was late because a call of another group ended late, it is not counted. {_WAITS_SAMPLED}",
         *(_JOB, _GROUP, _RANK),
         act="The rate is the share of the time that is lost to the rank. In every job there are some waits.",
     ),

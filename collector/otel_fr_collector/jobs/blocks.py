@@ -76,7 +76,8 @@ class Block(NamedTuple):
 
     Attributes:
         at: when the group's first member enqueued the block's first collective, seconds, by its clock.
-        late: the latest first. spread: seconds by which half of the ranks differ at most from what is usual.
+        late: the latest first; empty: most of the group was late, and others waited for it.
+        spread: seconds by which half of the ranks differ at most from what is usual.
     """
 
     at: float
@@ -186,7 +187,7 @@ class Blocks:
         least = self._limits.seconds
         late = [Late(rank, own - usual, times) for rank, (own, times) in sums.items() if own - usual >= least and times]
         sums.clear()
-        if not late:
+        if not late and usual - totals[0] < least:
             return
         if self.kept is None:
             if self._usage.watched >= MAX_WATCHED:
@@ -223,7 +224,7 @@ class Blocks:
         if not blocks or self.until - blocks[0].at < span:
             return []
         limits, count = self._limits, len(blocks)
-        last = Counter(block.late[0].rank for block in blocks)
+        last = Counter(block.late[0].rank for block in blocks if block.late)
         scale = SPREADS * median(block.spread for block in blocks)
         return [
             one

@@ -40,7 +40,7 @@ def train(job: Job, steps: int, start: float, late: int | None) -> float:
 
 
 def test_a_rank_that_always_comes_last_is_an_incident_until_it_does_not(tmp_path: Path) -> None:
-    with running(tmp_path, "--straggler-window", "20") as collector, Job(collector, 3) as job:
+    with running(tmp_path) as collector, Job(collector, 3) as job:
         job.ranks[1].host = "gpu-17"
         job.all_reported()
         job.quiet()  # the real times of later reports do not fit the made ones of the spans
