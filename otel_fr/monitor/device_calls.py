@@ -50,11 +50,11 @@ class Tracked(NamedTuple):
 
 
 class _Held(NamedTuple):
-    """A call. ``awaits_time``: it has ended; for how long it ran is known once PyTorch's watchdog retires it."""
+    """A call. ``untimed``: it has ended so; for how long it ran is known once PyTorch's watchdog retires it."""
 
     item: Tracked
     since_ns: int
-    awaits_time: bool = False
+    untimed: Tracked | None = None
 
 
 class DeviceCalls:
@@ -170,6 +170,8 @@ class DeviceCalls:
         item = held.item
         record = item.record
         if not self.is_read:
+            if held.untimed is not None:
+                return held.untimed
             if record.state is not RecordState.IN_FLIGHT or record.group.id in self._went_on:
                 return None
             if item.device is None or self._is_over:
@@ -181,11 +183,8 @@ class DeviceCalls:
                 return item
             if entry is None and self._was_never_there(record):
                 return Tracked(record._replace(waited_ns=POSTED), item.gap_s, DeviceTimes(is_captured=True))
-            return None
+            return held.untimed
         ended = self._monotonic(entry.ended, record)
-        if ended is not None and self._will_have_time(entry) and not held.awaits_time:
-            self._held[record.record_id] = held._replace(awaits_time=True)
-            return item
         began = self._began(entry, item, ended)
         state = RecordState.COMPLETED if ended is not None else RecordState.IN_FLIGHT
         if ended is None and entry.is_retired:  # it "has timed out" (FlightRecorder.hpp)
@@ -194,10 +193,17 @@ class DeviceCalls:
         if state is RecordState.IN_FLIGHT and not self._shows_begins:
             is_queued = heads.setdefault(entry.stream, entry) is not entry
         seen = DeviceTimes(state, began, ended, entry.duration_s, is_queued)
-        return Tracked(record._replace(state=state, ended_ns=ended, waited_ns=seen.waited_ns), item.gap_s, seen)
+        now = Tracked(record._replace(state=state, ended_ns=ended, waited_ns=seen.waited_ns), item.gap_s, seen)
+        if state is RecordState.COMPLETED and self._will_have_time(entry) and held.untimed is None:
+            self._held[record.record_id] = held._replace(untimed=now)
+            return item
+        return now
 
     def _will_have_time(self, entry: Entry) -> bool:
-        """Durations are read, and that of a call that has just ended will be, within the watchdog's 0.1 s."""
+        """Durations are read, and that of a call that has just ended will be, within the watchdog's 0.1 s.
+
+        The call is looked at once more then. Who came last on the devices is found from the durations of all ranks.
+        """
         return self._shows_times and entry.duration_s is None and not entry.is_retired
 
     def _began(self, entry: Entry, item: Tracked, ended: int | None) -> int | None:

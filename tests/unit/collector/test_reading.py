@@ -277,6 +277,7 @@ def test_when_calls_ran_on_their_devices_costs_no_decoding_on_the_next_rank(has_
         turned.attributes.extend(reversed(span.attributes))
         found += reader.read([turned.SerializeToString()], [])
     assert {call[1:3] for call in found} == {(5, 9)}
+    assert {call[-1] for call in found} == {0.25, 1.25}
     assert (len(reader._tails), len(reader._heads), len(reader._templates)) == (1, 1, 1)
 
 

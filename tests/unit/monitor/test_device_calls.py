@@ -191,6 +191,43 @@ def test_time_in_the_queue_is_that_until_the_call_was_first_seen_begun_or_its_en
     assert delay_and_duration(second) == pytest.approx((18.0, 2.0), abs=0.5)
 
 
+def test_the_duration_of_a_call_that_has_just_ended_is_awaited_once(rank: Rank) -> None:
+    """PyTorch reads it when its watchdog retires the call."""
+    just_ended: dict[str, Any] = {"duration_ms": None, "retired": False}
+    rank.issue()
+    rank.issue()
+    rank.issue()
+    assert [item.record.record_id for item in rank.show(ended(1), ended(2, **just_ended), ended(3, **just_ended))] == [
+        0
+    ]
+    timed, untimed = rank.show(ended(1), ended(2, ms=7.5), ended(3, **just_ended))
+    assert timed.device is not None
+    assert untimed.device is not None
+    assert (timed.device.duration_s, untimed.device.duration_s) == (0.0075, None)
+    assert {timed.record.state, untimed.record.state} == {RecordState.COMPLETED}
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_a_call_whose_duration_is_awaited_has_completed_whatever_the_recorder_tells_later(
+    rank: Rank, is_lost: bool
+) -> None:
+    rank.issue()
+    rank.issue()
+    rank.show(ended(1), ended(2, duration_ms=None, retired=False))
+    if is_lost:
+        rank.reporter.devices.lose()
+        (item,) = rank.poll()
+    else:
+        (item,) = rank.show(ended(9))
+    assert item.record.state is RecordState.COMPLETED
+
+
+def test_where_no_call_has_a_duration_none_is_awaited(rank: Rank) -> None:
+    rank.issue()
+    (item,) = rank.show(ended(1, duration_ms=None, retired=False))
+    assert item.record.state is RecordState.COMPLETED
+
+
 def test_the_beginning_of_a_call_that_was_not_timed_is_not_known(rank: Rank) -> None:
     rank.issue(seconds_ago=20)
     rank.poll()
