@@ -32,6 +32,7 @@ from otel_fr.match.model import (
 from otel_fr.match.nodes import Node
 from otel_fr.match.queues import is_queued
 from otel_fr.match.replays import replays_text
+from otel_fr.match.run_on import without_run_on
 from otel_fr.match.stack_groups import groups_of
 from otel_fr.match.steps import Steps, compare_steps
 from otel_fr.match.waiting import receivers
@@ -66,7 +67,7 @@ class Case:
     over: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.evidence = mark_caught(without_gaps(set_aside(self.evidence)))
+        self.evidence = mark_caught(without_run_on(without_gaps(set_aside(self.evidence))))
         self.instances = line_up(self.evidence)
         self.mismatches = first_mismatches(self.evidence, self.instances)
         self.completions = Completions(self.evidence)

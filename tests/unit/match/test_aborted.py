@@ -415,3 +415,20 @@ def test_a_stopped_rank_that_others_had_waited_for_is_missing(ended: dict[str, A
     ranks = [rank(0, 5, done=4, **ended), rank(1, 4, **CANCELLED), rank(2, 5, done=4, **ended)]
     found = cause(calls, ranks)
     assert (found.category, found.culprit_ranks) == (Category.MISSING_RANK, (1,))
+
+
+@pytest.mark.parametrize("age", [0.2, 5.0], ids=["between the abort and the end", "at once after the abort"])
+@pytest.mark.parametrize("state", PENDING)
+def test_what_a_rank_calls_after_its_watchdog_has_aborted_its_wait_joins_nothing(state: CallState, age: float) -> None:
+    """Half of a batch on NCCL: rank 0's send has no receive. Then its program calls what the others wait in."""
+    send = Signature("send", ((4,),), ((4,),), ("Float",), ("Float",), peer=1, tag=0)
+    waits = Call(
+        rank=0, group="w", stream="p2p", sequence_id=1, record=8, signature=send, state=CallState.IN_FLIGHT, age=70.0,
+        timeout=6.0,
+    )  # fmt: skip
+    calls = [waits, call(0, 5, state, record=9, age=age, timeout=6.0)]
+    calls += [call(other, 5, age=70.0, timeout=6.0) for other in (1, 2)]
+    stopped = rank(1, 5, done=4, ending=Ending.KILLED, signal=SIGTERM)
+    found = cause(calls, [aborted(0, 5), stopped, aborted(2, 5)])
+    assert (found.category, found.culprit_ranks) == (Category.UNMATCHED_P2P, (1,))
+    assert set(found.ended_ranks) >= {0}
