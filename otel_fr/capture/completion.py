@@ -11,6 +11,7 @@ from enum import IntEnum
 from typing import Any, Final
 
 from otel_fr.ring import RecordState
+from otel_fr.torch_recorder import is_followed
 
 _POLL: Final = 0.001
 
@@ -26,12 +27,16 @@ class EndMode(IntEnum):
     """When the operator returns."""
     UNKNOWN = 3
     """Not known in this process."""
+    DEVICE = 4
+    """When PyTorch sees that the device has ended it. Not known to the Python engine, nor of Works it does not know."""
 
 
 def end_mode(backend: str, returns_work: bool) -> EndMode:
     """How the end of a call becomes known with a backend (torch's name of it)."""
     if backend == "gloo":
         return EndMode.WORK if returns_work else EndMode.RETURN
+    if is_followed(backend):
+        return EndMode.DEVICE
     return EndMode.RETURN if backend == "fake" else EndMode.UNKNOWN
 
 

@@ -91,7 +91,7 @@ class Engine:
         from otel_fr.capture.native.recorder import CompiledRecorder
 
         assert isinstance(recorder, CompiledRecorder)
-        return CompiledKernels(recorder, self.library)
+        return CompiledKernels(torch, recorder, self.library)
 
 
 def choose(setting: str, torch: ModuleType) -> Engine:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from otel_fr import rank_report
 from otel_fr.dumps import torchview
 from otel_fr.dumps.decisions import reported_decisions
-from otel_fr.dumps.device_times import DeviceTimes
+from otel_fr.dumps.device_times import DeviceTimes, of_followed
 from otel_fr.dumps.step_calls import step_calls, steps_of
 from otel_fr.identity import STREAM_COLLECTIVE, STREAM_GROUP, STREAM_MONITORED, STREAM_P2P, encode_ranks
 from otel_fr.ring import KIND_GROUP, KIND_MONITORED, KIND_P2P, STATE_TEXT, ProcessState, RecordState
+from otel_fr.torch_recorder import is_followed
 
 if TYPE_CHECKING:
     from otel_fr.ring import GroupDef, GroupProgress, Record, RingReader, SignatureDef
@@ -280,7 +281,7 @@ class DumpContents:
             "otel_fr_ended_ns": ended,
         }
         entry.update(self._signature(record))
-        seen = self.devices.get(record.record_id)
+        seen = self.devices.get(record.record_id) or of_followed(record)
         if seen is not None and seen.began_ns is not None:
             entry["time_discovered_started_ns"] = seen.began_ns + wall
             entry["state"] = "completed" if state == "completed" else "started"
@@ -288,9 +289,9 @@ class DumpContents:
             entry["otel_fr_captured"] = True
         if seen is not None and seen.duration_s is not None:
             entry["duration_ms"] = seen.duration_s * 1e3
-        elif ended is not None:
+        elif ended is not None and not is_followed(record.signature.backend):
             entry["duration_ms"] = (ended - record.issued_ns) / 1e6
-        elif record.waited_ns is not None:
+        elif ended is None and record.waited_ns is not None:
             entry["otel_fr_waited_ns"] = record.waited_ns
         if previous_end is not None:
             entry["otel_fr_gap_s"] = (record.issued_ns - previous_end) / 1e9

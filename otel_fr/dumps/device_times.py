@@ -1,10 +1,11 @@
-"""What PyTorch's recorder showed of calls whose ring records do not tell when they end."""
+"""How far devices are with calls, as PyTorch showed it: its recorder, or the Works that the compiled engine follows."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from otel_fr.ring import POSTED, RecordState
+from otel_fr.ring import POSTED, Record, RecordState
+from otel_fr.torch_recorder import is_followed
 
 
 class DeviceTimes(NamedTuple):
@@ -32,3 +33,15 @@ class DeviceTimes(NamedTuple):
         if self.ended_ns is not None or not (self.is_queued or self.began_ns):
             return None
         return POSTED if self.is_queued else max(self.began_ns or 0, POSTED + 1)
+
+
+def of_followed(record: Record) -> DeviceTimes | None:
+    """What the ring has of a call that is followed on its device (`torch_recorder.is_followed`); None: any other.
+
+    Its times are those at which PyTorch saw it, at most two seconds late, so none is a duration.
+    """
+    if not is_followed(record.signature.backend) or record.state is RecordState.UNKNOWN:
+        return None
+    is_queued = record.waited_ns == POSTED
+    began = None if is_queued else record.waited_ns
+    return DeviceTimes(record.state, began, record.ended_ns, is_queued=is_queued and record.ended_ns is None)

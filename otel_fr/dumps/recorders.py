@@ -296,7 +296,7 @@ class OtelFrReader(EntryReader):
             fields.exact(item["record_id"]),
             fields.integer(item.get("otel_fr_pair_index")),
             None if self._written_ns is None else max(self._written_ns - since, 0) / 1e9,
-            None if ended is None else (ended - issued) / 1e9,
+            None if ended is None or fields.seconds(item.get("duration_ms"), 1e3) is None else (ended - issued) / 1e9,
             fields.seconds(item.get("otel_fr_gap_s")),
             fields.integer(item.get("time_created_ns")) or None,
             fields.integer(item.get("time_discovered_started_ns")) or None,
@@ -316,7 +316,7 @@ class OtelFrReader(EntryReader):
         if since.min() < 0:
             return None
         duration = (ended - issued) / 1e9
-        duration[open_] = np.nan
+        duration[open_ | np.isnan(seconds_column(table.optional("duration_ms"), 1e3))] = np.nan
         wall = times_column(table.optional("time_discovered_completed_ns"))
         offset = self._wall_offset_ns
         if offset is not None:

@@ -19,6 +19,7 @@ from otel_fr.monitor.reporter import Reporter
 from otel_fr.monitor.verdict import Verdict
 from otel_fr.presentation import ranks_text
 from otel_fr.ring import POSTED, Record
+from otel_fr.torch_recorder import ends_are_seen
 
 _log = logging.getLogger("otel_fr.monitor")
 
@@ -172,5 +173,5 @@ class Commands:
 def _dated(item: Tracked, moved_ns: int) -> Record:
     """The call, of a device waiting at most since something moved: it may not have begun what was enqueued before."""
     record = item.record
-    is_unseen = item.device is not None and record.waited_ns is None
+    is_unseen = record.waited_ns is None and ends_are_seen(record.signature.backend)
     return record._replace(waited_ns=max(moved_ns, POSTED + 1)) if is_unseen else record

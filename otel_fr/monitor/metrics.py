@@ -34,6 +34,7 @@ from otel_fr.monitor.span_builder import SCOPE, error_type, trace_id
 from otel_fr.otlp_attributes import attributes
 from otel_fr.presentation import group_name
 from otel_fr.ring import KIND_GROUP, Activity, GroupDef, Record, SignatureDef
+from otel_fr.torch_recorder import is_followed
 
 FIRST = 5.0
 """Seconds until the first request, and over which the ranks of a job spread theirs."""
@@ -210,7 +211,7 @@ class RankMetrics:
         series, size = known[:2]
         series.calls += 1
         series.bytes += size
-        if record.ended_ns:
+        if record.ended_ns and not is_followed(record.signature.backend):
             series.durations.add_call(max(0, record.ended_ns - record.issued_ns) / 1e9, record, has_span)
         if device is not None and device.began_ns is not None and device.duration_s is not None:
             self._source = self._source or _RECORDER

@@ -10,6 +10,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, SeverityNumber
 
 from otel_fr import rank_report
 from otel_fr import semconv as names
+from otel_fr.dumps.device_times import of_followed
 from otel_fr.identity import encode_ranks
 from otel_fr.monitor.device_calls import Tracked
 from otel_fr.monitor.rank_identity import RankIdentity
@@ -19,6 +20,7 @@ from otel_fr.otlp_attributes import attributes
 from otel_fr.rank_report import RankReport, ReportedCall, ReportedException, ReportedGroup
 from otel_fr.rank_report.forms import MAX_TENSORS
 from otel_fr.ring import MAIN_THREAD, STATE_TEXT, GroupDef, GroupProgress, RecordState, RingReader
+from otel_fr.torch_recorder import is_followed
 
 MAX_DESTROYED = 64
 """Destroyed groups that are still reported."""
@@ -39,7 +41,8 @@ def reported_call(item: Tracked, now_ns: int) -> ReportedCall:
     """``now_ns``: the rank's monotonic clock."""
     record, signature = item.record, item.record.signature
     new = signature.new_group
-    wait_s = None
+    wait_s, device = None, item.device or of_followed(record)
+    ended_ns = None if is_followed(signature.backend) else record.ended_ns  # PyTorch sees ends much later
     if not record.is_posted and record.waited_ns is not None and record.state is RecordState.IN_FLIGHT:
         wait_s = seconds_between(record.waited_ns, now_ns)
     return ReportedCall(
@@ -67,9 +70,9 @@ def reported_call(item: Tracked, now_ns: int) -> ReportedCall:
         site=record.site.text,
         any_source=signature.any_source,
         is_posted=record.is_posted,
-        is_queued=item.device is not None and item.device.is_queued,
+        is_queued=device is not None and device.is_queued,
         wait_s=wait_s,
-        duration_s=None if record.ended_ns is None else seconds_between(record.issued_ns, record.ended_ns),
+        duration_s=None if ended_ns is None else seconds_between(record.issued_ns, ended_ns),
         gap_s=None if item.gap_s is None else round(item.gap_s, 6),
         error=error_type(record),
         new_name=None if new is None else new.name,

@@ -26,7 +26,7 @@ from otel_fr.ring import (
     SignatureDef,
     SiteDef,
 )
-from otel_fr.torch_recorder import is_of_device
+from otel_fr.torch_recorder import ends_are_seen
 
 SCOPE = InstrumentationScope(name=names.SCOPE_NAME)
 
@@ -270,7 +270,7 @@ def _build_template(record: Record, suffix: str) -> bytes:
         names.OPERATION: signature.operation,
         names.KIND: _KINDS.get(record.kind, names.KIND_COLLECTIVE),
         names.BACKEND: signature.backend,
-        names.END_SEEN: True if is_of_device(signature.backend) else None,
+        names.END_SEEN: True if ends_are_seen(signature.backend) else None,
         names.INPUT_SIZES: json.dumps(signature.input_sizes[:_MAX_ITEMS]),
         names.OUTPUT_SIZES: json.dumps(signature.output_sizes[:_MAX_ITEMS]),
         names.INPUT_DTYPES: signature.input_dtypes[:_MAX_ITEMS],

@@ -242,7 +242,10 @@ class Tail:
                 self._note_uncertain(item)
                 self._end(item, ended)
             elif now[2] != item.record.waited_ns:
-                self.in_flight[record_id] = item._replace(record=item.record._replace(waited_ns=now[2]))
+                item = item._replace(record=item.record._replace(waited_ns=now[2]))
+                self.in_flight[record_id] = item
+                if self.last is not None and self.last.record.record_id == record_id:
+                    self.last = item
         if overwritten:
             self._check_overwritten(overwritten)
         return ended

@@ -27,7 +27,8 @@ class Record(NamedTuple):
     Attributes:
         record_id: how many calls the rank enqueued before it.
         waited_ns: when a thread began to wait, for a send or receive whose end only ``wait()`` reports (`POSTED`: no
-            thread waits yet); None: any other call.
+            thread waits yet); when the device was seen to have begun a call that is followed there (`POSTED`: it has
+            not); None: any other call.
         ended_ns: None: unknown, or not yet.
         kind: KIND_COLLECTIVE, KIND_P2P, KIND_MONITORED or KIND_GROUP.
         coll_seq, p2p_seq, op_id: PyTorch's counts in the group when it was enqueued; of KIND_GROUP, coll_seq is its

@@ -127,13 +127,14 @@ def observe(
     watchdog: float | None = None,
     stall: float = 2.0,
     patience: float = 60.0,
+    engine: str = "",
 ) -> Observed:
     """Run a job with the fault under a collector.
 
     Args:
         timing: of NCCL's calls. watchdog: seconds of PyTorch's timeout, whose end is awaited; None: it is long, and the
             job is ended once its incident is settled.
-        stall: the stall time. patience: seconds to wait for an incident.
+        stall: the stall time. patience: seconds to wait for an incident. engine: that records; "": any.
     """
     folder.mkdir(parents=True, exist_ok=True)
     found = Observed()
@@ -146,6 +147,7 @@ def observe(
             TIMING: str(int(timing)),
             **dict.fromkeys(PYTORCHS_FILES, prefix),
             **PYTORCHS_RECORDER,
+            **({"OTEL_FR_CAPTURE_ENGINE": engine} if engine else {}),
         }
         kind, dumps = fault.kind or fault.name, folder / "job" / "dumps"
         with hardware.started(folder / "job", kind, env, watchdog or TIMEOUT, fault.simulated) as job:

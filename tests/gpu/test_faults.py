@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.gpu.conftest import VARIABLE
-from tests.gpu.faults import FAULTS, is_right, observe
-from tests.gpu.hardware import Hardware
+from tests.gpu.faults import FAULTS, Fault, Observed, Said, is_right, observe
+from tests.gpu.hardware import LEAST_RANKS, Hardware
 from tests.support import torchrun
+from tests.support.simulated_device import SimulatedDevice
 
 pytestmark = torchrun.needed
 
@@ -21,6 +22,7 @@ nothing else: held by `make test-gpu`. Of what is not known without times on dev
 STALL = 5.0 if VARIABLE in os.environ else 2.0
 SHORT = {("missing", False), ("subgroup", False), ("batch", True), ("killed", False), ("device_busy", True)}
 """Fault, and whether calls are timed: what each `make test` runs."""
+SHORT_NCCL2 = {"batch", "device_busy"}
 CASES = [
     pytest.param(name, timing, marks=[] if (name, timing) in SHORT else [pytest.mark.long], id=case)
     for name in FAULTS
@@ -39,12 +41,29 @@ def test_a_fault_is_named_live_and_from_the_files(
         pytest.skip("only the simulated device has this fault")
     truth = fault.truth(hardware, timing=timing)
     found = observe(hardware, fault, tmp_path / "job", timing=timing, stall=STALL)
-    assert found.first is not None
+    check(fault, found, truth)
     record_property("named after", f"{found.seconds:.1f} s")
+    if VARIABLE in os.environ and hardware.gpus and truth is fault.said:
+        assert found.seconds <= LIMIT
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in SHORT_NCCL2 else pytest.param(name, marks=pytest.mark.long) for name in FAULTS]
+)
+def test_a_fault_is_named_on_nccl2_too(
+    simulated_device: SimulatedDevice, name: str, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """The compiled engine follows its calls, for it has no recorder."""
+    hardware = Hardware("simulated device", LEAST_RANKS, LEAST_RANKS, "nccl2", simulated_device)
+    found = observe(hardware, FAULTS[name], tmp_path / "job", stall=STALL, engine="compiled")
+    check(FAULTS[name], found, FAULTS[name].said)
+    record_property("named after", f"{found.seconds:.1f} s")
+
+
+def check(fault: Fault, found: Observed, truth: Sequence[Said]) -> None:
+    assert found.first is not None
     assert is_right(found.live, truth), found.live
     assert fault.number is None or found.live[0]["sequence_id"] == fault.number
     if not fault.is_over:
         assert is_right(found.hung, truth), found.hung
         assert is_right(found.after, truth), found.after
-    if VARIABLE in os.environ and hardware.gpus and truth is fault.said:
-        assert found.seconds <= LIMIT

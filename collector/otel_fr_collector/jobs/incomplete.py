@@ -100,7 +100,7 @@ def _is_queued(newer: RankCall, other: RankCall) -> bool | None:
     """Spans do not say it."""
     if newer.is_queued is not False or newer.state is CallState.COMPLETED:
         return newer.is_queued
-    return other.is_queued if newer.enqueued_at is None or other.is_queued is None else False
+    return other.is_queued is True and newer.enqueued_at is None
 
 
 def merge(old: RankCall, new: RankCall) -> RankCall:

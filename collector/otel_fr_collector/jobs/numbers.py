@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
 from otel_fr import semconv as names
-from otel_fr.torch_recorder import is_of_device
+from otel_fr.torch_recorder import ends_are_seen
 from otel_fr_collector.jobs.bounded import Cache, CacheBudget
 from otel_fr_collector.jobs.calls import MAX_GROUP_NAME, MAX_OPERATION
 from otel_fr_collector.jobs.usage import POINT_BYTES, SERIES_BYTES, Usage
@@ -245,7 +245,7 @@ class Numbers:
         elif name == names.METRIC_DURATION:
             series.took.add_point(total, counts, point.exemplar)
             # The time on the device is nearer to that of the transfer; up to the end, a device's call waits in a queue.
-            if not series.runs.counts and not is_of_device(key.backend):
+            if not series.runs.counts and not ends_are_seen(key.backend):
                 self._note_speed(rank, key, series, total, sum(counts))
         elif name == names.METRIC_DEVICE_DELAY:
             series.delays.add_point(total, counts, point.exemplar)

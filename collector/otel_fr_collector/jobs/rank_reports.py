@@ -10,7 +10,7 @@ from typing import NamedTuple
 from otel_fr import identity, rank_report
 from otel_fr.match import CallState, Decision, Ending, Group, NewGroup, Overdue, Signature, ThreadException, overdue
 from otel_fr.match.endings import process_ending
-from otel_fr.torch_recorder import is_of_device
+from otel_fr.torch_recorder import ends_are_seen
 from otel_fr_collector.jobs.calls import (
     MAX_GROUP_NAME,
     UNIT,
@@ -34,7 +34,7 @@ many takes some 10 ms."""
 def queued_of(given: rank_report.ReportedCall) -> bool | None:
     """As `Call.queued`. Without timing, PyTorch's recorder shows which calls are in flight, and not when they began."""
     is_open = state_of(given.state, given.error) is CallState.IN_FLIGHT and not given.is_posted
-    return None if is_open and given.wait_s is None and is_of_device(given.backend) else given.is_queued
+    return None if is_open and given.wait_s is None and ends_are_seen(given.backend) else given.is_queued
 
 
 @dataclass(slots=True)
@@ -346,5 +346,5 @@ class _CallReader:
             enqueued_at=None if waited is None else self._now - waited,
             age=None if not given.is_posted else age if given.is_queued else 0.0,
             is_queued=queued_of(given),
-            is_end_seen=is_of_device(given.backend),
+            is_end_seen=ends_are_seen(given.backend),
         )

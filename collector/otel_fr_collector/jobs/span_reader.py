@@ -12,7 +12,7 @@ from otel_fr import semconv as names
 from otel_fr.match import Group, NewGroup, Signature
 from otel_fr.rank_report import MAX_GROUP_ID
 from otel_fr.rank_report.forms import MAX_DTYPE, MAX_NAME, MAX_TENSORS, read_names, read_sizes, read_splits
-from otel_fr.torch_recorder import is_of_device
+from otel_fr.torch_recorder import ends_are_seen
 from otel_fr_collector.jobs.bounded import Cache
 from otel_fr_collector.jobs.calls import (
     MAX_GROUP_NAME,
@@ -320,7 +320,7 @@ def _read_template(attributes: Iterable[KeyValue], interner: Interner) -> Templa
         timeout=None if timeout is None else timeout / 1_000,
         text_weight=text_weight,
         is_heavy=weight + text_weight > MAX_LIGHT,
-        is_end_seen=is_end_seen or is_of_device(text(names.BACKEND, "")),
+        is_end_seen=is_end_seen or ends_are_seen(text(names.BACKEND, "")),
     )
 
 

@@ -40,7 +40,7 @@ from otel_fr.match.model import (
 )
 from otel_fr.presentation import ranks_by_text, ranks_text, verb
 from otel_fr.stacks import site_of
-from otel_fr.torch_recorder import is_of_device
+from otel_fr.torch_recorder import ends_are_seen
 
 MAX_HOST = 256
 """Characters of the name of a host, as the collector keeps."""
@@ -241,7 +241,7 @@ def _calls(
         # Where otel-fr knows it, a call in flight that its device has not begun has no age.
         is_known = dump.source != "otel-fr" or state is not CallState.IN_FLIGHT or entry.age == 0.0
         if queued and not (is_known and entry.backend in showing):
-            queued = None if state is CallState.IN_FLIGHT and is_of_device(entry.backend) else False
+            queued = None if state is CallState.IN_FLIGHT and ends_are_seen(entry.backend) else False
         found.append(
             Call(
                 rank=dump.rank,

@@ -33,7 +33,7 @@ typedef struct {
 
 /* How the kernel learns of that end. */
 typedef struct {
-  uint32_t mode; /* capture/completion.py: EndMode */
+  uint32_t mode; /* capture/completion.py: EndMode; OFR_MODE_BATCH: OFR_MODE_DEVICE, of a member of a batch */
   uint32_t has_no_future;
   uint32_t slot;  /* of the signature, for `no_future` */
   uint64_t epoch; /* of the signatures, for `no_future` */
@@ -89,6 +89,6 @@ enum { OFR_POSTED = 1 };
 
 /* RecordState and EndMode, as in Python. */
 enum { OFR_COMPLETED = 1, OFR_FAILED = 2, OFR_UNKNOWN = 3 };
-enum { OFR_MODE_IGNORE = 0, OFR_MODE_WORK = 1, OFR_MODE_RETURN = 2, OFR_MODE_UNKNOWN = 3 };
+enum { OFR_MODE_IGNORE = 0, OFR_MODE_WORK = 1, OFR_MODE_RETURN = 2, OFR_MODE_UNKNOWN = 3, OFR_MODE_DEVICE = 4, OFR_MODE_BATCH = 5 };
 
 #endif

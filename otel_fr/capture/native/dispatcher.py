@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from otel_fr.capture.native import _ringwriter
+from collections.abc import Callable
+from typing import Any
+
+from otel_fr.capture.native import _ringwriter, batches
 from otel_fr.capture.native.library import KernelLibrary
 from otel_fr.capture.native.recorder import CompiledRecorder
 
@@ -10,7 +13,7 @@ from otel_fr.capture.native.recorder import CompiledRecorder
 class CompiledKernels:
     """otel-fr's compiled kernels in torch's dispatcher."""
 
-    def __init__(self, recorder: CompiledRecorder, library: KernelLibrary) -> None:
+    def __init__(self, torch: Any, recorder: CompiledRecorder, library: KernelLibrary) -> None:
         """Install a kernel for each operator of the recorder.
 
         Raises:
@@ -20,14 +23,18 @@ class CompiledKernels:
             raise RuntimeError("this torch has none of the c10d operators")
         self._library = library
         self._recorder = recorder
+        self._restore: Callable[[], None] | None = None
         try:
             library.install(_ringwriter.API, list(recorder.operators.values()))
             recorder.native.activate(True)
+            self._restore = batches.install(torch, recorder, library)
         except BaseException:
             self.remove()
             raise
 
     def remove(self) -> None:
         """Restore torch's own dispatch."""
+        if self._restore is not None:
+            self._restore()
         self._recorder.native.activate(False)
         self._library.remove()

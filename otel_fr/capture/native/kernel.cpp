@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "api.h"
+#include "device_work.hpp"
 #include "followed_work.hpp"
 
 namespace {
@@ -28,6 +29,10 @@ using c10::DispatchKey;
 using c10::DispatchKeySet;
 using c10::IValue;
 using c10::OperatorHandle;
+#if OTEL_FR_DEVICE_WORKS
+using otel_fr::DeviceCall;
+using otel_fr::DeviceCalls;
+#endif
 using otel_fr::FollowedWork;
 using otel_fr::kWorksAreKnown;
 using torch::jit::Stack;
@@ -55,6 +60,7 @@ class Key {
     if (!tensor.defined()) return add(UINT64_MAX);
     auto sizes = tensor.sizes();
     const c10::Device device = tensor.device();
+    if (tensors_ == 1) device_ = device;
     add(static_cast<uint64_t>(tensor.scalar_type()) | static_cast<uint64_t>(device.type()) << 8 |
         static_cast<uint64_t>(static_cast<uint8_t>(device.index())) << 16 | uint64_t{tensor.itemsize()} << 24 |
         uint64_t{sizes.size()} << 40);
@@ -73,6 +79,8 @@ class Key {
   void clear() { size_ = 0; }
   const uint64_t* data() const { return words_; }
   size_t size() const { return size_; }
+  // Of the first tensor.
+  c10::Device device() const { return device_; }
 
  private:
   OFR_HOT void add_nested(const IValue& value) {
@@ -91,6 +99,7 @@ class Key {
 
   size_t size_ = 0, room_ = 64;
   uint64_t tensors_ = 0;
+  c10::Device device_{c10::DeviceType::CPU};
   uint64_t inside_[64];
   uint64_t* words_ = inside_;
   std::vector<uint64_t> more_;
@@ -140,6 +149,36 @@ const std::string* name_of(const c10d::ProcessGroup& group) {
   }
 }
 
+#if OTEL_FR_DEVICE_WORKS
+bool follow_on_device(c10d::Work& work, DeviceCall call) {
+  return DeviceCalls::of(&api, monotonic_ns).follow(work, std::move(call));
+}
+
+std::atomic<bool> follows_batches{false};
+// Calls of this thread in batches that have not been issued.
+thread_local std::vector<OfrPending> open_batch;
+
+std::vector<OfrPending> take_batch(int64_t group) {
+  std::vector<OfrPending> calls;
+  std::erase_if(open_batch, [&](const OfrPending& call) {
+    if (call.group_index != group) return false;
+    calls.push_back(call);
+    return true;
+  });
+  return calls;
+}
+
+void end_batch(int64_t group, uint32_t state, int64_t ended_ns) {
+  for (const OfrPending& call : take_batch(group)) api.end(&call, state, ended_ns);
+}
+
+void follow_batch(const c10::intrusive_ptr<c10d::Work>& work, int64_t group) {
+  std::vector<OfrPending> calls = take_batch(group);
+  if (calls.empty() || follow_on_device(*work, DeviceCall(calls.front(), {calls.begin() + 1, calls.end()}))) return;
+  for (const OfrPending& call : calls) api.end(&call, OFR_UNKNOWN, 0);
+}
+#endif
+
 class Kernel final : public c10::OperatorKernel {
  public:
   explicit Kernel(const OfrOperator& op)
@@ -148,11 +187,12 @@ class Kernel final : public c10::OperatorKernel {
   OFR_HOT void operator()(const OperatorHandle& handle, DispatchKeySet keys, Stack* stack) {
     OfrPending call;
     OfrEnding ending;
+    c10::Device device{c10::DeviceType::CPU};
     bool recorded = false;
     if (__atomic_load_n(&api.next->on, __ATOMIC_RELAXED)) {
       fetch(*api.next);
       try {
-        recorded = begin(handle, *stack, &call, &ending);
+        recorded = begin(handle, *stack, &call, &ending, &device);
       } catch (...) {  // the collective continues
         api.failed();
       }
@@ -165,7 +205,7 @@ class Kernel final : public c10::OperatorKernel {
       throw;
     }
     try {
-      follow(*stack, call, ending);
+      follow(*stack, call, ending, device);
     } catch (...) {
       api.end(&call, OFR_UNKNOWN, 0);
       api.failed();
@@ -185,7 +225,8 @@ class Kernel final : public c10::OperatorKernel {
     for (const auto& line : next.lines) __builtin_prefetch(__atomic_load_n(&line, __ATOMIC_RELAXED), /*for writing*/ 1);
   }
 
-  OFR_HOT bool begin(const OperatorHandle& handle, const Stack& stack, OfrPending* pending, OfrEnding* ending) {
+  OFR_HOT bool begin(const OperatorHandle& handle, const Stack& stack, OfrPending* pending, OfrEnding* ending,
+                     c10::Device* device) {
     if (!count_) [[unlikely]]  // remembered: to ask the schema is several cache misses
       count_ = handle.schema().arguments().size();
     const IValue* arguments = stack.data() + stack.size() - count_;
@@ -200,6 +241,7 @@ class Kernel final : public c10::OperatorKernel {
       key.clear();
       key.add(op_.code | kUnread << 32);
     }
+    *device = key.device();
     OfrCall call{};
     call.group = group.data();
     call.group_length = group.size();
@@ -227,8 +269,9 @@ class Kernel final : public c10::OperatorKernel {
     }
   }
 
-  OFR_HOT static void follow(Stack& stack, const OfrPending& call, const OfrEnding& ending) {
+  OFR_HOT static void follow(Stack& stack, const OfrPending& call, const OfrEnding& ending, c10::Device device) {
     if (ending.mode == OFR_MODE_RETURN) return api.end(&call, OFR_COMPLETED, monotonic_ns());
+    if (ending.mode >= OFR_MODE_DEVICE && follow_device(stack.back(), call, ending, device)) return;
     if (ending.mode != OFR_MODE_WORK) return api.end(&call, OFR_UNKNOWN, 0);
     auto& work = const_cast<c10d::Work&>(object_of<c10d::Work>(stack.back()));
     if (!ending.has_no_future) {
@@ -244,6 +287,20 @@ class Kernel final : public c10::OperatorKernel {
     auto own = c10::intrusive_ptr<c10d::Work>::reclaim_copy(&work);
     auto followed = c10::make_intrusive<FollowedWork>(&api, std::move(own), call, monotonic_ns);
     replace(stack.back(), std::move(followed));
+  }
+
+  // False: it is not known when the call will end.
+  OFR_HOT static bool follow_device(const IValue& work, const OfrPending& call, const OfrEnding& ending,
+                                    c10::Device device) {
+#if OTEL_FR_DEVICE_WORKS
+    if (DeviceCalls::is_captured(device)) return false;
+    if (follow_on_device(const_cast<c10d::Work&>(object_of<c10d::Work>(work)), DeviceCall(call))) return true;
+    if (ending.mode == OFR_MODE_BATCH && follows_batches) {  // the batch has a Work, and this call none
+      open_batch.push_back(call);
+      return true;
+    }
+#endif
+    return false;
   }
 
   // In the object that has the Work, if only the stack has that: to make another takes a look-up of its type.
@@ -321,3 +378,27 @@ OTEL_FR_EXPORT int otel_fr_install(const OfrApi* table, const OfrOperator* opera
 }
 
 OTEL_FR_EXPORT void otel_fr_remove() { library.reset(); }
+
+// Defines the operator `otel_fr::follow_batch`: the batch that this thread has issued in a group (its index in the ring) has this
+// Work. 0: this kernel follows no batches.
+OTEL_FR_EXPORT int otel_fr_follow_batches() {
+#if OTEL_FR_DEVICE_WORKS
+  static const bool is_defined = [] {
+    auto* own = new torch::Library(torch::Library::FRAGMENT, "otel_fr", std::nullopt, __FILE__,
+                                   static_cast<uint32_t>(__LINE__));
+    own->def("follow_batch(__torch__.torch.classes.c10d.Work work, int group) -> ()", &follow_batch);
+    return true;
+  }();
+  follows_batches = is_defined;
+  return 1;
+#else
+  return 0;
+#endif
+}
+
+// The batch that this thread had begun in a group was not issued.
+OTEL_FR_EXPORT void otel_fr_drop_batch(int64_t group) {
+#if OTEL_FR_DEVICE_WORKS
+  end_batch(group, OFR_FAILED, monotonic_ns());
+#endif
+}

@@ -106,6 +106,14 @@ class KernelLibrary:
         if failed:
             raise RuntimeError(error.value.decode("utf-8", "replace"))
 
+    def follow_batches(self) -> bool:
+        """Define ``torch.ops.otel_fr.follow_batch``. False: this kernel follows no batches."""
+        return bool(self._library.otel_fr_follow_batches())
+
+    def drop_batch(self, group: int) -> None:
+        """The batch that this thread had begun in a group (its index in the ring) was not issued."""
+        self._library.otel_fr_drop_batch(ctypes.c_int64(group))
+
     def remove(self) -> None:
         """Restore torch's own dispatch."""
         self._library.otel_fr_remove()

@@ -245,7 +245,7 @@ OFR_HOT int Recorder::record(const OfrCall& call, const Known& known, uint32_t t
   pending->group_index = group.ring->index;
   pending->sequence = call.kind == kCollective ? slot.coll_seq : 0;
   pending->row = group.ring->row;
-  ending->mode = signature.mode;
+  ending->mode = batch && signature.mode == OFR_MODE_DEVICE ? OFR_MODE_BATCH : signature.mode;
   ending->has_no_future = signature.has_no_future;
   ending->slot = known.number;
   ending->epoch = known.signature_epoch;

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Final
 
 FOLDER: Final = Path(__file__).resolve().parent
-SOURCES: Final = ("api.h", "followed_work.hpp", "kernel.cpp")
+SOURCES: Final = ("api.h", "device_work.hpp", "followed_work.hpp", "kernel.cpp", "lock.hpp")
 SHIPPED: Final = FOLDER / "kernels"
 RETRY_SECONDS: Final = 7 * 86_400
 """After a failure; the machine may have got another compiler."""

@@ -11,7 +11,7 @@ import pytest
 
 from otel_fr.monitor.tail import MAX_CHECKED, Tail
 from otel_fr.ring import KIND_COLLECTIVE, KIND_GROUP, GroupDef, RecordState, RingReader, RingWriter, SiteDef
-from otel_fr.ring.layout import HEADER, SLOT_SIZE
+from otel_fr.ring.layout import HEADER, POSTED, SLOT_SIZE
 from tests.support.rings import FRAME, float_signature, signature
 
 
@@ -203,3 +203,16 @@ def test_a_group_that_is_destroyed_is_in_flight_until_then_and_no_progress(ring:
     assert ring.poll() == [2]
     assert (ring.tail.last, ring.tail.moved_ns) == before[:2]
     assert (len(ring.tail.failed), len(ring.tail.in_flight)) == (0, 0)
+
+
+def test_the_newest_call_waits_from_when_the_ring_says_so(ring: Ring) -> None:
+    """The collector takes what is reported of the newest call for what is known of it last."""
+    call = ring.issue()
+    ring.poll()
+    ring.writer.wait(call[0], POSTED)
+    ring.poll()
+    assert ring.tail.last is not None
+    assert ring.tail.last.record.is_posted
+    ring.writer.wait(call[0], 7)
+    ring.poll()
+    assert ring.tail.last.record.waited_ns == 7
