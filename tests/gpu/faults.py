@@ -24,8 +24,9 @@ PYTORCHS_RECORDER = {
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
     "TORCH_FR_BUFFER_SIZE": "2000",
     "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
+    "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "2000",
 }
-"""What is PyTorch's default since 2.9."""
+"""PyTorch's defaults since 2.9; and its watchdog ends a rank two seconds after its file is due, instead of fifteen."""
 SETTLE_SECONDS = 3.0
 """After the first incident, for what the rest of the evidence makes of it."""
 FILES_SECONDS = 6.0
