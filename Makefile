@@ -28,7 +28,7 @@ demo: $(VENV)/.ready
 # tests stay together, for they share programs. In the order of their names, long files come before the quick ones of tests/unit.
 # Tests on NCCL skip unless `make simulated-device` has been run once; then it is kept up to date here.
 test: setup
-	$(if $(wildcard build/simulated-device),$(MAKE) simulated-device)
+	$(if $(wildcard build/simulated-device/*/.torch),$(MAKE) simulated-device)
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 # Further cases of what tests of `make test` show too: another 10 minutes on two processors.

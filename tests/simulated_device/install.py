@@ -131,7 +131,7 @@ def _install_torch(place: Place) -> None:
     place.folder.mkdir()
     _run([sys.executable, "-m", "venv", place.folder / "venv"], "a virtual environment cannot be made")
     what = f"torch {place.torch} cannot be had here"
-    # Without compiling all of torch, of which jobs import a part.
+    # Compiling all modules of torch takes long, and jobs import few of them.
     _pip(place, ["install", "--no-compile", "--no-deps", f"torch=={place.torch}", *_WITH_TORCH], what)
     if not (place.packages / "torch" / "lib" / "libtorch_cuda.so").is_file():
         raise InstallError(f"{what} with CUDA: the package index has a CPU build")

@@ -89,7 +89,7 @@ def defined(objects: Iterable[Path]) -> set[str]:
 
 
 def source(names: Iterable[str], otherwise: int | None = None) -> str:
-    """C with these functions. ``otherwise``: what all of them return; None: what lets torch go on."""
+    """C with these functions. ``otherwise``: what all of them return; None: what lets torch continue."""
     if otherwise is not None:
         return "".join(f"int {name}(void) {{ return {otherwise}; }}\n" for name in sorted(names))
     return "".join(f"{_function(name)}\n" for name in sorted(names)) or "int nothing_is_used_of_this_library;\n"

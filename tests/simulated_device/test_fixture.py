@@ -1,4 +1,4 @@
-"""A job on NCCL under otel-fr, with a fault that comes while it runs and goes again: what other tests build on."""
+"""What other tests build on: a job on NCCL under otel-fr, with a fault that comes and goes while it runs."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.simulated_device.install import Place
+from tests.support import simulated_device as support
 from tests.support import torchrun
 from tests.support.simulated_device import SimulatedDevice, write_faults
 from tests.support.waiting import until
 
 JOB = Path(__file__).with_name("jobs") / "hang.py"
-pytestmark = pytest.mark.torchrun
 
 
-def test_a_rank_whose_device_stops_is_named_until_it_goes_on(simulated_device: SimulatedDevice, tmp_path: Path) -> None:
+@pytest.mark.torchrun
+def test_a_rank_whose_device_stops_is_named(simulated_device: SimulatedDevice, tmp_path: Path) -> None:
     control, end = tmp_path / "faults", tmp_path / "end"
     with (
         torchrun.collector(tmp_path / "collector") as collector,
@@ -27,3 +29,12 @@ def test_a_rank_whose_device_stops_is_named_until_it_goes_on(simulated_device: S
         write_faults(control)
         end.touch()
         assert job.wait().returncode == 0
+
+
+@pytest.mark.parametrize("required", [False, True])
+def test_where_it_is_not_set_up_tests_say_how_to_do_so(monkeypatch: pytest.MonkeyPatch, required: bool) -> None:
+    monkeypatch.setattr(Place, "is_ready", lambda _: False)
+    monkeypatch.setattr(support, "REQUIRED", required)
+    outcome = pytest.fail.Exception if required else pytest.skip.Exception
+    with pytest.raises(outcome, match="make simulated-device"):
+        support.find()

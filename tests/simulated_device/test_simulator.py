@@ -46,7 +46,7 @@ def test_each_fault_acts_and_can_be_lifted(simulated_device: SimulatedDevice, tm
     assert_right(simulated_device.run(tmp_path, JOBS / "faults.py", control=control, env=env))
 
 
-def test_an_asynchronous_error_is_told(simulated_device: SimulatedDevice) -> None:
+def test_an_asynchronous_error_is_reported(simulated_device: SimulatedDevice) -> None:
     assert direct(simulated_device, "async_error", "async_error code=3") == "3\n"
     assert direct(simulated_device, "async_error", "async_error") == "6\n"
     assert direct(simulated_device, "async_error", "async_error rank=1") == "0\n"

@@ -1,6 +1,6 @@
 """One process and its devices: streams that wait, events with true times, graphs, memory. Exit status 0: all was right.
 
-Its control file is that of SIMDEV_CONTROL; it has three devices of 1 GiB.
+SIMDEV_CONTROL names the control file; there are three devices of 1 GiB.
 """
 
 import os

@@ -1,4 +1,4 @@
-// What goes wrong in this process, as told by SIMDEV_FAULTS and by the control file SIMDEV_CONTROL: ../README.md has the grammar.
+// What goes wrong in this process, by SIMDEV_FAULTS and the control file SIMDEV_CONTROL: ../README.md has the grammar.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,4 @@
-// Memory of devices and pinned memory: mapped memory of the host, of which it is known what it stands for.
+// Memory of devices and pinned memory: mapped memory of the host, and a table of what each block stands for.
 #pragma once
 
 #include <cuda_runtime_api.h>

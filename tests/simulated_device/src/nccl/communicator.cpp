@@ -78,7 +78,7 @@ void ncclComm::execute_operations(const std::vector<Operation>& operations, long
       messages.push_back(operation);
     else
       execute_collective(*this, operation);
-  if (!messages.empty()) execute_messages(*this, messages);  // those of one kernel go on side by side
+  if (!messages.empty()) execute_messages(*this, messages);  // those of one kernel proceed side by side
   if (auto ms = active(Fault::nccl_ms)) hold(*ms / 1e3);
   if (strikes(Fault::endless, kernel)) wait_while(Fault::endless, given_up());
 }

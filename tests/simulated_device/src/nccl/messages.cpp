@@ -1,5 +1,5 @@
-// Sends and receives: letters of at most 64 KiB through the mailbox of the two ranks. Those of one kernel go on side by side; of
-// two with the same peer in the same direction, the first goes first.
+// Sends and receives: letters of at most 64 KiB through the mailbox of the two ranks. Those of one kernel proceed side by
+// side; of two with the same peer in the same direction, the first goes first.
 #include <algorithm>
 #include <cstring>
 #include <set>
