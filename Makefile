@@ -59,8 +59,8 @@ $(OTHER)/.ready: pyproject.toml
 	$(OTHER)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
-# A CUDA device and an NCCL of our own, on which PyTorch's ProcessGroupNCCL runs without a GPU: tests/simulated_device. Two
-# minutes, 1.6 GB in build/simulated-device; a second call does nothing. Another torch: make simulated-device SIMULATED_TORCH=2.12.1.
+# A CUDA device and an NCCL of our own, on which PyTorch's ProcessGroupNCCL runs without a GPU: tests/simulated_device. A
+# minute or two, 1.3 GB in build/simulated-device; a second call does nothing. Another torch: make simulated-device SIMULATED_TORCH=2.12.1.
 SIMULATED_TORCH ?=
 simulated-device:
 	$(PYTHON) -m tests.simulated_device.install $(if $(SIMULATED_TORCH),--torch $(SIMULATED_TORCH))
