@@ -96,7 +96,11 @@ def _late_calls(
             continue
         ahead = next(completions.of(instance), None)
         # Where reports come late, too, a call that was in flight in the last one may have completed.
-        if ahead is not None and not completions.have_left_behind(rank, instance.group.id):
+        if ahead is None or completions.have_left_behind(rank, instance.group.id):
+            continue
+        # Without timing, its age counts from enqueueing, and it may be as old when all complete it. It is late once the
+        # one that completed it has been still since.
+        if evidence.ranks[ahead[0]].idle is None or _still_for(evidence.ranks[ahead[0]]) >= evidence.window:
             needs_every_rank = instance.call(rank).signature.operation in NEEDS_EVERY_RANK
             # Most calls have another one in flight beside them: their completions need not be counted.
             only = not any(r != rank and instance.call(r).state is CallState.IN_FLIGHT for r in instance.calls)

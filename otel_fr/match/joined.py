@@ -61,9 +61,9 @@ def _is_blocked(call: Call, evidence: Evidence) -> bool:
 
 
 def _timed_out(call: Call) -> bool:
-    """A call whose end is not shown had not ended, if its rank was aborted at the call's timeout."""
+    """A call whose end, or begin, is not shown had not ended, if its rank was aborted at the call's timeout."""
     return (
-        call.state is CallState.UNKNOWN
+        call.state in (CallState.UNKNOWN, CallState.IN_FLIGHT)
         and call.timeout is not None
         and call.age is not None
         and call.age >= WAITED_OUT * call.timeout > 0

@@ -1,4 +1,4 @@
-"""The table of docs/nccl.md: each fault on the simulated device, and what is said of it: ``make nccl-table``.
+"""The table of docs/gpu.md: each fault on the simulated device, and what is said of it: ``make nccl-table``.
 
 Some 40 minutes on two processors that do nothing else. What has been observed is kept in a file of JSON lines, and the
 next run does not observe it again, unless ``--again`` is given.
@@ -61,12 +61,9 @@ def main() -> None:
 
 def _wanted(settings: Sequence[str], faults: Sequence[str]) -> Iterator[tuple[str, Fault, bool]]:
     for setting in settings:
-        for name in faults:
-            if setting != "mixed" or name in MIXED:
-                yield setting, FAULTS[name], False
-        for name in faults:
-            if setting.startswith("nccl") and name in WATCHDOG:
-                yield setting, FAULTS[name], True
+        yield from ((setting, FAULTS[name], False) for name in faults if setting != "mixed" or name in MIXED)
+    for setting in settings:  # these take longer
+        yield from ((setting, FAULTS[name], True) for name in faults if setting != "mixed" and name in WATCHDOG)
 
 
 def _row(setting: str, fault: Fault, watchdog: bool) -> Row:

@@ -157,6 +157,13 @@ def test_an_abort_at_the_timeout_shows_that_a_call_of_unknown_state_had_not_ende
     assert (found.category, found.culprit_ranks) == expected
 
 
+def test_an_abort_at_the_timeout_shows_that_a_call_whose_begin_is_not_shown_had_not_ended() -> None:
+    """NCCL without timing, and a timeout that is shorter than what such calls are waited for."""
+    calls = [call(r, 5, queued=None, age=12.0, timeout=12.0) for r in range(3)]
+    found = cause(calls, [aborted(r, 5) for r in range(3)])
+    assert (found.category, found.culprit_ranks) == (Category.STALLED_COLLECTIVE, ())
+
+
 def test_a_rank_that_joins_after_its_peer_was_aborted_is_a_straggler() -> None:
     found = cause(
         [call(0, 5, age=9.0), call(1, 5, age=0.4, gap=9.5), call(2, 5)], [aborted(0, 5), rank(1, 5), rank(2, 5)]
