@@ -19,6 +19,10 @@ MIN_BEHIND = 2
 """Calls that a rank without call ages must be behind, if ranks wait for it only in calls that it enqueued: one may come
 from files written at different moments."""
 
+SEEN_SECONDS = 4.0
+"""Age of what is known of calls on devices: PyTorch's recorder is asked at least every three seconds, or what it said
+counts as old (`otel_fr.monitor.device_calls.FRESH_NS`), and a rank reports each second."""
+
 
 @dataclass(slots=True, kw_only=True)
 class StuckDevice:
@@ -98,16 +102,15 @@ def _late_calls(
         # Where reports come late, too, a call that was in flight in the last one may have completed.
         if ahead is None or completions.have_left_behind(rank, instance.group.id):
             continue
-        # Without timing, its age counts from enqueueing, and it may be as old when all complete it. It is late once the
-        # one that completed it has been still since.
-        if evidence.ranks[ahead[0]].idle is None or _still_for(evidence.ranks[ahead[0]]) >= evidence.window:
-            needs_every_rank = instance.call(rank).signature.operation in NEEDS_EVERY_RANK
-            # Most calls have another one in flight beside them: their completions need not be counted.
-            only = not any(r != rank and instance.call(r).state is CallState.IN_FLIGHT for r in instance.calls)
-            others = [r for r, _ in completions.of(instance)] if only else []
-            all_others = only and len(others) + 1 >= len(instance.members)
-            long_ago = all_others and all(_still_for(evidence.ranks[r]) >= evidence.window for r in others)
-            yield LateCall(key, ahead, needs_every_rank, all_others, long_ago)
+        if _may_still_complete(evidence, instance.call(rank), ahead[0]):
+            continue
+        needs_every_rank = instance.call(rank).signature.operation in NEEDS_EVERY_RANK
+        # Most calls have another one in flight beside them: their completions need not be counted.
+        only = not any(r != rank and instance.call(r).state is CallState.IN_FLIGHT for r in instance.calls)
+        others = [r for r, _ in completions.of(instance)] if only else []
+        all_others = only and len(others) + 1 >= len(instance.members)
+        long_ago = all_others and all(_still_for(evidence.ranks[r]) >= evidence.window for r in others)
+        yield LateCall(key, ahead, needs_every_rank, all_others, long_ago)
 
 
 def _late_half(evidence: Evidence, instance: Instance, rank: int) -> Iterator[LateCall]:
@@ -123,6 +126,20 @@ def _late_half(evidence: Evidence, instance: Instance, rank: int) -> Iterator[La
             if half.state is CallState.COMPLETED:
                 long_ago = _still_for(evidence.ranks[peer]) >= evidence.window
                 yield LateCall(instance.key, (peer, half.sequence_id), False, True, long_ago)
+
+
+def _may_still_complete(evidence: Evidence, call: Call, ahead: int) -> bool:
+    """A member has completed the collective just now, so the rank may be shown to have completed it a moment later.
+
+    Without timing, calls age from when they were enqueued, and hosts may be far ahead of devices: a rank that completes
+    calls one by one is late in none of them.
+    """
+    ranks: tuple[int, ...] = (ahead,)
+    seconds = evidence.window
+    if call.queued is None:
+        ranks, seconds = (ahead, call.rank), max(evidence.window, SEEN_SECONDS)
+    infos = [evidence.ranks[rank] for rank in ranks]
+    return any(info.idle is not None and _still_for(info) < seconds for info in infos)
 
 
 def _still_for(info: Rank) -> float:

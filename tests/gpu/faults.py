@@ -40,7 +40,7 @@ class Fault:
     Attributes:
         said: any of these is right, and nothing else beside it.
         number: of the collective of the incident; None: not asked, or it has none.
-        without_timing: where the times of devices are needed: what is right without them.
+        without_timing: where the begins of calls on devices are needed: what is right on `nccl` without timing.
         simulated: the fault of the simulated device that the job needs.
         needs_device: there is no such fault on a CPU. is_over: the job goes on, and the incident resolves.
     """
@@ -56,7 +56,8 @@ class Fault:
 
     def truth(self, hardware: Hardware, *, timing: bool) -> Sequence[Said]:
         """What is right there."""
-        return self.without_timing if self.without_timing and hardware.gpus and not timing else self.said
+        shows_begins = timing or not hardware.gpus or hardware.backend == "nccl2"
+        return self.said if shows_begins or not self.without_timing else self.without_timing
 
 
 STALLED: Said = ("stalled_collective", ())

@@ -124,6 +124,16 @@ def test_a_call_that_a_peer_has_just_completed_is_not_late_however_long_ago_it_w
     assert (cause.culprit_ranks, cause.stuck_on) == ((0,), "device")
 
 
+def test_without_timing_a_rank_that_completes_calls_one_by_one_is_late_in_none() -> None:
+    """A backlog, such as after a rank was stopped: each call is older than the window when it completes."""
+    calls = [replace(waits(0, 20, TP, GATHER, age=9.0), queued=None)]
+    ranks = [Rank(0, idle=0.5, progress={"tp": Progress(30, 19)}), Rank(1, idle=9.0, progress={"tp": Progress(30, 25)})]
+    assert judge(calls, ranks, (TP, WORLD), 4) == []
+    ranks[0].idle = 9.0
+    (cause,) = causes(judge(calls, ranks, (TP, WORLD), 4))
+    assert (cause.culprit_ranks, cause.stuck_on) == ((0,), "device")
+
+
 def test_one_call_of_lag_between_two_files_is_no_fault() -> None:
     counts = {**COUNTS, 0: {"tp": (20, 17), "w": (7, 6)}}
     assert job([c for c in everybody() if c.rank or c.group == "w" or c.sequence_id >= 18], counts) == []
