@@ -73,7 +73,7 @@ test-gpu: $(if $(GPU_PYTHON),,setup)
 	-XDG_CACHE_HOME=$(CURDIR)/build/test-cache $(or $(GPU_PYTHON),$(BIN)/python) -m otel_fr.capture.native.build
 	OTEL_FR_TEST_GPU_REPORT=$(GPU_REPORT) OTEL_FR_TEST_ENGINE=compiled $(or $(GPU_PYTHON),$(BIN)/python) -m pytest -m "" tests/gpu
 
-# Each fault on the simulated device, and what is said of it: the tables of docs/nccl.md. TABLE: more options.
+# Each fault on the simulated device, and what is said of it: the tables of docs/gpu.md. TABLE: more options.
 TABLE ?=
 nccl-table: setup simulated-device
 	PYTHONPATH=.:collector $(BIN)/python -m tests.gpu.table $(TABLE)

@@ -69,6 +69,9 @@ MAX_QUEUE_SIZE, MAX_BATCH_SIZE, MAX_SPAN_DELAY = 100_000, 2_048, 60.0
 MAX_SECONDS = 10 * 365 * 86_400.0
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
+_TORCHS_TRUE = frozenset({"y", "yes", "1", "t", "true"})
+"""For ``getCvarBool`` of torch's Utils.hpp."""
+_BLOCKING = ("TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT")
 _FALSE = frozenset({"0", "false", "no", "off"})
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT")
 
@@ -155,9 +158,14 @@ def is_recorder_off(env: Mapping[str, str] = os.environ) -> bool:
 
 
 def _capture(env: Mapping[str, str]) -> str:
-    """``OTEL_FR_CAPTURE``; a recorder of PyTorch's that is switched off is not waited for."""
+    """``OTEL_FR_CAPTURE``; a recorder of PyTorch's that is switched off, or shows wrong states, is not read.
+
+    With ``TORCH_NCCL_BLOCKING_WAIT``, no watchdog retires calls, and an old entry has the state of a later call that
+    was given the same event (torch 2.14.1).
+    """
     capture = _choice(env, CAPTURE_VARIABLE, CAPTURES)
-    return "hook" if is_recorder_off(env) else capture
+    is_blocking = any(env.get(name, "").strip().lower() in _TORCHS_TRUE for name in _BLOCKING)
+    return "hook" if is_recorder_off(env) or is_blocking else capture
 
 
 def _integer(env: Mapping[str, str], names: tuple[str, ...], default: int) -> int:

@@ -54,6 +54,11 @@ def test_pytorchs_recorder_that_is_switched_off_leaves_the_ring_its_size(
     assert caplog.text == ""
 
 
+@pytest.mark.parametrize(("value", "capture"), [("1", "hook"), ("TRUE", "hook"), ("0", "auto"), ("", "auto")])
+def test_pytorchs_recorder_is_not_read_where_no_watchdog_retires_calls(value: str, capture: str) -> None:
+    assert Config.from_env({"TORCH_NCCL_BLOCKING_WAIT": value}).capture == capture
+
+
 def test_the_first_size_that_is_set_says_whether_pytorchs_recorder_is_on() -> None:
     assert Config.from_env({"TORCH_FR_BUFFER_SIZE": "0", "TORCH_NCCL_TRACE_BUFFER_SIZE": "7"}).buffer_size == 20_000
     on = Config.from_env({"TORCH_FR_BUFFER_SIZE": "", "TORCH_NCCL_TRACE_BUFFER_SIZE": "7"})

@@ -34,7 +34,6 @@ OTHER_PROGRAMS = {
     "SLURM_NTASKS",
     "SSL_CERT_FILE",
     "TORCH_DEVICE_BACKEND_AUTOLOAD",
-    "TORCH_NCCL_BLOCKING_WAIT",
     "TORCH_DISABLE_SHARE_RDZV_TCP_STORE",
 }
 """Variables that otel-fr need not read itself: NCCL, rich, OpenSSL, torch and batch scripts of Slurm do."""
