@@ -71,7 +71,7 @@ GPU_PYTHON ?=
 GPU_REPORT ?= build/gpu-report.md
 test-gpu: $(if $(GPU_PYTHON),,setup)
 	-XDG_CACHE_HOME=$(CURDIR)/build/test-cache $(or $(GPU_PYTHON),$(BIN)/python) -m otel_fr.capture.native.build
-	OTEL_FR_TEST_GPU_REPORT=$(GPU_REPORT) OTEL_FR_TEST_ENGINE=compiled $(or $(GPU_PYTHON),$(BIN)/python) -m pytest -m "" tests/gpu
+	OTEL_FR_TEST_GPU_REPORT=$(GPU_REPORT) OTEL_FR_TEST_ENGINE=compiled $(or $(GPU_PYTHON),$(BIN)/python) -m pytest tests/gpu
 
 # Each fault on the simulated device, and what is said of it: the tables of docs/gpu.md. TABLE: more options.
 TABLE ?=

@@ -18,6 +18,7 @@ from tests.gpu.hardware import KINDS_OF_HARDWARE, Hardware, driver, engine, fact
 from tests.support.paths import ROOT
 
 VARIABLE = "OTEL_FR_TEST_GPU_REPORT"
+ONLY_HERE = pytest.mark.skipif(VARIABLE not in os.environ, reason="it takes long: only `make test-gpu` runs it")
 LONG = {"test_a_fault_is_named_live_and_from_the_files", "test_steps_are_measured"}
 """Tests of which only the case "missing" runs on the CPU unless a report is wanted."""
 

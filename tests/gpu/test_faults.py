@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.gpu.conftest import VARIABLE
+from tests.gpu.conftest import ONLY_HERE, VARIABLE
 from tests.gpu.faults import FAULTS, Fault, Observed, Said, is_right, observe
 from tests.gpu.hardware import LEAST_RANKS, Hardware
 from tests.support import torchrun
@@ -24,7 +24,7 @@ SHORT = {("missing", False), ("subgroup", False), ("batch", True), ("killed", Fa
 """Fault, and whether calls are timed: what each `make test` runs."""
 SHORT_NCCL2 = {"batch", "device_busy"}
 CASES = [
-    pytest.param(name, timing, marks=[] if (name, timing) in SHORT else [pytest.mark.long], id=case)
+    pytest.param(name, timing, marks=[] if (name, timing) in SHORT else [ONLY_HERE], id=case)
     for name in FAULTS
     for timing, case in ((False, name), (True, f"{name}, timed"))
 ]
@@ -48,7 +48,7 @@ def test_a_fault_is_named_live_and_from_the_files(
 
 
 @pytest.mark.parametrize(
-    "name", [name if name in SHORT_NCCL2 else pytest.param(name, marks=pytest.mark.long) for name in FAULTS]
+    "name", [name if name in SHORT_NCCL2 else pytest.param(name, marks=ONLY_HERE) for name in FAULTS]
 )
 def test_a_fault_is_named_on_nccl2_too(
     simulated_device: SimulatedDevice, name: str, tmp_path: Path, record_property: Callable[[str, object], None]

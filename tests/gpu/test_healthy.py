@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from otel_fr import semconv as names
+from tests.gpu.conftest import ONLY_HERE
 from tests.gpu.faults import TIMING
 from tests.gpu.hardware import Hardware
 from tests.support import torchrun
@@ -70,7 +71,7 @@ def test_collectives_that_a_cuda_graph_replays_are_not_taken_for_a_hang(
     assert running.incidents() == []
 
 
-@pytest.mark.parametrize("kind", ["train", pytest.param("pipeline", marks=pytest.mark.long)])
+@pytest.mark.parametrize("kind", ["train", pytest.param("pipeline", marks=ONLY_HERE)])
 def test_nothing_is_said_of_healthy_training(hardware: Hardware, kind: str, tmp_path: Path) -> None:
     """DDP and FSDP2; stages that take longer the later they are."""
     with torchrun.collector(tmp_path / "collector") as running:
