@@ -14,7 +14,7 @@ PARTS = 32
 """Numbers at which the fingerprint of a range is reported: three answers narrow 32,000 calls to one."""
 
 
-def reported_range(calls: RingReader, group: str, first: int, last: int, now_ns: int) -> ReportedRange:
+def reported_range(reader: RingReader, group: str, first: int, last: int, now_ns: int) -> ReportedRange:
     """The rank's collectives in a group, as far as they are still known.
 
     Args:
@@ -22,9 +22,9 @@ def reported_range(calls: RingReader, group: str, first: int, last: int, now_ns:
         now_ns: the rank's monotonic clock.
     """
     found, oldest = [], None
-    since = max(0, calls.head - MAX_SCANNED)
+    since = max(0, reader.head - MAX_SCANNED)
     begin = None
-    for record in calls.records(since):
+    for record in reader.records(since):
         begin = record.record_id if begin is None else begin
         if record.kind != KIND_COLLECTIVE or record.group.id != group:
             continue

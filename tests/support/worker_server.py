@@ -64,11 +64,10 @@ def answer(entries: list[dict[str, Any]]) -> bytes:
 
 class FakeWorkerServer:
     """Attributes:
-    body: what ``dump_nccl_trace_json`` answers. handlers: the names that it lists. asked: paths of the requests.
+    body: what ``dump_nccl_trace_json`` answers. asked: paths of the requests.
     """
 
     def __init__(self) -> None:
-        self.handlers = ["ping", "dump_nccl_trace_json", "fr_trace_json"]
         self.body: Callable[[], bytes] = lambda: answer([])
         self.asked: list[str] = []
 
@@ -82,9 +81,6 @@ def worker_server(path: Path) -> Iterator[FakeWorkerServer]:
     server = FakeWorkerServer()
 
     class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self._send(json.dumps(server.handlers).encode())
-
         def do_POST(self) -> None:
             server.asked.append(self.path)
             is_nccl = self.path.startswith("/handler/dump_nccl_trace_json?")
