@@ -35,6 +35,7 @@ class StackWatch:
     Args:
         meta: of the ring. link: the socket to the rank, if there is one.
         dump: called with a reason to write the flight-recorder file of a fault.
+        has_file: whether such a file is the newest. It is written anew with the stacks.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class StackWatch:
         config: Config,
         reporter: Reporter,
         dump: Callable[[str], None],
+        has_file: Callable[[], bool],
     ) -> None:
         self._process = process
         self._meta = meta
@@ -52,6 +54,7 @@ class StackWatch:
         self._takes_native = config.native_stacks == "auto"
         self._reporter = reporter
         self._dump = dump
+        self._has_file = has_file
         self._request: StackRequest | None = None
         self._look: Look | None = None
         self._thread = self._looked_at = process.pid
@@ -112,7 +115,7 @@ class StackWatch:
         self._reporter.remember_stacks(replace(self._request.result, doing=self._look.text or ""))
         self._request = None
         self._reporter.send(self._event, stacks=True)
-        if self._event == names.EVENT_STALLED:
+        if self._event == names.EVENT_STALLED or self._has_file():
             self._dump(REASON_STALL)
         known = self._reporter.known_stacks()
         if known is not None and (known.python_blocked or self._event == names.EVENT_OVERDUE):

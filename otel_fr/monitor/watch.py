@@ -114,7 +114,13 @@ class Monitor:
         self._later = rules.later_seconds(reporter.identity.rank, world_size)
         self._quorum_of_file: int | None = None
         self._stacks = StackWatch(
-            process, lambda: reader.meta, link, config, reporter, lambda reason: self._dump(reason, of_fault=True)
+            process,
+            lambda: reader.meta,
+            link,
+            config,
+            reporter,
+            dump=lambda reason: self._dump(reason, of_fault=True),
+            has_file=lambda: self._recovery.is_pending,
         )
         self._metrics = Schedule(config.metric_interval, config.rank, time.monotonic())
         self._recorder = RecorderWatch(lambda: reader.meta, reporter.devices, self.wake)

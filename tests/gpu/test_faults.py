@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from otel_fr.match.joined import UNSEEN_BEGIN
 from tests.gpu.conftest import ONLY_HERE, VARIABLE
 from tests.gpu.faults import FAULTS, Fault, Observed, Said, is_right, observe
 from tests.gpu.hardware import LEAST_RANKS, Hardware
@@ -18,11 +20,13 @@ pytestmark = torchrun.needed
 
 LIMIT = 5.0
 """Seconds from the first rank that waits to the incident, with the default stall time, on NCCL on a machine that does
-nothing else: held by `make test-gpu`. Of what is not known without times on devices, `UNSEEN_BEGIN` is the limit."""
+nothing else: held by `make test-gpu`. Where nobody can be named, that is said after `UNSEEN_BEGIN`."""
 STALL = 5.0 if VARIABLE in os.environ else 2.0
 SHORT = {("missing", False), ("subgroup", False), ("batch", True), ("killed", False), ("device_busy", True)}
 """Fault, and whether calls are timed: what each `make test` runs."""
 SHORT_NCCL2 = {"batch", "device_busy"}
+ON_NCCL2 = [name for name in FAULTS if name != "init_hang"]
+"""nccl2 makes its communicator in init_process_group, of which nothing is recorded."""
 CASES = [
     pytest.param(name, timing, marks=[] if (name, timing) in SHORT else [ONLY_HERE], id=case)
     for name in FAULTS
@@ -43,12 +47,13 @@ def test_a_fault_is_named_live_and_from_the_files(
     found = observe(hardware, fault, tmp_path / "job", timing=timing, stall=STALL)
     check(fault, found, truth)
     record_property("named after", f"{found.seconds:.1f} s")
-    if VARIABLE in os.environ and hardware.gpus and truth is fault.said:
-        assert found.seconds <= LIMIT
+    if VARIABLE in os.environ and hardware.gpus:
+        names_somebody = all(culprits for _, culprits in truth)
+        assert found.seconds <= (LIMIT if names_somebody else LIMIT + UNSEEN_BEGIN)
 
 
 @pytest.mark.parametrize(
-    "name", [name if name in SHORT_NCCL2 else pytest.param(name, marks=ONLY_HERE) for name in FAULTS]
+    "name", [name if name in SHORT_NCCL2 else pytest.param(name, marks=ONLY_HERE) for name in ON_NCCL2]
 )
 def test_a_fault_is_named_on_nccl2_too(
     simulated_device: SimulatedDevice, name: str, tmp_path: Path, record_property: Callable[[str, object], None]
@@ -56,7 +61,11 @@ def test_a_fault_is_named_on_nccl2_too(
     """The compiled engine follows its calls, for it has no recorder."""
     hardware = Hardware("simulated device", LEAST_RANKS, LEAST_RANKS, "nccl2", simulated_device)
     found = observe(hardware, FAULTS[name], tmp_path / "job", stall=STALL, engine="compiled")
-    check(FAULTS[name], found, FAULTS[name].said)
+    fault = FAULTS[name]
+    if fault.name == "stopped":
+        # The process stands before it sees that its last call has completed: the incident may be of that call.
+        fault = replace(fault, number=None)
+    check(fault, found, fault.said)
     record_property("named after", f"{found.seconds:.1f} s")
 
 

@@ -30,7 +30,9 @@ def test_files_of_the_watchdog_and_ours_name_the_same_rank(
     found = observe(hardware, fault, tmp_path / "job", watchdog=TIMEOUT)
     record_property("files of the watchdog", ", ".join(sorted(path.name for path in tmp_path.glob("job/torch/*"))))
     culprits = [list(said[1]) for said in fault.said]
-    for said in (found.live, found.after, found.torch):
+    # A send that makes its communicator waits there before PyTorch's recorder sees it: its files cannot show it.
+    assert found.torch is not None
+    for said in (found.live, found.after, found.after if name == "send" else found.torch):
         assert said is not None
         assert [one["culprit_ranks"] for one in said] in [[ranks] for ranks in culprits], said
     assert is_right(found.live, fault.said), found.live
