@@ -12,7 +12,7 @@ from otel_fr.match.aftermath import first_mismatches
 from otel_fr.match.destroyed import set_aside
 from otel_fr.match.device_sync import DeviceSyncs
 from otel_fr.match.endings import describe_ending
-from otel_fr.match.failures import mark_caught
+from otel_fr.match.failures import mark_caught, mark_timed_out
 from otel_fr.match.gaps import without_gaps
 from otel_fr.match.instances import Completions, Instance, InstanceKey, LastCall, last_calls, line_up
 from otel_fr.match.machines import Machines
@@ -67,7 +67,7 @@ class Case:
     over: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.evidence = mark_caught(without_run_on(without_gaps(set_aside(self.evidence))))
+        self.evidence = mark_caught(mark_timed_out(without_run_on(without_gaps(set_aside(self.evidence)))))
         self.instances = line_up(self.evidence)
         self.mismatches = first_mismatches(self.evidence, self.instances)
         self.completions = Completions(self.evidence)

@@ -3,9 +3,35 @@
 from __future__ import annotations
 
 import dataclasses
+from signal import SIGABRT
 
 from otel_fr.match.endings import is_communication, was_stopped
+from otel_fr.match.joined import is_too_long
 from otel_fr.match.model import Call, CallState, Ending, Evidence, Rank
+
+
+def mark_timed_out(evidence: Evidence) -> Evidence:
+    """The evidence with the first call of each rank as timed out that ended after a watchdog had given it up.
+
+    NCCL's watchdog ends its process some seconds after the timeout. A rank that comes late by as much completes the
+    call meanwhile, and it looks as if nothing had held up the rank that is ended. Later calls waited behind the first.
+    """
+    ended = {r for r, info in evidence.ranks.items() if info.ending is Ending.KILLED and info.signal == SIGABRT}
+    if not ended:
+        return evidence
+    first: dict[int, Call] = {}
+    for call in evidence.calls:
+        if call.rank in ended and call.state is CallState.COMPLETED and is_too_long(call):
+            known = first.get(call.rank)
+            if known is None or call.record < known.record:
+                first[call.rank] = call
+    calls = [
+        dataclasses.replace(call, state=CallState.FAILED, error="timeout", duration=call.timeout)
+        if call is first.get(call.rank)
+        else call
+        for call in evidence.calls
+    ]
+    return dataclasses.replace(evidence, calls=calls)
 
 
 def mark_caught(evidence: Evidence) -> Evidence:

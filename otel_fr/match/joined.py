@@ -72,8 +72,9 @@ def _timed_out(call: Call) -> bool:
 
 def gave_up(call: Call) -> bool:
     """It failed at its timeout."""
-    return call.state is CallState.FAILED and (call.error == "timeout" or _waited_out(call))
+    return call.state is CallState.FAILED and (call.error == "timeout" or is_too_long(call))
 
 
-def _waited_out(call: Call) -> bool:
-    return call.timeout is not None and call.duration is not None and call.duration >= WAITED_OUT * call.timeout
+def is_too_long(call: Call) -> bool:
+    """It ended, and had lasted for its timeout by then."""
+    return call.timeout is not None and call.duration is not None and call.duration >= WAITED_OUT * call.timeout > 0

@@ -78,6 +78,9 @@ check(piece, 3 + 30 * rank)
 piece = zeros(world)
 dist.all_to_all_single(piece, data(*(10 * rank + other for other in range(world))))
 check(piece, *(10 * other + rank for other in range(world)))
+pieces = [zeros(1) for _ in range(world)]
+dist.all_to_all(pieces, [data(10 * rank + other) for other in range(world)])  # a rank sends to itself, too
+check(torch.cat([piece.cpu() for piece in pieces]), *(10 * other + rank for other in range(world)))
 dist.gather(data(rank), pieces_of_root := [zeros(1) for _ in range(world)] if rank == 1 else None, dst=1)
 if pieces_of_root is not None:
     check(torch.cat([piece.cpu() for piece in pieces_of_root]), 0, 1, 2)

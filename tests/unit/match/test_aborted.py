@@ -67,6 +67,16 @@ def test_a_rank_that_a_watchdog_aborts_while_it_waits_is_a_victim(
     assert f"{who} by signal 6 (SIGABRT) while" in found.text
 
 
+@pytest.mark.parametrize("victims", [(0,), (0, 2)])
+def test_a_rank_that_comes_between_the_timeout_and_the_abort_is_late(victims: tuple[int, ...]) -> None:
+    """It completes the call, with 9 s for a timeout of 6 s, and then the watchdogs end those that waited."""
+    waited = [call(r, 5, CallState.COMPLETED, timeout=6.0, duration=8.9, gap=0.0) for r in (0, 2)]
+    late = call(1, 5, CallState.COMPLETED, timeout=6.0, duration=0.1, gap=8.8)
+    peers = [replace(aborted(r, 5) if r in victims else rank(r, 5), progress={}) for r in (0, 2)]
+    found = cause([*waited, late], [*peers, rank(1, 5)])
+    assert (found.category, found.culprit_ranks, found.ended_ranks) == (Category.STRAGGLER, (1,), victims)
+
+
 def test_an_exception_of_the_backend_after_a_long_wait_is_a_victims() -> None:
     raised = rank(0, 5, done=4, ending=Ending.RAISED, exception=BACKEND_ERROR)
     found = cause([call(0, 5, CallState.UNKNOWN)], [raised, rank(1, 4), rank(2, 5)])

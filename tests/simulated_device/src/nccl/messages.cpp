@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <set>
+#include <tuple>
 
 #include "../faults.hpp"
 #include "communicator.hpp"
@@ -23,7 +24,7 @@ class Message {
 
   bool is_send() const { return operation_.kind == Kind::send; }
   bool is_over() const { return is_over_; }
-  std::pair<int, int> way() const { return {from_, to_}; }
+  std::tuple<bool, int, int> way() const { return {is_send(), from_, to_}; }  // a rank may send to itself
 
   // Whether something was sent or received.
   bool move() { return is_send() ? send() : receive(); }
@@ -72,7 +73,7 @@ void execute_messages(ncclComm& comm, const std::vector<Operation>& operations) 
   for (const Operation& operation : operations) messages.emplace_back(comm, operation);
   const auto move_all = [&] {
     bool has_moved = false, all_over = true;
-    std::set<std::pair<int, int>> taken;
+    std::set<std::tuple<bool, int, int>> taken;
     for (Message& message : messages) {
       if (message.is_over() || !taken.insert(message.way()).second) {
         all_over = all_over && message.is_over();
