@@ -20,8 +20,9 @@ from otel_fr_collector.ending import leave
 from otel_fr_collector.forward.backends import Tls, make_backend, read_headers
 from otel_fr_collector.forward.forwarder import Forwarder
 from otel_fr_collector.forward.jaeger import look_for_page
+from otel_fr_collector.forward.journal import Journal
+from otel_fr_collector.forward.queues import Queues
 from otel_fr_collector.forward.sampling import Selection
-from otel_fr_collector.forward.spool import Spool
 from otel_fr_collector.incidents.links import GRAFANA_DASHBOARD, Links
 from otel_fr_collector.loading import SettingsError
 from otel_fr_collector.metrics import Metrics
@@ -209,12 +210,12 @@ def _forwarder(effective: Settings, metrics: Metrics) -> Forwarder:
     headers = _forward_headers(effective)
     tls = _backend_tls(effective)
     backends = [make_backend(url, tls, headers.get(url, {})) for url in effective.forward]
-    file = effective.data / "forward.sqlite3" if effective.data is not None else None
+    journal = None if effective.data is None else Journal(effective.data / "forward.sqlite3", metrics)
     selection = None
     if effective.forward_mode != "all":
         selection = Selection(effective.forward_ratio if effective.forward_mode == "sampled" else 0.0)
     return Forwarder(
-        Spool(file, effective.forward, effective.forward_queue_bytes, damaged=metrics.note_damaged_queue),
+        Queues(effective.forward, effective.forward_queue_size, journal),
         backends,
         metrics,
         signals=effective.forward_signals,

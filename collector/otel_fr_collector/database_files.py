@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import sqlite3
 import stat
@@ -40,21 +39,9 @@ def is_changed(error: Exception) -> bool:
     return isinstance(error, sqlite3.OperationalError) and any(text in str(error) for text in _MISSING)
 
 
-def is_locked(error: Exception) -> bool:
-    """Whether another connection holds a lock that this one needs (SQLITE_BUSY, SQLITE_LOCKED)."""
-    return isinstance(error, sqlite3.OperationalError) and "locked" in str(error)
-
-
 def is_lasting(error: Exception) -> bool:
     """Whether a connection may stay unusable: one to a disk that was away (SQLITE_IOERR, SQLITE_READONLY)."""
     return isinstance(error, sqlite3.OperationalError) and any(text in str(error) for text in ("I/O error", "readonly"))
-
-
-def is_full(error: Exception) -> bool:
-    """Whether an error can mean that there is no room: SQLite calls a quota or a limit on file sizes an I/O error."""
-    if isinstance(error, sqlite3.OperationalError):
-        return any(text in str(error) for text in ("disk is full", "I/O error"))
-    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def check_kind(path: Path) -> None:

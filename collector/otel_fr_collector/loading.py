@@ -95,8 +95,6 @@ def show(settings: Settings) -> str:
         value = getattr(settings, option.name.replace("-", "_"))
         if option.name == "otlp-http":
             value = settings.otlp_http_address or "off"
-        elif option.name == "forward-queue-size":
-            value = settings.forward_queue_bytes
         if option.section != section:
             section = option.section
             lines += ["", f"# {section}"]

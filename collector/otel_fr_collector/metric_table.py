@@ -88,9 +88,9 @@ _CATEGORY = Label("category", tuple(category.value for category in Category))
 _SIGNALS = ("traces", "metrics", "logs")
 _SIGNAL = Label("signal", _SIGNALS)
 _REJECTED = ("unauthenticated", "denied", "malformed", "too_large", "too_slow", "unsupported")
-_NOT_NOW = ("capacity", "client_limit", "gave_way", "not_stored", "internal")
+_NOT_NOW = ("capacity", "client_limit", "gave_way", "internal")
 _BACKEND = Label("backend", text="the URL of --forward")
-_DROPPED_REASONS = ("queue_full", "expired", "rejected", "retries_exhausted", "not_stored", "damaged", "shutdown")
+_DROPPED_REASONS = ("queue_full", "expired", "rejected", "retries_exhausted", "shutdown")
 _OUTLET = Label("outlet", text="`webhook HOST` or `grafana HOST`")
 _PARTS = ("ingest", "judge", "housekeeping", "publish", "control", "forward", "delivery", "incidents_file", "store")
 _DELIVERY = "--webhook or --grafana"
@@ -251,7 +251,7 @@ _REQUESTS = (
         "OTLP requests and control streams refused with an error status.",
         *(Label("signal", (*_SIGNALS, "control")), Label("reason", (*_REJECTED, *_NOT_NOW))),
         act="Act on unauthenticated and denied: those jobs are not watched (OtelFrRequestsRejected). Clients retry"
-        " after capacity, client_limit, gave_way and not_stored: act if these continue for minutes. gave_way: too much"
+        " after capacity, client_limit and gave_way: act if these continue for minutes. gave_way: too much"
         " was in flight, and the tenant and address of the request had the most.",
     ),
     _gauge(
@@ -362,16 +362,9 @@ _FORWARDING = (
     _counter(
         "otel_fr_collector_forward_requests_dropped",
         "requests",
-        "Requests that will not reach a backend. With reason not_stored no backend is named, and the client is asked to"
-        " retry.",
+        "Requests that will not reach a backend.",
         *(_BACKEND, Label("reason", _DROPPED_REASONS)),
         act="Act when it grows, by its reason (OtelFrForwardDrops).",
-        needs="--forward",
-    ),
-    _counter(
-        "otel_fr_collector_forward_requests_deduplicated",
-        "requests",
-        "Requests of the same bytes as one of the 10 minutes before; they are forwarded once.",
         needs="--forward",
     ),
     _counter(
@@ -407,7 +400,7 @@ _FORWARDING = (
     _gauge(
         "otel_fr_collector_forward_queue_up",
         "0 or 1",
-        "1: the last operation of the queue succeeded; 0: requests to be forwarded are not accepted.",
+        "1: all is well; 0: with --data, the file of the queues cannot be used, and what waits is in memory.",
         act="Act when it is 0: the disk of --data is full or broken (OtelFrStoreDown).",
         needs="--forward",
     ),

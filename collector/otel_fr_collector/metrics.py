@@ -40,7 +40,6 @@ class Metrics:
         self.forward_enqueued = self._counter("otel_fr_collector_forward_requests_enqueued")
         self.forward_sent = self._counter("otel_fr_collector_forward_requests_sent")
         self.forward_dropped = self._counter("otel_fr_collector_forward_requests_dropped")
-        self.forward_deduplicated = self._counter("otel_fr_collector_forward_requests_deduplicated")
         self.forward_attempts_failed = self._counter("otel_fr_collector_forward_attempts_failed")
         self.alert_posts = self._counter("otel_fr_collector_alert_posts")
         self.alerts_dropped = self._counter("otel_fr_collector_alerts_dropped")
@@ -72,7 +71,7 @@ class Metrics:
         Args:
             usage: by backend, the number and the bytes of the requests that wait; it may change.
             max_bytes: limit of one queue.
-            is_up: whether the queues can be used.
+            is_up: whether what waits is as durable as it is to be.
         """
         self._gauge("otel_fr_collector_forward_queue_up", is_up)
         for name, counter in (
@@ -83,14 +82,7 @@ class Metrics:
         ):
             _add_series(counter, name, backend=usage)
             self.registry.register(counter)
-        self.registry.register(self.forward_deduplicated)
         self.registry.register(_ForwardQueues(usage, max_bytes))
-
-    def note_damaged_queue(self, lost: Mapping[str, int]) -> None:
-        """Count a damaged file of the queues, and the requests by backend that were in it. Called in any thread."""
-        self.errors.labels("forward").inc()
-        for backend, count in lost.items():
-            self.forward_dropped.labels(backend, "damaged").inc(count)
 
     def watch_alerts(self, held: Callable[[], float], capacity: int) -> None:
         """Serve the posts to Alertmanager, and how many alerts are held for it."""

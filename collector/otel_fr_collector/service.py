@@ -142,7 +142,6 @@ class Service:
         Raises:
             MalformedError: it is not an OTLP message of that signal; it is not forwarded either.
             TooManyError: it has too many parts; it is not forwarded either.
-            SpoolError: it was taken, but cannot be queued for the backends; its sender should send it again.
         """
         response = await self.ingest.take(signal, data, check_job)
         if self._forwarder is not None:
@@ -168,7 +167,7 @@ class Service:
         if self.store is not None and self.store.problem:
             found.append("incidents cannot be written to the store and wait")
         if self._forwarder is not None and not self._forwarder.is_up:
-            found.append("requests for the backends cannot be written to the disk and are not accepted")
+            found.append("requests for the backends cannot be written to the disk and wait in memory")
         if self.outlets.file is not None and self.outlets.file.problem:
             found.append("incidents cannot be written to the file of --incidents, and are missing from it")
         return found

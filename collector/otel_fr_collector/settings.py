@@ -269,10 +269,11 @@ class Settings:
     forward_ca: Path | None = _option(_FORWARD, Path, text="CA certificates that verify backends (PEM)", metavar="FILE")
     forward_cert: Path | None = _option(_FORWARD, Path, text="client certificate for backends (PEM)", metavar="FILE")
     forward_key: Path | None = _option(_FORWARD, Path, text="private key of --forward-cert (PEM)", metavar="FILE")
-    forward_queue_size: int | None = _option(
+    forward_queue_size: int = _option(
         _FORWARD,
         parse_size,
-        text="capacity of the queue of one backend; default 1GiB on disk with --data, 256MiB in memory without",
+        default="256MiB",
+        text="capacity of the queue of one backend, in memory, and under --data too",
         metavar="SIZE",
     )
     forward_max_age: float = _option(
@@ -415,13 +416,6 @@ class Settings:
         if "otlp_http" in self.given:
             return self.otlp_http
         return Address(self.grpc.host, 4318 if self.grpc.port else 0)
-
-    @property
-    def forward_queue_bytes(self) -> int:
-        """Capacity of one backend's queue; the default depends on whether it is on disk."""
-        if self.forward_queue_size is not None:
-            return self.forward_queue_size
-        return parse_size("256MiB" if self.data is None else "1GiB")
 
     given: frozenset[str] = frozenset()
     """The fields that were set."""

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 
-from otel_fr_collector.forward.spool import SpoolError
 from otel_fr_collector.network.tokens import EVERYTHING, Access, Grant, Tokens
 from otel_fr_collector.otlp.signals import LOGS, METHODS, MalformedError
 from otel_fr_collector.otlp.wire import TooManyError
@@ -306,8 +305,6 @@ class Intake:
             # Without the error, whose traceback would keep all that was decoded of the request.
             reason = Reason.MALFORMED if isinstance(error, MalformedError) else Reason.TOO_LARGE
             problem = str(error)
-        except SpoolError as error:
-            raise retry(Reason.NOT_STORED, "the request cannot be written to the forward queue now") from error
         except RejectedError:
             raise
         except Exception as error:  # one client's unexpected data must not end the collector

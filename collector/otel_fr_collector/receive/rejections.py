@@ -19,7 +19,6 @@ class Reason(Enum):
     CAPACITY = "capacity", otlp_status.UNAVAILABLE
     CLIENT_LIMIT = "client_limit", otlp_status.UNAVAILABLE
     GAVE_WAY = "gave_way", otlp_status.UNAVAILABLE
-    NOT_STORED = "not_stored", otlp_status.UNAVAILABLE
     INTERNAL = "internal", otlp_status.INTERNAL
 
     def __init__(self, label: str, code: int) -> None:

@@ -37,7 +37,7 @@ def test_check_prints_settings_that_have_the_same_effect_and_no_secrets(tmp_path
     assert again.webhook == ("https://hooks.example.com/...",)
     plain = load_settings(file=loading.show(Settings()), folder=tmp_path)
     for field in dataclasses.fields(Settings):
-        if field.name not in ("given", "otlp_http", "forward_queue_size"):
+        if field.name not in ("given", "otlp_http"):
             assert getattr(plain, field.name) == getattr(Settings(), field.name), field.name
 
 

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import os
 import random
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from otel_fr_collector import database_files
-from otel_fr_collector.forward import spool_file
-from otel_fr_collector.forward.spool import Spool, SpoolError
-from otel_fr_collector.forward.spool_schema import NewerVersionError
 from otel_fr_collector.incidents.book import IncidentBook
 from otel_fr_collector.incidents.incident import FIRING
 from otel_fr_collector.incidents.restart_grace import RestartGrace
@@ -26,12 +22,10 @@ from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.storage.persistence import Persistence
 
 from otel_fr.match import Ending, Place
-from tests.support.damaged_files import DAMAGES, spoil_pages
-from tests.support.otlp_messages import spans
+from tests.support.damaged_files import DAMAGES
 from tests.support.stores import DirectSqlite, sqlite_store
 from tests.unit.collector.test_store import NOW, RUN, incident, numbers
 
-BACKENDS = ["http://backend/v1/traces"]
 damages = pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 
 
@@ -75,46 +69,6 @@ def test_a_damaged_store_is_moved_aside_unchanged(tmp_path: Path, damage: Callab
     assert metrics.errors.labels("store")._value.get() == 1
 
 
-class Lost:
-    """Counts what a queue says it has lost."""
-
-    def __init__(self) -> None:
-        self.times = 0
-        self.requests = 0
-
-    def __call__(self, lost: Mapping[str, int]) -> None:
-        self.times += 1
-        self.requests += sum(lost.values())
-
-
-def queued(path: Path, *texts: bytes, lost: Lost | None = None) -> list[bytes]:
-    """Put requests into the queue of a file, and return all that it holds then."""
-
-    async def play() -> list[bytes]:
-        queue = Spool(path, BACKENDS, 1 << 30, damaged=lost or Lost())
-        for text in texts:
-            await queue.put("traces", text)
-        held = await queue.head(BACKENDS[0], 1_000)
-        queue.close()
-        return [item.data for item in held]
-
-    return asyncio.run(play())
-
-
-@damages
-def test_a_damaged_queue_is_moved_aside_unchanged(tmp_path: Path, damage: Callable[[Path], None]) -> None:
-    path = tmp_path / "forward.sqlite3"
-    assert queued(path, spans(1)) == [spans(1)]
-    damage(path)
-    before = as_it_is(tmp_path)
-    lost = Lost()
-    assert queued(path, spans(2), lost=lost) == [spans(2)]
-    kept = kept_aside(tmp_path, path.name)
-    assert {name: kept.get(name) for name in before} == before
-    assert lost.times == 1
-    assert queued(path) == [spans(2)]
-
-
 @pytest.mark.parametrize("name", ["incidents.db", "incidents.db-wal"])
 def test_files_that_this_user_may_not_write_are_moved_aside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
@@ -135,86 +89,8 @@ def test_files_that_this_user_may_not_write_are_moved_aside(
     assert sorted(kept_aside(tmp_path, "incidents.db")) == sorted({"incidents.db", name})
 
 
-def test_a_queue_of_a_newer_version_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "forward.sqlite3"
-    queued(path, spans(1))
-    with contextlib.closing(sqlite3.connect(path)) as db:
-        db.execute("PRAGMA user_version = 99")
-    with pytest.raises(NewerVersionError, match="newer otel-fr"):
-        Spool(path, BACKENDS, 1 << 30)
-    assert [one.name for one in tmp_path.iterdir()] == [path.name]
-
-
-def test_damage_that_a_queue_meets_later_costs_what_was_queued_and_nothing_after(tmp_path: Path) -> None:
-    """The request whose operation met the damage is in the new file, under a number that no old one has."""
-    path = tmp_path / "forward.sqlite3"
-    lost = Lost()
-
-    async def play() -> None:
-        queue = Spool(path, BACKENDS, 1 << 30, damaged=lost)
-        for number in range(1, 201):
-            await queue.put("traces", spans(number, size=4_000))
-        held = await queue.head(BACKENDS[0], 4)
-        queue.close()
-        queue = Spool(path, BACKENDS, 1 << 30, damaged=lost)
-        held = await queue.head(BACKENDS[0], 4)
-        assert len(held) == 4
-        spoil_pages(path, 8)
-        for number in range(301, 321):
-            await queue.put("traces", spans(number, size=4_000))
-        await queue.done(BACKENDS[0], [item.id for item in held])  # a backend accepts what it was sent before
-        now = await queue.head(BACKENDS[0], 1_000)
-        assert [item.data for item in now] == [spans(number, size=4_000) for number in range(301, 321)]
-        assert queue.usage[BACKENDS[0]][0] == 20
-        queue.close()
-
-    asyncio.run(play())
-    assert lost.times == 1
-    assert lost.requests == 200
-    assert len(list(tmp_path.glob("*.damaged-*"))) >= 1
-
-
-def test_one_damaged_request_does_not_keep_the_others_from_being_sent(tmp_path: Path) -> None:
-    path = tmp_path / "forward.sqlite3"
-    queued(path, *(spans(number) for number in range(1, 7)))
-    with contextlib.closing(sqlite3.connect(path)) as db, db:
-        db.execute("DELETE FROM request WHERE id = 1")
-        db.execute("UPDATE request SET data = 'text' WHERE id = 2")
-        db.execute("UPDATE request SET signal = 'smoke' WHERE id = 3")
-        db.execute("UPDATE request SET data = NULL WHERE id = 4")
-    lost = Lost()
-    assert queued(path, lost=lost) == [spans(5), spans(6)]
-    assert lost.requests == 4
-
-
-def test_a_queue_that_cannot_be_opened_accepts_nothing_until_it_can(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another process holds the file."""
-    monkeypatch.setattr(spool_file, "REOPEN", 0.0)
-    path = tmp_path / "forward.sqlite3"
-    queued(path, spans(1))
-    holder = sqlite3.connect(path)
-    holder.execute("PRAGMA locking_mode = EXCLUSIVE")
-    holder.execute("BEGIN EXCLUSIVE")
-    monkeypatch.setattr(spool_file, "BUSY", 0.01)
-
-    async def play() -> None:
-        queue = Spool(path, BACKENDS, 1 << 30)
-        with pytest.raises(SpoolError, match="locked"):
-            await queue.put("traces", spans(2))
-        with pytest.raises(SpoolError):
-            queue.others()
-        holder.close()
-        await queue.put("traces", spans(2))
-        assert [item.data for item in await queue.head(BACKENDS[0], 8)] == [spans(1), spans(2)]
-        queue.close()
-
-    asyncio.run(play())
-
-
 def test_so_many_damaged_files_are_kept_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then the store goes on in memory, and the queue refuses, until somebody has removed them."""
+    """Then the store goes on in memory, until somebody has removed them."""
     monkeypatch.setattr(database_files, "MAX_ASIDE", 3)
     for _ in range(3):
         (tmp_path / "incidents.db").write_text("this is no database " * 100)

@@ -1,0 +1,115 @@
+"""The queues of the backends, in memory: bounded in bytes, and with a file kept in it, too, until they are sent."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+
+from otel_fr_collector.forward.journal import Journal, Request
+
+
+@dataclass(frozen=True)
+class Put:
+    """The outcome for one request: the backends it is queued for, and those whose queue is full.
+
+    Attributes:
+        written: done once the request is in the file, or waits in memory because the file cannot be written; None:
+            there is nothing to wait for.
+    """
+
+    kept: list[str]
+    full: list[str]
+    written: asyncio.Future[None] | None
+
+
+class Queues:
+    """What waits for each backend.
+
+    Args:
+        max_bytes: capacity of one backend's queue.
+        journal: the file; None: what waits ends with the process.
+        clock: Unix time in nanoseconds.
+
+    Attributes:
+        waiting: for each backend its requests by id, the oldest first. The file may hold some of other backends.
+        usage: for each backend, the number and the bytes of its requests. Other threads may read it.
+
+    Raises:
+        NewerVersionError: a newer otel-fr has written the file.
+    """
+
+    def __init__(
+        self,
+        backends: Collection[str],
+        max_bytes: int,
+        journal: Journal | None = None,
+        clock: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self.max_bytes = max_bytes
+        self.waiting: dict[str, dict[int, Request]] = {name: {} for name in backends}
+        self.usage = {name: [0, 0] for name in backends}
+        self._journal = journal
+        self._clock = clock
+        self._latest = 0
+        if journal is not None:
+            self._add(journal.load())
+
+    @property
+    def is_durable(self) -> bool:
+        """What waits survives the end of the collector."""
+        return self._journal is not None and self._journal.is_up
+
+    @property
+    def is_up(self) -> bool:
+        """What waits is as durable as it is to be."""
+        return self._journal is None or self._journal.is_up
+
+    def put(self, signal: str, data: bytes) -> Put:
+        """Queue one request for all backends whose queue is not full; needs a running event loop."""
+        self._latest = max(self._latest + 1, self._clock())
+        request = Request(self._latest, signal, data)
+        kept = [name for name, (_, size) in self.usage.items() if size + len(data) <= self.max_bytes]
+        self._add((name, request) for name in kept)
+        written = self._journal.add(request, kept) if self._journal is not None and kept else None
+        return Put(kept, [name for name in self.usage if name not in kept], written)
+
+    async def remove(self, backend: str, ids: Collection[int]) -> None:
+        """Remove requests that a backend has accepted, or never will."""
+        gone = [request for one in ids if (request := self.waiting[backend].pop(one, None)) is not None]
+        if backend in self.usage:
+            self.usage[backend][0] -= len(gone)
+            self.usage[backend][1] -= sum(len(request.data) for request in gone)
+        if self._journal is not None:
+            written = self._journal.remove(backend, ids)
+            if written is not None:
+                await written
+
+    async def drop_old(self, seconds: float) -> dict[str, int]:
+        """Drop requests that have waited longer than this; returns for each backend how many."""
+        end = self._clock() - int(seconds * 1e9)
+        found = {name: [one for one in requests if one < end] for name, requests in self.waiting.items()}
+        for name, ids in found.items():
+            if ids:
+                await self.remove(name, ids)
+        return {name: len(ids) for name, ids in found.items() if ids}
+
+    async def recover(self) -> None:
+        """Try a file that could not be used again, and write into it all that waits."""
+        if self._journal is not None and not self._journal.is_up:
+            held = [(name, request) for name, requests in self.waiting.items() for request in requests.values()]
+            self._add(await self._journal.reopen(held))
+
+    async def close(self, seconds: float) -> None:
+        """Finish writing, for at most so many seconds."""
+        if self._journal is not None:
+            await self._journal.close(seconds)
+
+    def _add(self, found: Iterable[tuple[str, Request]]) -> None:
+        for name, request in found:
+            self.waiting.setdefault(name, {})[request.id] = request
+            self._latest = max(self._latest, request.id)
+            if name in self.usage:
+                self.usage[name][0] += 1
+                self.usage[name][1] += len(request.data)
