@@ -290,8 +290,8 @@ class Settings:
     store: str | None = _option(
         _STATE,
         database_url,
-        text="keep incidents in this PostgreSQL database, which several collectors may share, and under --data only"
-        " while the server is away; postgresql://USER@HOST:PORT/DATABASE",
+        text="keep incidents in this PostgreSQL database, which several collectors may share, and not under --data;"
+        " postgresql://USER@HOST:PORT/DATABASE",
         metavar="URL",
     )
     store_file: Path | None = _option(

@@ -19,7 +19,7 @@ def open_store(folder: Path | None, url: str | None, metrics: Metrics, retention
     """The store; None: incidents end with the process.
 
     Args:
-        folder: of a SQLite file; with a URL, of what waits for the server.
+        folder: of a SQLite file; with a URL, of this collector's id.
         url: of a PostgreSQL database.
 
     Raises:
@@ -30,12 +30,10 @@ def open_store(folder: Path | None, url: str | None, metrics: Metrics, retention
     if url is None:
         return None if folder is None else Store(SqliteBackend(folder, metrics, retention), metrics)
     try:
-        from otel_fr_collector.storage.local_spool import LocalSpool
         from otel_fr_collector.storage.postgres_backend import PostgresBackend
     except ImportError as error:
         raise ValueError(f"--store needs psycopg: pip install 'otel-fr[collector,postgresql]' ({error})") from None
-    spool = None if folder is None else LocalSpool(folder, metrics, retention)
-    backend = PostgresBackend(url, collector_id(folder), metrics, retention, spool)
+    backend = PostgresBackend(url, collector_id(folder), metrics, retention)
     return Store(backend, metrics, sharing=backend)
 
 

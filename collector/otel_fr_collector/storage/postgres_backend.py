@@ -1,6 +1,6 @@
 """The store as a PostgreSQL database, which several collectors share. Each writes what it has found of its own runs.
 
-While the server is away, rows wait on this machine's disk (with ``--data``), else in memory.
+While the server is away, rows wait in memory.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.storage.backend import DataError, Saved
 from otel_fr_collector.storage.batch import Batch
-from otel_fr_collector.storage.local_spool import LocalSpool
 from otel_fr_collector.storage.postgres_connection import Connection, answering, connect
 from otel_fr_collector.storage.postgres_migrations import migrate
 from otel_fr_collector.storage.postgres_reading import UnreachableError
@@ -35,8 +34,6 @@ RETRY = 2.0
 PRUNE_EVERY = 600.0
 CLOSE_RETRY = 0.1
 """Seconds between two attempts to write what is pending when the collector ends."""
-SPOOLED_AT_ONCE = 200
-"""Rows of one kind that are moved from the disk to the server in one transaction."""
 
 _OWN = """
     SELECT memory, data FROM otel_fr.incidents AS one
@@ -57,7 +54,6 @@ class PostgresBackend(PostgresSharing):
     Args:
         url: of the database.
         collector: the id of this collector, the same after its restart.
-        spool: where rows wait while the server is away; None: in memory.
 
     Raises:
         DataError: a newer otel-fr has made the tables.
@@ -69,24 +65,19 @@ class PostgresBackend(PostgresSharing):
         collector: str,
         metrics: Metrics,
         retention: Retention | None = None,
-        spool: LocalSpool | None = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(url, metrics)
         self._url = url
         self.collector = collector
         self._retention = retention or Retention()
-        self._spool = spool
         self._wall = wall
         self._pending = Batch()
         self._db: Connection | None = None
         self._retry_at = self._prune_at = 0.0
         self._log = Throttle()
         self._is_new = self._is_closed = self._was_up = self._is_late = False
-        self._may_hold = spool is not None
-        """Rows may wait in the spool."""
-        if spool is None:
-            metrics.watch_store()
+        metrics.watch_store()
         try:
             self._connected()
         except DataError:
@@ -102,9 +93,8 @@ class PostgresBackend(PostgresSharing):
 
     def load(self, limit: int) -> Saved:
         """As `otel_fr_collector.storage.backend.Backend.load`; only of runs that are this collector's own."""
-        held = Saved() if self._spool is None else self._spool.load(limit)
         if self._db is None:
-            return held
+            return Saved()
         try:
             self._flush(again=True)
             with answering(self._db):
@@ -114,7 +104,7 @@ class PostgresBackend(PostgresSharing):
         except psycopg.Error as error:
             self.broken(error)
             self._is_late = True
-            return held
+            return Saved()
 
     def put(self, batch: Batch) -> Collection[RunId]:
         self._pending.add(batch)
@@ -162,8 +152,6 @@ class PostgresBackend(PostgresSharing):
     def step(self, now: float) -> None:
         if self._is_closed:
             return
-        if self._spool is not None:
-            self._spool.step(now)
         if not self.is_up and now >= self._retry_at:
             self._flush(again=True)
         if self.is_up and self._db is not None and now >= self._prune_at:
@@ -188,7 +176,7 @@ class PostgresBackend(PostgresSharing):
 
     def close(self, until: float = 0.0) -> None:
         self._flush(again=True)
-        while not self.is_up and self._spool is None and time.monotonic() + CLOSE_RETRY < until:
+        while not self.is_up and time.monotonic() + CLOSE_RETRY < until:
             time.sleep(CLOSE_RETRY)
             self._flush(again=True)
         if self._pending.incidents:
@@ -201,8 +189,6 @@ class PostgresBackend(PostgresSharing):
                 self._db.execute("UPDATE otel_fr.owners SET expires = now() WHERE collector = %s", (self.collector,))
         self._disconnect()
         self._pool.close(timeout=0.0)
-        if self._spool is not None:
-            self._spool.close(until)
 
     # ---- the connection
 
@@ -229,39 +215,22 @@ class PostgresBackend(PostgresSharing):
         return self._db
 
     def _flush(self, *, again: bool = False) -> Collection[RunId]:
-        """Write all that waits, the disk's first. After a failure only ``again`` tries before `RETRY` is over."""
+        """Write all that waits. After a failure only ``again`` tries before `RETRY` is over."""
         refused: Collection[RunId] = ()
         if self._is_closed:
             return refused
         if again or time.monotonic() >= self._retry_at:
             try:
                 db = self._connected()
-                self._unspool(db)
                 with answering(db):
-                    refused = write(db, self._pending, self.collector) if self._pending else ()
+                    is_late = bool(self.problem)
+                    refused = write(db, self._pending, self.collector, late=is_late) if self._pending else ()
             except (psycopg.Error, OSError) as error:
                 self._fail(error)
             else:
                 self._pending.clear()
                 self._note_up()
-        if self._pending and self._spool is not None:
-            self._may_hold = True
-            self._spool.put(self._pending)
-            if self._spool.is_up:
-                self._pending.clear()
-            self._metrics.store_up.set(0)
         return refused
-
-    def _unspool(self, db: Connection) -> None:
-        """Move what waits on the disk to the server. Raises psycopg.Error."""
-        if not self._may_hold or self._spool is None:
-            return
-        while not self._spool.is_empty():
-            held = self._spool.held(SPOOLED_AT_ONCE)
-            with answering(db):
-                write(db, held, self.collector, late=True)
-            self._spool.forget(SPOOLED_AT_ONCE)
-        self._may_hold = not self._spool.is_up
 
     def _note_up(self) -> None:
         self._retry_at = 0.0
@@ -278,8 +247,7 @@ class PostgresBackend(PostgresSharing):
         self.problem = " ".join(str(error).split())
         self._disconnect()
         if self._log.allows(self.problem, now):
-            where = "in memory" if self._spool is None else f"in {self._spool.path}"
-            _log.error("the database %s cannot be used (%s): incidents are kept %s", self._where, self.problem, where)
+            _log.error("the database %s cannot be used (%s): incidents are kept in memory", self._where, self.problem)
 
     def _disconnect(self) -> None:
         if self._db is not None:

@@ -61,7 +61,7 @@ def write(connection: Connection, batch: Batch, collector: str, *, late: bool = 
 
     Args:
         collector: whose runs they become, if no other collector owns them.
-        late: the rows have waited on a disk: those that the database has newer are left out.
+        late: the rows have waited for the server: those that the database has newer are left out.
 
     Returns:
         The runs that another collector owns, of which nothing was written.

@@ -6,7 +6,6 @@ import contextlib
 import json
 import random
 import signal
-import sqlite3
 import string
 import subprocess
 import sys
@@ -24,7 +23,6 @@ from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.storage import postgres_backend, postgres_connection, postgres_migrations
 from otel_fr_collector.storage.backend import DataError, StoreError
-from otel_fr_collector.storage.local_spool import LocalSpool
 from otel_fr_collector.storage.opening import collector_id, open_store
 from otel_fr_collector.storage.retention import Retention
 from otel_fr_collector.storage.store import Store
@@ -33,7 +31,7 @@ from tests.support.collector_process import start
 from tests.support.commands import otel_fr
 from tests.support.played_job import Job
 from tests.support.postgres import PASSWORD, PostgresServer, postgres_server
-from tests.support.stores import DirectPostgres, sqlite_store
+from tests.support.stores import DirectPostgres
 from tests.support.waiting import until, wait_for
 from tests.unit.collector.test_store import NOW, RUN, incident
 
@@ -55,11 +53,10 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postgres_backend, "RETRY", 0.05)
 
 
-def opened(url: str, folder: Path | None, name: str = "one") -> Store:
-    """A store of a collector of that id; ``folder``: where rows wait for the server."""
+def opened(url: str, name: str = "one") -> Store:
+    """A store of a collector of that id."""
     metrics = Metrics()
-    spool = None if folder is None else LocalSpool(folder, metrics)
-    backend = DirectPostgres(url, name, metrics, spool=spool)
+    backend = DirectPostgres(url, name, metrics)
     return Store(backend, metrics, sharing=backend)
 
 
@@ -73,11 +70,8 @@ def moved(url: str, count: int) -> bool:
     return len(kept(url)) == count
 
 
-@pytest.mark.parametrize("has_spool", [True, False])
-def test_a_server_that_is_killed_while_it_is_written_loses_nothing(
-    server: PostgresServer, url: str, tmp_path: Path, has_spool: bool
-) -> None:
-    store = opened(url, tmp_path if has_spool else None)
+def test_a_server_that_is_killed_while_it_is_written_loses_nothing(server: PostgresServer, url: str) -> None:
+    store = opened(url)
     slowest = 0.0
     for number in range(300):
         if number == 100:
@@ -96,36 +90,28 @@ def test_a_server_that_is_killed_while_it_is_written_loses_nothing(
     store.close(time.monotonic() + 5.0)
 
 
-def test_what_waits_on_the_disk_survives_the_collector_and_is_known_to_the_next_one(
-    server: PostgresServer, url: str, tmp_path: Path
-) -> None:
-    store = opened(url, tmp_path)
+def test_a_server_that_is_away_at_the_start_is_read_later(server: PostgresServer, url: str) -> None:
+    store = opened(url)
     store.save([incident(1, FIRING)])
     store.note("hook", {f"{1:016x}": "1"})
     assert store.settled(60.0)
+    store.close(time.monotonic() + 5.0)
     server.kill()
-    store.save([incident(2, FIRING), incident(1, RESOLVED)])
-    assert not store.settled(60.0)
-    assert store.problem
-    store.close()  # without the server
-    again = opened(url, tmp_path)
-    assert {int(one.id, 16): one.state for one in again.load(10).incidents} == {1: RESOLVED, 2: FIRING}
+    again = opened(url)
+    assert again.load(10).incidents == []
+    assert again.problem
     assert again.take_late() is None
     server.start()
-    late = until(again.take_late)
-    assert {int(one.id, 16): one.state for one in late.incidents} == {1: RESOLVED, 2: FIRING}
+    assert [(one.id, one.state) for one in until(again.take_late).incidents] == [(f"{1:016x}", FIRING)]
     assert again.notes("hook") == {f"{1:016x}": "1"}
-    assert again.settled(60.0)
-    with sqlite3.connect(tmp_path / "incidents.db") as file:
-        assert file.execute("SELECT count(*) FROM incidents").fetchone() == (0,)
     again.close(time.monotonic() + 5.0)
 
 
 def test_a_server_that_does_not_answer_delays_nothing_but_its_own_rows(
-    server: PostgresServer, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: PostgresServer, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its processes are stopped: connections stay open, and nothing comes."""
-    store = opened(url, tmp_path)
+    store = opened(url)
     store.save([incident(1)])
     assert store.settled(60.0)
     monkeypatch.setattr(postgres_connection, "ANSWER_SECONDS", 0.3)
@@ -145,10 +131,10 @@ def test_a_server_that_does_not_answer_delays_nothing_but_its_own_rows(
     store.close(time.monotonic() + 5.0)
 
 
-def test_a_full_disk_of_the_server_loses_nothing(server: PostgresServer, tmp_path: Path) -> None:
+def test_a_full_disk_of_the_server_loses_nothing(server: PostgresServer) -> None:
     """The tables are on a file system of 4 MB, which later has more."""
     with server.on_tmpfs("size=4m") as (url, folder):
-        store = opened(url, tmp_path)
+        store = opened(url)
         source = random.Random(1)
         texts = ["".join(source.choices(string.ascii_letters, k=60_000)) for _ in range(60)]
         for number, text in enumerate(texts):
@@ -206,21 +192,9 @@ def test_a_migration_that_fails_changes_nothing(url: str, monkeypatch: pytest.Mo
     again.close()
 
 
-def test_incidents_of_a_collector_without_a_server_move_to_it(url: str, tmp_path: Path) -> None:
-    before = sqlite_store(tmp_path)
-    before.save([incident(number, FIRING if number < 3 else RESOLVED) for number in range(500)])
-    before.note("hook", {f"{1:016x}": "1"})
-    before.close(time.monotonic() + 60.0)
-    after = opened(url, tmp_path)
-    assert sum(one.is_open for one in after.load(1_000).incidents) == 3
-    assert after.notes("hook") == {f"{1:016x}": "1"}
-    assert moved(url, 500)
-    after.close(time.monotonic() + 5.0)
-
-
 def test_a_row_that_the_server_never_takes_costs_only_itself(url: str) -> None:
     """Names come from clients: one of them is too long for an index."""
-    store = opened(url, None)
+    store = opened(url)
     long = incident(2)
     source = "".join(map(chr, range(0x100, 0x3000)))
     long.run = RunId(source, 0, "run")
@@ -244,9 +218,9 @@ def test_of_a_run_that_another_collector_owns_nothing_is_written(url: str) -> No
     second.close()
 
 
-def test_rows_that_waited_on_a_disk_replace_no_newer_ones(server: PostgresServer, url: str, tmp_path: Path) -> None:
+def test_rows_that_waited_replace_no_newer_ones(server: PostgresServer, url: str) -> None:
     """Another collector has taken the run meanwhile, and ended."""
-    first = DirectPostgres(url, "first", Metrics(), spool=LocalSpool(tmp_path, Metrics()))
+    first = DirectPostgres(url, "first", Metrics())
     first.save([incident(1, FIRING, changed=NOW)])
     server.kill()
     first.save([incident(1, FIRING, changed=NOW + 1), incident(2, FIRING, changed=NOW + 1)])
