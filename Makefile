@@ -1,4 +1,4 @@
-# make demo | test | test-long | test-again | test-fast | test-torch | simulated-device | test-gpu | nccl-table | fuzz | lint | bench | bench-steps | bench-verdicts | bench-scale | kernel | wheel | sanitize | screenshots | example-incident | helm-examples | proto
+# make demo | test | test-all | test-fast | test-torch | simulated-device | test-gpu | nccl-table | fuzz | lint | bench | bench-steps | bench-verdicts | bench-scale | kernel | wheel | sanitize | screenshots | example-incident | helm-examples | proto
 # Everything is installed into .venv first.
 PYTHON ?= python3
 VENV ?= .venv
@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # The CPU build where the index offers one; any other spec can pull gigabytes of CUDA packages.
 TORCH ?= torch==2.13.0
 
-.PHONY: setup demo test test-long test-again test-fast test-torch simulated-device test-gpu nccl-table fuzz lint format bench bench-steps bench-verdicts bench-scale kernel wheel sanitize screenshots example-incident soak helm-examples proto clean
+.PHONY: setup demo test test-all test-fast test-torch simulated-device test-gpu nccl-table fuzz lint format bench bench-steps bench-verdicts bench-scale kernel wheel sanitize screenshots example-incident soak helm-examples proto clean
 .DELETE_ON_ERROR:
 
 $(VENV)/.ready: pyproject.toml
@@ -31,13 +31,14 @@ test: setup
 	$(if $(wildcard build/simulated-device/*/.torch),$(MAKE) simulated-device)
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
-# Further cases of what tests of `make test` show too: another 10 minutes on two processors.
-test-long: setup
-	$(BIN)/python -m pytest -m long -n 3 --dist loadfile --no-loadscope-reorder
-
-# What failed in the last run, one test at a time.
-test-again: setup
-	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none --maxfail 3
+# All that `make test` runs and all that it leaves out: long cases, training frameworks, torchft, another torch, made input.
+# About an hour and a half on two processors; by hand, before a release. CONTRIBUTING.md has the last result.
+test-all: setup simulated-device
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check '$(TORCH)' lightning transformers accelerate
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps torchft==0.2.0
+	$(BIN)/python -m pytest -m "" -n 3 --dist loadfile --no-loadscope-reorder
+	$(MAKE) test-torch
+	$(MAKE) fuzz
 
 # Without other processes and servers: under a minute.
 test-fast: setup

@@ -1,4 +1,4 @@
-"""Tests that only `make test-long` runs: further cases of what a shorter test of the same job shows too."""
+"""Tests that only `make test-all` runs: further cases of what a shorter test of the same job shows too."""
 
 from __future__ import annotations
 
