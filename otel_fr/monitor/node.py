@@ -127,19 +127,34 @@ class Node:
                     found[int(path.name.removeprefix(_FAILED))] = text[1:], text[:1] == "1"
         return found
 
+    def fall_silent(self) -> bool:
+        """Say nothing of the run's end from now on, except if True: this is the last of the monitors here that can.
+
+        Blocks for at most `JOIN_SECONDS`, and only if a rank has failed and ranks of this machine have no monitor yet.
+        """
+        if self.failures():
+            self._wait_for_others()
+        with self._door():
+            if self._own is not None:
+                os.ftruncate(self._own, 0)
+            return all(_is_free(path) or not _read(path) for path in self._members())
+
     def leave(self) -> bool:
-        """End to count; True for the monitor that is the last of the run here, and has to say what remains to be said.
+        """End to count; True for the last monitor of the run here.
 
         Blocks for at most `JOIN_SECONDS`, and only if ranks of this machine have no monitor yet.
         """
-        deadline = time.monotonic() + JOIN_SECONDS
-        while self._own is not None and self._count() < self._size and time.monotonic() < deadline:
-            time.sleep(0.02)
+        self._wait_for_others()
         with self._door():
             if self._own is not None:
                 os.close(self._own)
                 self._own = None
             return all(_is_free(path) for path in self._members())
+
+    def _wait_for_others(self) -> None:
+        deadline = time.monotonic() + JOIN_SECONDS
+        while self._own is not None and self._count() < self._size and time.monotonic() < deadline:
+            time.sleep(0.02)
 
     def remove(self) -> None:
         """Remove what was agreed on, after a run without a failure."""

@@ -36,10 +36,10 @@ ASK_SECONDS = 60.0
 FILES_SECONDS = 1.5
 """How long the other monitors have to write their files, before these are analysed."""
 ANALYSIS_SECONDS = 20.0
-"""Longest analysis of a hang."""
-HOLD_SECONDS = 5.0
-"""Longest time for which a failed rank's standard error is kept open for the verdict, if it is a pipe: as long as the
-monitor takes to send what is queued. The job itself is not delayed."""
+"""Longest analysis."""
+HOLD_SECONDS = 30.0
+"""Longest time for which a rank's standard error is kept open for the verdict, if it is a pipe. The verdict takes a
+second on an idle machine, and a busy one is given time. The job itself is not delayed."""
 MAX_OUTPUT = 1 << 20
 MAX_LINE = 1_500
 """Characters of a verdict's line: the whole of it is in the files."""
@@ -124,8 +124,7 @@ class Verdict:
 
     def follow(self, node: Node, world_size: int) -> None:
         """The rank belongs to another run now."""
-        if self._node.leave() and not self._node.failures():
-            self._node.remove()
+        self.leave()
         node.join()
         self._node, self._world_size = node, world_size
         self._told = self._hang_ns = None
@@ -190,26 +189,26 @@ class Verdict:
         """The rank has failed; see `Node.note_failure`."""
         self._node.note_failure(file, stopped=stopped)
 
-    def has_failures(self) -> bool:
-        """Some rank of the run has failed on this machine."""
-        return bool(self._node.failures())
-
     def last_words(self, error: Stderr, poll: Callable[[], None]) -> None:
-        """Leave the run; the monitor that is the last here says why it failed, if it did.
+        """Say why the run failed, if it did, and if no other monitor here can say it later.
 
-        Blocks for at most `HOLD_SECONDS` from the rank's end. ``poll`` is called meanwhile.
+        A rank that ended cleanly does so at once: if another fails only now, that one's monitor says it. Blocks for at
+        most `HOLD_SECONDS` from the rank's end. ``poll`` is called meanwhile.
         """
-        if self._node.leave():
+        if self._node.fall_silent():
             failures = self._node.failures()
             files = [file for file, _ in failures.values() if file]
-            if not failures:
-                self._node.remove()
-            elif files and self._node.is_first("end"):
+            if files and self._node.is_first("end"):
                 self._say(Path(files[0]).parent, all(stopped for _, stopped in failures.values()), error, poll)
         error.close()
 
+    def leave(self) -> None:
+        """Leave the run; nothing is said after it."""
+        if self._node.leave() and not self._node.failures():
+            self._node.remove()
+
     def _say(self, folder: Path, all_stopped: bool, error: Stderr, poll: Callable[[], None]) -> None:
-        analysis = Analysis(folder, self._prefix(folder), max(0.1, error.left()))
+        analysis = Analysis(folder, self._prefix(folder), min(ANALYSIS_SECONDS, error.left()))
         while not analysis.is_over():
             poll()
             time.sleep(0.02)
@@ -234,6 +233,8 @@ class Verdict:
             text += f" (and {count_text(more, 'more fault')})" if more else ""
         elif told is not None:
             text = told.summary
+        elif not found:
+            text = "the files of this machine's ranks could not be analysed"
         else:
             text = "no fault shows in the files of this machine's ranks"
         yield f"{title}: {_cut(one_line(text))}"

@@ -399,22 +399,21 @@ class Monitor:
         clean, is_kept = False, False
         try:
             self._exit = self._reporter.reported_exit(exit_)
-            clean = self._exit.is_clean
+            clean = is_kept = self._exit.is_clean
             self._tell_ras(now_ns / 1e9)
             self._report_exit(self._exit, now_ns)
-            is_kept = clean or self._write_last_file(self._exit)
             if not clean:
+                is_kept = self._write_last_file(REASON_CRASH, self._exit)
                 self._verdict.failed(self._last_file, stopped=self._was_stopped(self._exit))
-            elif not self._verdict.has_failures():
-                error.close()
-            if clean:
-                if self._recovery.is_pending:
-                    self._dump(REASON_RECOVERED, urgent=True)
-                self._linger()
+            elif self._recovery.is_pending:
+                self._write_last_file(REASON_RECOVERED)
         except Exception as problem:  # noqa: BLE001 - what was queued is still to be sent
             self._log_error("the end of the rank could not be reported in full", problem)
         try:
             self._verdict.last_words(error, self._commands.note_incidents)
+            if clean:
+                self._linger()
+            self._verdict.leave()
         except Exception as problem:  # noqa: BLE001 - the same
             self._log_error("the verdict could not be said", problem)
         if self._control is not None:
@@ -461,13 +460,13 @@ class Monitor:
             time.sleep(SHORT_TICK_SECONDS)
         self._take_results()
 
-    def _write_last_file(self, exit_: ReportedExit) -> bool:
-        """Write the file that outlives the ring; True if it is there."""
-        self._dump(REASON_CRASH, urgent=True)
+    def _write_last_file(self, reason: str, exit_: ReportedExit | None = None) -> bool:
+        """Write the file that outlives the ring; True if it is there. ``exit_``: goes into its report."""
+        self._dump(reason, urgent=True)
         deadline = time.monotonic() + END_DUMP_SECONDS
         while self._dumper.busy() and time.monotonic() < deadline:
             select.select([self._wake_in], [], [], SHORT_TICK_SECONDS)
-        results = [result for result in self._take_results(exit_) if result.reason == REASON_CRASH]
+        results = [result for result in self._take_results(exit_) if result.reason == reason]
         return bool(results) and not any(result.error for result in results)
 
     def _clean_up(self, is_kept: bool) -> None:

@@ -54,6 +54,14 @@ def test_with_a_collector_one_rank_says_which_incident_was_opened_and_one_the_ve
     )
 
 
+def test_the_verdict_is_said_although_other_ranks_ended_cleanly_just_before(tmp_path: Path) -> None:
+    with torchrun.collector(tmp_path / "collector") as running:
+        job = torchrun.run(tmp_path / "job", "fault.py", "killed_last", env=torchrun.endpoint(running, 4))
+    assert job.returncode == 1
+    verdict, _ = said(job.output)
+    assert "killed by signal 9 (SIGKILL)" in verdict
+
+
 def test_a_hang_is_told_while_it_lasts_without_a_collector(tmp_path: Path) -> None:
     job = torchrun.run(tmp_path, "fault.py", "missing", env={**ALONE, "OTEL_FR_STALL_SECONDS": "0.5"})
     hang = [line for line in said(job.output) if "this job hangs" in line]

@@ -35,6 +35,22 @@ def test_the_last_that_leaves_knows_that_it_is_and_who_failed(tmp_path: Path) ->
     assert nodes[0].others() == []
 
 
+def test_one_that_fell_silent_leaves_the_last_word_to_the_last_that_did_not(tmp_path: Path) -> None:
+    ended, failed = (joined(tmp_path, rank, size=2) for rank in range(2))
+    assert not ended.fall_silent(), "the other may fail"
+    failed.note_failure("/dumps/otel_fr_rank_1", stopped=False)
+    assert failed.fall_silent()
+    assert not failed.leave(), "the other still runs"
+    assert ended.leave()
+
+
+def test_of_ranks_that_fail_the_last_has_the_last_word(tmp_path: Path) -> None:
+    nodes = [joined(tmp_path, rank, size=3) for rank in range(3)]
+    nodes[0].note_failure("", stopped=False)
+    assert [node.fall_silent() for node in nodes] == [False, False, True]
+    assert nodes[2].failures() == {0: ("", False)}
+
+
 def test_a_rank_runs_while_its_process_does_whatever_its_monitor_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,6 +89,8 @@ def test_a_monitor_that_was_killed_does_not_count(tmp_path: Path) -> None:
 
 def test_a_monitor_waits_a_moment_for_those_that_have_not_begun(tmp_path: Path) -> None:
     alone = joined(tmp_path, 0, size=2)
+    alone.note_failure("", stopped=False)
+    assert alone.fall_silent(), "the other has not come"
     assert alone.leave(), "the other never came"
 
 

@@ -54,12 +54,19 @@ def test_what_the_collector_said_counts_more_than_the_files_of_one_machine(tmp_p
     assert lines(whole, FOUND)[0] == "verdict: missing_rank: rank 1 did not join"
 
 
-@pytest.mark.parametrize("found", [{}, {"causes": "x", "ranks": []}, {"causes": [1], "ranks": ["a"]}])
+@pytest.mark.parametrize(
+    ("found", "text"),
+    [
+        ({}, "the files of this machine's ranks could not be analysed"),
+        ({"causes": "x", "ranks": []}, "no fault shows in the files of this machine's ranks"),
+        ({"causes": [1], "ranks": ["a"]}, "no fault shows in the files of this machine's ranks"),
+    ],
+)
 def test_an_analysis_that_found_nothing_or_failed_still_says_where_the_files_are(
-    found: dict[str, Any], tmp_path: Path
+    found: dict[str, Any], text: str, tmp_path: Path
 ) -> None:
     first, second = lines(verdict(tmp_path), found)
-    assert first == "verdict: no fault shows in the files of this machine's ranks"
+    assert first == f"verdict: {text}"
     assert second.endswith("to read them: otel-fr analyze /dumps")
 
 
