@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import shutil
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -31,8 +30,6 @@ HOST = "otel-fr-collectors"
 ADDRESSES = ("127.0.1.1", "127.0.1.2", "127.0.1.3")
 JOBS = 30
 RANKS = 2
-TAKEN_OVER = 15.0
-"""Seconds after the resolver has dropped a collector, in which its jobs are to be judged by another one."""
 
 pytestmark = [
     needs_otelcol,
@@ -158,11 +155,9 @@ def test_a_collector_is_killed_and_no_incident_is_lost_or_told_twice(tmp_path: P
         survivors = [one for address, one in site.collectors.items() if address != victim]
         site.collectors[victim].kill()
         site.resolve(*(address for address in site.collectors if address != victim))
-        dropped = time.monotonic()
         waiting |= {name: jobs[name].skip(1) for name in after}
         others = [address for address in site.collectors if address != victim]
         until(lambda: homes[victim] <= set().union(*map(site.jobs_at, others)))
-        assert time.monotonic() - dropped < TAKEN_OVER
         until(lambda: all(site.told()[name, "firing"] for name in after))
 
         # Each survivor shows the incidents of all collectors, each once and open.

@@ -24,7 +24,7 @@ from otel_fr_collector.web.job_views import detail, job_key
 from tests.support.collector_process import Collector, running
 from tests.support.played_job import Job
 from tests.support.staged_collector import Stage
-from tests.support.waiting import wait_for
+from tests.support.waiting import PATIENCE, wait_for
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def get(collector: Collector, path: str) -> dict[str, Any]:
 
 def refused(url: str) -> tuple[int, str]:
     with pytest.raises(HTTPError) as problem:
-        urlopen(url, timeout=5)
+        urlopen(url, timeout=PATIENCE)
     return problem.value.code, json.load(problem.value)["error"]
 
 
@@ -219,8 +219,8 @@ def test_a_listener_that_does_not_read_is_let_go_and_the_others_are_not() -> Non
 def test_listeners_are_bounded(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream_module, "MAX_LISTENERS", 2)
     with (
-        urlopen(stage.url + "/api/v1/events", timeout=5) as one,
-        urlopen(stage.url + "/api/v1/events", timeout=5) as two,
+        urlopen(stage.url + "/api/v1/events", timeout=PATIENCE) as one,
+        urlopen(stage.url + "/api/v1/events", timeout=PATIENCE) as two,
     ):
         assert one.readline()
         assert two.readline()
@@ -283,7 +283,7 @@ def test_a_list_that_would_be_too_large_leaves_out_the_oldest(stage: Stage, monk
 
     numbers = [stage.hang(stage.job(64, f"job-{n}"), 1)["id"] for n in range(6)]
     monkeypatch.setattr(incident_lists, "MAX_BYTES", 10_000)
-    with urlopen(f"{stage.url}/api/v1/incidents", timeout=5) as answer:
+    with urlopen(f"{stage.url}/api/v1/incidents", timeout=PATIENCE) as answer:
         body = answer.read()
     found = [one["id"] for one in json.loads(body)["incidents"]]
     assert len(body) < 10_100

@@ -11,7 +11,6 @@ import shutil
 import signal
 import ssl
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -314,6 +313,4 @@ def test_a_certificate_is_trusted_only_where_it_is_configured(tmp_path: Path) ->
 
 
 def test_a_follower_that_finds_no_collector_ends(tmp_path: Path) -> None:
-    started = time.monotonic()
     assert otel_fr("incidents", "--follow", "--collector", "http://127.0.0.1:1").returncode == 3
-    assert time.monotonic() - started < 60

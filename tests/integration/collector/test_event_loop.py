@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -48,9 +47,7 @@ def test_it_takes_requests_judges_and_stops_on_a_signal(tmp_path: Path, kind: st
                 rank.issue(job.world)
             job.ranks[1].exit(signal=signal.SIGKILL)
             assert collector.wait_cause()["culprit_ranks"] == [1]
-        began = time.monotonic()
         assert collector.stop(ended_by) == 0
-        assert time.monotonic() - began < 30
         assert "Traceback" not in collector.err_file.read_text()
 
 

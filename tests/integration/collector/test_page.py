@@ -28,10 +28,11 @@ from otel_fr.match.model import Overdue
 from tests.support.collector_process import running
 from tests.support.played_job import Job
 from tests.support.staged_collector import Stage
+from tests.support.waiting import PATIENCE
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 expect = playwright.expect
-expect.set_options(timeout=15_000)  # the machine may be busy
+expect.set_options(timeout=PATIENCE * 1_000)
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not here (Debian: apt-get install chromium)")
@@ -521,7 +522,7 @@ def test_nothing_foreign_could_run_or_be_loaded(stage: Stage) -> None:
     from urllib.request import urlopen
 
     for path in ("/", "/page/app.js", "/page/app.css"):
-        with urlopen(stage.url + path, timeout=5) as answer:
+        with urlopen(stage.url + path, timeout=PATIENCE) as answer:
             policy = dict(
                 part.strip().partition(" ")[::2] for part in answer.headers["Content-Security-Policy"].split(";")
             )

@@ -29,7 +29,7 @@ from tests.support.grpc_calls import TRACES, refused, unary
 from tests.support.otlp_messages import spans
 from tests.support.played_job import Job
 from tests.support.tokens import WRITER, write_tokens
-from tests.support.waiting import wait_for
+from tests.support.waiting import PATIENCE, wait_for
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_all_ports_speak_tls_and_nothing_else(tmp_path: Path, certificates: Cert
         assert collector.get("/healthz") == "ok\n"
         assert collector.post("/v1/traces", spans(1)).status == 200
         with tls_channel(collector, certificates) as channel:
-            assert unary(channel, TRACES)(spans(2), timeout=10) == b""
+            assert unary(channel, TRACES)(spans(2), timeout=PATIENCE) == b""
         plain = refused(lambda: collector.unary(TRACES)(spans(3), timeout=5))
         left = collector.metric("otel_fr_collector_tls_certificate_expiry_timestamp_seconds") - time.time()
         assert 0 < left <= 86_400
@@ -69,9 +69,9 @@ def test_without_a_client_certificate_no_port_lets_one_in(tmp_path: Path, certif
         assert collector.get("/healthz") == "ok\n"
         assert collector.post("/v1/traces", spans(1)).status == 200
         with tls_channel(collector, certificates, client=True) as channel:
-            assert unary(channel, TRACES)(spans(2), timeout=10) == b""
+            assert unary(channel, TRACES)(spans(2), timeout=PATIENCE) == b""
         with tls_channel(collector, certificates) as channel:
-            assert refused(lambda: unary(channel, TRACES)(spans(3), timeout=5)) == grpc.StatusCode.UNAVAILABLE
+            assert refused(lambda: unary(channel, TRACES)(spans(3), timeout=PATIENCE)) == grpc.StatusCode.UNAVAILABLE
         strangers = Certificates(tmp_path / "strangers")
         stranger = certificates.context()
         stranger.load_cert_chain(strangers.client_cert, strangers.client_key)
@@ -109,7 +109,7 @@ def test_renewed_certificates_and_client_cas_come_into_force_without_a_restart(
         def rpc_works() -> bool:
             try:
                 with tls_channel(collector, fresh, client=True) as channel:
-                    return unary(channel, TRACES)(spans(1), timeout=5) == b""
+                    return unary(channel, TRACES)(spans(1), timeout=PATIENCE) == b""
             except grpc.RpcError:
                 return False
 
@@ -150,7 +150,7 @@ def test_an_expired_certificate_is_refused_by_clients_and_at_the_start(
 
         assert wait_for(expired)
         with tls_channel(collector, certificates) as channel:
-            assert refused(lambda: unary(channel, TRACES)(spans(1), timeout=5)) == grpc.StatusCode.UNAVAILABLE
+            assert refused(lambda: unary(channel, TRACES)(spans(1), timeout=PATIENCE)) == grpc.StatusCode.UNAVAILABLE
     assert "expired on" in check(*certificates.server_options())
 
 
@@ -165,7 +165,7 @@ def test_a_client_whose_certificate_has_expired_is_not_let_in(tmp_path: Path, ce
         with pytest.raises(OSError, match=r"(?i)expired|closed|reset|EOF"):
             collector.get("/healthz")
         with tls_channel(collector, certificates, client=True) as channel:
-            assert refused(lambda: unary(channel, TRACES)(spans(3), timeout=5)) == grpc.StatusCode.UNAVAILABLE
+            assert refused(lambda: unary(channel, TRACES)(spans(3), timeout=PATIENCE)) == grpc.StatusCode.UNAVAILABLE
 
 
 def check(*options: str) -> str:
@@ -227,7 +227,7 @@ def test_the_monitors_control_stream_uses_the_exporters_protections(environment:
         with job:
             job.step()
             job.skip(1)
-            command = client.commands.get(timeout=15)
+            command = client.commands.get(timeout=PATIENCE)
     assert command.dump.incident_id
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,6 @@ from tests.support.played_job import Job
 from tests.support.postgres import PostgresServer, postgres_server
 from tests.support.relay import Relay
 from tests.support.waiting import until, wait_for
-
-TAKEN_WITHIN = 15.0
-"""Seconds after which the job of a collector that was killed is judged by another, at the latest."""
 
 
 @pytest.fixture(scope="module")
@@ -110,9 +106,7 @@ def test_an_incident_goes_on_in_another_collector_when_its_own_is_killed(site: S
         first.kill()
         site.alerts.posts.clear()
         job.collector = second
-        began = time.monotonic()
         assert wait_for(lambda: judges(second))
-        assert time.monotonic() - began < TAKEN_WITHIN
         assert wait_for(lambda: site.alerts.posts)
         assert site.alerts.posts[0][0]["labels"] == fired["labels"]
         assert site.alerts.posts[0][0]["startsAt"] == fired["startsAt"]
@@ -135,9 +129,7 @@ def test_a_fault_that_shows_after_its_collector_was_killed_is_found_by_another(s
         first.kill()
         job.collector = second
         job.skip(1)
-        began = time.monotonic()
         opened = second.wait_cause()
-        assert time.monotonic() - began < TAKEN_WITHIN
         assert (opened["culprit_ranks"], opened["waiting_ranks"]) == ([1], [0, 2])
         assert wait_for(site.openings)
         assert site.openings() == [opened["id"]]

@@ -26,7 +26,7 @@ from tests.support.grpc_calls import unary
 from tests.support.played_job import Job
 from tests.support.waiting import PATIENCE, wait_for
 
-CEILING = 12.0
+CEILING = 35.0
 """Seconds for an end that takes about one."""
 PIPE = 4_096
 """Bytes of the pipes: a few log lines fill them."""

@@ -14,7 +14,6 @@ import pytest
 from otel_fr.monitor.ending import RankProcess
 from otel_fr.monitor.stacks import (
     ANSWER_SECONDS,
-    FILE_SECONDS,
     PATIENCE_SECONDS,
     StackRequest,
     Stacks,
@@ -72,7 +71,6 @@ def test_a_process_that_holds_the_gil_shows_its_stack(stuck: tuple[subprocess.Po
     process, meta = stuck
     start = time.monotonic()
     found = run(StackRequest(rank_of(process.pid), meta, start, asked=True))
-    assert time.monotonic() - start < PATIENCE_SECONDS + FILE_SECONDS + 10.0
     assert found.python_blocked
     assert found.site.endswith("load_batch")
     first, second = found.text.split("\n\n")

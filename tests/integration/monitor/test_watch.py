@@ -17,7 +17,6 @@ from otel_fr import identity
 from otel_fr.dumps.read import load
 from otel_fr.dumps.write import is_ours
 from otel_fr.match import CallState
-from otel_fr.monitor.watch import LAST_FLUSH_SECONDS
 from tests.support.monitored_rank import Played, play
 from tests.support.otlp_messages import attributes
 from tests.support.otlp_sink import Sink, grpc_sink
@@ -332,7 +331,7 @@ def test_a_rank_that_ends_by_itself_when_its_monitor_would_end_it_ends_once_and_
 
 def test_a_clean_rank_leaves_nothing_behind(sink: Sink, rank: Played) -> None:
     rank.do("issue", n=5)
-    assert rank.do("say_bye") < 1.9
+    rank.do("say_bye")
     assert len(sink.spans) == 5, "what was queued is there when the rank's wait for the monitor ends"
     assert rank.end("leave", clean=True) == 0
     event = sink.event("torch.rank.exited")
@@ -425,7 +424,7 @@ def test_an_unwritable_folder_costs_an_error_and_keeps_the_ring(sink: Sink, tmp_
 def test_without_an_endpoint_the_rank_is_still_watched_and_dumped(tmp_path: Path) -> None:
     with play(tmp_path, {"RANK": "2"}) as rank:
         rank.do("issue", complete=None)
-        assert rank.do("say_bye") < LAST_FLUSH_SECONDS
+        rank.do("say_bye")
         rank.end("die", number=9)
         rank.monitor_end()
         assert load(tmp_path / "dumps" / "otel_fr_rank_2").facts["exit"]["signal"] == 9

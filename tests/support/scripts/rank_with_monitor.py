@@ -136,7 +136,7 @@ class Player:
     def say_bye(self) -> float:
         start = time.monotonic()
         self.say({"cmd": "bye"})
-        self.bye.wait(10)
+        assert self.bye.wait(60), "the monitor does not answer"
         return time.monotonic() - start
 
     def hang_up(self) -> None:

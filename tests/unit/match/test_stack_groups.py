@@ -75,6 +75,6 @@ def test_one_stack_alone_is_not_grouped() -> None:
 
 def test_ten_thousand_ranks_take_a_fraction_of_a_second() -> None:
     text = traceback_of("wait") + "\n".join(traceback_of(f"g{i}") for i in range(100))
-    start = time.perf_counter()
+    start = time.process_time()
     group_stacks((rank, text + str(rank)) for rank in range(10_000))
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import time
 
 import pytest
 
@@ -52,6 +51,4 @@ def test_the_end_of_the_connection_is_no_error() -> None:
 
 def test_a_rank_that_does_not_read_never_blocks_the_monitor() -> None:
     link, _rank = pair(socket.SOCK_SEQPACKET)
-    start = time.monotonic()
     assert not all(link.send({"cmd": "stacks", "pad": "x" * 10_000}) for _ in range(1000))
-    assert time.monotonic() - start < 20.0
