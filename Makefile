@@ -1,4 +1,4 @@
-# make demo | test | test-all | test-fast | test-torch | simulated-device | test-gpu | nccl-table | fuzz | lint | bench | bench-steps | bench-verdicts | bench-scale | kernel | wheel | sanitize | screenshots | example-incident | helm-examples | proto
+# make demo | test | test-all | test-fast | test-torch | simulated-device | test-gpu | nccl-table | fuzz | lint | bench | bench-steps | bench-verdicts | bench-scale | kernel | wheel | sanitize | screenshots | example-incident | | proto
 # Everything is installed into .venv first.
 PYTHON ?= python3
 VENV ?= .venv
@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # The CPU build where the index offers one; any other spec can pull gigabytes of CUDA packages.
 TORCH ?= torch==2.13.0
 
-.PHONY: setup demo test test-all test-fast test-torch simulated-device test-gpu nccl-table fuzz lint format bench bench-steps bench-verdicts bench-scale kernel wheel sanitize screenshots example-incident soak helm-examples proto clean
+.PHONY: setup demo test test-all test-fast test-torch simulated-device test-gpu nccl-table fuzz lint format bench bench-steps bench-verdicts bench-scale kernel wheel sanitize screenshots example-incident soak proto clean
 .DELETE_ON_ERROR:
 
 $(VENV)/.ready: pyproject.toml
@@ -162,14 +162,6 @@ sanitize: setup
 	    PYTHONPATH=.:collector LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
 	    $(abspath $(BIN))/python -m pytest -q -p no:cacheprovider --show-capture=no \
 	    tests/unit/ring/test_twins.py tests/integration/capture/test_works.py tests/integration/capture/test_engines.py
-
-# What the Helm chart makes of the example values, for readers and for a test.
-HELM ?= $(or $(HELM_BIN),$(BIN)/helm)
-helm-examples: setup
-	for name in $$(ls deploy/helm/examples); do \
-	    $(HELM) template otel-fr deploy/helm/otel-fr --namespace otel-fr --values deploy/helm/examples/$$name \
-	        > deploy/helm/rendered/$$name || exit 1; \
-	done
 
 # protoc 29 (grpcio-tools 1.70): the oldest generated code that every protobuf runtime we support accepts.
 proto:

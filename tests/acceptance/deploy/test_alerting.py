@@ -67,11 +67,6 @@ def test_rules_name_only_metrics_that_exist(tmp_path: Path) -> None:
     check_metrics(text, tmp_path)
 
 
-def test_the_operators_copy_of_the_rules_is_the_same() -> None:
-    copy = load("kubernetes/operator/prometheusrule.yaml")["spec"]["groups"]
-    assert copy == load(RULES)["groups"]
-
-
 def test_there_is_a_runbook_for_each_category_and_each_link() -> None:
     books = runbooks.FOLDER
     for category in Category:
