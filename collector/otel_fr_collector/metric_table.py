@@ -148,7 +148,7 @@ _JOBS = (
         " waits of --straggler-seconds in all. Only a rank that was late in --straggler-share of them, if it is"
         " --straggler-wait or more: in other groups no rank is named.",
         *(_JOB, _GROUP, _RANK),
-        act="Act when it stays: the job is slowed down by so much (TorchDistributedStraggler).",
+        act="Act when it stays: the job is slowed down by so much.",
     ),
     _gauge(
         "otel_fr_straggler_lost_per_step_seconds",
