@@ -32,7 +32,8 @@ STATUS_SIZE: Final = 16 * 1024
 THREAD_DOCUMENTS: Final = 4
 THREAD_ROOM: Final = 4096
 THREADS_SIZE: Final = THREAD_DOCUMENTS * THREAD_ROOM
-"""After the status area: exceptions of threads. A file of an older writer has the progress table there instead."""
+"""After the status area: exceptions of threads."""
+_BEFORE_PROGRESS: Final = STATUS_SIZE + THREADS_SIZE + ACTIVITY_SIZE + DECISIONS_SIZE
 PROGRESS_ROWS: Final = 256
 ROW_SIZE: Final = 64
 SLOT_SIZE: Final = 96
@@ -153,7 +154,7 @@ class Layout:
         if not 1 <= capacity <= MAX_CAPACITY:
             raise ValueError(f"ring capacity must be 1 to {MAX_CAPACITY} records, not {capacity}")
         half_size = max(MIN_HALF_SIZE, HALF_BYTES_PER_RECORD * capacity)
-        progress = HEADER_SIZE + STATUS_SIZE + THREADS_SIZE + ACTIVITY_SIZE + DECISIONS_SIZE
+        progress = HEADER_SIZE + _BEFORE_PROGRESS
         definitions = progress + PROGRESS_ROWS * ROW_SIZE
         slots_start = definitions + 2 * half_size
         slots = capacity + 1
@@ -170,22 +171,19 @@ class Layout:
         )
 
     @property
-    def threads(self) -> int | None:
-        """Start of the exceptions of threads; None: the file has no room for them."""
-        start = self.status + STATUS_SIZE
-        return start if start + THREADS_SIZE <= self.progress else None
+    def threads(self) -> int:
+        """Start of the exceptions of threads."""
+        return self.status + STATUS_SIZE
 
     @property
-    def activity(self) -> int | None:
-        """Start of the activity section; None: the file has no room for it."""
-        start = self.status + STATUS_SIZE + THREADS_SIZE
-        return start if start + ACTIVITY_SIZE <= self.progress else None
+    def activity(self) -> int:
+        """Start of the activity section."""
+        return self.threads + THREADS_SIZE
 
     @property
-    def decisions(self) -> int | None:
-        """Start of the section of decisions; None: the file has no room for it."""
-        start = self.status + STATUS_SIZE + THREADS_SIZE + ACTIVITY_SIZE
-        return start if start + DECISIONS_SIZE <= self.progress else None
+    def decisions(self) -> int:
+        """Start of the section of decisions."""
+        return self.activity + ACTIVITY_SIZE
 
     def half(self, generation: int) -> int:
         """Start of the half that holds the definitions of ``generation``."""
@@ -271,7 +269,7 @@ def unpack_header(data: bytes, size: int) -> Header:
         and HALF_START < half_size <= HALF_BYTES_PER_RECORD * MAX_CAPACITY
         and all(offset % 8 == 0 for offset in (half_size, status, progress, definitions, slots_start))
         and status >= HEADER_SIZE
-        and status + STATUS_SIZE <= progress
+        and status + _BEFORE_PROGRESS <= progress
         and progress + rows * ROW_SIZE <= definitions
         and definitions + 2 * half_size <= slots_start
         and slots_start + slots * SLOT_SIZE <= file_size

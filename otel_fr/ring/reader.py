@@ -171,39 +171,32 @@ class RingReader:
     @property
     def exception(self) -> dict[str, object] | None:
         """The main thread's uncaught exception, if it was recorded: the rank ends by it."""
-        found = self._first_exception()
-        return None if found is None or _is_of_thread(found) else found
+        found = self._document(STATUS_EXCEPTION, EXCEPTION_ROOM)
+        return None if found is None else found[1]
 
     @property
     def thread_exceptions(self) -> list[dict[str, object]]:
         """The uncaught exceptions of other threads that were recorded, oldest first. The rank does not end by them."""
         start = self._layout.threads
-        if start is None:  # an older writer recorded only the first exception, of whichever thread
-            first = self._first_exception()
-            return [first] if first is not None and _is_of_thread(first) else []
         places = range(start, start + THREADS_SIZE, THREAD_ROOM)
         found = [documents.unpack(self._map[place : place + THREAD_ROOM]) for place in places]
         return [values for _, values in sorted((item for item in found if item is not None), key=lambda item: item[0])]
 
     @property
     def activity(self) -> ActivityReader | None:
-        """Heartbeats, sections and steps; None: the file has no room for them, as those of older writers."""
+        """Heartbeats, sections and steps; None: the section is not complete."""
         start = self._layout.activity
-        if start is None or self._words[start // 8 + WORD_READY] != READY:
+        if self._words[start // 8 + WORD_READY] != READY:
             return None
         return ActivityReader(self._map, self._words, start)
 
     @property
     def decisions(self) -> DecisionReader | None:
-        """Decisions of the program; None: the file has no room for them, as those of older writers."""
+        """Decisions of the program; None: the section is not complete."""
         start = self._layout.decisions
-        if start is None or self._words[start // 8] != DECISIONS_READY:
+        if self._words[start // 8] != DECISIONS_READY:
             return None
         return DecisionReader(self._map, self._words, start)
-
-    def _first_exception(self) -> dict[str, object] | None:
-        found = self._document(STATUS_EXCEPTION, EXCEPTION_ROOM)
-        return None if found is None else found[1]
 
     def _document(self, start: int, room: int) -> tuple[int, dict[str, object]] | None:
         begin = self._layout.status + start
@@ -317,7 +310,3 @@ class RingReader:
                     found.append(GroupProgress(group, *values[1:]))
                     break
         return found
-
-
-def _is_of_thread(exception: dict[str, object]) -> bool:
-    return exception.get("thread", MAIN_THREAD) not in ("", MAIN_THREAD)

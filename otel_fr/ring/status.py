@@ -57,8 +57,6 @@ class StatusWriter:
         self._meta_number = 0
         self._has_exception = False
         self._thread_number = 0
-        assert layout.activity is not None  # a new file has all sections
-        assert layout.decisions is not None
         self.activity = ActivityWriter(mapping, layout.activity)
         self.decisions = DecisionWriter(mapping, layout.decisions)
         counters = (layout.status + STATUS_COUNTERS) // 8

@@ -6,10 +6,9 @@ import dataclasses
 
 import pytest
 from otel_fr_collector.incidents.book import IncidentBook
-from otel_fr_collector.incidents.incident import Incident, IncidentChange
+from otel_fr_collector.incidents.incident import IncidentChange
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.outlets.log import LogLines
-from otel_fr_collector.storage.serialization import dump_incident, load_incident
 
 from otel_fr.match import Category, Finding, Group
 
@@ -62,16 +61,6 @@ def test_the_log_names_the_cause_of_a_consequence_instead_of_culprits(caplog: py
     assert "culprits=1" in first
     assert "culprits" not in second
     assert f"caused_by={cause.incident.id}" in second
-
-
-def test_a_stored_consequence_of_an_older_version_is_read() -> None:
-    """Older versions kept culprits in consequences: they load, and are published again without."""
-    book, _ = opened([MISSING, STALLED])
-    stored = book.known()[1]
-    published = {**stored.data, "culprit_ranks": [0], "stacks": {"0": "File train.py"}}
-    restored: Incident = load_incident(dump_incident(stored), published)
-    assert restored.cause == stored.cause
-    assert restored.as_data()["culprit_ranks"] == []
 
 
 DEAD = dataclasses.replace(

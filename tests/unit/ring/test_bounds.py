@@ -23,8 +23,6 @@ from otel_fr.ring import (
     StaleGeneration,
     process_start_ns,
 )
-from otel_fr.ring import layout as layout_module
-from otel_fr.ring import status as status_module
 from tests.support.ring_model import BIG_SITE, GROUP, Program, read_all, signature_of
 
 
@@ -277,27 +275,6 @@ def test_the_first_exceptions_of_threads_stay_and_the_newest_follows_them(tmp_pa
         writer.set_exception({"type": "ValueError", "thread": "MainThread"})
         assert reader.exception == {"type": "ValueError", "thread": "MainThread"}
         assert len(reader.thread_exceptions) == 4
-
-
-@pytest.mark.parametrize(("thread", "ends"), [("MainThread", True), ("loader", False)])
-def test_a_ring_without_room_for_exceptions_of_threads_is_read(
-    tmp_path: Path, thread: str, ends: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as older:
-        older.setattr(layout_module, "THREADS_SIZE", 0)
-        older.setattr(layout_module, "ACTIVITY_SIZE", 0)
-        older.setattr(layout_module, "DECISIONS_SIZE", 0)
-        older.setattr(status_module, "ActivityWriter", lambda *_: None)
-        older.setattr(status_module, "DecisionWriter", lambda *_: None)
-        writer, group = make(tmp_path, 10)
-    Program(1).issue(writer, group, 0)
-    writer.set_exception({"type": "OSError", "thread": thread})
-    with RingReader.open(writer.path) as reader:
-        assert (reader.exception is not None) is ends
-        assert [found["thread"] for found in reader.thread_exceptions] == ([] if ends else ["loader"])
-        assert len(list(reader.records())) == 1
-        assert reader.activity is None
-        assert reader.decisions is None
 
 
 def test_texts_too_long_for_their_place_are_shortened_and_say_so(tmp_path: Path) -> None:
