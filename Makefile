@@ -1,4 +1,4 @@
-# make demo | test | test-all | test-fast | test-torch | simulated-device | test-gpu | nccl-table | fuzz | lint | bench | bench-steps | bench-verdicts | bench-scale | kernel | wheel | sanitize | screenshots | example-incident | | proto
+# make demo | test | test-all | test-fast | test-torch | simulated-device | test-gpu | nccl-table | fuzz | lint | bench | bench-steps | bench-verdicts | bench-scale | wheel | sanitize | screenshots | example-incident | proto
 # Everything is installed into .venv first.
 PYTHON ?= python3
 VENV ?= .venv
@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # The CPU build where the index offers one; any other spec can pull gigabytes of CUDA packages.
 TORCH ?= torch==2.13.0
 
-.PHONY: setup demo test test-all test-fast test-torch simulated-device test-gpu nccl-table fuzz lint format bench bench-steps bench-verdicts bench-scale kernel wheel sanitize screenshots example-incident soak proto clean
+.PHONY: setup demo test test-all test-fast test-torch simulated-device test-gpu nccl-table fuzz lint format bench bench-steps bench-verdicts bench-scale wheel sanitize screenshots example-incident soak proto clean
 .DELETE_ON_ERROR:
 
 $(VENV)/.ready: pyproject.toml
@@ -19,9 +19,16 @@ $(VENV)/.ready-dev: $(VENV)/.ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
+# $(call kernel,BIN): the compiled engine's kernel for the torch of an environment, in this user's cache and in that of the
+# tests. Where it cannot be compiled, one line says why, and jobs record with the Python engine.
+TEST_KERNELS := build/test-cache/otel-fr/kernels
+kernel = @built=$$($(1)/otel-fr kernel build) && mkdir -p -m 700 $(TEST_KERNELS) && cp -p -u "$$built" $(TEST_KERNELS) || true
+
 setup: $(VENV)/.ready-dev
+	$(call kernel,$(BIN))
 
 demo: $(VENV)/.ready
+	$(call kernel,$(BIN))
 	@$(BIN)/otel-fr demo
 
 # Most tests wait for processes and timeouts of their own, so there are more workers than processors of a small machine. A file's
@@ -51,6 +58,7 @@ OTHER := build/torch-$(VERSION)
 TESTS ?= tests/unit/capture tests/integration/capture tests/acceptance/test_engines_agree.py \
     tests/acceptance/test_faults.py tests/acceptance/test_hook_files.py
 test-torch: $(OTHER)/.ready
+	$(call kernel,$(OTHER)/bin)
 	$(OTHER)/bin/python -m pytest -m "" -n 2 --dist loadfile -o cache_dir=$(abspath $(OTHER))/pytest $(TESTS)
 	cd $(OTHER) && bin/otel-fr demo
 
@@ -71,7 +79,7 @@ simulated-device:
 GPU_PYTHON ?=
 GPU_REPORT ?= build/gpu-report.md
 test-gpu: $(if $(GPU_PYTHON),,setup)
-	-XDG_CACHE_HOME=$(CURDIR)/build/test-cache $(or $(GPU_PYTHON),$(BIN)/python) -m otel_fr.capture.native.build
+	-XDG_CACHE_HOME=$(CURDIR)/build/test-cache $(or $(GPU_PYTHON),$(BIN)/python) -m otel_fr.cli kernel build
 	OTEL_FR_TEST_GPU_REPORT=$(GPU_REPORT) OTEL_FR_TEST_ENGINE=compiled $(or $(GPU_PYTHON),$(BIN)/python) -m pytest tests/gpu
 
 # Each fault on the simulated device, and what is said of it: the tables of docs/gpu.md. TABLE: more options.
@@ -120,20 +128,16 @@ SCALE ?=
 bench-scale: setup
 	$(BIN)/python benchmarks/scale.py $(SCALE)
 
-# The compiled capture engine's kernel for the torch in .venv, into this user's cache.
-kernel: setup
-	$(if $(XDG_CACHE_HOME),XDG_CACHE_HOME=$(XDG_CACHE_HOME)) $(BIN)/python -m otel_fr.capture.native.build
-
 # A wheel with kernels for the torch in .venv and for those of TORCHES, whose wheels (0.6 GB each) are downloaded for
 # their headers: make wheel TORCHES="2.6.0 2.14.1". For this Python; a kernel serves every Python.
 TORCHES ?=
 KERNELS := otel_fr/capture/native/kernels
 wheel: setup
 	rm -rf $(KERNELS) build/lib build/torch
-	$(BIN)/python -m otel_fr.capture.native.build --folder $(KERNELS)
+	$(BIN)/otel-fr kernel build --folder $(KERNELS)
 	set -e; for version in $(TORCHES); do \
 	    $(BIN)/python -m pip download --quiet --no-deps --dest build/torch torch==$$version; \
-	    $(BIN)/python -m otel_fr.capture.native.build --folder $(KERNELS) --wheel build/torch/torch-$$version*.whl; \
+	    $(BIN)/otel-fr kernel build --folder $(KERNELS) --wheel build/torch/torch-$$version*.whl; \
 	    rm -rf build/torch; \
 	done
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
@@ -157,7 +161,7 @@ sanitize: setup
 	    --target $(SANITIZED)/installed ./$(SANITIZED)
 	cp $(SANITIZED)/installed/otel_fr/capture/native/*.so $(SANITIZED)/otel_fr/capture/native/
 	cd $(SANITIZED) && CXX="c++ $(SANITIZERS)" XDG_CACHE_HOME=$(abspath $(SANITIZED))/build/test-cache PYTHONPATH=. \
-	    $(abspath $(BIN))/python -m otel_fr.capture.native.build
+	    $(abspath $(BIN))/python -m otel_fr.cli kernel build
 	cd $(SANITIZED) && ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0 UBSAN_OPTIONS=print_stacktrace=1 \
 	    PYTHONPATH=.:collector LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
 	    $(abspath $(BIN))/python -m pytest -q -p no:cacheprovider --show-capture=no \

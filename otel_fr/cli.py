@@ -27,6 +27,7 @@ _COMMANDS = {
     "mcp": ("otel_fr.mcp_server.cli", "serve a collector's incidents to an assistant, read-only (MCP over stdio)"),
     "doctor": ("otel_fr.doctor", "say what would record here, with which engine, and what is missing"),
     "check": ("otel_fr.checks.cli", "check this node: storage, space, GPUs, health service, clock, collector"),
+    "kernel": ("otel_fr.capture.native.build", "compile what the compiled engine needs for a torch"),
     "demo": ("otel_fr.demo", "run a small job that hangs, and show the incident that explains it"),
 }
 _EXAMPLES = {
@@ -61,6 +62,10 @@ _EXAMPLES = {
     "check": """
   otel-fr check
   otel-fr check --conf check_paths=/data:/ckpt,check_gpus=8 --json
+""",
+    "kernel": """
+  otel-fr kernel build                   for the torch installed here
+  otel-fr kernel build --folder kernels --wheel torch-2.14.1-cp311.whl
 """,
     "demo": """
   otel-fr demo

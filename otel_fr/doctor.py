@@ -79,8 +79,7 @@ def findings(env: Mapping[str, str]) -> Iterator[Line]:
 
 def _of_torch(torch: ModuleType, config: Config) -> Iterator[Line]:
     engine = engines.choose(config.capture_engine, torch)
-    outlook = engines.outlook(engine, torch, config)
-    yield "engine", f"{engine.name} ({engine.reason}{'; ' if outlook else ''}{outlook})", True
+    yield "engine", f"{engine.name} ({engine.reason})", True
     found = [operator.name for operator, _ in operators_of(torch)]
     text = f"{len(found)} recorded"
     if unknown := [name for name in found if name not in NAMES]:

@@ -29,7 +29,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Ranks that tests start would else have a kernel compiled into the caller's cache; the tests of the engines choose.
+# Ranks that tests start leave nothing in the caller's cache, and find the kernel that is compiled for the tests.
 os.environ["XDG_CACHE_HOME"] = str(ROOT / "build" / "test-cache")
 
 # Before any fixture: also what a whole module shares starts without the caller's settings.

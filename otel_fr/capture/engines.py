@@ -42,13 +42,13 @@ class Engine:
         name: `PYTHON` or `COMPILED`.
         reason: why this one, for people.
         library: of the compiled engine.
-        may_build: a compiled kernel is all that is missing.
+        lacks_kernel: a kernel is all that the compiled engine lacks here.
     """
 
     name: str
     reason: str
     library: KernelLibrary | None = None
-    may_build: bool = False
+    lacks_kernel: bool = False
 
     def create_ring(
         self, folders: Sequence[Path], name: str, capacity: int, meta: Mapping[str, object]
@@ -102,36 +102,14 @@ def choose(setting: str, torch: ModuleType) -> Engine:
     """
     if setting == PYTHON:
         return Engine(PYTHON, "OTEL_FR_CAPTURE_ENGINE is python")
-    engine = _compiled(torch)
-    if engine.name == PYTHON and setting == COMPILED:
-        _log.warning("otel-fr: OTEL_FR_CAPTURE_ENGINE=compiled cannot be met, so Python records: %s", engine.reason)
-    return engine
+    return _compiled(torch)
 
 
-def report(engine: Engine, torch: ModuleType, config: Config) -> None:
-    """Log which engine records this rank; where only the kernel is missing, have it compiled. Never raises."""
-    reason = engine.reason
-    if engine.may_build and config.capture_engine != PYTHON and config.local_rank == 0:
-        try:
-            from otel_fr.capture.native import background
-
-            done = background.start(torch)
-            reason = reason if done in reason else f"{reason}; {done}"
-        except Exception as error:  # noqa: BLE001 - the job goes on, with Python
-            reason = f"{reason}; it is not compiled: {error}"
-    _log.info("otel-fr: the %s engine records this rank (%s)", engine.name, reason)
-
-
-def outlook(engine: Engine, torch: ModuleType, config: Config) -> str:
-    """What becomes of a kernel that is missing, for people; "": nothing is missing, or nobody wants it."""
-    if not engine.may_build or config.capture_engine == PYTHON:
-        return ""
-    from otel_fr.capture.native import background
-
-    obstacle = background.obstacle(torch)
-    if not obstacle:
-        return "the next rank that starts has one compiled in the background, for the start after that"
-    return "" if obstacle in engine.reason else obstacle
+def report(engine: Engine, config: Config) -> None:
+    """Log which engine records this rank; where a kernel could be had, as a warning of the node's first rank."""
+    missed = engine.lacks_kernel or (engine.name == PYTHON and config.capture_engine == COMPILED)
+    level = logging.WARNING if missed and config.local_rank == 0 else logging.INFO
+    _log.log(level, "otel-fr: the %s engine records this rank (%s)", engine.name, engine.reason)
 
 
 def _compiled(torch: ModuleType) -> Engine:
@@ -151,4 +129,4 @@ def _compiled(torch: ModuleType) -> Engine:
     if failures:
         return Engine(PYTHON, "; ".join(failures))
     missing = f"there is no compiled kernel for torch {torch.__version__}: {store.why_missing(torch)}"
-    return Engine(PYTHON, missing, may_build=True)
+    return Engine(PYTHON, f"{missing}; to compile one: otel-fr kernel build", lacks_kernel=True)

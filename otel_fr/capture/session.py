@@ -97,7 +97,7 @@ class Session:
                 config.ring_dir.mkdir(parents=True, exist_ok=True)
         engine = self.engine = engines.choose(config.capture_engine, torch)
         meta["capture_engine"] = engine.name
-        engines.report(engine, torch, config)
+        engines.report(engine, config)
         self._writer = engine.create_ring(folders, f"rank{meta['rank']}-{self._pid}.ring", config.buffer_size, meta)
         try:
             # Only the package between the user's call and the operator, not all of otel-fr: the demo is user code.

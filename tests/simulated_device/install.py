@@ -249,7 +249,7 @@ def _install_project(place: Place) -> None:
 
 def _build_kernel(place: Place) -> None:
     failure = "the capture engine's kernel cannot be built"
-    _run([place.python, "-m", "otel_fr.capture.native.build"], failure, XDG_CACHE_HOME=str(CACHE))
+    _run([place.python, "-m", "otel_fr.cli", "kernel", "build"], failure, XDG_CACHE_HOME=str(CACHE))
 
 
 # ---------------------------------------------------------------- steps

@@ -1,6 +1,6 @@
 """What the tests of the compiled capture engine need: they skip where it cannot be built.
 
-The kernel is compiled once, into a cache of the tests, which takes about 20 s.
+`make setup` puts the kernel into a cache of the tests. Where that was not run, it is compiled here once, in about 20 s.
 """
 
 from __future__ import annotations

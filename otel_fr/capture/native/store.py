@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import os
 import stat
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
@@ -15,9 +14,6 @@ from typing import Final
 FOLDER: Final = Path(__file__).resolve().parent
 SOURCES: Final = ("api.h", "device_work.hpp", "followed_work.hpp", "kernel.cpp", "lock.hpp")
 SHIPPED: Final = FOLDER / "kernels"
-RETRY_SECONDS: Final = 7 * 86_400
-"""After a failure; the machine may have got another compiler."""
-_FAILED: Final = ".failed"
 _SEAL: Final = b"otel-fr\1"
 """Begins what is appended to a library; the dynamic linker reads nothing behind the library's own end."""
 _DIGITS: Final = 12
@@ -107,22 +103,6 @@ def is_whole(kernel: Path) -> bool:
     return end > 0 and content[end:] == _SEAL + hashlib.sha256(content[:end]).digest()
 
 
-def note_failure(kernel: Path, reason: str) -> None:
-    """Remember that this kernel could not be compiled. Raises OSError."""
-    kernel.with_suffix(_FAILED).write_text(reason, encoding="utf-8")
-
-
-def failure(kernel: Path) -> str | None:
-    """Why this kernel could not be compiled when that was last tried; None: not tried, or longer ago than a week."""
-    path = kernel.with_suffix(_FAILED)
-    try:
-        if time.time() - path.stat().st_mtime > RETRY_SECONDS:
-            return None
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-
-
 def is_private(folder: Path) -> bool:
     """True if the folder is this user's, and only this user can change what is in it."""
     try:
@@ -154,17 +134,14 @@ def make_private(folder: Path) -> None:
     """Create the folder for this user alone.
 
     Raises:
-        OSError: it is another's, no folder, or one that others can use: what they may have put there is not trusted.
+        OSError: it cannot be created, is another's, no folder, or one that others can use: what they may have put
+            there is not trusted.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    folder.mkdir(mode=0o700, exist_ok=True)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except FileExistsError:  # it is no folder: said below
+        pass
+    except OSError as error:
+        raise OSError(f"{folder} cannot be created ({error.strerror}): set XDG_CACHE_HOME to another folder") from None
     check_private(folder)
-
-
-def check_writable(folder: Path) -> None:
-    """Raises OSError if no kernel can be put into the folder, or if that cannot be created. Changes nothing."""
-    place = next((path for path in (folder, *folder.parents) if os.path.lexists(path)), folder)
-    if place == folder:
-        check_private(folder)
-    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
-        raise OSError(f"{place} cannot be written: set XDG_CACHE_HOME to a folder that can")

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from otel_fr.capture.dispatcher import operators_of
-from otel_fr.capture.native import store
 from tests.support import engines, single_rank
 from tests.support.ports import free_port
 from tests.support.waiting import PATIENCE
@@ -55,11 +54,11 @@ def cache(tmp_path: Path) -> Path:
     return folder
 
 
-COMPILES = "the next rank that starts has one compiled in the background, for the start after that)"
+COMMANDED = "; to compile one: otel-fr kernel build)"
 
 
 def engine(folder: Path, **extra: str) -> str:
-    own = {"OTEL_FR_CAPTURE_ENGINE": "auto", "XDG_CACHE_HOME": str(folder / "cache"), "CXX": sys.executable, **extra}
+    own = {"OTEL_FR_CAPTURE_ENGINE": "auto", "XDG_CACHE_HOME": str(folder / "cache"), **extra}
     return doctor(folder, **own)[1]["engine"]
 
 
@@ -68,43 +67,32 @@ def test_the_kernel_that_is_found_is_named(tmp_path: Path, cache: Path) -> None:
     assert engine(tmp_path) == f"compiled ({kernel})"
 
 
-def test_a_kernel_that_was_not_compiled_yet_will_be(tmp_path: Path, cache: Path) -> None:
+def test_a_kernel_that_was_not_compiled(tmp_path: Path, cache: Path) -> None:
     (kernel,) = cache.iterdir()
     kernel.unlink()
     missing = f"python (there is no compiled kernel for torch {torch.__version__}: "
-    assert engine(tmp_path) == f"{missing}{cache} has none; {COMPILES}"
+    assert engine(tmp_path) == f"{missing}{cache} has none{COMMANDED}"
     cache.rmdir()
-    assert engine(tmp_path) == f"{missing}none has been compiled on this machine; {COMPILES}"
-    assert engine(tmp_path, CXX="", PATH="/nowhere").endswith(
-        "on this machine; no C++ compiler was found (CXX, c++, g++, clang++))"
-    )
+    assert engine(tmp_path) == f"{missing}none has been compiled on this machine{COMMANDED}"
 
 
 def test_a_kernel_that_may_not_be_loaded(tmp_path: Path, cache: Path) -> None:
     (kernel,) = cache.iterdir()
     kernel.chmod(0o722)
-    assert engine(tmp_path).endswith(f"{kernel} is not a file of this user alone; {COMPILES}")
+    assert engine(tmp_path).endswith(f"{kernel} is not a file of this user alone{COMMANDED}")
     kernel.chmod(0o700)
     kernel.write_bytes(kernel.read_bytes()[:5000])
-    assert engine(tmp_path).endswith(f"{kernel} is damaged; {COMPILES}")
+    assert engine(tmp_path).endswith(f"{kernel} is damaged{COMMANDED}")
 
 
 def test_a_cache_that_cannot_be_used(tmp_path: Path, cache: Path) -> None:
     cache.chmod(0o750)
-    assert engine(tmp_path).endswith(f": {cache} has mode 750; remove it, or empty it and set mode 700)")
+    assert engine(tmp_path).endswith(f": {cache} has mode 750; remove it, or empty it and set mode 700{COMMANDED}")
     cache.rename(tmp_path / "other")
     (tmp_path / "other").chmod(0o700)
     cache.symlink_to(tmp_path / "other")
-    assert engine(tmp_path).endswith(f": {cache} is not a folder of this user: remove it, or set XDG_CACHE_HOME)")
-    blocked = engine(tmp_path, XDG_CACHE_HOME="/dev/null")
-    assert blocked.endswith("/dev/null cannot be written: set XDG_CACHE_HOME to a folder that can)")
-
-
-def test_a_kernel_that_could_not_be_compiled(tmp_path: Path, cache: Path) -> None:
-    (kernel,) = cache.iterdir()
-    kernel.unlink()
-    store.note_failure(kernel, "c++ failed: no such header\nmore")
-    assert engine(tmp_path).endswith("is tried again a week after that: c++ failed: no such header)")
+    other = f": {cache} is not a folder of this user: remove it, or set XDG_CACHE_HOME{COMMANDED}"
+    assert engine(tmp_path).endswith(other)
 
 
 NO_HOME = """
@@ -113,9 +101,7 @@ def home():
     raise RuntimeError("Could not determine home directory.")
 pathlib.Path.home = home
 from otel_fr.capture import engines
-from otel_fr.config import Config
-engine = engines.choose("auto", torch)
-print(engine.reason, engines.outlook(engine, torch, Config.from_env(os.environ)), sep="|")
+print(engines.choose("auto", torch).reason)
 start()
 dist.all_reduce(torch.ones(1))
 print(len(list(ring().records())))
@@ -128,7 +114,7 @@ def test_a_user_without_a_home_folder(tmp_path: Path) -> None:
         engines.kernel()  # skips
     body = "session_module.start_monitor = no_monitor\n" + NO_HOME
     out = single_rank.succeed(tmp_path, body, XDG_CACHE_HOME="", OTEL_FR_CAPTURE_ENGINE="auto").splitlines()
-    assert out[0].endswith(": there is no folder for it: set HOME or XDG_CACHE_HOME|")
+    assert ": there is no folder for it: set HOME or XDG_CACHE_HOME; " in out[0]
     assert out[1] == "1"
 
 

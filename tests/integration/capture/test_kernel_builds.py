@@ -1,9 +1,8 @@
-"""A missing kernel is compiled for the next start, by a process that gives way to all others."""
+"""`otel-fr kernel build` compiles the kernel; a rank that finds none starts no compiler."""
 
 from __future__ import annotations
 
 import os
-import signal
 import stat
 import subprocess
 import sys
@@ -11,59 +10,114 @@ from pathlib import Path
 
 import pytest
 
-from otel_fr.capture.native import build
 from tests.support import engines, single_rank
-from tests.support.waiting import PATIENCE, until
+from tests.support.waiting import PATIENCE
 
+COMMAND = Path(sys.executable).with_name("otel-fr")
 PROGRAM = """
 import logging
-logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s")
+logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(levelname)s %(message)s")
 session_module.start_monitor = no_monitor
 start()
 dist.all_reduce(torch.ones(2))
 print(len(list(ring().records())))
 """
+NO_COMPILER = "no C++ compiler was found (CXX, c++, g++, clang++); install one, or set CXX to its path"
 
 
 def _compiler(folder: Path, body: str) -> Path:
     path = folder / "compiler"
-    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.write_text(f"#!/bin/sh\necho ran >> {folder}/runs\n{body}\n")
     path.chmod(0o700)
     return path
 
 
-def _start(folder: Path, compiler: Path) -> str:
-    extra = {"XDG_CACHE_HOME": str(folder / "cache"), "CXX": str(compiler)}
-    return single_rank.succeed(folder, PROGRAM, OTEL_FR_CAPTURE_ENGINE="auto", **extra)
+def _copies(folder: Path, kernel: Path) -> Path:
+    """A compiler that is quick: it copies the kernel."""
+    return _compiler(folder, f'for last; do :; done\ncp {kernel} "$last"')
 
 
-def test_a_missing_kernel_is_compiled_for_the_next_start(tmp_path: Path) -> None:
+def _environment(folder: Path, compiler: Path | str) -> dict[str, str]:
+    return {"XDG_CACHE_HOME": str(folder / "cache"), "CXX": str(compiler)}
+
+
+def _build(folder: Path, compiler: Path | str, *options: str, **extra: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, **_environment(folder, compiler), **extra}
+    command = [str(COMMAND), "kernel", "build", *options]
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False)
+
+
+def _start(folder: Path, compiler: Path | str = "", **extra: str) -> str:
+    env = {"OTEL_FR_CAPTURE_ENGINE": "auto", **_environment(folder, compiler), **extra}
+    return single_rank.succeed(folder, PROGRAM, **env)
+
+
+def test_a_rank_without_a_kernel_starts_no_compiler_and_names_the_command(tmp_path: Path) -> None:
     kernel = engines.kernel()
-    seen = tmp_path / "nice"
-    copy = f'for last; do :; done\n(nice; cat /proc/self/oom_score_adj) > {seen}\ncp {kernel} "$last"'
-    compiler = _compiler(tmp_path, copy)
+    compiler = _copies(tmp_path, kernel)
     first = _start(tmp_path, compiler)
-    assert "the python engine records this rank" in first
-    assert "compiled in the background" in first
-    found = tmp_path / "cache" / "otel-fr" / "kernels" / kernel.name
-    until(found.is_file)
-    second = _start(tmp_path, compiler)
-    assert "the compiled engine records this rank" in second
-    assert first.splitlines()[-1] == second.splitlines()[-1] == "1"
-    assert seen.read_text().split() == ["19", "1000"]
+    (line,) = (line for line in first.splitlines() if "engine records" in line)
+    assert line.startswith("WARNING otel-fr: the python engine records this rank (there is no compiled kernel for ")
+    assert line.endswith("none has been compiled on this machine; to compile one: otel-fr kernel build)")
+    assert not (tmp_path / "runs").exists()
+    assert not (tmp_path / "cache" / "otel-fr" / "kernels").exists()
+    done = _build(tmp_path, compiler)
+    assert done.returncode == 0, done.stderr
+    found = Path(done.stdout.strip())
+    assert found == tmp_path / "cache" / "otel-fr" / "kernels" / kernel.name
     assert stat.S_IMODE(found.parent.stat().st_mode) == 0o700
+    second = _start(tmp_path, compiler)
+    assert "INFO otel-fr: the compiled engine records this rank" in second
+    assert first.splitlines()[-1] == second.splitlines()[-1] == "1"
 
 
-def test_a_failure_is_remembered(tmp_path: Path) -> None:
+def test_only_the_first_rank_of_a_node_warns(tmp_path: Path) -> None:
     if not engines.HAS_RING_WRITER:
         engines.kernel()  # skips
-    compiler = _compiler(tmp_path, f"echo tried >> {tmp_path}/tries\necho no such header >&2\nexit 1")
-    assert "compiled in the background" in _start(tmp_path, compiler)
-    folder = tmp_path / "cache" / "otel-fr" / "kernels"
-    until(lambda: any(folder.glob("*.failed")))
-    assert "no such header" in _start(tmp_path, compiler)
-    assert (tmp_path / "tries").read_text() == "tried\n"
-    assert not list(folder.glob("*.so"))
+    assert "INFO otel-fr: the python engine records this rank" in _start(tmp_path, LOCAL_RANK="1")
+
+
+def test_a_kernel_that_is_there_is_not_compiled_again(tmp_path: Path) -> None:
+    compiler = _copies(tmp_path, engines.kernel())
+    first, second = _build(tmp_path, compiler), _build(tmp_path, compiler)
+    assert first.returncode == second.returncode == 0
+    assert first.stdout == second.stdout
+    assert (tmp_path / "runs").read_text() == "ran\n"
+    kernel = Path(first.stdout.strip())
+    kernel.write_bytes(kernel.read_bytes()[:5000])
+    assert _build(tmp_path, compiler).returncode == 0
+    assert (tmp_path / "runs").read_text() == "ran\n" * 2, "it was damaged"
+
+
+def test_the_folder_of_a_wheel_gets_the_same_kernel(tmp_path: Path) -> None:
+    kernel = engines.kernel()
+    done = _build(tmp_path, _copies(tmp_path, kernel), "--folder", str(tmp_path / "new" / "kernels"))
+    assert done.stdout.strip() == str(tmp_path / "new" / "kernels" / kernel.name)
+
+
+@pytest.mark.parametrize(
+    ("compiler", "options", "said"),
+    [
+        ("", [], NO_COMPILER),
+        ("", ["--torch", "/dev"], "/dev has no torch"),
+        ("", ["--wheel", "/dev/null"], "/dev/null cannot be unpacked"),
+        ("fails", [], "(it must know C++20; CXX names another): no such header"),
+    ],
+)
+def test_what_is_wrong_is_said(tmp_path: Path, compiler: str, options: list[str], said: str) -> None:
+    own = _compiler(tmp_path, "echo no such header >&2\nexit 1") if compiler else ""
+    done = _build(tmp_path, own, *options, PATH="/nowhere" if not own else os.environ["PATH"])
+    assert done.returncode == 1
+    assert done.stderr.startswith("otel-fr kernel build: no kernel was compiled: ")
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not list(tmp_path.rglob("*.so"))
+
+
+def test_a_cache_that_cannot_be_created_is_said(tmp_path: Path) -> None:
+    done = _build(tmp_path, "", XDG_CACHE_HOME="/dev/null")
+    assert done.returncode == 1
+    assert "/dev/null/otel-fr/kernels cannot be created (Not a directory): set XDG_CACHE_HOME" in done.stderr
 
 
 def test_a_cache_that_others_can_write_is_not_used(tmp_path: Path) -> None:
@@ -72,13 +126,12 @@ def test_a_cache_that_others_can_write_is_not_used(tmp_path: Path) -> None:
     folder.mkdir(parents=True, mode=0o700)
     (folder / kernel.name).write_bytes(kernel.read_bytes())
     (folder / kernel.name).chmod(0o722)
-    compiler = _compiler(tmp_path, "exit 1")
-    assert "the python engine" in _start(tmp_path, compiler)
+    assert "the python engine" in _start(tmp_path)
     (folder / kernel.name).chmod(0o700)
     folder.chmod(0o770)
-    assert "the python engine" in _start(tmp_path, compiler)
+    assert "the python engine" in _start(tmp_path)
     folder.chmod(0o700)
-    assert "the compiled engine" in _start(tmp_path, compiler)
+    assert "the compiled engine" in _start(tmp_path)
 
 
 def test_a_damaged_kernel_ends_no_rank(tmp_path: Path) -> None:
@@ -87,67 +140,4 @@ def test_a_damaged_kernel_ends_no_rank(tmp_path: Path) -> None:
     folder.mkdir(parents=True, mode=0o700)
     (folder / kernel.name).write_bytes(kernel.read_bytes()[:5000])
     (folder / kernel.name).chmod(0o700)
-    assert "the python engine" in _start(tmp_path, _compiler(tmp_path, "exit 1"))
-
-
-def _hanging(folder: Path) -> Path:
-    """A compiler that does not end, nor does the process that it starts, as those of GCC do."""
-    return _compiler(folder, f"sleep 3600 &\necho $PPID $$ $! >> {folder}/processes\nwait")
-
-
-def _processes(folder: Path) -> list[int]:
-    """The processes of each hanging compiler: what started it, itself, its child."""
-    path = folder / "processes"
-    until(lambda: path.is_file() and path.read_text().endswith("\n"))
-    return [int(word) for word in path.read_text().split()]
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return False
-
-
-def test_a_compiler_that_hangs_holds_up_neither_the_job_nor_its_exit(tmp_path: Path) -> None:
-    """Two jobs in one fresh cache: only one of them has it compiled."""
-    engines.kernel()
-    compiler = _hanging(tmp_path)
-    # Their ends include that of every process that holds their output.
-    for _ in range(2):
-        assert "compiled in the background" in _start(tmp_path, compiler)
-        builder, *others = _processes(tmp_path)
-    try:
-        assert all(map(_is_alive, (builder, *others)))
-        assert len(others) == 2
-    finally:
-        os.kill(builder, signal.SIGKILL)
-        os.killpg(others[0], signal.SIGKILL)
-    # What it left is removed by the next one.
-    folder = tmp_path / "cache" / "otel-fr" / "kernels"
-    assert len(list(folder.glob(".building-*"))) == 1
-    assert "compiled in the background" in _start(tmp_path, _compiler(tmp_path, "echo no >&2; exit 1"))
-    until(lambda: any(folder.glob("*.failed")))
-    until(lambda: not list(folder.glob(".building-*")))
-
-
-def test_of_a_compiler_that_hangs_nothing_is_left_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "TIMEOUT", 0.5)
-    monkeypatch.setenv("CXX", str(_hanging(tmp_path)))
-    with pytest.raises(build.BuildError, match="did not end within"):
-        build.build(build.Target.installed(), tmp_path)
-    _, *own = _processes(tmp_path)
-    until(lambda: not any(map(_is_alive, own)))
-    assert not list(tmp_path.glob(".building-*"))
-
-
-def test_many_jobs_compile_it_once_in_a_fresh_cache(tmp_path: Path) -> None:
-    kernel = engines.kernel()
-    slow = f'echo tried >> {tmp_path}/tries\nsleep 2\nfor last; do :; done\ncp {kernel} "$last"'
-    compiler = _compiler(tmp_path, slow)
-    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "CXX": str(compiler)}
-    command = [sys.executable, "-m", "otel_fr.capture.native.build"]
-    jobs = [subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL) for _ in range(4)]
-    assert [job.wait(PATIENCE) for job in jobs] == [0] * 4
-    assert (tmp_path / "tries").read_text() == "tried\n"
-    assert "the compiled engine" in _start(tmp_path, compiler)
+    assert "the python engine" in _start(tmp_path)

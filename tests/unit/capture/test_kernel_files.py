@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import time
 import zipfile
 from pathlib import Path
 
@@ -82,16 +80,6 @@ def test_only_private_folders_and_own_files_are_trusted(tmp_path: Path) -> None:
     assert not store.is_own_file(kernel)
     (folder / "other.so").symlink_to(kernel)
     assert not store.is_own_file(folder / "other.so")
-
-
-def test_a_failure_is_forgotten_after_a_week(tmp_path: Path) -> None:
-    kernel = tmp_path / "kernel.so"
-    assert store.failure(kernel) is None
-    store.note_failure(kernel, "no such header")
-    assert store.failure(kernel) == "no such header"
-    week_ago = time.time() - store.RETRY_SECONDS - 60
-    os.utime(kernel.with_suffix(".failed"), (week_ago, week_ago))
-    assert store.failure(kernel) is None
 
 
 def test_the_cache_is_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
