@@ -161,6 +161,10 @@ class Recovery:
         """The newest file was written for a fault."""
         return self._moved_ns is not None
 
+    def is_of(self, moved_ns: int) -> bool:
+        """The newest file was written for a fault, and the rank has not moved since."""
+        return self._moved_ns is not None and moved_ns <= self._moved_ns
+
     def is_over(self, situation: Situation, stall_seconds: float) -> bool:
         """True, at most every 30 s, if the rank has moved since that file was written and has no stalled call."""
         if self._moved_ns is None or situation.moved_ns <= self._moved_ns:

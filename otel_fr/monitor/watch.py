@@ -120,7 +120,7 @@ class Monitor:
             config,
             reporter,
             dump=lambda reason: self._dump(reason, of_fault=True),
-            has_file=lambda: self._recovery.is_pending,
+            has_file=lambda: self._recovery.is_of(self._reporter.moved_ns),
         )
         self._metrics = Schedule(config.metric_interval, config.rank, time.monotonic())
         self._recorder = RecorderWatch(lambda: reader.meta, reporter.devices, self.wake)

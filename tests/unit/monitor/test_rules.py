@@ -145,6 +145,16 @@ def test_a_file_of_a_fault_is_replaced_once_the_rank_has_moved_again_for_a_secon
     assert not recovery.is_over(at(70, moved=69), STALL)
 
 
+def test_a_file_is_of_the_fault_in_which_the_rank_is_until_it_moves() -> None:
+    recovery = Recovery()
+    assert not recovery.is_of(0)
+    recovery.note_file(moved_ns=5, of_fault=True)
+    assert recovery.is_of(5)
+    assert not recovery.is_of(6)
+    recovery.note_file(moved_ns=6, of_fault=False)
+    assert not recovery.is_of(6)
+
+
 def test_a_file_of_a_fault_stays_while_another_call_is_stalled() -> None:
     recovery = Recovery()
     recovery.note_file(moved_ns=0, of_fault=True)
