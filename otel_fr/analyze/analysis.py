@@ -146,8 +146,7 @@ class Analysis:
 
         Args:
             prefix: only files whose name begins with it.
-            workers: processes that read large folders; with more than 1, the calling program must be one that
-                `multiprocessing` can start again ("spawn").
+            workers: processes that share the reading of large folders.
             progress: called with (files read, files in all).
             replica_size: ranks of one torchft replica, whose default group numbers its ranks from 0 in each replica.
             nccl_inspector: folder with files of NCCL Inspector; None: those in ``path``, if there are any.

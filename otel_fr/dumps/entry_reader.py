@@ -47,8 +47,6 @@ _MAX_KEYS = 64
 _MAX_FRAME_TEXT = 32 << 20
 """Characters of all distinct frames of one file together."""
 
-Signatures = dict[tuple[object, ...], Signature]
-
 _REFUSED = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError)
 
 
@@ -93,16 +91,12 @@ class EntryReader(ABC):
     _WHOLE_FRAMES: bool
     """The recorder stores only the user's frames: the first one is the call site."""
 
-    def __init__(self, signatures: Signatures) -> None:
-        """For one file.
-
-        Args:
-            signatures: those of the files read before, so that equal ones become one object; new ones are added.
-        """
+    def __init__(self) -> None:
+        """For one file."""
         self.notes: list[str] = []
         self.unusable = 0
         self.ends = codes([])
-        self._signatures = signatures
+        self._signatures: dict[tuple[object, ...], Signature] = {}
         self._numbers = 0
         self._frames: dict[int, str] = {}
         self._frame_texts: dict[str, str] = {}

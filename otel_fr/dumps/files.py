@@ -6,7 +6,7 @@ import gzip
 import os
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from otel_fr.dumps.safe_parse import Limits, UnreadableDump
@@ -52,20 +52,6 @@ def size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
-
-
-def pieces(paths: Sequence[Path], most: int) -> Iterator[list[Path]]:
-    """Split the files into lists of about ``most`` bytes each."""
-    piece: list[Path] = []
-    room = most
-    for path in paths:
-        piece.append(path)
-        room -= size(path)
-        if room <= 0:
-            yield piece
-            piece, room = [], most
-    if piece:
-        yield piece
 
 
 def is_ring(path: Path) -> bool:

@@ -1,41 +1,36 @@
 """Read flight-recorder files: otel-fr's, PyTorch's (pickle or JSON), torchcomms' (JSON or pickle); gzip'd too.
 
-Nothing in a file is trusted: no code in it runs (`safe_parse`), and every field is checked before it is used.
+Nothing in a file is trusted: no code in it runs (`safe_parse`), reading it costs a bounded time and memory
+(`processes`), and every field is checked before it is used.
 """
 
 from __future__ import annotations
 
 import contextlib
-import gc
-import multiprocessing
+import json
 import re
-import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from otel_fr.dumps import files, nccl_inspector, nccl_ras, operation_names, resolve
 from otel_fr.dumps.columns import COLLECTIVE, COMPLETED, IN_FLIGHT
-from otel_fr.dumps.entry_reader import Signatures
 from otel_fr.dumps.fields import integer
 from otel_fr.dumps.model import Dump, GroupInfo, Problem, Source
+from otel_fr.dumps.processes import read_all
 from otel_fr.dumps.recorders import OtelFrReader, PyTorchReader, group_key, numbered_groups
 from otel_fr.dumps.ring_files import read_ring
 from otel_fr.dumps.safe_parse import DEFAULT_LIMITS, Limits, UnreadableDump, parse, read_bytes
 from otel_fr.identity import decode_ranks
+from otel_fr.match.model import Signature
 from otel_fr.presentation import count_text
 
 MAX_RANKS = 1_000_000
 """Members of all process groups of one file together; what a file lists beyond this is ignored."""
 
 PARALLEL_BYTES = 8 * 1024 * 1024
-"""Total size of the files from which starting worker processes is faster than reading them in this one."""
-
-_PIECE_BYTES = 4 * 1024 * 1024
-"""Total size of the files that a worker process reads as one task."""
+"""Total size of the files from which several processes are faster than one."""
 
 Progress = Callable[[int, int], None]
 """Called with (files done, files in all)."""
@@ -44,21 +39,30 @@ _RANK_NUMBER = re.compile(r"[0-9]{1,9}")
 
 
 def load(path: Path | str, limits: Limits = DEFAULT_LIMITS) -> Dump:
-    """Read one file.
+    """Read one file, in a process of its own.
 
     Raises:
         UnreadableDump: it cannot be used; the text says what is wrong and what to do.
     """
-    return _load(Path(path), limits, {}, "")
+    (_, read), *_ = read_all(partial(_load, limits, ""), limits, [Path(path)], 1)
+    if isinstance(read, UnreadableDump):
+        raise read
+    found: Dump = read
+    return found
 
 
-def _load(path: Path, limits: Limits, signatures: Signatures, prefix: str) -> Dump:
+def _load(limits: Limits, prefix: str, path: Path, bound: Callable[[int], None]) -> Dump:
+    """Read one file in this process, which ``bound`` sets the limits of."""
     if files.is_ring(path):
+        bound(files.size(path))
         data, clock = read_ring(path)
     else:
-        data, clock = parse(read_bytes(path, limits), limits), None
+        raw = read_bytes(path, limits)
+        bound(len(raw))
+        data, clock = parse(raw), None
     try:
-        dump = _dump(path, data, signatures, prefix, clock)
+        dump = _dump(path, data, prefix, clock)
+        dump.facts = json.loads(json.dumps(dump.facts))  # a tree: not larger to those who walk it than it is
     except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError) as error:
         raise UnreadableDump(f"not a flight-recorder file, or a damaged one ({error}); copy it again") from error
     with contextlib.suppress(OSError):
@@ -77,8 +81,7 @@ def load_folder(
 
     Args:
         prefix: only files whose name begins with it; the rank is then the number that follows it.
-        workers: processes that share the reading of a large folder; with more than 1, the calling program must be
-            one that `multiprocessing` can start again ("spawn").
+        workers: processes that share the reading of a large folder.
 
     Returns:
         the dumps, sorted by rank, and a problem for each flight-recorder file that could not be read. Files of other
@@ -95,63 +98,31 @@ def load_folder(
     wanted = set(candidates)
     foreign = [file for file in found if file not in wanted]
     dumps: list[Dump] = []
-    done = len(foreign)
-    for piece in _read(candidates, limits, workers, prefix or ""):
-        for file, item in piece:
-            done += 1
-            if isinstance(item, Dump):
-                dumps.append(item)
-            elif claimed or files.looks_like_one(file):
-                problems.append(item)
-            else:
-                foreign.append(file)
+    signatures: dict[Signature, Signature] = {}
+    read: dict[Path, Dump | UnreadableDump] = {}
+    count = workers if sum(map(files.size, candidates)) > PARALLEL_BYTES else 1
+    for file, item in read_all(partial(_load, limits, prefix or ""), limits, candidates, count):
+        read[file] = item
         if progress is not None:
-            progress(done, len(found))
+            progress(len(foreign) + len(read), len(found))
+    for file in candidates:
+        item = read[file]
+        if isinstance(item, Dump):
+            # Equal ones are one object, as most ranks have the same.
+            same = [signatures.setdefault(one, one) for one in item.entries.signatures]
+            item.entries = item.entries.replace(signatures=same)
+            dumps.append(item)
+        elif claimed or files.looks_like_one(file):
+            problems.append(Problem(str(file), str(item)))
+        else:
+            foreign.append(file)
     if foreign:
         problems.append(Problem(str(path), files.skipped(foreign)))
     dumps.sort(key=lambda dump: (dump.rank, dump.path))
     return dumps, problems
 
 
-_Read = list[tuple[Path, Dump | Problem]]
-
-
-def _read(paths: list[Path], limits: Limits, workers: int, prefix: str) -> Iterator[_Read]:
-    """Yield the results piece by piece, in the order of ``paths``."""
-    pieces = list(files.pieces(paths, _PIECE_BYTES))
-    done = 0
-    if workers > 1 and len(pieces) > 1 and sum(map(files.size, paths)) > PARALLEL_BYTES:
-        every = len(pieces)
-        # All values live until they are sent back, so the garbage collector would only cost time.
-        with (
-            contextlib.suppress(BrokenProcessPool, OSError),  # no worker processes can be started, or one was killed
-            ProcessPoolExecutor(min(workers, every), _context(), gc.disable) as pool,
-        ):
-            for piece in pool.map(_read_piece, pieces, [limits] * every, [prefix] * every):
-                yield piece
-                done += 1
-    for paths in pieces[done:]:
-        yield _read_piece(paths, limits, prefix)
-
-
-def _context() -> multiprocessing.context.BaseContext:
-    """Fork where it is safe (no other thread can hold a lock meanwhile), since it is faster; else spawn."""
-    quick = sys.platform == "linux" and threading.active_count() == 1
-    return multiprocessing.get_context("fork" if quick else "spawn")
-
-
-def _read_piece(paths: list[Path], limits: Limits, prefix: str) -> _Read:
-    read: _Read = []
-    signatures: Signatures = {}
-    for path in paths:
-        try:
-            read.append((path, _load(path, limits, signatures, prefix)))
-        except UnreadableDump as error:
-            read.append((path, Problem(str(path), str(error))))
-    return read
-
-
-def _dump(path: Path, data: dict[str, Any], signatures: Signatures, prefix: str, clock: int | None) -> Dump:
+def _dump(path: Path, data: dict[str, Any], prefix: str, clock: int | None) -> Dump:
     facts = data.get("otel_fr")
     facts = facts if isinstance(facts, dict) and isinstance(facts.get("groups"), list) else {}
     if not facts and not ("pg_config" in data and ("version" in data or "entries" in data)) and not _is_early(data):
@@ -164,7 +135,7 @@ def _dump(path: Path, data: dict[str, Any], signatures: Signatures, prefix: str,
         raise UnreadableDump(f"entries is a {type(raw).__name__} instead of a list: the file is damaged")
     version = str(data.get("version", ""))[:32]
     if facts:
-        own = OtelFrReader(signatures, clock or _issue_clock(facts), integer(facts.get("wall_offset_ns")))
+        own = OtelFrReader(clock or _issue_clock(facts), integer(facts.get("wall_offset_ns")))
         entries = own.read(raw)
         partial = facts.get("complete") is not True
         return Dump(
@@ -181,7 +152,7 @@ def _dump(path: Path, data: dict[str, Any], signatures: Signatures, prefix: str,
         )
     groups = _groups(data.get("pg_config"))
     source = _source(groups, raw)
-    reader = PyTorchReader(signatures, rank, numbered_groups(data.get("pg_config"), MAX_RANKS))
+    reader = PyTorchReader(rank, numbered_groups(data.get("pg_config"), MAX_RANKS))
     recorded = reader.read(raw)
     if raw and not len(recorded):
         found = f"all {len(raw)} entries" if len(raw) > 1 else "its only entry"

@@ -15,7 +15,6 @@ from otel_fr.dumps.entry_reader import (
     Kind,
     RawColumns,
     Row,
-    Signatures,
     exact_column,
     integer_column,
     seconds_column,
@@ -71,11 +70,9 @@ class PyTorchReader(EntryReader):
     _SCALARS = ("pg_id", "profiling_name", "state", "retired", "is_p2p", "timeout_ms", "thread_name")
     _WHOLE_FRAMES = False
 
-    def __init__(
-        self, signatures: Signatures, rank: int = 0, members: Mapping[int, tuple[int, ...]] | None = None
-    ) -> None:
+    def __init__(self, rank: int = 0, members: Mapping[int, tuple[int, ...]] | None = None) -> None:
         """For the file of one rank. ``members``: `numbered_groups` of its ``pg_config``."""
-        super().__init__(signatures)
+        super().__init__()
         self.members: dict[str, tuple[int, ...]] = {}
         self._numbered = members or {}
         self._counted = 0
@@ -221,14 +218,14 @@ class OtelFrReader(EntryReader):
     )  # fmt: skip
     _WHOLE_FRAMES = True
 
-    def __init__(self, signatures: Signatures, written_ns: int | None, wall_offset_ns: int | None) -> None:
+    def __init__(self, written_ns: int | None, wall_offset_ns: int | None) -> None:
         """For one file.
 
         Args:
             written_ns: when it was written, on the clock of ``otel_fr_issued_ns``; None: not known.
             wall_offset_ns: wall clock minus that clock; None: not known.
         """
-        super().__init__(signatures)
+        super().__init__()
         self._written_ns = written_ns
         self._wall_offset_ns = wall_offset_ns
         self._members: dict[str, tuple[int, ...]] = {}

@@ -26,7 +26,6 @@ def test_many_large_files_read_in_processes_say_the_same(tmp_path: Path, monkeyp
         shutil.copytree(DUMPS / "nvrx_lock_gil_2nd", tmp_path / "files", dirs_exist_ok=True)
         (tmp_path / "files" / f"notes{number}").write_text("none")
     monkeypatch.setattr("otel_fr.dumps.read.PARALLEL_BYTES", 0)
-    monkeypatch.setattr("otel_fr.dumps.read._PIECE_BYTES", 1)
     alone, together = analyze(tmp_path / "files"), analyze(tmp_path / "files", workers=2)
     assert together.findings == alone.findings
     assert sorted(p.path for p in together.problems) == sorted(p.path for p in alone.problems)

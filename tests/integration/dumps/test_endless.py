@@ -12,21 +12,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_fr.dumps import pickle_tuples, safe_parse
 from otel_fr.dumps.read import load
-from otel_fr.dumps.safe_parse import UnreadableDump, parse
+from otel_fr.dumps.safe_parse import parse
 from tests.support.torch_files import PLAIN_CONFIG, PLAIN_ENTRY, plain_file
 from tests.support.waiting import PATIENCE
 
 CHILD = """
 import resource, sys
 from otel_fr.dumps.read import load
-from otel_fr.dumps.safe_parse import UnreadableDump
+from otel_fr.dumps.safe_parse import Limits, UnreadableDump
 resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
 resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
 for path in sys.argv[1:]:
     try:
-        print("read", len(list(load(path).entries)))
+        print("read", len(list(load(path, Limits(seconds=0.5)).entries)))
     except UnreadableDump as error:
         print("refused:", error)
 """
@@ -68,7 +67,6 @@ def doubled(step: bytes, after: bytes = b"") -> bytes:
 
 
 HIDDEN = (
-    # The first rows are regular, so that the next are checked as rows of that kind.
     b"\x80\x02}(" + text("a") + put(0) + b"N" + text("entries") + b"]("
     + b"".join(b"}(" + text("g") + get(0) * 2 + b"\x86" + put(300 + n) + text("x" * 40) + b"Nu" for n in range(6_000))
     + b"".join(
@@ -85,19 +83,13 @@ ENDLESS = {
     "pop": doubled(b"%%\x86", b"N0"),
     "pop of a mark": doubled(b"%%\x86", b"(1"),
     "put twice": doubled(b"%%\x86", put(5_000)),
-    "put of what is got": START
-    + b"K\x01K\x02\x86" + put(0)
-    + b"".join(
-        get(3 * n) + put(3 * n + 1) + b"00" + get(3 * n + 1) * 2 + b"\x86" + put(3 * n + 3) for n in range(LEVELS)
-    )
-    + get(3 * LEVELS) + b"Nu.",
     "memoize": b"\x80\x04}(K\x01K\x02\x86\x94" + b"".join(b"h%ch%c\x86\x94" % (n, n) for n in range(LEVELS)) + b"Nu.",
     "protocol 0": b"(dp1\n(I1\nI2\ntp2\n"
     + b"".join(b"0(g%d\ng%d\ntp%d\n" % (n, n, n + 1) for n in range(2, LEVELS)) + b"Ns.",
-    "DICT": START[:3] + b"(" + b"K\x01K\x02\x86" + put(0)
+    "DICT": START[:3] + b"(" + b"K\x01K\x02\x86" + put(0) + b"N"
     + b"".join(get(n) * 2 + b"\x86" + put(n + 1) + b"0" for n in range(LEVELS)) + get(LEVELS) + b"Nd.",
     "few wide levels": START + b"K\x01K\x02\x86" + put(0)
-    + b"".join(b"(" + get(n) * 60 + b"t" + put(n + 1) for n in range(9)) + b"Nu.",
+    + b"".join(b"(" + get(n) * 60 + b"t" + put(n + 1) for n in range(10)) + b"Nu.",
     "among regular entries": HIDDEN,
 }  # fmt: skip
 
@@ -105,7 +97,7 @@ ENDLESS = {
 @pytest.mark.parametrize("name", ENDLESS)
 def test_keys_whose_hash_does_not_end_are_refused(tmp_path: Path, name: str) -> None:
     said = outcome(tmp_path, ENDLESS[name])
-    assert "refused: a pickle built to take unbounded time (a tuple in a tuple" in said
+    assert said.startswith("refused: takes far longer to read")
 
 
 def wide(number: int) -> bytes:
@@ -156,37 +148,24 @@ def test_values_that_hold_themselves_are_not_followed(tmp_path: Path, loop: Any)
 
 
 SCALARS = st.one_of(
-    st.text(max_size=3), st.integers(-5, (1 << 64) - 1), st.none(), st.booleans(), st.floats(allow_nan=False)
+    st.text(max_size=3), st.integers(-(1 << 70), 1 << 70), st.none(), st.booleans(), st.floats(allow_nan=False)
 )
-FLAT = st.lists(SCALARS, max_size=4).map(tuple)
+KEYS = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=4).map(tuple), max_leaves=5)
 VALUES = st.recursive(
-    st.one_of(SCALARS, FLAT),
-    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(st.one_of(SCALARS, FLAT), inner, max_size=4)),
+    KEYS,
+    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(KEYS, inner, max_size=4)),
     max_leaves=20,
 )
 
 
 @settings(max_examples=300, deadline=None)
-@given(value=st.dictionaries(SCALARS, VALUES, max_size=5), protocol=st.integers(0, 5), shared=FLAT)
-def test_every_pickle_without_a_tuple_in_a_tuple_is_read(value: dict[Any, Any], protocol: int, shared: object) -> None:
+@given(value=st.dictionaries(SCALARS, VALUES, max_size=5), protocol=st.integers(0, 5), shared=KEYS)
+def test_every_pickle_of_plain_values_is_read(value: dict[Any, Any], protocol: int, shared: object) -> None:
     whole = {"value": value, "shared": [shared] * 3, "more": [("0", "default_pg"), ("0", "default_pg")]}
-    data = pickle.dumps(whole, protocol)
-    assert parse(data) == whole
-    pickle_tuples.walk(data)
-
-
-@settings(max_examples=200, deadline=None)
-@given(value=st.lists(VALUES, min_size=1, max_size=3).map(tuple), inner=FLAT, protocol=st.integers(0, 5))
-def test_every_pickle_with_a_tuple_in_a_tuple_is_refused(value: tuple[Any, ...], inner: Any, protocol: int) -> None:
-    data = pickle.dumps({"value": (*value, (*inner, "end"))}, protocol)
-    with pytest.raises(UnreadableDump, match="tuple in a tuple"):
-        parse(data)
-    with pytest.raises(pickle_tuples.NestedTuple):
-        pickle_tuples.walk(data)
+    assert parse(pickle.dumps(whole, protocol)) == whole
 
 
 def test_a_long_file_of_many_groups_is_read(tmp_path: Path) -> None:
-    """Names got from the memo, tuples put into it: in rows that are checked at one blow."""
     names = [(str(number), f"group {number}") for number in range(400)]
     config = {name: {"name": name, "desc": desc, "ranks": "[0, 1]"} for name, desc in names}
     entries = [
@@ -195,17 +174,4 @@ def test_a_long_file_of_many_groups_is_read(tmp_path: Path) -> None:
     ]
     path = tmp_path / "trace_0"
     path.write_bytes(pickle.dumps({"version": "2.10", "pg_config": {**PLAIN_CONFIG, **config}, "entries": entries}, 2))
-    assert path.stat().st_size > safe_parse._KNOWN_ROWS._enough
     assert len(load(path).entries) == 3_000
-
-
-@pytest.mark.parametrize("protocol", [0, 2])
-def test_keys_made_to_collide_are_refused_for_their_size(tmp_path: Path, protocol: int) -> None:
-    """Integers that differ by multiples of 2**61 - 1 have one hash; those of 64 bits are too few to do harm."""
-    keys = {number * ((1 << 61) - 1): 0 for number in range(1, 2000)}
-    path = tmp_path / "trace_0"
-    path.write_bytes(pickle.dumps({"entries": [], "pg_config": keys}, protocol))
-    with pytest.raises(UnreadableDump, match="more than 64 bits"):
-        load(path)
-    path.write_bytes(pickle.dumps({"entries": [], "pg_config": {}, "large": [2**64 - 1, -(2**63), 2**62]}, protocol))
-    assert len(load(path).entries) == 0

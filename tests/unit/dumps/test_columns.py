@@ -91,7 +91,7 @@ def both_ways(made: Callable[[], EntryReader], raw: list[Any]) -> tuple[Entries,
 @settings(max_examples=200, deadline=None)
 @given(raw=st.lists(ENTRY, min_size=1, max_size=12))
 def test_usual_entries_are_read_the_quick_way_with_the_same_result(raw: list[dict[str, Any]]) -> None:
-    _, fast = both_ways(lambda: PyTorchReader({}), raw)
+    _, fast = both_ways(lambda: PyTorchReader(), raw)
     assert fast is not None
     assert len(fast) == len(raw)
 
@@ -110,7 +110,7 @@ def test_odd_entries_give_the_same_both_ways(
     for index, name in gone:
         raw[index % len(raw)].pop(name, None)
     try:
-        slow, _ = both_ways(lambda: PyTorchReader({}), raw)
+        slow, _ = both_ways(lambda: PyTorchReader(), raw)
     except UnreadableDump:
         return
     assert entries_of(list(slow)) == slow
@@ -142,13 +142,13 @@ def test_our_own_entries_give_the_same_both_ways(own: dict[str, Any], data: st.D
     clock = data.draw(st.none() | st.integers(0, 2**61))
     offset = data.draw(st.none() | st.integers(-(2**61), 2**61))
     try:
-        both_ways(lambda: OtelFrReader({}, clock, offset), raw)
+        both_ways(lambda: OtelFrReader(clock, offset), raw)
     except UnreadableDump:
         return
 
 
 def test_our_own_files_are_read_the_quick_way(own: dict[str, Any]) -> None:
-    _, fast = both_ways(lambda: OtelFrReader({}, 10**18, 10**18), own["entries"])
+    _, fast = both_ways(lambda: OtelFrReader(10**18, 10**18), own["entries"])
     assert fast is not None
     assert len(fast) == len(own["entries"])
 

@@ -1,0 +1,101 @@
+"""A file that its reader can't bear costs that file only, and nothing of the program that asked for it."""
+
+from __future__ import annotations
+
+import copyreg
+import errno
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from otel_fr.dumps.read import load, load_folder
+from otel_fr.dumps.safe_parse import UnreadableDump
+from tests.support.torch_files import plain_file
+from tests.support.waiting import PATIENCE
+
+BAD = {
+    "time": b"\x80\x02}(K\x01\x85q\x00" + b"".join(b"h%ch%c\x86q%c" % (n, n, n + 1) for n in range(80)) + b"Nu.",
+    "stack": b"\x80\x02}()" + b"\x85" * 3_000_000 + b"Nu.",
+    "memory": b"\x80\x02}r\xff\xff\xff\x7f.",
+    "answer": pickle.dumps({"otel_fr": {"rank": 3, "groups": [], "x": ["x" * 250_000] * 100}, "entries": []}),
+}
+SAID = {
+    "time": "takes far longer to read than",
+    "stack": "the process that read it ended (signal 11)",
+    "memory": "takes far more memory than",
+    "answer": "holds far more than",
+}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_files_made_to_end_their_reader_do_not_cost_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    monkeypatch.setattr("otel_fr.dumps.read.PARALLEL_BYTES", 0)
+    for rank, name in enumerate(BAD):
+        (tmp_path / f"trace_{2 * rank}").write_bytes(pickle.dumps(plain_file(), 2))
+        (tmp_path / f"trace_{2 * rank + 1}").write_bytes(BAD[name])
+    seen: list[tuple[int, int]] = []
+    dumps, problems = load_folder(tmp_path, workers=workers, progress=lambda done, all_: seen.append((done, all_)))
+    assert [found.rank for found in dumps] == [0, 2, 4, 6]
+    assert [Path(problem.path).name for problem in problems] == ["trace_1", "trace_3", "trace_5", "trace_7"]
+    for problem, said in zip(problems, SAID.values(), strict=True):
+        assert said in problem.text
+    assert seen == [(done, 8) for done in range(1, 9)]
+
+
+PROGRAM = """
+import sys, threading
+from otel_fr.dumps.read import load_folder
+ended = threading.Event()
+threading.Thread(target=ended.wait).start()  # so that the process cannot be forked
+dumps, problems = load_folder(sys.argv[1])
+print([dump.rank for dump in dumps], [problem.text for problem in problems])
+ended.set()
+"""
+
+
+def test_a_program_with_threads_reads_in_a_new_interpreter_that_imports_nothing_of_the_folder(tmp_path: Path) -> None:
+    files, here = tmp_path / "files", tmp_path / "here"
+    files.mkdir()
+    here.mkdir()
+    for name in ("json", "pickle", "copyreg", "otel_fr"):
+        (here / f"{name}.py").write_text("raise SystemExit('imported')")
+    (files / "trace_0").write_bytes(pickle.dumps(plain_file(), 2))
+    (files / "trace_1").write_bytes(BAD["memory"])
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    done = subprocess.run([sys.executable, program, files], cwd=here, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.stdout.startswith('[0] ["takes far more memory'), done.stderr[-2000:]
+    assert done.stderr == ""
+
+
+def test_without_a_process_a_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> NoReturn:
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(os, "fork", fail)
+    monkeypatch.setattr("otel_fr.dumps.processes.threading.active_count", lambda: 1)
+    path = tmp_path / "trace_0"
+    path.write_bytes(pickle.dumps(plain_file(), 2))
+    with pytest.raises(UnreadableDump, match="no process can be started to read it"):
+        load(path)
+
+
+def test_a_registered_extension_is_not_found(tmp_path: Path) -> None:
+    """A pickle can name by its number what this program has unpickled before."""
+    copyreg.add_extension("os", "getpid", 0x77)
+    try:
+        assert pickle.loads(b"\x80\x02\x82\x77.") is os.getpid
+        path = tmp_path / "trace_0"
+        path.write_bytes(b"\x80\x02}\x82\x77)RNs.")
+        with pytest.raises(UnreadableDump, match=r"refers to (os|posix)\.getpid"):
+            load(path)
+    finally:
+        copyreg.remove_extension("os", "getpid", 0x77)
+        copyreg.clear_extension_cache()
