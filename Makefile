@@ -39,7 +39,7 @@ test: setup
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 # All that `make test` runs and all that it leaves out: long cases, training frameworks, torchft, another torch, made input.
-# About an hour and a half on two processors; by hand, before a release. CONTRIBUTING.md has the last result.
+# About an hour and a half on two processors; by hand, before a release. docs/compatibility.md says what was tried.
 test-all: setup simulated-device
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check '$(TORCH)' lightning transformers accelerate
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps torchft==0.2.0
