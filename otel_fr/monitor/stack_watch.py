@@ -35,7 +35,7 @@ class StackWatch:
     Args:
         meta: of the ring. link: the socket to the rank, if there is one.
         dump: called with a reason to write the flight-recorder file of a fault.
-        has_file: whether the newest file shows the fault in which the rank still is. It is written anew with the stacks.
+        has_file: whether the newest file shows the fault in which the rank still is. It is written anew with stacks.
     """
 
     def __init__(
