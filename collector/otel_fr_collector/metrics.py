@@ -71,7 +71,7 @@ class Metrics:
         Args:
             usage: by backend, the number and the bytes of the requests that wait; it may change.
             max_bytes: limit of one queue.
-            is_up: whether what waits is as durable as it is to be.
+            is_up: whether the file under the queues, if there is one, can be used.
         """
         self._gauge("otel_fr_collector_forward_queue_up", is_up)
         for name, counter in (

@@ -1,4 +1,4 @@
-"""Failed calls that their rank caught: it went on, so it waits there no more, and its end does not come from them."""
+"""Calls whose recorded end misleads: they ended after a watchdog gave them up, or failed and their rank caught it."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class Forwarder:
 
     @property
     def is_up(self) -> bool:
-        """What waits is as durable as it is to be."""
+        """False while the file under the queues cannot be used."""
         return self._queues.is_up
 
     def start(self) -> None:

@@ -103,7 +103,7 @@ class Journal:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._open, held)
 
     async def close(self, seconds: float) -> None:
-        """Write what was given, and close the file, for at most so many seconds."""
+        """Write what waits to be written and close the file; takes at most this many seconds."""
         closed = asyncio.get_running_loop().run_in_executor(self._thread, self._close)
         self._is_taking = False
         await asyncio.wait({closed}, timeout=seconds)

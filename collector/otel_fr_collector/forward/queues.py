@@ -63,7 +63,7 @@ class Queues:
 
     @property
     def is_up(self) -> bool:
-        """What waits is as durable as it is to be."""
+        """False while the file under the queues cannot be used."""
         return self._journal is None or self._journal.is_up
 
     def put(self, signal: str, data: bytes) -> Put:
@@ -102,7 +102,7 @@ class Queues:
             self._add(await self._journal.reopen(held))
 
     async def close(self, seconds: float) -> None:
-        """Finish writing, for at most so many seconds."""
+        """Finish writing; takes at most this many seconds."""
         if self._journal is not None:
             await self._journal.close(seconds)
 

@@ -44,7 +44,7 @@ class _Failed:
 
     Attributes:
         at: in the loop's time, when it is tried again. failures: its failed attempts.
-        strikes: those of them since the one before which others were accepted.
+        strikes: those before which other requests were accepted.
         ended: how many requests had been accepted or dropped at its last attempt.
     """
 
@@ -111,9 +111,8 @@ class Sender:
         width = 1 if len(self._queue) <= IN_ORDER else PARALLEL
         found = list(itertools.islice((one for one in self._queue.values() if one.id not in self._failed), width))
         if len(found) < width:
-            self._failed = {
-                number: one for number, one in self._failed.items() if number in self._queue
-            }  # some have expired
+            # Some have expired.
+            self._failed = {number: one for number, one in self._failed.items() if number in self._queue}
             due = sorted((one.failures, number) for number, one in self._failed.items() if one.at <= now)
             found += [self._queue[number] for _, number in due[: width - len(found)]]
         return found
