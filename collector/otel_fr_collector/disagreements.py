@@ -8,7 +8,7 @@ then taken like those of spans, so the verdict is that on any mismatch. A differ
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from otel_fr.presentation import group_text, ranks_text
 from otel_fr.printable import one_line
@@ -16,7 +16,7 @@ from otel_fr_collector.control import Control
 from otel_fr_collector.jobs.fingerprints import ANSWER_SECONDS, Inquiry, Window, untold_by
 from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.rank_reports import KeptRange
-from otel_fr_collector.jobs.run import Run, RunId
+from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.metrics import Metrics
 
 _log = logging.getLogger(__name__)
@@ -38,20 +38,15 @@ MAX_INQUIRIES = 64
 
 
 class Disagreements:
-    """Follows the runs that have `Run.windows`, `Run.inquiries` or `Run.answered`.
+    """Follows the runs that have `Run.windows`, `Run.inquiries` or `Run.answered`."""
 
-    Args:
-        is_foreign: whether another collector judges a run; this one may hear of some of its ranks only.
-    """
-
-    def __init__(self, control: Control, metrics: Metrics, is_foreign: Callable[[RunId], bool]) -> None:
+    def __init__(self, control: Control, metrics: Metrics) -> None:
         self._control = control
         self._metrics = metrics
-        self._is_foreign = is_foreign
 
     def step(self, run: Run, now: float) -> None:
         """Ask what is to be asked, and go on with what was answered. ``now``: monotonic."""
-        if run.is_replaced or self._is_foreign(run.id):
+        if run.is_replaced:
             run.windows.clear()
             run.inquiries.clear()
             run.answered.clear()

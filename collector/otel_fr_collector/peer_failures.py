@@ -53,21 +53,9 @@ class Failure:
 
 
 class PeerFailures:
-    """Follows the runs whose monitors watch.
+    """Follows the runs whose monitors watch."""
 
-    Args:
-        is_foreign: whether another collector judges a run; this one may hear of some of its ranks only.
-    """
-
-    def __init__(
-        self,
-        runs: Runs,
-        book: IncidentBook,
-        control: Control,
-        clock: Callable[[], float],
-        is_foreign: Callable[[RunId], bool] = lambda _: False,
-    ) -> None:
-        self._is_foreign = is_foreign
+    def __init__(self, runs: Runs, book: IncidentBook, control: Control, clock: Callable[[], float]) -> None:
         self._runs = runs
         self._book = book
         self._control = control
@@ -83,7 +71,7 @@ class PeerFailures:
             del self._told[run_id]
             self._control.set_standing(run_id, ())
         for run in self._runs.by_id.values():
-            if self._control.watches(run.id) and not run.is_replaced and not self._is_foreign(run.id):
+            if self._control.watches(run.id) and not run.is_replaced:
                 self._tell(run, self._failed(run, now))
 
     def _tell(self, run: Run, failed: dict[int, Failure]) -> None:

@@ -129,6 +129,8 @@ class CollectorProcess:
         _tune_interpreter()
         loop = asyncio.get_running_loop()
         self._tasks += [loop.create_task(self._service.run()), loop.create_task(finished.run())]
+        if self._service.store is not None and self._service.store.is_shared:
+            self._tasks.append(loop.create_task(finished.show()))
         self._tasks.append(loop.create_task(_collect_garbage(self._service.judge)))
         if ports.tokens is not None:
             self._tasks.append(loop.create_task(_end_revoked(ports.tokens)))

@@ -33,7 +33,6 @@ from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.tokens import tenant_of
 from otel_fr_collector.outlets.outlets import Outlets
 from otel_fr_collector.peer_failures import PeerFailures
-from otel_fr_collector.storage.ownership import Ownership
 from otel_fr_collector.storage.persistence import Persistence
 from otel_fr_collector.storage.retention import Retention
 from otel_fr_collector.storage.store import Store, Written
@@ -53,8 +52,6 @@ OVER_AFTER = 5.0
 """Seconds without telemetry of a run after which it is kept as over, if none of its ranks is heard of."""
 PATIENCE = 0.5
 """Seconds that an incident change waits for the store before it is published; mostly that takes some milliseconds."""
-SHARED_PATIENCE = 2.0
-"""The same where other collectors use the store, which knows whether one of them publishes the incident."""
 DEAD_RESOLVE = 600.0
 """Seconds without telemetry of a run after which its incidents are resolved."""
 
@@ -113,11 +110,11 @@ class Service:
         self._wall = wall
         self._faults = Faults(metrics)
         self._last_tick = self._cleaned_at = clock()
-        self.ownership = Ownership(store, clock(), self.links.page)
-        self._grace = RestartGrace(clock(), self.ownership.may_judge)
+        self._persistence: Persistence | None = None
+        self._grace = RestartGrace(clock(), self._may_judge)
         self.judge = Judge(self.runs, self.book, self._grace, metrics, self._take_changes, clock, wall)
-        self._peer_failures = PeerFailures(self.runs, self.book, self.control, clock, self.ownership.is_foreign)
-        self._disagreements = Disagreements(self.control, metrics, self.ownership.is_foreign)
+        self._peer_failures = PeerFailures(self.runs, self.book, self.control, clock)
+        self._disagreements = Disagreements(self.control, metrics)
         self._asked: list[RunId] = []
         self._to_publish: deque[_Unpublished] = deque()
         self.on_dropped: Callable[[Run], None] = lambda _: None
@@ -126,11 +123,12 @@ class Service:
         self._traces = None
         if forwarder is not None:
             self._traces = IncidentTraces(self.runs, forwarder, store, clock)
-        self._persistence = None
         metrics.registry.register(JobGauges(self.runs, self.book.open_data, clock))
         metrics.registry.register(CollectiveMetrics(self.runs))
         if store is not None:
-            self._persistence = Persistence(store, self.runs, self.book, self._grace, self._resume, clock, wall)
+            self._persistence = Persistence(
+                store, self.runs, self.book, self._grace, self._resume, outlets.forget, clock, wall
+            )
             self._persistence.restore()
 
     async def take(self, signal: str, data: bytes, check_job: CheckJob | None = None) -> bytes:
@@ -233,7 +231,9 @@ class Service:
 
     def _clean_up(self, now: float) -> bool:
         """False: it is to be called again, because more incidents are to be resolved than one step does."""
-        self._share(now)
+        if self._persistence is not None:
+            for data in self._persistence.share(now):
+                self.outlets.event_stream.repeat(data)
         self._grace.expire(now, self.runs.by_id)
         for known in self.runs.by_id.values():
             known.keep_sample(now)
@@ -242,42 +242,19 @@ class Service:
                 known.to_ask.clear()
             if now - known.last_seen > OVER_AFTER and known.last_seen != known.over_since and not known.is_live(now):
                 known.over_since = known.last_seen
-                if not self.ownership.is_foreign(known.id):
-                    self.on_over(known)
+                self.on_over(known)
         if self._traces is not None:
             self._traces.step()
         for run in self.runs.drop_ended(now):
             if not self.book.open_of(run.id):
                 self.book.drop_run(run.id)
-            if not self.ownership.is_foreign(run.id):
-                self.on_dropped(run)
+            self.on_dropped(run)
         if not self._resolve_ended_runs(now):
             return False
         self.book.drop_old(self._wall() - self._retention.seconds)
         if self._persistence is not None:
             self._persistence.step()
         return True
-
-    def _share(self, now: float) -> None:
-        """Exchange with the collectors that use the same database: take runs over, and hand runs over."""
-        found = self.ownership.step(self.runs.by_id.values(), self.book.runs(), now)
-        if found is None or self._persistence is None:
-            return
-        for run in found.lost:
-            self._hand_over(run)
-        count = self._persistence.take_over(found.answer.taken, found.taken)
-        if count:
-            _log.warning("%d incidents of jobs that another collector judged are this one's from now on", count)
-        if found.lost:
-            _log.warning("%d jobs of this collector are judged by others from now on", len(found.lost))
-        for data in found.answer.changed:
-            self.outlets.event_stream.repeat(data)
-
-    def _hand_over(self, run: RunId) -> None:
-        """Another collector judges the run, and has its incidents: they go on there."""
-        self.ownership.lose(run)
-        if self.book.hand_over(run):
-            self.outlets.forget(run)
 
     def _resolve_ended_runs(self, now: float) -> bool:
         """Resolve the incidents of runs that are gone, replaced by a newer attempt, or silent for long.
@@ -327,6 +304,9 @@ class Service:
         self._take_changes(self.book.resolve_run(run, now), now)
         self.book.drop_run(run)
 
+    def _may_judge(self, run: Run, now: float) -> bool:
+        return self._persistence is None or self._persistence.may_judge(run, now)
+
     def _resume(self, incidents: Sequence[Incident]) -> None:
         if self._traces is not None:
             self._traces.resume(incidents)
@@ -342,18 +322,14 @@ class Service:
                 written = self._persistence.save(changes)
             # The book goes on with its incidents; what is published is what was written.
             changes = [IncidentChange(one.kind, copy.copy(one.incident), one.data) for one in changes]
-        patience = SHARED_PATIENCE if self.ownership.is_shared else PATIENCE
-        self._to_publish.append(_Unpublished(changes, written, now + patience))
+        self._to_publish.append(_Unpublished(changes, written, now + PATIENCE))
         self._publish_written()
 
     def _publish_written(self) -> None:
         now = self._clock()
         while self._to_publish and self._to_publish[0].is_due(now):
             due = self._to_publish.popleft()
-            refused = set(() if due.written is None else due.written.refused)
-            for run in refused:
-                self._hand_over(run)
-            self._publish([one for one in due.changes if one.incident.run not in refused], now)
+            self._publish(due.changes, now)
 
     def _publish(self, changes: list[IncidentChange], now: float) -> None:
         """Each receiver is notified whatever becomes of the others."""

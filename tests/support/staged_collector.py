@@ -62,15 +62,15 @@ class Stage:
         self.loop = asyncio.new_event_loop()
         listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        self._finished = Finished(self.service)
-        self._server = HttpServer(make_app(self.service, finished=self._finished), listener)
+        self.finished = Finished(self.service)
+        self._server = HttpServer(make_app(self.service, finished=self.finished), listener)
         self._contexts: list[AbstractContextManager[Watcher]] = []
         self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
 
     def __enter__(self) -> Stage:
         self._thread.start()
         self.loop.call_soon_threadsafe(self._server.start)
-        self.loop.call_soon_threadsafe(lambda: self.loop.create_task(self._finished.run()))
+        self.loop.call_soon_threadsafe(lambda: self.loop.create_task(self.finished.run()))
         return self
 
     def __exit__(self, *_: object) -> None:

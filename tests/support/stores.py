@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from otel_fr_collector.incidents.incident import Incident
@@ -21,11 +21,11 @@ class _Direct:
 
     _wall: Callable[[], float]
 
-    def put(self, batch: Batch) -> Collection[RunId]:
+    def put(self, batch: Batch) -> None:
         raise NotImplementedError
 
-    def save(self, incidents: Iterable[Incident], runs: Iterable[Run] = ()) -> Collection[RunId]:
-        return self.put(of_incidents(incidents, runs, self._wall()))
+    def save(self, incidents: Iterable[Incident], runs: Iterable[Run] = ()) -> None:
+        self.put(of_incidents(incidents, runs, self._wall()))
 
     def drop_run(self, run: RunId) -> None:
         self.put(Batch(runs={run: None}))

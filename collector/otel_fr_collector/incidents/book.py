@@ -246,6 +246,7 @@ class IncidentBook(KeptIncidents):
             known.opened, known.detected, known.started, known.resolved = now, wall, started, None
             known.ras = None
             self._note_open(known)
+        known.openings, known.changes = known.openings + 1, 0
         known.job_title = run.title
         known.note_wait(wall)
         known.take_labels()
@@ -421,6 +422,7 @@ class IncidentBook(KeptIncidents):
         self.changed[incident.run] = now
         incident.changed = self._wall()
         incident.revision += 1
+        incident.changes += 1
         incident.data = incident.as_data()
         self._weigh(incident)
         return [IncidentChange(kind, incident, incident.data)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -26,6 +27,7 @@ SAME_WAIT = 1.0
 BEFORE_DETECTED = 10.0
 """Seconds by which a fault in which no rank waits may have begun before it was detected."""
 FIRING, RESOLVED = "firing", "resolved"
+_MARK = re.compile("[0-9]{6}-[01]-[0-9]{8}")
 
 
 class ChangeKind(Enum):
@@ -47,6 +49,7 @@ class Incident:
         culprits: what is known of its first culprits (`otel_fr_collector.incidents.bounds`).
         ras: what NCCL's RAS said of its run after it began; None: nothing.
         revision: how often it has changed; 1: only opened.
+        openings: how often it has opened. changes: how often it has changed since it opened last, that included.
         labels: its alert's labels; fixed when it opens, so that the same alert resolves.
         size: bytes that it takes, about; as of when it last changed.
         owner: of the room that it takes while it is open (`otel_fr_collector.shares`).
@@ -65,6 +68,8 @@ class Incident:
     resolved: float | None = None
     waiting: float | None = None
     revision: int = 0
+    openings: int = 0
+    changes: int = 0
     state: str = FIRING
     files: dict[int, str] = field(default_factory=dict)
     culprits: list[CulpritData] = field(default_factory=list)
@@ -81,6 +86,11 @@ class Incident:
     @property
     def is_open(self) -> bool:
         return self.state == FIRING
+
+    def mark(self, kind: ChangeKind) -> str:
+        """Which change of it that is: a later one has a greater text. Collectors that judge the same say the same."""
+        changes = self.changes - 1 if kind is ChangeKind.UPDATED else 0
+        return f"{self.openings:06}-{kind is ChangeKind.RESOLVED:d}-{changes:08}"
 
     def as_data(self) -> CollectorIncidentData:
         """The incident as JSON, as it is now."""
@@ -146,6 +156,11 @@ class Incident:
             "host": one_line(machines[0]) if len(machines) == 1 else "",
         }
         self.labels = {name: value for name, value in labels.items() if value}
+
+
+def is_told(note: str | None, mark: str) -> bool:
+    """Whether an outlet's note says that it has told this change, or a later one; one of another form says nothing."""
+    return note is not None and _MARK.fullmatch(note) is not None and note >= mark
 
 
 @dataclass(frozen=True)

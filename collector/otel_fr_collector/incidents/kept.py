@@ -81,15 +81,12 @@ class KeptIncidents:
         """The runs that have open incidents."""
         return list(dict.fromkeys(run for own in self._firing.values() for run, _ in own))
 
-    def hand_over(self, run: RunId) -> list[Incident]:
-        """Drop the run's incidents without a change: another collector has them now. Returns those that were open."""
-        own = [(key, one) for key, one in self._all.items() if key[0] == run]
-        firing = [one for _, one in own if one.is_open]
-        for key, one in own:
+    def hand_over(self, run: RunId) -> None:
+        """Drop the run's incidents without a change: another collector has them now."""
+        for key, one in [(key, one) for key, one in self._all.items() if key[0] == run]:
             if one.is_open:
                 self._note_resolved(one)
             self._drop(key)
-        return firing
 
     def drop_run(self, run: RunId) -> None:
         """Match no more findings with this run; its incidents stay in the list."""

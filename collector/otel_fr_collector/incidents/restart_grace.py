@@ -23,7 +23,7 @@ class RestartGrace:
 
     Args:
         started: monotonic time of the collector's start.
-        may_judge: whether this collector judges a run at all, at a monotonic time; others may.
+        may_judge: whether what others have found of a run is known, or not waited for any more.
     """
 
     def __init__(self, started: float, may_judge: Callable[[Run, float], bool] = lambda *_: True) -> None:
@@ -38,7 +38,7 @@ class RestartGrace:
         self._until[run.id] = None
 
     def waits_for(self, run: Run, now: float) -> bool:
-        """Whether ranks of the run may still be reconnecting, or it is another collector's."""
+        """Whether ranks of the run may still be reconnecting, or others' incidents of it are still asked for."""
         if not self._may_judge(run, now):
             return True
         if run.id not in self._checked:

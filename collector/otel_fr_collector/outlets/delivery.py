@@ -14,6 +14,7 @@ from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.http_client import Answer, HttpClient, HttpError, Workers
 from otel_fr_collector.redaction import clean
 from otel_fr_collector.shares import FairQueue, Owner
+from otel_fr_collector.storage.backend import StoreError
 from otel_fr_collector.throttle import Throttle
 
 _log = logging.getLogger(__name__)
@@ -131,7 +132,7 @@ class DeliveryQueue(Generic[T]):
     def _attempt(self, item: T) -> Attempt:
         try:
             return self._deliver(item)
-        except HttpError as error:
+        except (HttpError, StoreError) as error:
             return Attempt(Outcome.FAILED, str(error))
         except Exception as error:  # noqa: BLE001  an unexpected response must not end the deliveries
             self._metrics.errors.labels("delivery").inc()

@@ -5,7 +5,6 @@ The API is Grafana's annotations HTTP API (grafana.com/docs/grafana/latest/devel
 
 from __future__ import annotations
 
-import asyncio
 import html
 import json
 import time
@@ -15,7 +14,7 @@ from urllib.parse import urlencode, urlsplit
 
 from otel_fr.incident import told
 from otel_fr.printable import one_line, printable
-from otel_fr_collector.incidents.incident import Incident, IncidentChange
+from otel_fr_collector.incidents.incident import ChangeKind, Incident, IncidentChange, is_told
 from otel_fr_collector.incidents.links import Links
 from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.metrics import Metrics
@@ -36,7 +35,7 @@ class _Mark:
     """The annotation of an incident in its current state."""
 
     incident: str
-    revision: int
+    mark: str
     body: dict[str, object]
 
 
@@ -45,7 +44,7 @@ class Grafana:
 
     Args:
         url: base, e.g. ``http://grafana:3000``. token: of a service account that may write annotations.
-        store: remembers the annotations' ids, so that a restart changes them instead of making new ones.
+        store: remembers what was delivered, so that neither a restart nor another collector repeats anything.
     """
 
     def __init__(
@@ -67,20 +66,19 @@ class Grafana:
         self._store = store
         self._wall = wall
         self.name = f"grafana {urlsplit(url).hostname}"
-        self._ids: dict[str, int] = {}
+        self._ids: dict[str, int | None] = {}
+        """Of the annotations, by incident; None: it was made before the restart, or by another collector."""
         self._tenant_of = tenant_of
         self._http = make_client()
         self._queue: DeliveryQueue[_Mark] = DeliveryQueue(self.name, self._deliver, metrics)
-        self._loop: asyncio.AbstractEventLoop | None = None
 
     def start(self) -> None:
-        self._loop = asyncio.get_running_loop()
         self._queue.start()
 
     def publish(self, change: IncidentChange) -> None:
         # A cause that becomes a consequence keeps its annotation, which ends with it.
         if change.incident.cause is None or change.incident.id in self._ids:
-            self._put(change.incident)
+            self._put(change.incident, change.kind)
 
     def resume(self, incidents: Sequence[Incident]) -> None:
         """Continue the annotations made before the restart, and deliver what was not delivered then."""
@@ -88,21 +86,21 @@ class Grafana:
             return
         noted = self._store.notes(OUTLET)
         for incident in incidents:
-            known = _read_note(noted.get(incident.id))
-            if known is not None:
-                self._ids[incident.id] = known[0]
-            behind = incident.is_open if known is None else known[1] < incident.revision
-            if behind and (known is not None or incident.cause is None):
-                self._put(incident)
+            kind = ChangeKind.UPDATED if incident.is_open else ChangeKind.RESOLVED
+            told = noted.get(incident.id)
+            if told is not None:
+                self._ids.setdefault(incident.id, None)
+            behind = incident.is_open if told is None else not is_told(told, incident.mark(kind))
+            if behind and (told is not None or incident.cause is None):
+                self._put(incident, kind)
 
     def forget(self, run: RunId) -> None:
         pass
 
     async def stop(self, seconds: float) -> None:
         await self._queue.stop(seconds)
-        await asyncio.sleep(0)  # for the notes that the thread has scheduled
 
-    def _put(self, incident: Incident) -> None:
+    def _put(self, incident: Incident, kind: ChangeKind) -> None:
         text = text_of(incident, links_of(self._links, incident, self._wall()))
         body: dict[str, object] = {
             "time": int((incident.started or incident.detected) * 1000),
@@ -111,14 +109,25 @@ class Grafana:
         }
         if incident.resolved is not None:
             body["timeEnd"] = int(incident.resolved * 1000)
-        mark = _Mark(incident.id, incident.revision, body)
+        mark = _Mark(incident.id, incident.mark(kind), body)
         owner = owner_of(incident, self._tenant_of)
         self._queue.put(mark, owner, len(text), lambda old: old.incident == mark.incident)
 
     def _deliver(self, mark: _Mark) -> Attempt:
+        if self._store is None:
+            return self._show(mark)
+        with self._store.turn(OUTLET, mark.incident, mark.mark) as turn:
+            if turn.is_told:
+                self._ids.setdefault(mark.incident, None)
+                return Attempt(Outcome.SENT)
+            attempt = self._show(mark)
+            turn.is_told = attempt.outcome is not Outcome.FAILED
+            return attempt
+
+    def _show(self, mark: _Mark) -> Attempt:
         number = self._ids.get(mark.incident)
         if number is None:
-            # An attempt whose response was lost may have made it.
+            # An attempt whose response was lost may have made it, or another collector.
             answer = self._request("GET", f"{self._url}?{_query_of(mark.incident)}", None)
             attempt = attempt_of(answer)
             if attempt.outcome is Outcome.FAILED:
@@ -139,17 +148,10 @@ class Grafana:
         self._ids[mark.incident] = number
         while len(self._ids) > MAX_KNOWN:
             del self._ids[next(iter(self._ids))]
-        if self._loop is not None and not self._loop.is_closed():
-            value = json.dumps({"id": number, "revision": mark.revision})
-            self._loop.call_soon_threadsafe(self._note, mark.incident, value)
         return attempt
 
     def _request(self, method: str, url: str, body: dict[str, object] | None) -> Answer:
         return self._http.request(method, url, self._headers, None if body is None else json.dumps(body).encode())
-
-    def _note(self, incident: str, value: str) -> None:
-        if self._store is not None:
-            self._store.note(OUTLET, {incident: value})
 
 
 def _query_of(incident: str) -> str:
@@ -160,15 +162,6 @@ def _found(answer: Answer) -> int | None:
     """The annotation that a query has found."""
     found = json.loads(answer.body) if answer.status < 300 else []
     return int(found[0]["id"]) if found else None
-
-
-def _read_note(text: str | None) -> tuple[int, int] | None:
-    """An annotation's id and the revision it shows; None: no note, or a damaged one."""
-    try:
-        note = json.loads(text or "null")
-        return int(note["id"]), int(note["revision"])
-    except (ValueError, TypeError, KeyError):
-        return None
 
 
 def tags_of(incident: Incident) -> list[str]:

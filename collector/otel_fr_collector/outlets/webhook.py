@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
 import hashlib
@@ -13,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from otel_fr_collector.incidents.incident import ChangeKind, Incident, IncidentChange
+from otel_fr_collector.incidents.incident import ChangeKind, Incident, IncidentChange, is_told
 from otel_fr_collector.incidents.links import Links
 from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.metrics import Metrics
@@ -63,12 +62,11 @@ def body_of(kind: ChangeKind, incident: Incident, links: Links, wall: float) -> 
 
 @dataclass(frozen=True)
 class _Delivery:
-    """``number``: the same for each attempt, so that a receiver recognises a repeated post."""
+    """``mark``: of the change, the same for each attempt and collector: a receiver recognises a repeated post."""
 
-    number: str
     kind: ChangeKind
     incident: str
-    revision: int
+    mark: str
     body: bytes
 
 
@@ -77,7 +75,7 @@ class Webhook:
 
     Args:
         secret: signs each post; None: unsigned.
-        store: remembers what was delivered, so that a restart repeats nothing and leaves nothing out.
+        store: remembers what was delivered, so that neither a restart nor another collector repeats anything.
     """
 
     def __init__(
@@ -102,10 +100,8 @@ class Webhook:
         self._tenant_of = tenant_of
         self._http = make_client()
         self._queue: DeliveryQueue[_Delivery] = DeliveryQueue(self.name, self._deliver, metrics)
-        self._loop: asyncio.AbstractEventLoop | None = None
 
     def start(self) -> None:
-        self._loop = asyncio.get_running_loop()
         self._queue.start()
 
     def publish(self, change: IncidentChange) -> None:
@@ -118,18 +114,19 @@ class Webhook:
         noted = self._store.notes(self._outlet)
         skipped: dict[str, str] = {}
         for incident in incidents:
-            revision = noted.get(incident.id, "0")
-            delivered = int(revision) if revision.isdecimal() else 0
-            if delivered >= incident.revision:
+            kind = ChangeKind.UPDATED if incident.is_open else ChangeKind.RESOLVED
+            note, opened, mark = noted.get(incident.id), incident.mark(ChangeKind.OPENED), incident.mark(kind)
+            if is_told(note, mark):
                 continue
             if not noted and not incident.is_open:  # a new receiver gets no incidents that are over
-                skipped[incident.id] = str(incident.revision)
+                skipped[incident.id] = mark
                 continue
-            if not delivered and incident.is_open:
+            if incident.is_open and not is_told(note, opened):
                 # Perhaps it was, and the note of it was lost with the collector: then the receiver knows this id.
-                self._put(ChangeKind.OPENED, incident, revision=1)
-            if incident.revision > 1 or delivered or not incident.is_open:
-                self._put(ChangeKind.UPDATED if incident.is_open else ChangeKind.RESOLVED, incident)
+                self._put(ChangeKind.OPENED, incident)
+                if mark == opened:
+                    continue
+            self._put(kind, incident)
         if skipped:
             self._store.note(self._outlet, skipped)
 
@@ -138,14 +135,10 @@ class Webhook:
 
     async def stop(self, seconds: float) -> None:
         await self._queue.stop(seconds)
-        await asyncio.sleep(0)  # for the notes that the thread has scheduled
 
-    def _put(self, kind: ChangeKind, incident: Incident, revision: int | None = None) -> None:
-        """Queue a post; ``revision``: of the change that it is about, if that is not the latest."""
+    def _put(self, kind: ChangeKind, incident: Incident) -> None:
         body = body_of(kind, incident, self._links, self._wall())
-        revision = incident.revision if revision is None else revision
-        number = f"{incident.id}-{revision}"
-        item = _Delivery(number, kind, incident.id, revision, json.dumps(body).encode())
+        item = _Delivery(kind, incident.id, incident.mark(kind), json.dumps(body).encode())
         self._queue.put(
             item,
             owner_of(incident, self._tenant_of),
@@ -154,21 +147,25 @@ class Webhook:
         )
 
     def _deliver(self, item: _Delivery) -> Attempt:
+        if self._store is None:
+            return self._post(item)
+        with self._store.turn(self._outlet, item.incident, item.mark) as turn:
+            if turn.is_told:
+                return Attempt(Outcome.SENT)
+            attempt = self._post(item)
+            turn.is_told = attempt.outcome is not Outcome.FAILED
+            return attempt
+
+    def _post(self, item: _Delivery) -> Attempt:
+        number = f"{item.incident}-{item.mark}"
         timestamp = int(self._wall())
         headers = {
             "Content-Type": "application/json",
             "User-Agent": "otel-fr",
-            "webhook-id": item.number,
-            "Idempotency-Key": f'"{item.number}"',
+            "webhook-id": number,
+            "Idempotency-Key": f'"{number}"',
             "webhook-timestamp": str(timestamp),
         }
         if self._secret is not None:
-            headers["webhook-signature"] = sign(self._secret, item.number, timestamp, item.body)
-        attempt = attempt_of(self._http.request("POST", self._url, headers, item.body))
-        if attempt.outcome is not Outcome.FAILED and self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._note, item)
-        return attempt
-
-    def _note(self, item: _Delivery) -> None:
-        if self._store is not None:
-            self._store.note(self._outlet, {item.incident: str(item.revision)})
+            headers["webhook-signature"] = sign(self._secret, number, timestamp, item.body)
+        return attempt_of(self._http.request("POST", self._url, headers, item.body))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from otel_fr.incident import CollectorIncidentData
 from otel_fr_collector.incidents.incident import Incident
-from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.storage.batch import Batch, FinishedJob, NoteKey
 from otel_fr_collector.storage.serialization import SavedRun
 
@@ -31,6 +30,13 @@ class Saved:
     incidents: list[Incident] = field(default_factory=list)
     runs: list[SavedRun] = field(default_factory=list)
     notes: dict[NoteKey, str] = field(default_factory=dict)
+
+
+@dataclass
+class Turn:
+    """The turn to tell a receiver of an incident. ``is_told``: it was told, before or in this turn."""
+
+    is_told: bool = False
 
 
 class Reader(Protocol):
@@ -96,12 +102,8 @@ class Backend(Reader, Protocol):
     def load(self, limit: int) -> Saved:
         """The open incidents, the newest resolved ones (``limit`` together at most), and the runs of the open ones."""
 
-    def put(self, batch: Batch) -> Collection[RunId]:
-        """Write these in one transaction. What cannot be written now is written later, within the bounds of `Batch`.
-
-        Returns:
-            Runs that another collector owns: their incidents were not written, and never will be.
-        """
+    def put(self, batch: Batch) -> None:
+        """Write these in one transaction. What cannot be written now is written later, within the bounds of `Batch`."""
 
     def broken(self, error: Exception) -> None:
         """A query has failed with one of ``errors``."""

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 
+from otel_fr.incident import CollectorIncidentData
 from otel_fr_collector.incidents.book import IncidentBook
 from otel_fr_collector.incidents.incident import Incident, IncidentChange
 from otel_fr_collector.incidents.kept import MAX_INCIDENTS
 from otel_fr_collector.incidents.restart_grace import RestartGrace
-from otel_fr_collector.jobs.run import RunId
+from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.storage.backend import Saved
+from otel_fr_collector.storage.sharing import Heard
 from otel_fr_collector.storage.store import Store, Written
+
+SHARE_SECONDS = 1.0
+"""Seconds between two exchanges with other collectors."""
+SHARE_PATIENCE = 2.0
+"""Seconds for which a run that was not heard of before is not judged: others' incidents of it are asked for."""
+HEARD_SECONDS = 7.0
+"""Seconds since the latest telemetry of a run, within which its ranks report to this collector: they do each 5 s."""
 
 
 class Persistence:
@@ -22,6 +31,7 @@ class Persistence:
     Args:
         grace: restored runs wait there until their ranks report again.
         resume: called with the restored incidents, oldest first.
+        forget: called with a run whose incidents another collector goes on with.
         clock, wall: monotonic and Unix time in seconds.
     """
 
@@ -32,6 +42,7 @@ class Persistence:
         book: IncidentBook,
         grace: RestartGrace,
         resume: Callable[[Sequence[Incident]], None],
+        forget: Callable[[RunId], None],
         clock: Callable[[], float],
         wall: Callable[[], float],
     ) -> None:
@@ -40,21 +51,24 @@ class Persistence:
         self._book = book
         self._grace = grace
         self._resume = resume
+        self._forget = forget
         self._clock = clock
         self._wall = wall
         self._saved: dict[RunId, tuple[int, int]] = {}
         """How many ranks had ended, and how many had a stack, when the run was last saved."""
+        self._heard: dict[RunId, float] = {}
+        """Runs that are heard of, and since when."""
+        self._asked: set[RunId] = set()
+        """Runs of which it is known what others have found."""
+        self._shared_at = float("-inf")
+        self._is_asking = False
 
     def restore(self) -> None:
         """Go on where the collector ended before the restart; nothing is published."""
         self.take(self._store.load(MAX_INCIDENTS))
 
-    def take(self, saved: Saved) -> int:
-        """Go on with incidents and runs from before a restart, or of another collector.
-
-        Returns:
-            How many incidents are new to this collector.
-        """
+    def take(self, saved: Saved) -> None:
+        """Go on with incidents and runs from before a restart, or of another collector."""
         now, wall = self._clock(), self._wall()
         known_before = {(one.run, one.id) for one in self._book.known()}
         new = [one for one in saved.incidents if (one.run, one.id) not in known_before]
@@ -74,25 +88,37 @@ class Persistence:
                 if lost is not None:
                     self._grace.add(lost)
         self._resume(new)
-        return len(new)
 
-    def take_over(self, saved: Saved, runs: Collection[RunId]) -> int:
-        """Go on with runs of another collector; what this one knows better replaces what is saved of them.
+    def may_judge(self, run: Run, now: float) -> bool:
+        """Whether what others have found of a run is known, or not waited for any more. ``now``: monotonic."""
+        since = self._heard.get(run.id, run.first_seen)
+        return not self._store.is_shared or run.id in self._asked or now - since > SHARE_PATIENCE
 
-        Returns:
-            How many incidents are new to this collector.
-        """
-        count = self.take(saved) if saved.incidents or saved.runs else 0
-        old = {(one.run, one.id): one.changed for one in saved.incidents}
-        own = set(runs)
-        better = [
-            one
-            for one in (self._book.known() if own else ())
-            if one.run in own and one.changed > old.get((one.run, one.id), float("-inf"))
-        ]
-        if better:
-            self._store.save(better)
-        return count
+    def share(self, now: float) -> list[CollectorIncidentData]:
+        """Go on with what other collectors do not go on with; returns the incidents that they have changed."""
+        if not self._store.is_shared:
+            return []
+        answer = self._store.take_shared()
+        changed: list[CollectorIncidentData] = []
+        if answer is not None:
+            self._is_asking = False
+            if answer.shared is not None:
+                self._asked.update(answer.heard.new)
+                self.take(answer.shared.taken)
+                for run in answer.shared.lost:
+                    self._saved.pop(run, None)  # the other one drops it from the store
+                    self._book.hand_over(run)
+                    self._forget(run)
+                changed = answer.shared.changed
+        if not self._is_asking and now - self._shared_at >= SHARE_SECONDS:
+            self._shared_at, self._is_asking = now, True
+            heard = [run.id for run in self._runs.by_id.values() if now - run.last_seen < HEARD_SECONDS]
+            self._asked.difference_update([run for run in heard if run not in self._heard])
+            self._asked &= self._runs.by_id.keys()
+            self._heard = {run: self._heard.get(run, now) for run in heard}
+            new = [run for run in heard if run not in self._asked]
+            self._store.share(Heard(new, {run: run in self._heard for run in self._book.runs()}))
+        return changed
 
     def save(self, changes: Sequence[IncidentChange]) -> Written:
         """Write incidents down, before they are published anywhere else: a restart must know what was published."""

@@ -1,4 +1,4 @@
-"""The store as a PostgreSQL database, which several collectors share. Each writes what it has found of its own runs.
+"""The store as a PostgreSQL database, which several collectors share. Each writes what it has found.
 
 While the server is away, rows wait in memory.
 """
@@ -8,13 +8,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 
 import psycopg
 from psycopg_pool import PoolTimeout
 
 from otel_fr_collector.incidents.kept import MAX_INCIDENTS
-from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.storage.backend import DataError, Saved
 from otel_fr_collector.storage.batch import Batch
@@ -24,7 +23,7 @@ from otel_fr_collector.storage.postgres_reading import UnreachableError
 from otel_fr_collector.storage.postgres_sharing import PostgresSharing
 from otel_fr_collector.storage.postgres_writing import prune, write
 from otel_fr_collector.storage.retention import Retention
-from otel_fr_collector.storage.sharing import Claim, Shared
+from otel_fr_collector.storage.sharing import Heard, Shared
 from otel_fr_collector.throttle import Throttle
 
 _log = logging.getLogger(__name__)
@@ -36,15 +35,13 @@ CLOSE_RETRY = 0.1
 """Seconds between two attempts to write what is pending when the collector ends."""
 
 _OWN = """
-    SELECT memory, data FROM otel_fr.incidents AS one
-    WHERE EXISTS (SELECT 1 FROM otel_fr.owners WHERE collector = %s
-        AND (owners.job, owners.attempt, owners.run) = (one.job, one.attempt, one.run))
+    SELECT memory, data FROM otel_fr.incidents WHERE collector = %s
     ORDER BY state = 'firing' DESC, detected DESC LIMIT %s
 """
 _OWN_RUNS = """
-    SELECT memory FROM otel_fr.runs AS one
-    WHERE EXISTS (SELECT 1 FROM otel_fr.owners WHERE collector = %s
-        AND (owners.job, owners.attempt, owners.run) = (one.job, one.attempt, one.run))
+    SELECT memory FROM otel_fr.runs AS its
+    WHERE EXISTS (SELECT 1 FROM otel_fr.incidents AS one WHERE collector = %s AND state = 'firing'
+        AND (its.job, its.attempt, its.run) = (one.job, one.attempt, one.run))
 """
 
 
@@ -92,7 +89,7 @@ class PostgresBackend(PostgresSharing):
         return self._db is not None and not self._pending
 
     def load(self, limit: int) -> Saved:
-        """As `otel_fr_collector.storage.backend.Backend.load`; only of runs that are this collector's own."""
+        """As `otel_fr_collector.storage.backend.Backend.load`; only what this collector has written last."""
         if self._db is None:
             return Saved()
         try:
@@ -106,24 +103,17 @@ class PostgresBackend(PostgresSharing):
             self._is_late = True
             return Saved()
 
-    def put(self, batch: Batch) -> Collection[RunId]:
+    def put(self, batch: Batch) -> None:
         self._pending.add(batch)
-        return self._flush()
+        self._flush()
 
-    def share(self, claims: Sequence[Claim], page: str) -> Shared | None:
-        """Claim runs, and look at what the other collectors have.
-
-        Args:
-            page: the URL of this collector's page.
-
-        Returns:
-            None: the server does not answer now.
-        """
+    def share(self, heard: Heard) -> Shared | None:
+        """As `otel_fr_collector.storage.sharing.Sharing.share`."""
         if self._db is None:
             return None
         try:
             with answering(self._db):
-                return self._share(self._db, claims, self.collector, page, MAX_INCIDENTS)
+                return self._share(self._db, heard, self.collector, MAX_INCIDENTS)
         except psycopg.Error as error:
             self._fail(error)
             return None
@@ -184,9 +174,6 @@ class PostgresBackend(PostgresSharing):
                 "%s: %d incidents could not be written before the end", self._where, len(self._pending.incidents)
             )
         self._is_closed = True
-        if self._db is not None:
-            with contextlib.suppress(psycopg.Error), answering(self._db):
-                self._db.execute("UPDATE otel_fr.owners SET expires = now() WHERE collector = %s", (self.collector,))
         self._disconnect()
         self._pool.close(timeout=0.0)
 
@@ -214,23 +201,21 @@ class PostgresBackend(PostgresSharing):
             self._db = db
         return self._db
 
-    def _flush(self, *, again: bool = False) -> Collection[RunId]:
+    def _flush(self, *, again: bool = False) -> None:
         """Write all that waits. After a failure only ``again`` tries before `RETRY` is over."""
-        refused: Collection[RunId] = ()
         if self._is_closed:
-            return refused
+            return
         if again or time.monotonic() >= self._retry_at:
             try:
                 db = self._connected()
-                with answering(db):
-                    is_late = bool(self.problem)
-                    refused = write(db, self._pending, self.collector, late=is_late) if self._pending else ()
+                if self._pending:
+                    with answering(db):
+                        write(db, self._pending, self.collector, late=bool(self.problem))
             except (psycopg.Error, OSError) as error:
                 self._fail(error)
             else:
                 self._pending.clear()
                 self._note_up()
-        return refused
 
     def _note_up(self) -> None:
         self._retry_at = 0.0

@@ -66,6 +66,14 @@ MIGRATIONS: tuple[str, ...] = (
     );
     CREATE INDEX owners_by_collector ON otel_fr.owners (collector);
     """,
+    """
+    ALTER TABLE otel_fr.incidents ADD COLUMN collector text NOT NULL DEFAULT '';
+    ALTER TABLE otel_fr.incidents ADD COLUMN kept timestamptz NOT NULL DEFAULT now();
+    UPDATE otel_fr.incidents AS one SET collector = its.collector FROM otel_fr.owners AS its
+        WHERE (one.job, one.attempt, one.run) = (its.job, its.attempt, its.run);
+    DROP TABLE otel_fr.owners;
+    CREATE INDEX incidents_by_collector ON otel_fr.incidents (collector);
+    """,
 )
 """Statement i brings tables of version i to version i + 1. Never changed once released."""
 

@@ -17,8 +17,8 @@ from otel_fr_collector.storage.batch import FinishedJob
 from otel_fr_collector.storage.postgres_connection import Connection, answering, configure, conninfo
 from otel_fr_collector.storage.stored_rows import StoredRows, up_to
 
-READERS = 4
-"""Connections for queries."""
+READERS = 8
+"""Connections for queries, and for the outlets, of which each has one while it tells its receiver something."""
 POOL_SECONDS = 2.0
 """Seconds that a query waits for one of them."""
 ROWS_AT_ONCE = 20
@@ -136,10 +136,13 @@ class PostgresReading(StoredRows):
         Raises:
             UnreachableError, PoolTimeout, psycopg.Error: there is none now.
         """
-        if self.problem:
-            raise UnreachableError(self.problem)
+        self._check_reachable()
         with self._pool.connection() as db, answering(db):
             yield db
+
+    def _check_reachable(self) -> None:
+        if self.problem:
+            raise UnreachableError(self.problem)
 
 
 def as_text(value: Any) -> Any:

@@ -1,73 +1,68 @@
-"""The statements by which collectors share runs. All times are the server's: the collectors' clocks may differ."""
+"""The statements by which collectors go on with each other's incidents. All times are the server's."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
 
-from otel_fr.encodable import load_json
+from psycopg import errors
+
 from otel_fr_collector.jobs.run import RunId
-from otel_fr_collector.storage.backend import Saved
-from otel_fr_collector.storage.postgres_connection import Connection
+from otel_fr_collector.storage.backend import Saved, StoreError, Turn
+from otel_fr_collector.storage.postgres_connection import Connection, answering
 from otel_fr_collector.storage.postgres_reading import PostgresReading, as_text
-from otel_fr_collector.storage.postgres_writing import LEASE
-from otel_fr_collector.storage.sharing import Claim, Shared, SharedJob
+from otel_fr_collector.storage.sharing import Heard, Shared
 from otel_fr_collector.storage.stored_rows import published_row
 
-UNHEARD_AFTER = "7 seconds"
-"""How long the owner of a run must not have heard of it, before a collector that hears of it takes it: more than twice
-`ownership.RENEW_SECONDS`."""
-ORPHANED_AFTER = "5 seconds"
-"""How long after the end of its lease a run with open incidents is taken by a collector that does not hear of it."""
+KEPT_FOR = "5 seconds"
+"""After which an open incident is marked again by the collector that goes on with it."""
+ORPHANED_AFTER = "20 seconds"
+"""Since the last mark, after which any other collector takes an open incident."""
 MAX_ORPHANS = 64
-"""Such runs that are taken at once."""
-MAX_JOBS = 2_048
-"""Runs of other collectors that are listed."""
+"""Such incidents that are taken at once."""
 MAX_CHANGED = 256
 """Incidents of others whose change is noticed at once; the event stream is a convenience, lists have all of them."""
 OVERLAP = "3 seconds"
 """Of two looks at what others have changed: a transaction may be visible later than one that began after it."""
 
-_CLAIM = f"""
-    INSERT INTO otel_fr.owners AS known (job, attempt, run, collector, seen, expires, page, summary)
-    SELECT job, attempt, run, %(collector)s, CASE WHEN heard THEN now() ELSE '-infinity' END,
-        now() + interval '{LEASE}', %(page)s, summary
-    FROM unnest(%(jobs)s::text[], %(attempts)s::bigint[], %(runs)s::text[], %(heard)s::boolean[], %(summaries)s::text[])
-        AS wanted (job, attempt, run, heard, summary)
-    ORDER BY job, attempt, run
-    ON CONFLICT (job, attempt, run) DO UPDATE SET collector = excluded.collector, expires = excluded.expires,
-        seen = greatest(known.seen, excluded.seen), page = excluded.page,
-        summary = coalesce(nullif(excluded.summary, ''), known.summary)
-    WHERE known.collector = excluded.collector OR known.expires < now()
-        OR (excluded.seen = now() AND known.seen < now() - interval '{UNHEARD_AFTER}')
-    RETURNING job, attempt, run
+_GIVEN = "unnest(%(jobs)s::text[], %(attempts)s::bigint[], %(runs)s::text[]"
+_KEEP = f"""
+    UPDATE otel_fr.incidents SET collector = %(collector)s, kept = now() WHERE (id, job, attempt, run) IN (
+        SELECT id, job, attempt, run FROM otel_fr.incidents
+        JOIN {_GIVEN}, %(heard)s::boolean[]) AS its (job, attempt, run, heard) USING (job, attempt, run)
+        WHERE state = 'firing'
+        AND CASE WHEN collector = %(collector)s THEN kept < now() - interval '{KEPT_FOR}' ELSE heard END
+        FOR UPDATE OF incidents SKIP LOCKED)
 """  # noqa: S608  constants
+_LOST = f"""
+    SELECT job, attempt, run FROM otel_fr.incidents JOIN {_GIVEN}) AS its (job, attempt, run) USING (job, attempt, run)
+    GROUP BY job, attempt, run HAVING bool_or(collector <> %(collector)s)
+    AND NOT bool_or(collector = %(collector)s AND state = 'firing')
+"""  # noqa: S608
 _ORPHANS = f"""
-    UPDATE otel_fr.owners SET collector = %(collector)s, expires = now() + interval '{LEASE}', page = %(page)s
-    WHERE (job, attempt, run) IN (
-        SELECT job, attempt, run FROM otel_fr.owners AS one
-        WHERE expires < now() - interval '{ORPHANED_AFTER}' AND EXISTS (
-            SELECT 1 FROM otel_fr.incidents AS its WHERE state = 'firing'
-            AND (its.job, its.attempt, its.run) = (one.job, one.attempt, one.run))
-        ORDER BY job, attempt, run LIMIT {MAX_ORPHANS} FOR UPDATE SKIP LOCKED)
+    UPDATE otel_fr.incidents SET collector = %(collector)s, kept = now() WHERE (id, job, attempt, run) IN (
+        SELECT id, job, attempt, run FROM otel_fr.incidents
+        WHERE state = 'firing' AND kept < now() - interval '{ORPHANED_AFTER}'
+        LIMIT {MAX_ORPHANS} FOR UPDATE SKIP LOCKED)
     RETURNING job, attempt, run
 """  # noqa: S608
-_OF_RUNS = """
-    FROM otel_fr.{table} AS one JOIN unnest(%(jobs)s::text[], %(attempts)s::bigint[], %(runs)s::text[])
-    AS its (job, attempt, run) USING (job, attempt, run)
-"""
-_INCIDENTS = f"SELECT memory, data {_OF_RUNS.format(table='incidents')} ORDER BY state, detected DESC LIMIT %(limit)s"
-_RUNS = "SELECT memory" + _OF_RUNS.format(table="runs")
-_NOTES = "SELECT outlet, incident, value FROM otel_fr.notes WHERE incident = ANY(%s)"
-_JOBS = f"""
-    SELECT job, summary, page FROM otel_fr.owners
-    WHERE collector <> %s AND expires > now() AND summary <> '' ORDER BY seen DESC LIMIT {MAX_JOBS}
+_INCIDENTS = f"""
+    SELECT memory, data FROM otel_fr.incidents JOIN {_GIVEN}) AS its (job, attempt, run) USING (job, attempt, run)
+    ORDER BY state, detected DESC LIMIT %(limit)s
 """  # noqa: S608
+_RUNS = f"""
+    SELECT memory FROM otel_fr.runs JOIN {_GIVEN}) AS its (job, attempt, run) USING (job, attempt, run)
+"""  # noqa: S608
+_NOTES = "SELECT outlet, incident, value FROM otel_fr.notes WHERE incident = ANY(%s)"
+_TURN = """
+    INSERT INTO otel_fr.notes AS known VALUES (%s, %s, %s) ON CONFLICT (outlet, incident)
+    DO UPDATE SET value = excluded.value
+    WHERE known.value COLLATE "C" < excluded.value OR known.value !~ '^[0-9]{6}-[01]-[0-9]{8}$' RETURNING 1
+"""
+"""Waits while another transaction has this row, which is until its collector has told the receiver, or is gone."""
 _CHANGED = f"""
-    SELECT job, attempt, run, data, state, memory FROM otel_fr.incidents AS one
-    WHERE written > %(since)s - interval '{OVERLAP}' AND EXISTS (
-        SELECT 1 FROM otel_fr.owners AS its WHERE collector <> %(collector)s
-        AND (its.job, its.attempt, its.run) = (one.job, one.attempt, one.run))
-    ORDER BY written LIMIT {MAX_CHANGED}
+    SELECT data, state, memory FROM otel_fr.incidents
+    WHERE written > %(since)s - interval '{OVERLAP}' AND collector <> %(collector)s ORDER BY written LIMIT {MAX_CHANGED}
 """  # noqa: S608
 
 
@@ -79,8 +74,23 @@ class PostgresSharing(PostgresReading):
     _noticed: frozenset[tuple[str, int]] = frozenset()
     """Ids and revisions of the changes that the last look has found."""
 
-    def _share(self, connection: Connection, claims: Sequence[Claim], collector: str, page: str, limit: int) -> Shared:
-        """Claim runs and those whose collector has died; look at what the others have.
+    @contextlib.contextmanager
+    def turn(self, outlet: str, number: str, mark: str) -> Iterator[Turn]:
+        """As `otel_fr_collector.storage.sharing.Sharing.turn`."""
+        self._check_reachable()
+        with self._pool.connection() as db:
+            try:
+                with answering(db):
+                    db.execute("BEGIN")
+                    turn = Turn(db.execute(_TURN, (outlet, as_text(number), mark)).fetchone() is None)
+            except errors.LockNotAvailable as error:
+                raise StoreError("another collector is telling the receiver") from error
+            yield turn
+            with answering(db):
+                db.execute("COMMIT" if turn.is_told else "ROLLBACK")
+
+    def _share(self, connection: Connection, heard: Heard, collector: str, limit: int) -> Shared:
+        """Mark incidents, take those whose collector has died, and look at what the others have.
 
         Args:
             limit: incidents that are taken over at most.
@@ -88,36 +98,22 @@ class PostgresSharing(PostgresReading):
         Raises:
             psycopg.Error: the server does not answer.
         """
-        wanted = {_key(claim.run): claim for claim in claims}
         shared = Shared()
-        with connection.transaction():
-            given = {
-                **_arrays(list(wanted)),
-                "heard": [claim.is_heard for claim in wanted.values()],
-                "summaries": [as_text(claim.summary) for claim in wanted.values()],
-                "collector": collector,
-                "page": page,
-            }
-            own = connection.execute(_CLAIM, given).fetchall() if wanted else []
-            shared.own = {wanted[key].run for key in own}
-            orphans = connection.execute(_ORPHANS, {"collector": collector, "page": page}).fetchall()
-        new = [key for key in own if not wanted[key].is_own]
-        new += [key for key in orphans if key not in wanted or not wanted[key].is_own]
-        shared.own.update(wanted[key].run if key in wanted else RunId(*key) for key in orphans)
-        if new:
-            shared.taken = self._load_runs(connection, new, limit)
-        rows = connection.execute(_JOBS, (collector,)).fetchall()
-        for job, summary, shown_at in rows:
-            with self._skip_unreadable("job"):
-                shared.jobs.append(SharedJob(job, _object(summary), shown_at))
+        own = {"collector": collector}
+        firing = {_key(run): is_heard for run, is_heard in sorted(heard.firing.items())}
+        if firing:
+            connection.execute(_KEEP, {**_arrays(list(firing)), **own, "heard": list(firing.values())})
+            silent = {_key(run): run for run, is_heard in heard.firing.items() if not is_heard}
+            lost = connection.execute(_LOST, {**_arrays(list(silent)), **own}).fetchall()
+            shared.lost = {silent[key] for key in lost}
+        orphans = connection.execute(_ORPHANS, own).fetchall()
+        wanted = list(dict.fromkeys([*map(_key, heard.new), *orphans]))
+        if wanted:
+            given = _arrays(wanted)
+            incidents = connection.execute(_INCIDENTS, {**given, "limit": limit}).fetchall()
+            shared.taken = self._with_notes(connection, incidents, connection.execute(_RUNS, given).fetchall())
         self._look(connection, collector, shared)
         return shared
-
-    def _load_runs(self, connection: Connection, keys: Sequence[tuple[str, int, str]], limit: int) -> Saved:
-        given = {**_arrays(keys), "limit": limit}
-        incidents = connection.execute(_INCIDENTS.encode(), given).fetchall()
-        runs = connection.execute(_RUNS.encode(), given).fetchall()
-        return self._with_notes(connection, incidents, runs)
 
     def _with_notes(
         self, connection: Connection, incidents: Iterable[tuple[str, str]], runs: Iterable[tuple[str]]
@@ -134,22 +130,15 @@ class PostgresSharing(PostgresReading):
         now = None if row is None else row[0]
         if self._since is not None:
             found: dict[tuple[str, int], None] = {}
-            for *_, data, state, memory in connection.execute(_CHANGED, {"since": self._since, "collector": collector}):
+            for columns in connection.execute(_CHANGED, {"since": self._since, "collector": collector}):
                 with self._skip_unreadable("incident"):
-                    incident = published_row(data, state, memory)
+                    incident = published_row(*columns)
                     key = (incident["id"], incident["revision"])
                     found[key] = None
                     if key not in self._noticed:
                         shared.changed.append(incident)
             self._noticed = frozenset(found)
         self._since = now
-
-
-def _object(text: str) -> dict[str, object]:
-    found = load_json(text)
-    if not isinstance(found, dict):
-        raise TypeError("the summary is no JSON object")
-    return found
 
 
 def _key(run: RunId) -> tuple[str, int, str]:

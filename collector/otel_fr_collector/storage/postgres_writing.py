@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterator
 
 import psycopg
 from psycopg import errors
@@ -17,27 +17,18 @@ from otel_fr_collector.storage.retention import Retention
 
 _log = logging.getLogger(__name__)
 
-LEASE = "10 seconds"
-"""How long a run stays a collector's after it was last heard of: then another one may take it."""
 _NEVER_FITS = (psycopg.DataError, psycopg.IntegrityError, errors.ProgramLimitExceeded, UnicodeError)
 """What writing a row raises that the server will never take, such as a name that is too long for an index."""
 
-_CLAIM = f"""
-    INSERT INTO otel_fr.owners AS known (job, attempt, run, collector, seen, expires)
-    SELECT job, attempt, run, %(collector)s, now(), now() + interval '{LEASE}'
-    FROM unnest(%(jobs)s::text[], %(attempts)s::bigint[], %(runs)s::text[]) AS wanted (job, attempt, run)
-    ORDER BY job, attempt, run
-    ON CONFLICT (job, attempt, run) DO UPDATE SET collector = excluded.collector, expires = excluded.expires
-    WHERE known.collector = excluded.collector OR known.expires < now()
-    RETURNING job, attempt, run
-"""  # noqa: S608  a constant
 _INCIDENT = """
-    INSERT INTO otel_fr.incidents AS known VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+    INSERT INTO otel_fr.incidents AS known VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, now(), %s, now())
     ON CONFLICT (id, job, attempt, run) DO UPDATE SET state = excluded.state, category = excluded.category,
     cause = excluded.cause, detected = excluded.detected, changed = excluded.changed, data = excluded.data,
-    memory = excluded.memory, written = now()
+    memory = excluded.memory, written = now(), collector = excluded.collector, kept = now()
+    WHERE known.changed <= excluded.changed
 """
-_NEWER_ONLY = " WHERE known.changed <= excluded.changed"
+_OWN_OR_NEWER = _INCIDENT + "OR known.collector = excluded.collector"
+"""A clock that is set back must not keep a collector's own changes from the table."""
 _RUN = """
     INSERT INTO otel_fr.runs VALUES (%s, %s, %s, %s)
     ON CONFLICT (job, attempt, run) DO UPDATE SET memory = excluded.memory
@@ -49,53 +40,44 @@ _NOTE = (
 _JOB = """
     INSERT INTO otel_fr.jobs VALUES (%s, %s, %s, %s, %s) ON CONFLICT (id) DO UPDATE
     SET ended = excluded.ended, summary = excluded.summary, detail = excluded.detail
+    WHERE jobs.ended <= excluded.ended + 1
 """
-_RESTORED_JOB = """
-    INSERT INTO otel_fr.jobs VALUES (%s, %s, %s, %s, %s) ON CONFLICT (id) DO UPDATE
-    SET ended = excluded.ended, summary = excluded.summary, detail = excluded.detail WHERE jobs.ended < excluded.ended
-"""
+"""A collector that no longer hears of a job must not replace what another one knows; clocks are adjusted."""
 
 
-def write(connection: Connection, batch: Batch, collector: str, *, late: bool = False) -> Collection[RunId]:
+def write(connection: Connection, batch: Batch, collector: str, *, late: bool = False) -> None:
     """Write a batch in one transaction. A row that the server will never take is logged, and left out.
 
     Args:
-        collector: whose runs they become, if no other collector owns them.
-        late: the rows have waited for the server: those that the database has newer are left out.
-
-    Returns:
-        The runs that another collector owns, of which nothing was written.
+        collector: which goes on with the incidents.
+        late: the rows have waited for the server: those that the database has newer are left out, whoever wrote these.
 
     Raises:
         psycopg.Error: the server does not take them now; nothing was written.
     """
     try:
         with connection.transaction():
-            return _write(connection, batch, collector, late=late)
+            _write(connection, batch, collector, late=late)
+            return
     except _NEVER_FITS:
         pass  # which row it is shows below
-    refused: set[RunId] = set()
     for one in _apart(batch):
         try:
             with connection.transaction():
-                refused.update(_write(connection, one, collector, late=late))
+                _write(connection, one, collector, late=late)
         except _NEVER_FITS as error:
             _log.error("the database of --store does not take a row, which is left out: %s", error)
-    return refused
 
 
-def _write(connection: Connection, batch: Batch, collector: str, *, late: bool) -> Collection[RunId]:
-    wanted = {key[0] for key in batch.incidents} | set(batch.runs)
-    refused = wanted - claim(connection, wanted, collector) if wanted else wanted
+def _write(connection: Connection, batch: Batch, collector: str, *, late: bool) -> None:
     with connection.cursor() as cursor:
-        rows = [_encoded(row) for key, row in sorted(batch.incidents.items(), key=_order) if key[0] not in refused]
+        rows = [(*map(as_text, row), collector) for row in sorted(batch.incidents.values(), key=_order)]
         if rows:
-            cursor.executemany((_INCIDENT + _NEWER_ONLY if late else _INCIDENT).encode(), rows)
-        own = [(run, memory) for run, memory in batch.runs.items() if run not in refused]
-        kept = [(*_columns(run), memory) for run, memory in own if memory is not None]
+            cursor.executemany((_INCIDENT if late else _OWN_OR_NEWER).encode(), rows)
+        kept = [(*_columns(run), memory) for run, memory in batch.runs.items() if memory is not None]
         if kept:
             cursor.executemany(_RUN, sorted(kept))
-        gone = [_columns(run) for run, memory in own if memory is None]
+        gone = [_columns(run) for run, memory in batch.runs.items() if memory is None]
         if gone:
             cursor.executemany(_DROP_RUN, sorted(gone))
         if batch.notes:
@@ -103,16 +85,7 @@ def _write(connection: Connection, batch: Batch, collector: str, *, late: bool) 
             cursor.executemany(_NOTE, notes)
         if batch.jobs:
             jobs = {job.key: tuple(map(as_text, job)) for job in batch.jobs}
-            cursor.executemany((_RESTORED_JOB if late else _JOB).encode(), [jobs[key] for key in sorted(jobs)])
-    return refused
-
-
-def claim(connection: Connection, runs: Iterable[RunId], collector: str) -> set[RunId]:
-    """Make runs this collector's own, or keep them so; returns those that are. The others are another's."""
-    known = {_columns(run): run for run in runs}
-    jobs, attempts, names = ([key[column] for key in known] for column in range(3))
-    given = {"collector": collector, "jobs": jobs, "attempts": attempts, "runs": names}
-    return {known[row] for row in connection.execute(_CLAIM, given).fetchall()}
+            cursor.executemany(_JOB, [jobs[key] for key in sorted(jobs)])
 
 
 def prune(connection: Connection, retention: Retention, wall: float) -> int:
@@ -144,8 +117,7 @@ def prune(connection: Connection, retention: Retention, wall: float) -> int:
         connection.execute(
             "DELETE FROM otel_fr.notes WHERE NOT EXISTS (SELECT 1 FROM otel_fr.incidents WHERE id = notes.incident)"
         )
-        for table, old in (("runs", ""), ("owners", "expires < now() - interval '1 day' AND ")):
-            connection.execute(_WITHOUT_INCIDENT.format(table=table, old=old).encode())
+        connection.execute(_RUNS_WITHOUT_INCIDENT)
     return gone
 
 
@@ -165,8 +137,8 @@ _LARGEST_INCIDENTS = f"""
     ) AS sized WHERE (known.id, known.job, known.attempt, known.run) = (sized.id, sized.job, sized.attempt, sized.run)
     AND sized.state = 'resolved' AND total > %(room)s
 """  # noqa: S608
-_WITHOUT_INCIDENT = """
-    DELETE FROM otel_fr.{table} AS known WHERE {old}NOT EXISTS (
+_RUNS_WITHOUT_INCIDENT = """
+    DELETE FROM otel_fr.runs AS known WHERE NOT EXISTS (
         SELECT 1 FROM otel_fr.incidents AS one WHERE state = 'firing'
         AND (one.job, one.attempt, one.run) = (known.job, known.attempt, known.run)
     )
@@ -177,13 +149,8 @@ def _columns(run: RunId) -> tuple[str, int, str]:
     return as_text(run.job), run.attempt, as_text(run.run)
 
 
-def _encoded(row: IncidentRow) -> tuple[object, ...]:
-    return tuple(map(as_text, row))
-
-
-def _order(item: tuple[tuple[RunId, str], IncidentRow]) -> tuple[object, ...]:
+def _order(row: IncidentRow) -> tuple[object, ...]:
     """The same in all collectors, so that no two wait for each other's rows."""
-    row = item[1]
     return row.id, row.job, row.attempt, row.run
 
 

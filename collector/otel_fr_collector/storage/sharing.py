@@ -1,69 +1,53 @@
-"""What collectors that share a database tell each other through it: which run is whose, and what each shows of it."""
+"""What collectors that share a database learn of each other's incidents through it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from otel_fr.incident import CollectorIncidentData
 from otel_fr_collector.jobs.run import RunId
-from otel_fr_collector.storage.backend import Saved
+from otel_fr_collector.storage.backend import Saved, Turn
 
 
-class Claim(NamedTuple):
-    """A run that a collector wants to own, or to go on owning.
-
-    Attributes:
-        is_heard: its ranks report to this collector now.
-        is_own: it was this collector's by the last answer.
-        summary: JSON, as in the list of jobs; "": as before.
-    """
-
-    run: RunId
-    is_heard: bool
-    is_own: bool
-    summary: str
-
-
-class SharedJob(NamedTuple):
-    """A run that another collector judges.
+class Heard(NamedTuple):
+    """What a collector has of runs at one moment.
 
     Attributes:
-        summary: as in the list of jobs. page: of that collector; "": not known.
+        new: runs that it hears of, and has not asked the database for yet.
+        firing: the runs with open incidents; true: their ranks report to this collector.
     """
 
-    job: str
-    summary: Mapping[str, object]
-    page: str
+    new: Collection[RunId]
+    firing: dict[RunId, bool]
 
 
 @dataclass
 class Shared:
-    """An answer to the claims of one moment.
+    """What the database says to that.
 
     Attributes:
-        own: the runs that are this collector's.
-        taken: what the database has of those that it did not own before.
-        jobs: of the other collectors.
+        taken: what it has of the new runs, and of runs with open incidents whose collector has died.
+        lost: runs that do not report here, whose incidents another collector goes on with.
         changed: incidents that other collectors have changed since the last answer, oldest first.
     """
 
-    own: set[RunId] = field(default_factory=set)
     taken: Saved = field(default_factory=Saved)
-    jobs: list[SharedJob] = field(default_factory=list)
+    lost: set[RunId] = field(default_factory=set)
     changed: list[CollectorIncidentData] = field(default_factory=list)
 
 
 class Sharing(Protocol):
     """A database that several collectors may use."""
 
-    def share(self, claims: Sequence[Claim], page: str) -> Shared | None:
-        """Claim runs, and look at what the other collectors have.
+    def share(self, heard: Heard) -> Shared | None:
+        """Mark the open incidents that this collector goes on with; None: the database does not answer now."""
 
-        Args:
-            page: the URL of this collector's page.
+    def turn(self, outlet: str, number: str, mark: str) -> AbstractContextManager[Turn]:
+        """As `otel_fr_collector.storage.store.Store.turn`; may be called from any thread.
 
-        Returns:
-            None: the database does not answer now.
+        Raises:
+            StoreError: another collector has it.
         """

@@ -11,12 +11,11 @@ import contextlib
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 
 from otel_fr_collector import database_files as files
 from otel_fr_collector.database_files import DamagedError, is_damage, move_aside, open_file
-from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.storage.backend import DataError, Saved
 from otel_fr_collector.storage.batch import Batch
@@ -103,15 +102,10 @@ class SqliteBackend(SqliteReading):
             return saved
         return self._saved(rows, runs, notes)
 
-    def put(self, batch: Batch) -> Collection[RunId]:
-        """Write these in one transaction. What cannot be written now is written later, within the bounds of `Batch`.
-
-        Returns:
-            Nothing: no other collector uses the file.
-        """
+    def put(self, batch: Batch) -> None:
+        """Write these in one transaction. What cannot be written now is written later, within the bounds of `Batch`."""
         self._pending.add(batch)
         self._flush()
-        return ()
 
     def broken(self, error: Exception) -> None:
         """A write or a read has failed. A damaged file is renamed and a new one begun; anything else is tried again."""

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from otel_fr.incident import CollectorIncidentData
-from otel_fr_collector.incidents.incident import Incident
+from otel_fr_collector.incidents.incident import Incident, is_told
 from otel_fr_collector.incidents.kept import MAX_INCIDENTS
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.metrics import Metrics
-from otel_fr_collector.storage.backend import Backend, Saved, StoreError
+from otel_fr_collector.storage.backend import Backend, Saved, StoreError, Turn
 from otel_fr_collector.storage.batch import MAX_NOTES, Batch, FinishedJob, NoteKey, of_incidents, of_notes
-from otel_fr_collector.storage.sharing import Claim, Shared, Sharing
+from otel_fr_collector.storage.sharing import Heard, Shared, Sharing
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -33,18 +34,16 @@ class Written:
 
     Attributes:
         is_done: it is in the database, or it waits in the backend because the database cannot be used now.
-        refused: runs that another collector owns; their incidents were not written.
     """
 
     def __init__(self) -> None:
         self.is_done = False
-        self.refused: Collection[RunId] = ()
 
 
 class Answer(NamedTuple):
-    """What was claimed, and what came of it; None: the database did not answer."""
+    """What was asked, and what came of it; None: the database did not answer."""
 
-    claims: Sequence[Claim]
+    heard: Heard
     shared: Shared | None
 
 
@@ -78,7 +77,7 @@ class Store:
         self._batch = Batch()
         self._waiting: list[Written] = []
         self._errors: list[Exception] = []
-        self._claims: tuple[Sequence[Claim], str] | None = None
+        self._heard: Heard | None = None
         self._answer: Answer | None = None
         self._is_busy = False
         self._end: float | None = None
@@ -128,6 +127,35 @@ class Store:
         self._remember(batch.notes)
         self._put(batch)
 
+    @contextlib.contextmanager
+    def turn(self, outlet: str, number: str, mark: str) -> Iterator[Turn]:
+        """The turn to tell an outlet's receiver of an incident, which no two collectors have at once.
+
+        May be called from any thread. While the database is away, each collector has its turn.
+
+        Args:
+            mark: of what is told (`Incident.mark`); it is noted if `Turn.is_told` is true at the end.
+
+        Raises:
+            StoreError: another collector has it.
+        """
+        key = (outlet, number)
+        with contextlib.ExitStack() as stack:
+            turn = Turn(is_told(self._notes.get(key), mark))
+            is_shared = False
+            if self._sharing is not None and not turn.is_told:
+                with contextlib.suppress(*self._backend.errors):
+                    turn = stack.enter_context(self._sharing.turn(outlet, number, mark))
+                    is_shared = True
+            was_told = turn.is_told
+            yield turn
+            with contextlib.suppress(*self._backend.errors):
+                stack.close()
+            if turn.is_told and not was_told:
+                self._remember({key: mark})
+                if not is_shared:
+                    self._put(of_notes(outlet, {number: mark}))
+
     def save_job(self, job: FinishedJob) -> None:
         """Keep a job that is over."""
         self._put(Batch(jobs=[job]))
@@ -145,7 +173,8 @@ class Store:
 
     def notes(self, outlet: str) -> dict[str, str]:
         """What an outlet has noted of the incidents that were loaded or noted since, by their ids."""
-        return {number: value for (own, number), value in self._notes.items() if own == outlet}
+        with self._changed:
+            return {number: value for (own, number), value in self._notes.items() if own == outlet}
 
     def take_new(self) -> bool:
         """Return True once if an empty database was begun; what is held in memory is then to be saved again."""
@@ -162,26 +191,23 @@ class Store:
         return late
 
     def _remember(self, notes: Mapping[NoteKey, str]) -> None:
-        for key, value in notes.items():
-            self._notes.pop(key, None)
-            self._notes[key] = value
-        while len(self._notes) > MAX_NOTES:
-            del self._notes[next(iter(self._notes))]
+        with self._changed:
+            for key, value in notes.items():
+                self._notes.pop(key, None)
+                self._notes[key] = value
+            while len(self._notes) > MAX_NOTES:
+                del self._notes[next(iter(self._notes))]
 
     # ---- what is shared with other collectors
 
-    def share(self, claims: Sequence[Claim], page: str) -> None:
-        """Claim runs, and ask what the other collectors have; `take_shared` has the answer once it has come.
-
-        Args:
-            page: the URL of this collector's page.
-        """
+    def share(self, heard: Heard) -> None:
+        """Ask what the other collectors have; `take_shared` has the answer once it has come."""
         with self._changed:
-            self._claims = (claims, page)
+            self._heard = heard
             self._wake()
 
     def take_shared(self) -> Answer | None:
-        """Return the answer to the last claims once."""
+        """Return the answer to the last question once."""
         with self._changed:
             answer, self._answer = self._answer, None
         if answer is not None and answer.shared is not None:
@@ -256,7 +282,7 @@ class Store:
         return not (self._is_busy or self._batch or self._errors)
 
     def _has_work(self) -> bool:
-        return bool(self._batch or self._errors or self._claims) or self._end is not None
+        return bool(self._batch or self._errors or self._heard) or self._end is not None
 
     def _run(self) -> None:
         while True:
@@ -265,49 +291,48 @@ class Store:
                 batch, self._batch = self._batch, Batch()
                 waiting, self._waiting = self._waiting, []
                 errors, self._errors = self._errors, []
-                claims, self._claims = self._claims, None
+                heard, self._heard = self._heard, None
                 end = self._end
                 self._is_busy = True
-            refused: Collection[RunId] = ()
             try:
                 with self._using:
-                    refused = self._work(batch, errors, end)
+                    self._work(batch, errors, end)
             except Exception:  # noqa: BLE001  without this thread, nothing would be kept any more
                 self._metrics.errors.labels("store").inc()
                 _log.exception("the store failed")
             for written in waiting:
-                written.refused = refused
                 written.is_done = True
             with self._changed:
                 self._is_busy = False
                 self._changed.notify_all()
             if waiting:
                 self.on_written()
-            if claims is not None and self._sharing is not None:
-                self._exchange(self._sharing, *claims)
+            if heard is not None and self._sharing is not None:
+                self._exchange(self._sharing, heard)
             if end is not None:
                 return
 
-    def _exchange(self, sharing: Sharing, claims: Sequence[Claim], page: str) -> None:
+    def _exchange(self, sharing: Sharing, heard: Heard) -> None:
         """Ask what other collectors have. Queries do not wait for this: nothing of this collector's is missing."""
         shared = None
         try:
             with self._using:
-                shared = sharing.share(claims, page)
+                shared = sharing.share(heard)
         except Exception:  # noqa: BLE001  as in `_run`
             self._metrics.errors.labels("store").inc()
             _log.exception("what collectors share could not be exchanged")
         with self._changed:
-            self._answer = Answer(claims, shared)
+            self._answer = Answer(heard, shared)
 
-    def _work(self, batch: Batch, errors: Sequence[Exception], end: float | None) -> Collection[RunId]:
+    def _work(self, batch: Batch, errors: Sequence[Exception], end: float | None) -> None:
         backend = self._backend
         for error in errors:
             backend.broken(error)
-        refused = backend.put(batch) if batch else ()
+        if batch:
+            backend.put(batch)
         if end is not None:
             backend.close(end)
-            return refused
+            return
         backend.step(time.monotonic())
         if backend.take_new():
             with self._changed:
@@ -316,4 +341,3 @@ class Store:
             late = backend.load(MAX_INCIDENTS)
             with self._changed:
                 self._late = late
-        return refused

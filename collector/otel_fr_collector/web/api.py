@@ -8,7 +8,7 @@ import gzip
 import json
 import re
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -25,7 +25,6 @@ from otel_fr_collector.network.tokens import Access
 from otel_fr_collector.outlets.event_stream import Listener, TooManyListenersError
 from otel_fr_collector.service import Service
 from otel_fr_collector.storage.backend import MAX_PAGE, StoreError
-from otel_fr_collector.storage.sharing import SharedJob
 from otel_fr_collector.web import runbooks
 from otel_fr_collector.web.answers import Answers, owner_of
 from otel_fr_collector.web.finished import Finished
@@ -50,6 +49,8 @@ PING = 15
 """Seconds without an event after which a listener is sent a comment, so that no proxy closes the connection."""
 SEND_TIMEOUT = 30
 """Seconds after which a listener that does not read is disconnected."""
+LEFT_SECONDS = 1.0
+"""By which another collector has heard of a job later than this one, from which it has the job. Clocks are adjusted."""
 SMALL = 4_096
 """Bytes from which a response is compressed."""
 STATES = ("firing", "resolved")
@@ -136,7 +137,6 @@ class Api:
         self._cache: dict[str, tuple[float, bytes, bytes]] = {}
         self._making: dict[str, asyncio.Lock] = {}
         self._ticker: asyncio.Task[None] | None = None
-        service.ownership.describe = lambda run: json.dumps(summary(run, service.book, time.monotonic(), time.time()))
 
     async def jobs(self, request: Request) -> Response:
         state = request.query_params.get("state")
@@ -153,9 +153,6 @@ class Api:
         key = request.path_params["key"]
         run = self._run(key)
         if run is None:
-            elsewhere = self._elsewhere(key, _access(request))
-            if elsewhere is not None:
-                return _json(request, *await self._packed(json.dumps(elsewhere).encode()))
             return await self._finished_job(request, key)
         if not _access(request).may_see(run.id.job):
             raise ApiError(404, NO_JOB)
@@ -198,15 +195,9 @@ class Api:
         return _json(request, *await self._packed(json.dumps(found).encode()))
 
     def _run(self, key: str) -> Run | None:
-        """The run of that name in URLs that this collector judges."""
+        """The run of that name in URLs that this collector has heard of."""
         known = self._service.runs.by_id.values()
-        run = next((run for run in known if job_key(run.id) == key), None)
-        return None if run is None or self._service.ownership.is_foreign(run.id) else run
-
-    def _elsewhere(self, key: str, access: Access) -> dict[str, object] | None:
-        """The run of that name, as the collector that judges it has it in its list of jobs."""
-        found = (job for job in self._service.ownership.jobs if job.summary.get("id") == key)
-        return next((_from_elsewhere(job) for job in found if access.may_see(job.job)), None)
+        return next((run for run in known if job_key(run.id) == key), None)
 
     async def _finished_job(self, request: Request, key: str) -> Response:
         async with self._answers.making(owner_of(request.scope)):
@@ -249,8 +240,7 @@ class Api:
             raise ApiError(404, "no such incident; incidents are dropped some time after their end")
         key = job_key(RunId(found["job"], found["attempt"], found["run_id"]))
         access = _access(request)
-        is_known = self._run(key) is not None or self._elsewhere(key, access) is not None
-        is_known = is_known or await self._finished.is_kept(key, access)
+        is_known = self._run(key) is not None or await self._finished.is_kept(key, access)
         started, ended = (unix(found[name]) for name in ("started_at", "resolved_at"))
         detected = unix(found["detected_at"]) or time.time()
         more = {
@@ -321,13 +311,13 @@ class Api:
         # In a stable order: runs with faults first, then the newest.
         runs = sorted(self._service.runs.by_id.values(), key=lambda run: (not book.open_of(run.id), -run.first_seen))
         for run in runs:
-            if not access.may_see(run.id.job) or self._service.ownership.is_foreign(run.id):
-                continue
-            found.append(summary(run, book, time.monotonic(), time.time()))
-            await asyncio.sleep(0)
+            if access.may_see(run.id.job):
+                found.append(summary(run, book, time.monotonic(), time.time()))
+                await asyncio.sleep(0)
+        elsewhere = {one["id"]: one for one in await self._finished.elsewhere(access)}
+        found = [one for one in found if one["id"] not in elsewhere or not _has_left(one, elsewhere[one["id"]])]
         known = {one["id"] for one in found}
-        elsewhere = [one for one in self._service.ownership.jobs if access.may_see(one.job)]
-        found += [_from_elsewhere(one) for one in elsewhere if one.summary.get("id") not in known]
+        found += [one for number, one in elsewhere.items() if number not in known]
         return json.dumps({"jobs": found}).encode()
 
     async def _fresh(self, key: str, make: Callable[[], Awaitable[bytes]]) -> tuple[bytes, bytes]:
@@ -349,8 +339,10 @@ def _access(request: Request) -> Access:
     return found
 
 
-def _from_elsewhere(job: SharedJob) -> dict[str, object]:
-    return {**job.summary, "collector_page": job.page}
+def _has_left(here: Mapping[str, object], elsewhere: Mapping[str, object]) -> bool:
+    """A job's ranks report to another collector now."""
+    own, others = (unix(str(one["last_heard_at"])) or 0.0 for one in (here, elsewhere))
+    return own + LEFT_SECONDS < others
 
 
 async def _pack(body: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Jobs that are over: what the page shows of them once their run is dropped."""
+"""Jobs that are not in this collector's memory: those that are over, and those of collectors with the same store."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import asyncio
 import contextlib
 import functools
 import gzip
+import itertools
 import json
 import logging
 import time
 from collections import deque
 from collections.abc import Callable
 
-from otel_fr_collector.jobs.run import Run
+from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.network.tokens import EVERYTHING, Access
 from otel_fr_collector.service import Service
-from otel_fr_collector.storage.backend import StoreError
+from otel_fr_collector.storage.backend import MAX_PAGE, StoreError
 from otel_fr_collector.storage.batch import FinishedJob
 from otel_fr_collector.web.job_views import detail, job_key, summary
 
@@ -28,6 +29,12 @@ MAX_LATEST = 256
 MAX_DETAIL = 64 * 1024
 """Bytes of a job's ranks and groups, compressed; of a larger job only its line in the list is kept. 1,024 ranks in 144
 groups take 20 kB."""
+SHOW_SECONDS = 5.0
+"""Seconds between two lines of a running job for the other collectors."""
+SHOWN_AT_ONCE = 64
+"""Of large runs each takes a millisecond."""
+HEARD_SECONDS = 15.0
+"""Since its last telemetry, after which a job of another collector counts as over."""
 
 
 class Finished:
@@ -42,6 +49,8 @@ class Finished:
         self._wall = wall
         self._waiting: asyncio.Queue[Run] = asyncio.Queue(MAX_WAITING)
         self._latest: deque[FinishedJob] = deque(maxlen=MAX_LATEST)
+        self._shown: dict[RunId, float] = {}
+        """When the running jobs were last shown to the other collectors (monotonic)."""
         service.on_dropped = self._note
         if service.store is not None:
             service.on_over = self._note
@@ -59,6 +68,45 @@ class Finished:
                 _log.exception("a finished job could not be kept")
             self._waiting.task_done()
 
+    async def show(self) -> None:
+        """Keep a line of each running job for the collectors that share the store, until cancelled."""
+        while True:
+            await asyncio.sleep(1.0)
+            try:
+                self._show(time.monotonic())
+            except Exception:  # noqa: BLE001  as in `run`
+                self._service.metrics.errors.labels("housekeeping").inc()
+                _log.exception("running jobs could not be shown to other collectors")
+
+    def _show(self, now: float) -> None:
+        store, runs = self._service.store, self._service.runs.by_id
+        if store is None or store.problem:
+            return
+        self._shown = {run: at for run, at in self._shown.items() if run in runs}
+        due = (run for run in runs.values() if now - self._shown.get(run.id, float("-inf")) >= SHOW_SECONDS)
+        for run in list(itertools.islice((run for run in due if now - run.last_seen < SHOW_SECONDS), SHOWN_AT_ONCE)):
+            self._shown[run.id] = now
+            wall = self._wall()
+            shown = {**summary(run, self._service.book, now, wall), "collector_page": self._service.links.page}
+            store.save_job(
+                FinishedJob(job_key(run.id), run.id.job, wall - (now - run.last_seen), json.dumps(shown), b"")
+            )
+
+    async def elsewhere(self, access: Access) -> list[dict[str, object]]:
+        """The jobs that run, as the collectors show them that they report to."""
+        store = self._service.store
+        if store is None or not store.is_shared:
+            return []
+        query = functools.partial(store.finished, before=None, prefix=access.prefix, limit=MAX_PAGE)
+        with contextlib.suppress(StoreError):
+            found = await asyncio.to_thread(query)
+            read = ((job, json.loads(job.summary)) for job in found)
+            return [shown for job, shown in read if self._is_running(job, shown)]
+        return []
+
+    def _is_running(self, job: FinishedJob, shown: dict[str, object]) -> bool:
+        return "is_finished" not in shown and job.ended > self._wall() - HEARD_SECONDS
+
     async def all_kept(self) -> None:
         """Wait until every run that was dropped is kept."""
         await self._waiting.join()
@@ -67,7 +115,7 @@ class Finished:
         """The newest ``limit`` jobs that ended before a Unix time, newest first, as in the list of jobs."""
         store = self._service.store
         live = {job_key(run) for run in self._service.runs.by_id}
-        live |= {str(one.summary.get("id")) for one in self._service.ownership.jobs}
+        live |= {str(shown["id"]) for shown in await self.elsewhere(access)}
         found: list[FinishedJob] | None = None
         if store is not None:
             query = functools.partial(store.finished, before=before, prefix=access.prefix, limit=limit + len(live))
@@ -76,14 +124,18 @@ class Finished:
         if found is None:
             fit = (job for job in reversed(self._latest) if before is None or job.ended < before)
             found = [job for job in fit if access.may_see(job.job)]
-        return [json.loads(job.summary) for job in found if job.key not in live][:limit]
+        over = (json.loads(job.summary) for job in found if job.key not in live)
+        return [_over(shown) for shown in over][:limit]
 
     async def job(self, key: str, access: Access) -> bytes | None:
         """One job in full as JSON; of one that is too large, only its line in the list. None: it is not known."""
         found = await self._find(key, access)
         if found is None:
             return None
-        return await asyncio.to_thread(gzip.decompress, found.detail) if found.detail else found.summary.encode()
+        if found.detail:
+            return await asyncio.to_thread(gzip.decompress, found.detail)
+        shown = json.loads(found.summary)
+        return json.dumps(shown if self._is_running(found, shown) else _over(shown)).encode()
 
     async def is_kept(self, key: str, access: Access) -> bool:
         """Whether `job` has an answer."""
@@ -120,6 +172,12 @@ class Finished:
             self._latest.append(job)
         else:
             store.save_job(job)
+
+
+def _over(shown: dict[str, object]) -> dict[str, object]:
+    """A job's line once it is over: of one that has ended with its collector, the last that was known."""
+    state = "silent" if shown["state"] == "running" else shown["state"]
+    return shown if "is_finished" in shown else {**shown, "state": state, "is_finished": True}
 
 
 def _pack(data: dict[str, object]) -> bytes:

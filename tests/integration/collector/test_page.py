@@ -18,8 +18,10 @@ from otel_fr_collector.jobs.blocks import Block, Late
 from otel_fr_collector.jobs.history import Sample
 from otel_fr_collector.jobs.numbers import Durations, Key, Numbers, Series
 from otel_fr_collector.jobs.run import Run
+from otel_fr_collector.network.tokens import Access
 from otel_fr_collector.otlp.metric_points import ExemplarOf
-from otel_fr_collector.storage.sharing import SharedJob
+from otel_fr_collector.storage.batch import FinishedJob
+from otel_fr_collector.web.job_views import summary
 
 from otel_fr import presentation
 from otel_fr.identity import encode_ranks
@@ -203,14 +205,22 @@ def test_a_job_that_is_over_stays_in_the_list_with_its_ranks(stage: Stage, watch
     expect(page.locator("#grid tr[data-rank='3'] td").first).to_have_text("ended")
 
 
-def test_a_job_of_another_collector_is_listed_and_leads_to_its_page(stage: Stage, watched: Watched) -> None:
+def test_a_job_of_another_collector_is_listed_and_leads_to_its_page(
+    stage: Stage, watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run, other = stage.job(2, "here"), stage.job(2, "elsewhere")
 
     async def move() -> None:
-        service = stage.service
-        shown = json.loads(service.ownership.describe(other))
+        service, finished = stage.service, stage.finished
+        shown = summary(other, service.book, time.monotonic(), time.time())
+        shown["collector_page"] = "https://other.example/fr"
         service.runs.by_id.pop(other.id)
-        service.ownership.jobs = [SharedJob(other.id.job, shown, "https://other.example/fr")]
+        finished._latest.append(FinishedJob(stage.key(other), other.id.job, time.time() + 60.0, json.dumps(shown), b""))
+
+        async def elsewhere(_: Access) -> list[dict[str, object]]:
+            return [shown]
+
+        monkeypatch.setattr(finished, "elsewhere", elsewhere)
 
     stage.do(move())
     page = watched.page

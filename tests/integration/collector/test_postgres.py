@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 import psycopg
 import pytest
-from otel_fr_collector.incidents.incident import FIRING, RESOLVED
+from otel_fr_collector.incidents.incident import FIRING, RESOLVED, ChangeKind
 from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.storage import postgres_backend, postgres_connection, postgres_migrations
@@ -33,7 +33,9 @@ from tests.support.played_job import Job
 from tests.support.postgres import PASSWORD, PostgresServer, postgres_server
 from tests.support.stores import DirectPostgres
 from tests.support.waiting import until, wait_for
-from tests.unit.collector.test_store import NOW, RUN, incident
+from tests.unit.collector.test_store import NOW, incident
+
+OPENED, OVER = (incident(1).mark(kind) for kind in (ChangeKind.OPENED, ChangeKind.RESOLVED))
 
 
 @pytest.fixture
@@ -204,29 +206,70 @@ def test_a_row_that_the_server_never_takes_costs_only_itself(url: str) -> None:
     store.close(time.monotonic() + 5.0)
 
 
-def test_of_a_run_that_another_collector_owns_nothing_is_written(url: str) -> None:
+def test_of_two_collectors_that_write_an_incident_the_newer_change_stands(url: str) -> None:
     first, second = (DirectPostgres(url, name, Metrics()) for name in ("first", "second"))
-    assert first.save([incident(1, FIRING)]) == set()
-    assert second.save([incident(1, RESOLVED), incident(2)]) == {RUN}
-    assert kept(url) == {f"{1:016x}": FIRING}
+    first.save([incident(1, FIRING, changed=NOW)])
     assert second.load(10).incidents == [], "each loads its own"
     assert [one["state"] for one in second.find(job=None, state=None)] == [FIRING], "and shows all"
-    first.close()  # which gives its runs up
-    assert second.save([incident(1, RESOLVED), incident(2)]) == set()
+    second.save([incident(1, RESOLVED, changed=NOW + 1), incident(2)])
+    first.save([incident(1, FIRING, changed=NOW + 0.5)])
     assert kept(url) == {f"{1:016x}": RESOLVED, f"{2:016x}": RESOLVED}
     assert len(second.load(10).incidents) == 2
+    second.save([incident(1, FIRING, changed=NOW - 60.0)])
+    assert kept(url)[f"{1:016x}"] == FIRING, "its clock was set back"
+    first.close()
     second.close()
 
 
+def test_one_collector_at_a_time_tells_a_receiver_and_the_other_knows_what_it_has_told(url: str) -> None:
+    first, second = opened(url, "first"), opened(url, "second")
+    began, release = threading.Event(), threading.Event()
+
+    def tell(*, is_told: bool) -> None:
+        with first.turn("hook", "incident", OPENED) as turn:
+            began.set()
+            release.wait(60.0)
+            turn.is_told = is_told
+
+    for is_told in (False, True):
+        began.clear()
+        release.clear()
+        with ThreadPoolExecutor(1) as pool:
+            told = pool.submit(tell, is_told=is_told)
+            assert began.wait(60.0)
+            threading.Timer(0.2, release.set).start()
+            with second.turn("hook", "incident", OPENED) as turn:
+                assert release.is_set()
+                assert turn.is_told is is_told
+            told.result(60.0)
+    with second.turn("hook", "incident", OVER) as turn:
+        assert not turn.is_told
+    first.close()
+    second.close()
+
+
+def test_what_a_collector_was_telling_when_it_was_killed_is_told_by_another(server: PostgresServer, url: str) -> None:
+    """Its connection ends, and with it its turn."""
+    store = opened(url)
+    killed = psycopg.connect(url)
+    killed.execute("INSERT INTO otel_fr.notes VALUES ('hook', 'incident', %s)", (OPENED,))
+    threading.Timer(0.2, killed.close).start()
+    with store.turn("hook", "incident", OPENED) as turn:
+        assert killed.closed
+        assert not turn.is_told
+    server.kill()
+    with store.turn("hook", "incident", OVER) as turn:
+        assert not turn.is_told, "without the database, each collector tells"
+    store.close()
+
+
 def test_rows_that_waited_replace_no_newer_ones(server: PostgresServer, url: str) -> None:
-    """Another collector has taken the run meanwhile, and ended."""
+    """Another collector has gone on with the run meanwhile, and ended."""
     first = DirectPostgres(url, "first", Metrics())
     first.save([incident(1, FIRING, changed=NOW)])
     server.kill()
     first.save([incident(1, FIRING, changed=NOW + 1), incident(2, FIRING, changed=NOW + 1)])
     server.start()
-    with psycopg.connect(url) as db:
-        db.execute("UPDATE otel_fr.owners SET expires = now() - interval '1 s'")
     second = DirectPostgres(url, "second", Metrics())
     second.save([incident(1, RESOLVED, changed=NOW + 2)])
     second.close()

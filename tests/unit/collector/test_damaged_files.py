@@ -145,7 +145,7 @@ def restored(folder: Path) -> int:
     store = sqlite_store(folder, wall=lambda: NOW)
     runs, book = Runs(), IncidentBook(lambda: NOW)
     resumed: list[object] = []
-    Persistence(store, runs, book, RestartGrace(0.0), resumed.extend, lambda: 0.0, lambda: NOW).restore()
+    Persistence(store, runs, book, RestartGrace(0.0), resumed.extend, print, lambda: 0.0, lambda: NOW).restore()
     for one in book.known():
         assert one.data["trace_id"] is None or len(bytes.fromhex(one.data["trace_id"])) == 16
         assert int(1_000 * (one.started or one.detected)) < 10**15

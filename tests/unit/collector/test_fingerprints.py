@@ -53,7 +53,7 @@ class Job:
         self.run = Run(RunId("job", 0, "r1"), self.now, self.now, world_size=self.size)
         self.group = Group(GROUP, "0", "default_pg", tuple(range(self.size)))
         self.control, self.metrics = Control(), Metrics()
-        self.disagreements = Disagreements(self.control, self.metrics, lambda _: False)
+        self.disagreements = Disagreements(self.control, self.metrics)
 
     def signature(self, rank: int, number: int) -> Signature:
         made = OTHER if self.odd.get(rank) == number else ALL_REDUCE

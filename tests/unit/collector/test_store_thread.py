@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection
 from pathlib import Path
 
 import pytest
 from otel_fr_collector import service as service_module
 from otel_fr_collector.incidents.incident import FIRING, IncidentChange
-from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.outlets.outlets import Outlets
 from otel_fr_collector.service import Service
@@ -23,7 +21,7 @@ from tests.support.incident_data import incident_change
 from tests.support.stores import sqlite_store
 from tests.support.waiting import until, wait_for
 from tests.unit.collector.test_isolation import Kept
-from tests.unit.collector.test_store import RUN, incident
+from tests.unit.collector.test_store import incident
 
 
 class Held(SqliteBackend):
@@ -33,9 +31,9 @@ class Held(SqliteBackend):
         super().__init__(folder, Metrics())
         self.released = threading.Event()
 
-    def put(self, batch: Batch) -> Collection[RunId]:
+    def put(self, batch: Batch) -> None:
         self.released.wait(100.0)
-        return super().put(batch)
+        super().put(batch)
 
 
 class Stopped:
@@ -123,7 +121,7 @@ def test_a_query_that_fails_says_so_and_damage_is_repaired(tmp_path: Path) -> No
 
 
 def test_what_is_known_is_not_restored_again(tmp_path: Path) -> None:
-    """A collector that owns its runs again, after a time without the database, must not post their incidents anew."""
+    """A collector that asks the database again, after a time without it, must not post its incidents anew."""
     store = sqlite_store(tmp_path)
     store.save([incident(1, FIRING)])
     assert store.settled(60.0)
@@ -132,7 +130,7 @@ def test_what_is_known_is_not_restored_again(tmp_path: Path) -> None:
     assert service._persistence is not None
     assert [one.id for one in outlet.resumed] == [f"{1:016x}"]
     saved = store.load(10)
-    assert service._persistence.take_over(saved, [RUN]) == 0
+    service._persistence.take(saved)
     assert len(outlet.resumed) == len(service.book.known()) == 1
     store.close(time.monotonic() + 5.0)
 
