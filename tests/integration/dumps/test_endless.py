@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from otel_fr.dumps.read import load
 from otel_fr.dumps.safe_parse import parse
+from tests.support.long_tests import all_but
 from tests.support.torch_files import PLAIN_CONFIG, PLAIN_ENTRY, plain_file
 from tests.support.waiting import PATIENCE
 
@@ -94,10 +95,9 @@ ENDLESS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ENDLESS)
-def test_keys_whose_hash_does_not_end_are_refused(tmp_path: Path, name: str) -> None:
-    said = outcome(tmp_path, ENDLESS[name])
-    assert said.startswith("refused: takes far longer to read")
+def test_keys_whose_hash_does_not_end_are_refused(tmp_path: Path) -> None:
+    said = dict(zip(ENDLESS, outcome(tmp_path, *ENDLESS.values()).splitlines(), strict=True))
+    assert [name for name, line in said.items() if not line.startswith("refused: takes far longer to read")] == []
 
 
 def wide(number: int) -> bytes:
@@ -120,7 +120,7 @@ COSTLY = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", COSTLY)
+@pytest.mark.parametrize("name", all_but([name for name in COSTLY if name != "colliding integers"], COSTLY))
 def test_what_costs_more_than_plain_values_is_ended(tmp_path: Path, name: str) -> None:
     assert outcome(tmp_path, COSTLY[name]).startswith(("refused:", "read"))
 

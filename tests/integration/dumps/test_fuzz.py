@@ -10,12 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_fr.dumps.model import Dump
-from otel_fr.dumps.read import load
-from otel_fr.dumps.safe_parse import UnreadableDump
+from tests.support.damaged_dumps import read_or_refused
 from tests.support.paths import DUMPS
 from tests.support.rings import OPERATIONS, RankRing, signature
 from tests.support.waiting import PATIENCE
@@ -45,38 +43,43 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     }
 
 
-def read_or_refused(path: Path, data: bytes) -> None:
-    path.write_bytes(data)
-    try:
-        dump = load(path)
-    except UnreadableDump as error:
-        said = str(error)
-    else:
-        said = ""
-        assert isinstance(dump, Dump)
-        assert len(list(dump.entries)) == len(dump.entries)
-    assert "the process that read it ended" not in said
+CHANGES = st.lists(
+    st.tuples(
+        st.floats(0, 1, exclude_max=True),
+        st.sampled_from(["set", "cut", "insert", "repeat"]),
+        st.binary(min_size=1, max_size=12),
+    ),
+    min_size=1,
+    max_size=5,
+)
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_a_file_with_changed_bytes_is_read_or_refused(
-    sound: dict[str, bytes], tmp_path: Path, data: st.DataObject
-) -> None:
-    whole = bytearray(sound[data.draw(st.sampled_from(sorted(sound)))])
-    for _ in range(data.draw(st.integers(1, 5))):
-        at = data.draw(st.integers(0, len(whole) - 1))
-        how = data.draw(st.sampled_from(["set", "cut", "insert", "repeat"]))
+def changed(data: bytes, changes: list[tuple[float, str, bytes]]) -> bytes:
+    """``changes``: where in the file, how, and with which bytes."""
+    whole = bytearray(data)
+    for place, how, new in changes:
+        at = int(place * len(whole))
         if how == "set":
-            whole[at] = data.draw(st.integers(0, 255))
+            whole[at : at + 1] = new[:1]
         elif how == "cut":
-            del whole[at : at + data.draw(st.integers(1, 40))]
+            del whole[at : at + 4 * len(new)]
         elif how == "insert":
-            whole[at:at] = data.draw(st.binary(max_size=12))
+            whole[at:at] = new
         else:
-            whole[at:at] = whole[at : at + data.draw(st.integers(1, 200))]
+            whole[at:at] = whole[at : at + 16 * len(new)]
         whole = whole or bytearray(b".")
-    read_or_refused(tmp_path / "trace_0", bytes(whole))
+    return bytes(whole)
+
+
+KINDS = ["ring", "own", "own json", "torch", "torch json", "torchcomms", "gzip", "protocol 0", "protocol 5"]
+
+
+@settings(max_examples=10, deadline=None)
+@given(files=st.lists(st.tuples(st.sampled_from(KINDS), CHANGES), min_size=25, max_size=25))
+def test_files_with_changed_bytes_are_read_or_refused(
+    sound: dict[str, bytes], files: list[tuple[str, list[tuple[float, str, bytes]]]]
+) -> None:
+    read_or_refused([changed(sound[kind], changes) for kind, changes in files])
 
 
 PLAIN = b"(01N}])tlduase\x85\x86\x87\x88\x89\x94"
@@ -91,10 +94,10 @@ INSTRUCTIONS = st.one_of(
 )
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(program=st.lists(INSTRUCTIONS, max_size=40))
-def test_any_instructions_are_read_or_refused(tmp_path: Path, program: list[bytes]) -> None:
-    read_or_refused(tmp_path / "trace_0", b"\x80\x02}" + b"".join(program) + b".")
+@settings(max_examples=10, deadline=None)
+@given(programs=st.lists(st.lists(INSTRUCTIONS, max_size=40), min_size=40, max_size=40))
+def test_any_instructions_are_read_or_refused(programs: list[list[bytes]]) -> None:
+    read_or_refused([b"\x80\x02}" + b"".join(program) + b"." for program in programs])
 
 
 CHILD = """

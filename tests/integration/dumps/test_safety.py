@@ -11,7 +11,6 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from otel_fr.dumps.model import Dump
 from otel_fr.dumps.read import load, load_folder
 from otel_fr.dumps.safe_parse import Limits, UnreadableDump
+from tests.support.damaged_dumps import read_or_refused
 from tests.support.torch_files import PLAIN_ENTRY, plain_file
 from tests.support.waiting import PATIENCE
 
@@ -34,14 +33,6 @@ class Runs:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return os.system, (f"touch {self.mark}",)
-
-
-def assert_read_or_refused(read: Callable[[], bool]) -> None:
-    try:
-        good = read()
-    except UnreadableDump as error:
-        good = len(str(error)) > 10 and "the process that read it ended" not in str(error)
-    assert good
 
 
 class PersistentPickler(pickle.Pickler):
@@ -132,32 +123,34 @@ BOMBS = {
     "half a JSON": json.dumps(plain_file()).encode()[:200],
     "damaged gzip": gzip.compress(pickle.dumps(plain_file(), 2))[:-12],
     "gzip bomb": gzip.compress(b"\x80\x02" + b"]" * 20_000_000, 1),
-    "shared sizes": None,
+    "shared sizes": pickle.dumps(plain_file(entries=[{**PLAIN_ENTRY, "input_sizes": [[1] * 60] * 50_000}] * 50_000), 2),
 }
 
 
-@pytest.mark.parametrize("name", BOMBS)
-def test_a_file_made_to_exhaust_the_reader_is_refused_cheaply(tmp_path: Path, name: str) -> None:
-    data = BOMBS[name]
-    if data is None:
-        shape = [1] * 60
-        sizes = [shape] * 50_000
-        entry = {**PLAIN_ENTRY, "input_sizes": sizes}
-        data = pickle.dumps(plain_file(entries=[entry] * 50_000), 2)
-        assert len(data) < 1_000_000
-    path = tmp_path / "trace_0"
-    path.write_bytes(data)
-    code = (
-        "import sys, resource; from otel_fr.dumps.read import load\n"
-        "from otel_fr.dumps.safe_parse import UnreadableDump\n"
-        "resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))\n"
-        "try: load(sys.argv[1])\n"
-        "except UnreadableDump as error: print('refused:', error)\n"
-        "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
-    )
-    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=PATIENCE)
-    assert done.stdout.startswith("refused:"), done.stderr[-2000:]
-    assert int(done.stdout.split()[-1]) < 1_500_000  # KiB
+CHILD = """
+import resource, sys
+from otel_fr.dumps.read import load
+from otel_fr.dumps.safe_parse import UnreadableDump
+resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
+for path in sys.argv[1:]:
+    try:
+        load(path)
+        print("read")
+    except UnreadableDump as error:
+        print("refused:", error)
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+"""
+
+
+def test_files_made_to_exhaust_the_reader_are_refused_cheaply(tmp_path: Path) -> None:
+    for name, data in BOMBS.items():
+        (tmp_path / f"{name}_0").write_bytes(data)
+    command = [sys.executable, "-c", CHILD, *(str(tmp_path / f"{name}_0") for name in BOMBS)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    *said, peak = done.stdout.splitlines()
+    outcomes = dict(zip(BOMBS, said, strict=True))
+    assert [name for name, text in outcomes.items() if not text.startswith("refused:")] == [], done.stderr[-2000:]
+    assert int(peak) < 1_500_000  # KiB
 
 
 def test_a_file_over_the_limits_is_refused(tmp_path: Path) -> None:
@@ -206,29 +199,30 @@ values = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(
-    data=st.data(),
-    entry=st.dictionaries(st.sampled_from(sorted(PLAIN_ENTRY)), values, max_size=4),
-    top=st.dictionaries(
-        st.sampled_from(["entries", "pg_config", "pg_status", "otel_fr", "version"]), values, max_size=2
-    ),
-)
-def test_any_field_may_hold_anything(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, entry: dict[str, Any], top: dict[str, Any]
-) -> None:
-    path = tmp_path_factory.mktemp("any") / "trace_0"
-    content = {**plain_file(entries=[PLAIN_ENTRY, {**PLAIN_ENTRY, **entry}, data.draw(values)]), **top}
-    path.write_bytes(pickle.dumps(content, data.draw(st.integers(0, 5))))
-    assert_read_or_refused(lambda: isinstance(load(path), Dump))
+ENTRIES = st.dictionaries(st.sampled_from(sorted(PLAIN_ENTRY)), values, max_size=4)
+TOPS = st.dictionaries(st.sampled_from(["entries", "pg_config", "pg_status", "otel_fr", "version"]), values, max_size=2)
+PROTOCOLS = st.integers(0, pickle.HIGHEST_PROTOCOL)
 
 
-@settings(max_examples=200, deadline=None)
-@given(st.data())
-def test_a_damaged_pickle_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    whole = bytearray(pickle.dumps(plain_file(), data.draw(st.integers(0, 5))))
-    for _ in range(data.draw(st.integers(1, 4))):
-        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
-    path = tmp_path_factory.mktemp("damaged") / "trace_0"
-    path.write_bytes(bytes(whole))
-    assert_read_or_refused(lambda: isinstance(load(path), Dump))
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(files=st.lists(st.tuples(ENTRIES, values, TOPS, PROTOCOLS), min_size=20, max_size=20))
+def test_any_field_may_hold_anything(files: list[tuple[dict[str, Any], Any, dict[str, Any], int]]) -> None:
+    read_or_refused(
+        [
+            pickle.dumps({**plain_file(entries=[PLAIN_ENTRY, {**PLAIN_ENTRY, **entry}, other]), **top}, protocol)
+            for entry, other, top, protocol in files
+        ]
+    )
+
+
+CHANGES = st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=4)
+
+
+@settings(max_examples=5, deadline=None)
+@given(files=st.lists(st.tuples(PROTOCOLS, CHANGES), min_size=40, max_size=40))
+def test_damaged_pickles_are_read_or_refused(files: list[tuple[int, list[tuple[float, int]]]]) -> None:
+    damaged = [bytearray(pickle.dumps(plain_file(), protocol)) for protocol, _ in files]
+    for whole, (_, changes) in zip(damaged, files, strict=True):
+        for place, value in changes:
+            whole[int(place * len(whole))] = value
+    read_or_refused([bytes(whole) for whole in damaged])
