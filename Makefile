@@ -43,7 +43,7 @@ test: setup
 test-all: setup simulated-device
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check '$(TORCH)' lightning transformers accelerate
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps torchft==0.2.0
-	$(BIN)/python -m pytest -m "" -n 3 --dist loadfile --no-loadscope-reorder
+	OTEL_FR_TEST_START=fresh $(BIN)/python -m pytest -m "" -n 3 --dist loadfile --no-loadscope-reorder
 	$(MAKE) test-torch
 	$(MAKE) fuzz
 
@@ -80,7 +80,7 @@ GPU_PYTHON ?=
 GPU_REPORT ?= build/gpu-report.md
 test-gpu: $(if $(GPU_PYTHON),,setup)
 	-XDG_CACHE_HOME=$(CURDIR)/build/test-cache $(or $(GPU_PYTHON),$(BIN)/python) -m otel_fr.cli kernel build
-	OTEL_FR_TEST_GPU_REPORT=$(GPU_REPORT) OTEL_FR_TEST_ENGINE=compiled $(or $(GPU_PYTHON),$(BIN)/python) -m pytest tests/gpu
+	OTEL_FR_TEST_GPU_REPORT=$(GPU_REPORT) OTEL_FR_TEST_ENGINE=compiled $(or $(GPU_PYTHON),$(BIN)/python) -m pytest -m "" tests/gpu
 
 # Each fault on the simulated device, and what is said of it: the tables of docs/gpu.md. TABLE: more options.
 TABLE ?=

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 
+from tests.support import required
 from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
@@ -40,9 +42,25 @@ for _name in list(os.environ):
 os.environ["OTEL_FR_CAPTURE_ENGINE"] = os.environ.get("OTEL_FR_TEST_ENGINE", "python")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.skipped and not hasattr(report, "wasxfail") and (why := required.failure(report.longrepr)):
+        report.outcome, report.longrepr = "failed", why
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    if report.skipped and (why := required.failure(report.longrepr)):
+        report.outcome, report.longrepr = "failed", why
+    return report
+
+
 @pytest.fixture(scope="session")
 def simulated_device() -> SimulatedDevice:
-    """For jobs on NCCL. The test skips where it is not set up; in continuous integration, it fails."""
+    """For jobs on NCCL. The test skips where it is not set up."""
     from tests.support import simulated_device
 
     return simulated_device.find()

@@ -35,6 +35,7 @@ def hung(folder: Path, fault: str, running: Collector, **env: str) -> tuple[dict
     return incident, job
 
 
+@pytest.mark.long
 def test_an_overrun_section_names_rank_section_and_stack(tmp_path: Path) -> None:
     with torchrun.collector(tmp_path / "collector") as running:
         live, job = hung(tmp_path, "overrun", running)
@@ -51,6 +52,7 @@ def test_an_overrun_section_names_rank_section_and_stack(tmp_path: Path) -> None
         assert incident["values"] == {"1": "section loading, limit 1.0 s"}
 
 
+@pytest.mark.long
 def test_a_missed_heartbeat_is_named(tmp_path: Path) -> None:
     with torchrun.collector(tmp_path / "collector") as running:
         incident, _ = hung(tmp_path, "heartbeat", running, OTEL_FR_HEARTBEAT_TIMEOUT="1.5")
@@ -72,6 +74,7 @@ def test_a_section_that_ends_late_is_one_incident_that_is_resolved(tmp_path: Pat
     assert "saving" in whole_text(incident)
 
 
+@pytest.mark.long
 def test_a_healthy_job_with_sections_raises_nothing(tmp_path: Path) -> None:
     with torchrun.collector(tmp_path / "collector") as running:
         env = {
@@ -108,6 +111,7 @@ def test_a_rank_that_hangs_is_ended_and_the_restarted_job_finishes(tmp_path: Pat
     assert "in read_from_a_dead_file_server" in incident["stacks"]["1"]
 
 
+@pytest.mark.long
 def test_ranks_that_are_ended_while_they_wait_for_one_that_hangs_are_not_named(tmp_path: Path) -> None:
     with torchrun.collector(tmp_path / "collector") as running:
         env = {**torchrun.endpoint(running), "OTEL_FR_ON_HANG": "kill"}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.support import torchrun
 from tests.support.verdicts import cause_incidents
 from tests.support.waiting import PATIENCE, until
@@ -15,6 +17,7 @@ TEXT = "the first decision in which rank 1 differed: skip_batch=True at step 12;
 """Then the peers whose decisions have come, and theirs."""
 
 
+@pytest.mark.long
 def test_the_first_decision_that_differed_is_named(tmp_path: Path) -> None:
     with torchrun.collector(tmp_path / "collector") as running:
         env = {**torchrun.endpoint(running), "OTEL_FR_STALL_SECONDS": "1"}
@@ -43,6 +46,7 @@ def test_it_is_named_too_where_the_job_goes_on_with_wrong_numbers(tmp_path: Path
     assert (incident["category"], incident["culprit_ranks"]) == ("reduce_op_mismatch", [1])
 
 
+@pytest.mark.long
 def test_differences_of_a_healthy_job_raise_nothing(tmp_path: Path) -> None:
     with torchrun.collector(tmp_path / "collector") as running:
         job = torchrun.run(tmp_path / "job", "decisions.py", "healthy", str(tmp_path), env=torchrun.endpoint(running))

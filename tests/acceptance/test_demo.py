@@ -11,6 +11,8 @@ import subprocess
 import urllib.request
 from pathlib import Path
 
+import pytest
+
 from tests.support import torchrun
 from tests.support.commands import BIN
 from tests.support.terminal import terminal
@@ -46,6 +48,7 @@ def test_the_demo_explains_the_hung_job_within_the_promised_time(tmp_path: Path)
     assert "otel-fr demo --jaeger localhost" in text
 
 
+@pytest.mark.long
 def test_at_a_terminal_the_job_hangs_on_and_the_page_shows_it_until_ctrl_c(tmp_path: Path) -> None:
     """What a newcomer sees: a terminal of their own, the page's address, and an end without leftovers."""
     command = [str(BIN / "otel-fr"), "demo", "--dir", str(tmp_path / "out")]

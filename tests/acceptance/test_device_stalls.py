@@ -23,7 +23,7 @@ from tests.support.ras_server import RasServer, answer, communicator, missing, r
 from tests.support.ras_server import rank as answering
 from tests.support.rings import RANKS
 from tests.support.waiting import wait_for
-from tests.support.worker_server import FakeWorkerServer, begun, ended, entry, worker_server
+from tests.support.worker_server import FakeWorkerServer, begun, ended, worker_server
 
 STALL = "2"
 
@@ -99,50 +99,6 @@ def test_an_incident_has_what_nccl_itself_says_beside_the_verdict(job: Job) -> N
     assert "group default_pg (0): rank 3 did not answer" in job.collector.out_file.read_text()
 
 
-def test_a_collective_that_all_devices_have_begun_and_none_completes_has_stalled(job: Job) -> None:
-    job.show(ended(1), begun(2))
-    job.enqueue(2)
-    cause = job.cause()
-    assert (cause["category"], cause["culprit_ranks"]) == ("stalled_collective", [])
-    assert (cause["sequence_id"], cause["waiting_ranks"]) == (2, [0, 1, 2, 3])
-    job.show(ended(1), ended(2))
-    assert wait_for(lambda: job.collector.lines()[-1]["state"] == "resolved")
-
-
-def test_the_rank_whose_device_does_not_begin_what_the_others_wait_in_is_named(job: Job) -> None:
-    job.show(ended(1), begun(2), ranks=(0, 1, 2))
-    job.show(ended(1), entry(2), ranks=(3,))
-    job.enqueue(2)
-    cause = job.cause()
-    assert (cause["category"], cause["culprit_ranks"], cause["stuck_on"]) == ("rank_stuck", [3], "device")
-    assert wait_for(lambda: job.collector.causes()[0]["waiting_ranks"] == [0, 1, 2]), job.collector.causes()
-    for rank in RANKS:  # as NCCL's watchdogs end ranks at the timeout
-        job.ranks[rank].end("die", number=int(SIGABRT))
-    told = "ranks 0-2 were aborted by signal 6 (SIGABRT) while they waited"
-    assert wait_for(lambda: told in job.collector.causes()[0]["details"])
-    (cause,) = job.collector.causes()
-    assert (cause["category"], cause["culprit_ranks"], cause["stuck_on"]) == ("rank_stuck", [3], "device")
-
-
-def test_the_rank_whose_device_does_not_complete_what_the_others_completed_is_named(job: Job) -> None:
-    job.show(ended(1), begun(2), ranks=(0, 1, 2))
-    job.show(begun(1), entry(2), ranks=(3,))
-    job.enqueue(2)
-    cause = job.cause()
-    assert (cause["category"], cause["culprit_ranks"], cause["stuck_on"]) == ("rank_stuck", [3], "device")
-    assert cause["sequence_id"] == 1
-
-
-def test_a_rank_that_has_not_come_is_named_whatever_its_device_does(job: Job) -> None:
-    job.show(ended(1), begun(2), ranks=(0, 1, 2))
-    job.show(begun(1), ranks=(3,))
-    job.enqueue(1)
-    job.show(ended(1), ranks=(3,))
-    job.enqueue(1, ranks=(0, 1, 2))
-    cause = job.cause()
-    assert (cause["category"], cause["culprit_ranks"], cause["stuck_on"]) == ("missing_rank", [3], "host")
-
-
 def test_the_rank_whose_device_failed_is_named_and_those_that_nccl_ended_for_it_are_not(job: Job) -> None:
     job.show(ended(1), begun(2))
     job.enqueue(2)
@@ -158,14 +114,3 @@ def test_the_rank_whose_device_failed_is_named_and_those_that_nccl_ended_for_it_
     assert "CUDA error: misaligned address" in cause["summary"]
     (last,) = [one for one in job.collector.causes() if one["state"] == "firing"]
     assert last["culprit_ranks"] == [2]
-
-
-def test_a_call_that_a_cuda_graph_captured_makes_no_rank_wait(job: Job) -> None:
-    """PyTorch's recorder does not know captured calls. Rank 3 captures none, and later misses the next call."""
-    job.show(ended(1))
-    job.enqueue(2, ranks=(0, 1, 2))
-    job.enqueue(1, ranks=(3,))
-    job.show(ended(1), begun(3), ranks=(0, 1, 2))
-    job.enqueue(1, ranks=(0, 1, 2))
-    cause = job.cause()
-    assert (cause["category"], cause["culprit_ranks"], cause["sequence_id"]) == ("missing_rank", [3], 3)

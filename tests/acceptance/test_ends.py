@@ -54,6 +54,7 @@ def test_the_end_of_the_ranks_that_waited_does_not_hide_for_whom(how: str, told:
         assert "when it was stopped from outside by signal 15 (SIGTERM)" in whole_text(last)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("how", "told"),
     [
@@ -73,6 +74,7 @@ def test_a_stuck_rank_that_exits_by_its_own_handler_of_sigterm_is_still_missing(
         assert told in whole_text(last)
 
 
+@pytest.mark.long
 def test_a_rank_that_somebody_stopped_stays_dead_when_its_peers_are_stopped(tmp_path: Path) -> None:
     revisions, offline, _ = _run(tmp_path, "stopped_alone")
     assert len({revision["id"] for revision in [*revisions, *offline]}) == 1
@@ -84,6 +86,7 @@ def test_a_rank_that_somebody_stopped_stays_dead_when_its_peers_are_stopped(tmp_
         assert "when it was stopped from outside by signal 15 (SIGTERM)" in whole_text(verdict)
 
 
+@pytest.mark.long
 def test_a_timeout_below_the_stall_time_names_the_missing_rank_at_once(tmp_path: Path) -> None:
     revisions, offline, _ = _run(tmp_path, "short_timeout")
     assert len({revision["id"] for revision in [*revisions, *offline]}) == 1
@@ -131,6 +134,7 @@ def test_a_rank_whose_exit_is_blocked_is_exiting(tmp_path: Path) -> None:
         assert "rank 1 was exiting (sys.exit: no samples left on this rank) and still at" in whole_text(last)
 
 
+@pytest.mark.long
 def test_the_launcher_s_signal_does_not_hide_the_exception_before_it(tmp_path: Path) -> None:
     revisions, offline, _ = _run(tmp_path, "raised_and_exiting")
     for verdict in (*revisions, *offline):
@@ -139,6 +143,7 @@ def test_the_launcher_s_signal_does_not_hide_the_exception_before_it(tmp_path: P
         assert "ends.py" in verdict["call_sites"]["1"]
 
 
+@pytest.mark.long
 def test_a_job_that_goes_on_after_a_wait_that_a_rank_gave_up_has_no_fault_in_the_end(tmp_path: Path) -> None:
     """Rank 1 waits for a message that never comes, catches the timeout, and the job ends well."""
     with torchrun.collector(tmp_path / "collector") as running:

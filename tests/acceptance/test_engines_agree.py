@@ -7,6 +7,8 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from otel_fr.ring import RingReader
 from tests.support import engines, torchrun
 from tests.support.both_engines import fields_of
@@ -39,6 +41,7 @@ def recorded(folder: Path, engine: str) -> list[dict[str, list[dict[str, Any]]]]
     return found
 
 
+@pytest.mark.long
 def test_fsdp2_with_two_threads_that_issue_calls(tmp_path: Path) -> None:
     python, compiled = (recorded(tmp_path / engine, engine) for engine in engines.ENGINES)
     assert compiled == python

@@ -51,6 +51,7 @@ def test_what_a_rank_did_otherwise_is_named(fault: str, tmp_path: Path) -> None:
             assert text in whole_text(incident)
 
 
+@pytest.mark.long
 def test_what_healthy_ranks_do_otherwise_raises_nothing(tmp_path: Path) -> None:
     with torchrun.collector(tmp_path / "collector") as running:
         env = torchrun.endpoint(running, torchrun.UNHURRIED)

@@ -6,6 +6,8 @@ import json
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.support import torchrun
 from tests.support.commands import otel_fr
 from tests.support.waiting import PATIENCE, until
@@ -18,6 +20,7 @@ SLOW, DELAY = 3, 0.15
 HEALTHY_SECONDS = 12.0
 
 
+@pytest.mark.long
 def test_the_slowed_rank_is_named_with_the_seconds_lost_in_each_step(tmp_path: Path) -> None:
     stop = tmp_path / "stop"
     with torchrun.collector(tmp_path / "collector") as running:
@@ -62,6 +65,7 @@ def test_the_slowed_rank_is_named_with_the_seconds_lost_in_each_step(tmp_path: P
     assert min(waited[:SLOW]) > 2 * waited[SLOW]
 
 
+@pytest.mark.long
 def test_of_a_healthy_job_nobody_is_named(tmp_path: Path) -> None:
     stop = tmp_path / "stop"
     with torchrun.collector(tmp_path / "collector") as running:

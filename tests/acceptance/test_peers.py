@@ -93,6 +93,7 @@ def test_two_ranks_that_fail_at_once_are_both_told_of(tmp_path: Path) -> None:
     assert job.returncode == 0
 
 
+@pytest.mark.long
 def test_a_rank_in_code_of_its_own_is_left_alone_and_its_next_call_names_the_failure(tmp_path: Path) -> None:
     with torchrun.collector(tmp_path / "collector") as running:
         job = torchrun.start(tmp_path, "peers.py", "user_code", str(STALL), env=environment(running, "abort"))
@@ -125,6 +126,7 @@ def test_a_rank_that_is_to_exit_does_so_with_its_own_status_from_within_ddp(tmp_
     assert culprits == {(1,)}, "the survivors that leave are no culprits"
 
 
+@pytest.mark.long
 def test_survivors_of_a_rank_that_overruns_a_section_are_freed(tmp_path: Path) -> None:
     with torchrun.collector(tmp_path / "collector") as running:
         job = torchrun.start(tmp_path, "peers.py", "section", env=environment(running, "abort"))
@@ -134,6 +136,7 @@ def test_survivors_of_a_rank_that_overruns_a_section_are_freed(tmp_path: Path) -
         assert re.search(rf"\[{rank}\] step 3 ended after \S+ s: PeerFailedError: .*load_shard", output), output
 
 
+@pytest.mark.long
 def test_without_being_asked_to_a_rank_ends_no_call(tmp_path: Path) -> None:
     with torchrun.collector(tmp_path / "collector") as running:
         job = torchrun.start(tmp_path, "peers.py", "stopped", env=environment(running, "ignore"))
@@ -161,6 +164,7 @@ def test_a_slow_rank_whose_monitor_is_stopped_has_not_failed(tmp_path: Path) -> 
     assert categories in ([], ["missing_rank"]), "it was waited for, as any slow rank is"
 
 
+@pytest.mark.long
 def test_a_rank_that_is_stopped_with_its_monitor_has_failed(tmp_path: Path) -> None:
     with torchrun.collector(tmp_path / "collector") as running:
         env = {**environment(running, "abort"), "OTEL_FR_PEER_TIMEOUT": str(STALL)}
@@ -171,6 +175,7 @@ def test_a_rank_that_is_stopped_with_its_monitor_has_failed(tmp_path: Path) -> N
         assert re.search(rf"\[{rank}\] step 3 ended after \S+ s: PeerFailedError: rank 1 failed", output), output
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("collector", all_but(("dies",), ("stays", "dies")))
 def test_a_slow_rank_has_not_failed_whatever_becomes_of_the_collector(collector: str, tmp_path: Path) -> None:
     with torchrun.collector(tmp_path / "collector") as running:
@@ -194,7 +199,7 @@ def test_a_rank_that_is_killed_under_another_torchrun_is_told_at_once(tmp_path: 
         jobs = []
         for node, ranks in enumerate((1, 1)):
             host, port = address.rsplit(":", 1)
-            command = [*torchrun.PROGRAM, "--nnodes=2", f"--nproc_per_node={ranks}", f"--node_rank={node}"]
+            command = [*torchrun.WARM, "--nnodes=2", f"--nproc_per_node={ranks}", f"--node_rank={node}"]
             command += [f"--master_addr={host}", f"--master_port={port}", str(JOBS / "peers.py"), "killed", "two"]
             jobs.append(
                 subprocess.Popen(

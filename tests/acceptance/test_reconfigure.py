@@ -82,6 +82,7 @@ def test_training_goes_on_without_a_rank_that_hangs(tmp_path: Path) -> None:
     assert "rank 1 leaves: " in output, "the rank that came back takes no part"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", ["otel-fr", "quorum"])
 def test_the_comparison_measures_how_long_each_way_takes(way: str) -> None:
     """Not those that wait for a timeout."""

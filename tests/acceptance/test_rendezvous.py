@@ -105,6 +105,7 @@ def test_nodes_of_which_one_has_failed_are_one_run_after_the_restart(tmp_path: P
     assert wait_for(is_one_run), attempts()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("numbers", [("10", "9"), pytest.param(("9", "10"), marks=pytest.mark.long)])
 def test_nodes_have_the_order_of_slurm_in_each_attempt(tmp_path: Path, numbers: tuple[str, str]) -> None:
     first, second = ({"SLURM_PROCID": number} for number in numbers)
@@ -134,6 +135,7 @@ def test_a_node_that_fails_a_check_stays_out_and_the_other_trains(tmp_path: Path
     assert event.resource["torch.job.id"] == "llama"
 
 
+@pytest.mark.long
 def test_a_spare_node_takes_the_place_of_one_whose_check_fails_before_the_restart(tmp_path: Path) -> None:
     data, address = tmp_path / "data", free_address()
     data.mkdir()
@@ -160,6 +162,7 @@ def test_a_spare_node_takes_the_place_of_one_whose_check_fails_before_the_restar
     assert "of 2 has the sum 2" in spare[1]
 
 
+@pytest.mark.long
 def test_the_others_go_on_without_a_node_that_was_killed(tmp_path: Path) -> None:
     data, address = tmp_path / "data", free_address()
     data.mkdir()

@@ -6,6 +6,8 @@ import json
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.support import torchrun
 from tests.support.collector_process import Collector
 from tests.support.commands import BIN
@@ -26,6 +28,7 @@ def reports(running: Collector) -> float:
     return running.metric("otel_fr_collector_rank_reports_total", outcome="accepted")
 
 
+@pytest.mark.long
 def test_a_real_hang_outlives_the_collector_and_resolves_when_the_job_goes_on(tmp_path: Path) -> None:
     shard, data = tmp_path / "shard", ("--data", str(tmp_path / "data"))
     with torchrun.collector(tmp_path / "1", *data) as first:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from otel_fr import identity
 from tests.support import torchrun
 from tests.support.waiting import until
@@ -13,6 +15,7 @@ pytestmark = torchrun.needed
 ODD, NUMBER = 1, 38  # after 37 all_reduce and a broadcast
 
 
+@pytest.mark.long
 def test_a_mismatch_in_a_call_of_which_no_span_is_sent_is_named(tmp_path: Path) -> None:
     env = {"OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0.01"}
     stop = tmp_path / "stop"

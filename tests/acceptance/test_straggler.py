@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.support import torchrun
 from tests.support.waiting import PATIENCE, until
 
@@ -32,6 +34,7 @@ def test_the_rank_that_is_slow_in_every_step_is_named_while_the_job_runs(tmp_pat
     assert " comes last in group default_pg (0): in " in incident["summary"]
 
 
+@pytest.mark.long
 def test_of_a_healthy_job_with_uneven_steps_nothing_is_said(tmp_path: Path) -> None:
     stop = tmp_path / "stop"
     with torchrun.collector(tmp_path / "collector", *OPTIONS) as running:

@@ -23,7 +23,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", all_but(("prefetch",), CASES))
+@pytest.mark.parametrize("case", all_but((), CASES))
 def test_the_exception_of_a_thread_is_told_and_blames_no_rank(case: str, tmp_path: Path) -> None:
     category, culprits, texts = CASES[case]
     with torchrun.collector(tmp_path / "collector") as running:
@@ -38,7 +38,7 @@ def test_the_exception_of_a_thread_is_told_and_blames_no_rank(case: str, tmp_pat
         assert case != "prefetch" or "metrics" not in whole_text(incidents[0])
 
 
-@pytest.mark.parametrize("case", ["trains_in_thread", "checkpoints_in_thread"])
+@pytest.mark.parametrize("case", all_but(("trains_in_thread",), ("trains_in_thread", "checkpoints_in_thread")))
 def test_where_a_rank_is_is_where_the_thread_is_that_issues_its_calls(case: str, tmp_path: Path) -> None:
     """Ray Train keeps the main thread for itself. A thread that only writes checkpoints does not count."""
     with torchrun.collector(tmp_path / "collector") as running:
@@ -55,6 +55,7 @@ def test_where_a_rank_is_is_where_the_thread_is_that_issues_its_calls(case: str,
     assert culprit.endswith(" load_shard")
 
 
+@pytest.mark.long
 def test_a_job_with_a_failed_thread_that_ends_well_raises_nothing(tmp_path: Path) -> None:
     with torchrun.collector(tmp_path / "collector") as running:
         job = torchrun.run(

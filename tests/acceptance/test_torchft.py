@@ -25,6 +25,7 @@ from tests.support.whole_text import whole_text
 torch = pytest.importorskip("torch")
 LIGHTHOUSE = BIN / "torchft_lighthouse"
 pytestmark = [
+    pytest.mark.long,
     *torchrun.needed,
     pytest.mark.skipif(
         not LIGHTHOUSE.exists(), reason="torchft is not installed (pip install --no-deps torchft==0.2.0)"

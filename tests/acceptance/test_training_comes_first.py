@@ -23,7 +23,7 @@ without otel-fr on a busy machine."""
 def _train(folder: Path, env: dict[str, str]) -> torchrun.Job:
     """The job that ends with status 3; again if torch itself aborts it."""
     for _ in range(5):
-        job = torchrun.run(folder, "train.py", str(folder / "out"), "exit3", env=env)
+        job = torchrun.run(folder, "train.py", str(folder / "out"), "exit3", env=env, program=torchrun.FRESH)
         if _TORCH_ABORTS not in job.output:
             break
     return job
@@ -57,6 +57,7 @@ def test_with_no_server_at_the_endpoint(tmp_path: Path, bare: tuple[bytes, int])
     _same(tmp_path, bare, {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{free_address()}"})
 
 
+@pytest.mark.long
 def test_with_a_ring_folder_that_does_not_exist_and_cannot_be_made(tmp_path: Path, bare: tuple[bytes, int]) -> None:
     (tmp_path / "file").write_text("not a folder")
     job = _same(tmp_path, bare, {"OTEL_FR_ENABLED": "1", "OTEL_FR_RING_DIR": str(tmp_path / "file" / "ring")})
@@ -80,6 +81,7 @@ def test_when_the_collector_dies_half_way(tmp_path: Path, bare: tuple[bytes, int
     assert job.returncode == 0
 
 
+@pytest.mark.long
 def test_when_the_monitors_die_half_way(tmp_path: Path, bare: tuple[bytes, int]) -> None:
     with torchrun.collector(tmp_path / "collector") as running:
         ring_dir = tmp_path / "rings"

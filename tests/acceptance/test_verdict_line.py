@@ -62,6 +62,7 @@ def test_the_verdict_is_said_although_other_ranks_ended_cleanly_just_before(tmp_
     assert "killed by signal 9 (SIGKILL)" in verdict
 
 
+@pytest.mark.long
 def test_a_hang_is_told_while_it_lasts_without_a_collector(tmp_path: Path) -> None:
     job = torchrun.run(tmp_path, "fault.py", "missing", env={**ALONE, "OTEL_FR_STALL_SECONDS": "0.5"})
     hang = [line for line in said(job.output) if "this job hangs" in line]
@@ -71,12 +72,14 @@ def test_a_hang_is_told_while_it_lasts_without_a_collector(tmp_path: Path) -> No
     assert said(job.output)[-2].startswith("otel-fr: verdict: missing_rank: rank 1 ")
 
 
+@pytest.mark.long
 def test_a_healthy_job_says_nothing(tmp_path: Path) -> None:
     job = torchrun.run(tmp_path, "fault.py", "healthy", env=ALONE)
     assert job.returncode == 0
     assert "otel-fr" not in job.output
 
 
+@pytest.mark.long
 def test_a_token_that_is_not_known_is_told_once(tmp_path: Path) -> None:
     tokens = tmp_path / "tokens"
     tokens.write_text("the-token-of-somebody-else write *\n")
@@ -87,6 +90,7 @@ def test_a_token_that_is_not_known_is_told_once(tmp_path: Path) -> None:
     assert job.output.count("no commands from the collector: the token is not known") == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_a_job_that_its_user_stops_says_nothing(number: signal.Signals, tmp_path: Path) -> None:
     process = torchrun.start(tmp_path, "verdict.py", str(tmp_path / "runs"), env=ALONE)

@@ -1,7 +1,7 @@
-"""Each test runs on the CPU, on one GPU and on several; where there is no GPU, it is skipped there and says why.
+"""Each test runs on the simulated device, on the CPU, on one GPU and on several.
 
-With ``OTEL_FR_TEST_GPU_REPORT=FILE`` (``make test-gpu``), what was found is written to that file. Without, few
-run on the CPU: the others would take minutes of each ``make test``, to find what its other tests find.
+`make test` runs some of them on the simulated device. `make test-gpu` runs all, skips where there is no GPU, and writes
+what was found to the file ``OTEL_FR_TEST_GPU_REPORT``.
 """
 
 from __future__ import annotations
@@ -14,23 +14,19 @@ from pathlib import Path
 import pytest
 
 from tests.gpu import report
-from tests.gpu.hardware import KINDS_OF_HARDWARE, Hardware, driver, engine, facts, find
+from tests.gpu.hardware import KINDS_OF_HARDWARE, SIMULATED, Hardware, driver, engine, facts, find
 from tests.support.paths import ROOT
 
 VARIABLE = "OTEL_FR_TEST_GPU_REPORT"
-ONLY_HERE = pytest.mark.skipif(VARIABLE not in os.environ, reason="it takes long: only `make test-gpu` runs it")
-LONG = {"test_a_fault_is_named_live_and_from_the_files", "test_steps_are_measured"}
-"""Tests of which only the case "missing" runs on the CPU unless a report is wanted."""
 
 
-@pytest.fixture(params=KINDS_OF_HARDWARE)
+@pytest.fixture(
+    params=[kind if kind == SIMULATED else pytest.param(kind, marks=pytest.mark.long) for kind in KINDS_OF_HARDWARE]
+)
 def hardware(request: pytest.FixtureRequest) -> Hardware:
     found = find(request.param)
     if isinstance(found, str):
         pytest.skip(found)
-    is_long = request.node.originalname in LONG and "missing" not in request.node.name
-    if found.device == "cpu" and VARIABLE not in os.environ and is_long:
-        pytest.skip("it takes long: only `make test-gpu` runs it on the CPU")
     return found
 
 

@@ -17,7 +17,8 @@ from tests.support.simulated_device import SimulatedDevice
 from tests.support.waiting import PATIENCE
 
 JOB = Path(__file__).with_name("jobs") / "job.py"
-KINDS_OF_HARDWARE = ("cpu", "simulated device", "one GPU", "GPUs")
+SIMULATED = "simulated device"
+KINDS_OF_HARDWARE = (SIMULATED, "cpu", "one GPU", "GPUs")
 LEAST_RANKS, MOST_RANKS = 3, 8
 """With three ranks, one that differs from the others is in the minority."""
 TIMEOUT = 600.0
@@ -80,7 +81,7 @@ def find(name: str) -> Hardware | str:
     """The hardware of one of `KINDS_OF_HARDWARE`; else why there is none here."""
     if name == "cpu":
         return Hardware(name, 0, LEAST_RANKS)
-    if name == "simulated device":
+    if name == SIMULATED:
         return Hardware(name, LEAST_RANKS, LEAST_RANKS, "nccl", simulated_device.find())
     gpus = facts()["gpus"]
     if not gpus:

@@ -19,6 +19,7 @@ ROWS = {"cuda": ("compiled", "torch's recorder", "NCCL's timing", "off again"), 
 KINDS = {"cuda": ("ddp", "fsdp2"), "cpu": ("ddp",)}
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1000)
 def test_steps_are_measured(hardware: Hardware, record_property: Callable[[str, object], None]) -> None:
     if hardware.simulated:

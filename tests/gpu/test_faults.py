@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from otel_fr.match.joined import UNSEEN_BEGIN
-from tests.gpu.conftest import ONLY_HERE, VARIABLE
+from tests.gpu.conftest import VARIABLE
 from tests.gpu.faults import FAULTS, Fault, Observed, Said, is_right, observe
 from tests.gpu.hardware import LEAST_RANKS, Hardware
 from tests.support import torchrun
@@ -22,13 +22,13 @@ LIMIT = 5.0
 """Seconds from the first rank that waits to the incident, with the default stall time, on NCCL on a machine that does
 nothing else: held by `make test-gpu`. Where nobody can be named, that is said after `UNSEEN_BEGIN`."""
 STALL = 5.0 if VARIABLE in os.environ else 2.0
-SHORT = {("missing", False), ("subgroup", False), ("batch", True), ("killed", False), ("device_busy", True)}
+SHORT = {("missing", False), ("batch", True), ("device_busy", True)}
 """Fault, and whether calls are timed: what each `make test` runs."""
-SHORT_NCCL2 = {"batch", "device_busy"}
+SHORT_NCCL2 = {"batch"}
 ON_NCCL2 = [name for name in FAULTS if name != "init_hang"]
 """nccl2 makes its communicator in init_process_group, of which nothing is recorded."""
 CASES = [
-    pytest.param(name, timing, marks=[] if (name, timing) in SHORT else [ONLY_HERE], id=case)
+    pytest.param(name, timing, marks=[] if (name, timing) in SHORT else [pytest.mark.long], id=case)
     for name in FAULTS
     for timing, case in ((False, name), (True, f"{name}, timed"))
 ]
@@ -53,7 +53,7 @@ def test_a_fault_is_named_live_and_from_the_files(
 
 
 @pytest.mark.parametrize(
-    "name", [name if name in SHORT_NCCL2 else pytest.param(name, marks=ONLY_HERE) for name in ON_NCCL2]
+    "name", [name if name in SHORT_NCCL2 else pytest.param(name, marks=pytest.mark.long) for name in ON_NCCL2]
 )
 def test_a_fault_is_named_on_nccl2_too(
     simulated_device: SimulatedDevice, name: str, tmp_path: Path, record_property: Callable[[str, object], None]

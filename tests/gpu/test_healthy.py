@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from otel_fr import semconv as names
-from tests.gpu.conftest import ONLY_HERE
 from tests.gpu.faults import TIMING
 from tests.gpu.hardware import Hardware
 from tests.support import torchrun
@@ -58,6 +57,7 @@ def test_times_in_the_queue_and_on_the_device_are_in_spans_and_metrics(
     assert duration > 0
 
 
+@pytest.mark.long
 def test_collectives_that_a_cuda_graph_replays_are_not_taken_for_a_hang(
     hardware: Hardware, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
@@ -71,7 +71,7 @@ def test_collectives_that_a_cuda_graph_replays_are_not_taken_for_a_hang(
     assert running.incidents() == []
 
 
-@pytest.mark.parametrize("kind", ["train", pytest.param("pipeline", marks=ONLY_HERE)])
+@pytest.mark.parametrize("kind", ["train", pytest.param("pipeline", marks=pytest.mark.long)])
 def test_nothing_is_said_of_healthy_training(hardware: Hardware, kind: str, tmp_path: Path) -> None:
     """DDP and FSDP2; stages that take longer the later they are."""
     with torchrun.collector(tmp_path / "collector") as running:

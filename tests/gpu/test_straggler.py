@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.gpu.conftest import ONLY_HERE
+import pytest
+
 from tests.gpu.faults import TIMING
 from tests.gpu.hardware import LEAST_RANKS, Hardware
 from tests.support import torchrun
 from tests.support.simulated_device import SimulatedDevice
 
-pytestmark = [*torchrun.needed, ONLY_HERE]
+pytestmark = [*torchrun.needed, pytest.mark.long]
 
 
 def test_the_rank_with_the_slow_device_is_named(simulated_device: SimulatedDevice, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.gpu.conftest import ONLY_HERE
 from tests.gpu.faults import FAULTS, is_right, observe
 from tests.gpu.hardware import Hardware
 from tests.support import torchrun
@@ -19,7 +18,7 @@ TIMEOUT = 12.0
 
 
 @pytest.mark.parametrize(
-    "name", ["missing", *[pytest.param(name, marks=ONLY_HERE) for name in ("subgroup", "send", "operation")]]
+    "name", ["missing", *[pytest.param(name, marks=pytest.mark.long) for name in ("subgroup", "send", "operation")]]
 )
 def test_files_of_the_watchdog_and_ours_name_the_same_rank(
     hardware: Hardware, name: str, tmp_path: Path, record_property: Callable[[str, object], None]

@@ -66,10 +66,8 @@ class Job:
 
 FRESH = (str(BIN / "torchrun"),)
 """torchrun: the beginning of its command."""
-WARM = FRESH if warm.START == "fresh" else warm.TORCHRUN
-"""torchrun, whose ranks start with torch imported."""
-PROGRAM = WARM if warm.START == "warm" else FRESH
-"""What starts jobs, unless a test needs one of the others."""
+WARM = FRESH if warm.FRESH else warm.TORCHRUN
+"""torchrun, whose ranks start with torch imported: what starts jobs, unless a test needs plain torchrun."""
 
 
 def start(
@@ -79,7 +77,7 @@ def start(
     nproc: int = 3,
     env: dict[str, str] | None = None,
     restarts: int = 0,
-    program: Sequence[str] = PROGRAM,
+    program: Sequence[str] = WARM,
 ) -> subprocess.Popen[str]:
     """Start a job in the background; ``env`` is added to its environment."""
     options = ["--standalone", f"--nproc_per_node={nproc}", f"--max-restarts={restarts}"]

@@ -22,8 +22,8 @@ from pathlib import Path
 
 from tests.support.paths import SCRIPTS
 
-START = os.environ.get("OTEL_FR_TEST_START", "")
-"""``fresh``: all tests start Python; ``warm``: also the jobs of tests/acceptance fork."""
+FRESH = os.environ.get("OTEL_FR_TEST_START") == "fresh"
+"""All ranks start Python, as users' ranks do: `make test-all`."""
 
 TORCHRUN = (sys.executable, str(SCRIPTS / "warm.py"), "torchrun")
 """torchrun with such ranks: the beginning of its command."""

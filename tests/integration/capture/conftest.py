@@ -27,5 +27,5 @@ def _warm_ranks() -> Iterator[warm.WarmRanks]:
 @pytest.fixture(name="warm")
 def start_warm(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The programs of `single_rank` start with torch imported."""
-    if warm.START != "fresh":
+    if not warm.FRESH:
         monkeypatch.setattr(single_rank, "start", request.getfixturevalue("_warm_ranks").run)

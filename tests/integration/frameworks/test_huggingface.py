@@ -10,8 +10,13 @@ import torch
 
 from otel_fr.ring import ActivityReader
 
-pytest.importorskip("transformers", reason="transformers is not installed here")
-pytest.importorskip("accelerate", reason="accelerate is not installed here")
+pytestmark = pytest.mark.long
+
+
+@pytest.fixture(autouse=True)
+def needed() -> None:
+    pytest.importorskip("transformers", reason="transformers is not installed here")
+    pytest.importorskip("accelerate", reason="accelerate is not installed here")
 
 
 class Model(torch.nn.Module):  # type: ignore[misc]

@@ -9,7 +9,12 @@ import pytest
 
 from otel_fr.ring import ActivityReader
 
-pytest.importorskip("lightning.pytorch", reason="lightning is not installed here")
+pytestmark = pytest.mark.long
+
+
+@pytest.fixture(autouse=True)
+def needed() -> None:
+    pytest.importorskip("lightning.pytorch", reason="lightning is not installed here")
 
 
 def fit(folder: Path, callback: Any, model: Any, **options: Any) -> None:

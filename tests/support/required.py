@@ -1,0 +1,29 @@
+"""Skips that fail in continuous integration (``OTEL_FR_TEST_REQUIRE=1``), for what they need can be installed."""
+
+from __future__ import annotations
+
+import os
+import re
+
+REQUIRED = os.environ.get("OTEL_FR_TEST_REQUIRE") == "1"
+
+ACCEPTED = re.compile(
+    # Programs that neither PyPI nor Debian has.
+    r"no OpenTelemetry Collector here|no Jaeger here"
+    # What the version of torch that the tests are made for does not have.
+    r"|torch (before \d|has no )|from torch \d\.\d+ on|this torch|needs torch \d"
+    # What a container or its kernel may forbid.
+    r"|root may write anywhere|this kernel does not report|no cgroup with a memory limit|cannot mount "
+    r"|refuses to run as root"
+    # Hardware.
+    r"|no GPU|only one GPU"
+)
+"""The reasons for which a test may be skipped there too."""
+
+
+def failure(reason: object) -> str:
+    """Why a skip is a failure; "": it is none. ``reason``: pytest's ``longrepr`` of the skip."""
+    text = str(reason[2] if isinstance(reason, tuple) else reason)
+    if not REQUIRED or ACCEPTED.search(text):
+        return ""
+    return f"skipped, with OTEL_FR_TEST_REQUIRE=1: {text}. Install it, or name the reason in tests/support/required.py"
