@@ -198,10 +198,14 @@ def http_sink(tls: tuple[Path, Path] | None = None) -> Iterator[Sink]:
             data = self.rfile.read(int(self.headers["content-length"]))
             if self.headers.get("content-encoding") == "gzip":
                 data = gzip.decompress(data)
-            request = {
+            kind = {
                 "/v1/traces": trace_service_pb2.ExportTraceServiceRequest,
                 "/v1/logs": logs_service_pb2.ExportLogsServiceRequest,
-            }[self.path]()
+            }.get(self.path)
+            if kind is None:
+                self.send_error(404)
+                return
+            request = kind()
             request.ParseFromString(data)
             sink.take(request, {key.lower(): value for key, value in self.headers.items()})
             self.send_response(200)

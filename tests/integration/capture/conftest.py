@@ -7,15 +7,25 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support import engines, single_rank, warm
+from tests.support.long_tests import all_but
+
+
+def _record_with(engine: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    engines.settings(engine)
+    monkeypatch.setattr(single_rank, "ENGINE", engine)
+    return engine
 
 
 @pytest.fixture(params=engines.ENGINES)
 def each_engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The programs of `single_rank` record with this engine; its name."""
-    engines.settings(request.param)
-    monkeypatch.setattr(single_rank, "ENGINE", request.param)
-    name: str = request.param
-    return name
+    return _record_with(request.param, monkeypatch)
+
+
+@pytest.fixture(params=all_but(("compiled",), engines.ENGINES))
+def mostly_compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """As `each_engine`, for tests that take long: `make test` runs the compiled one only."""
+    return _record_with(request.param, monkeypatch)
 
 
 @pytest.fixture(scope="session")

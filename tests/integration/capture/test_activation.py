@@ -23,9 +23,13 @@ ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", "OTEL_FR_ENABLE
 @pytest.mark.parametrize(
     "env",
     [
-        pytest.param({"OTEL_FR_ENABLED": "1"}, id="enabled"),
+        pytest.param({"OTEL_FR_ENABLED": "1"}, id="enabled", marks=pytest.mark.long),
         pytest.param(ENDPOINT, id="endpoint"),
-        pytest.param({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://127.0.0.1:9", "OTEL_FR_ENABLED": ""}, id="traces"),
+        pytest.param(
+            {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://127.0.0.1:9", "OTEL_FR_ENABLED": ""},
+            id="traces",
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_import_torch_is_enough(tmp_path: Path, env: dict[str, str]) -> None:
@@ -37,8 +41,12 @@ def test_import_torch_is_enough(tmp_path: Path, env: dict[str, str]) -> None:
     [
         pytest.param({"OTEL_FR_ENABLED": ""}, id="nothing-set"),
         pytest.param({**ENDPOINT, "OTEL_FR_ENABLED": "0"}, id="disabled"),
-        pytest.param({**ENDPOINT, "OTEL_SDK_DISABLED": "true"}, id="sdk-disabled"),
-        pytest.param({**ENDPOINT, "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "foo, otel_fr"}, id="instrumentation"),
+        pytest.param({**ENDPOINT, "OTEL_SDK_DISABLED": "true"}, id="sdk-disabled", marks=pytest.mark.long),
+        pytest.param(
+            {**ENDPOINT, "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "foo, otel_fr"},
+            id="instrumentation",
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_off(tmp_path: Path, env: dict[str, str]) -> None:

@@ -32,7 +32,7 @@ if os.environ["OTEL_FR_ENABLED"] == "1":
 """
 
 
-@pytest.mark.usefixtures("each_engine")
+@pytest.mark.usefixtures("mostly_compiled")
 def test_torch_compile_leaves_our_frames_alone(tmp_path: Path) -> None:
     with_us = single_rank.run(tmp_path, _PROGRAM)
     without = single_rank.run(tmp_path, _PROGRAM, OTEL_FR_ENABLED="0")

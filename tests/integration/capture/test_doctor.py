@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,13 +12,22 @@ from tests.support import engines, single_rank
 from tests.support.ports import free_port
 from tests.support.waiting import PATIENCE
 
-COMMAND = Path(sys.executable).with_name("otel-fr")
+pytestmark = pytest.mark.usefixtures("warm")
+
+PROGRAM = """
+import sys
+from otel_fr.cli import main
+
+sys.stdout = open(1, "w", closefd=False)  # that of the process that forked was a file
+sys.exit(main(["doctor"]))
+"""
 
 
 def doctor(folder: Path, **extra: str) -> tuple[int, dict[str, str]]:
     """Its exit status, and what it says by topic."""
-    env = single_rank.environment(folder, **extra)
-    done = subprocess.run([COMMAND, "doctor"], env=env, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    program = folder / "doctor.py"
+    program.write_text(PROGRAM)
+    done = single_rank.start(program, single_rank.environment(folder, **extra), PATIENCE)
     assert not done.stderr
     return done.returncode, {key: text.strip() for key, _, text in (x.partition(":") for x in done.stdout.splitlines())}
 
