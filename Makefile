@@ -92,6 +92,9 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.support.house_rules
+	npx --yes @biomejs/biome@2.3.0 lint --error-on-warnings
+	npx --yes --package typescript@5.9.3 tsc --project jsconfig.json
 
 # The pictures of the page in docs/images, by Chromium.
 screenshots: setup

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import opentelemetry.sdk.environment_variables as otel_variables
 import pytest
-import yaml
 from otel_fr_collector.metric_table import FAMILIES
 from otel_fr_collector.settings import ENV_PREFIX, OPTIONS
 
@@ -167,14 +166,6 @@ def test_make_has_the_targets_that_documents_name() -> None:
     named = re.findall(r"(?:`|^    )make ([a-z-]+)", text, flags=re.MULTILINE)
     assert named
     assert set(named) <= set(targets)
-
-
-def test_pre_commit_runs_what_lint_runs() -> None:
-    recipe = re.search(r"^lint:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
-    assert recipe
-    commands = [line.strip().replace("$(BIN)", ".venv/bin") for line in recipe[1].splitlines()]
-    configuration = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
-    assert [hook["entry"] for repository in configuration["repos"] for hook in repository["hooks"]] == commands
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.name)

@@ -73,8 +73,7 @@ async function readStream(on, alive) {
       clearTimeout(timer);
       timer = setTimeout(() => stop.abort(), SILENCE);
       text += value.replaceAll("\r", "");
-      let end;
-      while ((end = text.indexOf("\n\n")) >= 0) {
+      for (let end = text.indexOf("\n\n"); end >= 0; end = text.indexOf("\n\n")) {
         deliver(text.slice(0, end), on);
         text = text.slice(end + 2);
       }

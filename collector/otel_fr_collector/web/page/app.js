@@ -1,13 +1,13 @@
 // Routes, keys, theme, and the live state that the views show.
 
 import { get, listen, useToken } from "./api.js";
-import { setText } from "./dom.js";
+import { byId, setText } from "./dom.js";
 import { jobView } from "./job.js";
 import { incidentView, incidentsView, jobsView, missingView } from "./views.js";
 
-const main = document.getElementById("main");
-const live = document.getElementById("live");
-const openCount = document.getElementById("open-count");
+const main = byId("main");
+const live = byId("live");
+const openCount = byId("open-count");
 const state = { jobs: null, incidents: null };
 let view = null;
 
@@ -34,7 +34,7 @@ function open() {
   main.replaceChildren(view.node);
   document.title = `${view.title} · otel-fr`;
   const here = location.hash.startsWith("#/incidents") ? "incidents" : "jobs";
-  for (const item of document.querySelectorAll("[data-nav]")) {
+  for (const item of /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll("[data-nav]"))) {
     if (item.dataset.nav === here) item.setAttribute("aria-current", "page");
     else item.removeAttribute("aria-current");
   }
@@ -86,10 +86,10 @@ listen({
 });
 
 function askToken() {
-  const dialog = document.getElementById("login");
-  const field = document.getElementById("token");
+  const dialog = byId("login");
+  const field = byId("token");
   return new Promise((done) => {
-    document.getElementById("login-form").onsubmit = (event) => {
+    byId("login-form").onsubmit = (event) => {
       event.preventDefault();
       useToken(field.value.trim());
       field.value = "";
@@ -106,7 +106,7 @@ function askToken() {
 // Theme: that of the system, unless the user has chosen one.
 
 const dark = window.matchMedia("(prefers-color-scheme: dark)");
-const themeButton = document.getElementById("theme");
+const themeButton = byId("theme");
 const THEMES = ["system", "light", "dark"];
 let theme = localStorage.getItem("otel-fr-theme") ?? "system";
 
@@ -128,13 +128,13 @@ themeButton.addEventListener("click", nextTheme);
 
 // Keys.
 
-const help = document.getElementById("help");
-document.getElementById("keys").addEventListener("click", () => help.showModal());
+const help = byId("help");
+byId("keys").addEventListener("click", () => help.showModal());
 
 function step(by) {
-  const items = [...main.querySelectorAll("[data-item]")].filter((item) => item.offsetParent !== null);
+  const items = [.../** @type {NodeListOf<HTMLElement>} */ (main.querySelectorAll("[data-item]"))].filter((item) => item.offsetParent !== null);
   if (!items.length) return;
-  const now = items.indexOf(document.activeElement);
+  const now = items.indexOf(/** @type {HTMLElement} */ (document.activeElement));
   const next = items[now < 0 ? (by > 0 ? 0 : items.length - 1) : Math.min(items.length - 1, Math.max(0, now + by))];
   next.focus();
   next.scrollIntoView({ block: "nearest" });

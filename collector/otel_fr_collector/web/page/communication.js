@@ -1,12 +1,13 @@
 // What the communication of a job costs: rates over time, the ranks that are waited for, the slowest operations.
 
 import { Refused, get } from "./api.js";
-import { h, keyed, number, setText } from "./dom.js";
+import { h, keyed, number, setCells, setText } from "./dom.js";
 import { bytesText, shareText, shortText, siteText, slowestText } from "./text.js";
 
 const EVERY = 5000; // ms between two requests; the collector takes a sample every 15 s
 const HEIGHT = 130; // px of a chart
 const LEAST_WIDTH = 260;
+/** @type {[string, string, (value: number) => string][]} */
 const CHARTS = [
   ["collectives_per_s", "Collectives a second", (value) => value.toPrecision(3)],
   ["bytes_per_s", "Bytes a second", (value) => `${bytesText(value)}/s`],
@@ -62,7 +63,7 @@ export function makeCommunication(id) {
     table.hidden = !operations.length;
     keyed(body, operations, (one) => JSON.stringify([one.operation, one.process_group, one.group_size, one.backend, one.dtype, one.size]),
       () => h("tr", {}, h("th", { scope: "row" }), COLUMNS.slice(1).map((_, i) => h("td", { class: i === COLUMNS.length - 2 ? "site" : "short" }))),
-      (row, one) => cells(one).forEach((text, i) => setText(row.children[i], text)));
+      (row, one) => setCells(row, cells(one)));
     if (!plot) plot = (await import("./uplot.js")).default;
     drawCharts();
     drawStrip();
@@ -102,7 +103,7 @@ export function makeCommunication(id) {
       width: Math.max(LEAST_WIDTH, box.clientWidth - 2),
       height: HEIGHT,
       cursor: { drag: { x: false, y: false } },
-      scales: { x: { time: !isStrip, range: isStrip ? (_, low, high) => [low - 0.6, high + 0.6] : undefined }, y: { range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
+      scales: { x: { time: !isStrip, range: isStrip ? (_, low, high) => [low - 0.6, high + 0.6] : undefined }, y: { range: (_, _low, high) => [0, high > 0 ? high * 1.1 : 1] } },
       axes: [
         isStrip ? { ...axis, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500] } : { ...axis, values: timesText },
         { ...axis, size: 70, values: (_, values) => values.map((value) => (value === 0 ? "0" : text(value))) },
@@ -140,6 +141,7 @@ export function makeCommunication(id) {
 // The times of an axis; with seconds where minutes would be equal.
 function timesText(_, times) {
   const seconds = times.length > 1 && times[1] - times[0] < 60;
+  /** @type {Intl.DateTimeFormatOptions} */
   const form = { hour: "2-digit", minute: "2-digit", ...(seconds && { second: "2-digit" }) };
   return times.map((time) => new Date(time * 1000).toLocaleTimeString("sv-SE", form));
 }

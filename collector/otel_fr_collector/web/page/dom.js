@@ -2,6 +2,7 @@
 
 import { agoText } from "./text.js";
 
+/** @param {string} tag @param {Record<string, any>} props @returns {any} */
 export function h(tag, props = {}, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(props)) {
@@ -19,13 +20,25 @@ export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
+// The texts of a row's cells.
+export function setCells(row, texts) {
+  for (const [i, text] of texts.entries()) setText(row.children[i], text);
+}
+
 export function setClass(node, text) {
   if (node.className !== text) node.className = text;
 }
 
+// The element of the page with an id, of whatever kind.
+/** @param {string} id @returns {any} */
+export function byId(id) {
+  return document.getElementById(id);
+}
+
 // Gives a node one child for each item, in order; children of known keys are kept and updated.
 export function keyed(parent, items, keyOf, make, update) {
-  const known = parent.keyedChildren ?? (parent.keyedChildren = new Map());
+  parent.keyedChildren ??= new Map();
+  const known = parent.keyedChildren;
   const wanted = new Set();
   let before = parent.firstElementChild;
   for (const item of items) {
@@ -53,6 +66,7 @@ export function number(value) {
 }
 
 // Without all of them the hour of a time with a zone has no leading zero.
+/** @type {Intl.DateTimeFormatOptions} */
 const TIME = {
   year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit", timeZoneName: "short",
 };

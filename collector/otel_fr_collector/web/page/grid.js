@@ -209,7 +209,7 @@ export function makeGrid() {
   }
 
   function say(lane, i) {
-    setText(said, i === null ? "" : describe(job, judged, lane, i));
+    setText(said, i === null ? "" : describe(job, lane, i));
   }
 
   function pick(i) {

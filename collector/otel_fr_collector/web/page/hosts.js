@@ -1,6 +1,6 @@
 // The hosts of a job: which ranks run there, and how they are. Shown from two hosts on.
 
-import { h, keyed, number, setClass, setText } from "./dom.js";
+import { h, keyed, number, setCells, setClass, setText } from "./dom.js";
 import { STATUSES } from "./status.js";
 import { ranksText } from "./text.js";
 
@@ -25,7 +25,7 @@ export function makeHosts() {
     keyed(body, found.slice(0, ROWS), (one) => one.host,
       () => h("tr", {}, h("th", { scope: "row" }), h("td"), h("td")), (row, one) => {
         const texts = [one.host, stateText(one), ranksText(one.ranks)];
-        texts.forEach((value, i) => setText(row.children[i], value));
+        setCells(row, texts);
         setClass(row.children[1], `cell s-${STATUSES[one.worst][0]}`);
       });
   }

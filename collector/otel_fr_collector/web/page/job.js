@@ -2,7 +2,7 @@
 
 import { Refused, get } from "./api.js";
 import { makeCommunication } from "./communication.js";
-import { ago, h, keyed, number, setClass, setText, when } from "./dom.js";
+import { ago, h, keyed, number, setCells, setClass, setText, when } from "./dom.js";
 import { makeGrid } from "./grid.js";
 import { makeHosts } from "./hosts.js";
 import { incidentList, tick } from "./incident.js";
@@ -151,7 +151,7 @@ function makeGroups() {
     setText(more, `The ${GROUPS} of ${number(groups.length)} whose ranks differ most.`);
     keyed(body, worst, (one) => one.id, () => h("tr", {}, h("th", { scope: "row" }), COLUMNS.slice(1).map(() => h("td"))), (row, one) => {
       const texts = [groupText(one), membersText(one), ...one.enqueued.map(number), ...one.completed.map(number), behindText(one)];
-      texts.forEach((value, i) => setText(row.children[i], value));
+      setCells(row, texts);
     });
   }
 

@@ -47,7 +47,7 @@ export function judge(job, incidents) {
 
   function cellStatus(job, lane, group, i, accused) {
     const id = job.groups[group].id;
-    if (accused && accused.some((one) => !one.process_group || one.process_group.id === id)) return "culprit";
+    if (accused?.some((one) => !one.process_group || one.process_group.id === id)) return "culprit";
     const own = rankStatus(state[i]);
     if (own) return own;
     const front = job.groups[group].enqueued[1];
@@ -75,7 +75,7 @@ export function outliers(judged, limit) {
   return { shown: found.slice(0, limit), more: Math.max(0, found.length - limit) };
 }
 
-export function describe(job, judged, lane, i) {
+export function describe(job, lane, i) {
   const { rank, host, state, how, site, waits, late, step, overdue, idle_s: idle } = job.ranks;
   const parts = [`rank ${rank[i]}`];
   const group = lane === null ? null : job.lanes[lane].group[i];

@@ -136,7 +136,7 @@ export function overdueText(overdue) {
 }
 
 export function agoText(seconds) {
-  for (const [limit, size, unit] of [[90, 1, "s"], [5400, 60, "min"], [129600, 3600, "h"]]) {
+  for (const [limit, size, unit] of /** @type {[number, number, string][]} */ ([[90, 1, "s"], [5400, 60, "min"], [129600, 3600, "h"]])) {
     if (seconds < limit) return `${Math.round(Math.max(0, seconds) / size)} ${unit} ago`;
   }
   return `${Math.round(seconds / 86400)} days ago`;

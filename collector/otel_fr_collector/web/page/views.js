@@ -98,7 +98,7 @@ export function incidentsView() {
 
   function choose(value) {
     wanted.state = value;
-    buttons.forEach((button) => button.setAttribute("aria-pressed", String(button.dataset.state === value)));
+    for (const button of buttons) button.setAttribute("aria-pressed", String(button.dataset.state === value));
     show();
   }
 

@@ -1,0 +1,2 @@
+declare const plot: any;
+export default plot;

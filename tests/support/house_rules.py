@@ -1,0 +1,73 @@
+"""`make lint`'s own rules: how long a file may be, and phrases that docs/glossary.md rules out."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+
+from tests.support.paths import ROOT
+
+LONGEST = 400
+"""Lines of a file that is read in one sitting."""
+
+LONGER = {
+    "benchmarks/steps.py": 403,
+    "collector/otel_fr_collector/incidents/book.py": 483,
+    "collector/otel_fr_collector/jobs/numbers.py": 419,
+    "collector/otel_fr_collector/jobs/run.py": 590,
+    "collector/otel_fr_collector/metric_table.py": 530,
+    "collector/otel_fr_collector/settings.py": 441,
+    "otel_fr/analyze/assemble/runs.py": 431,
+    "otel_fr/capture/native/kernel.cpp": 404,
+    "otel_fr/capture/native/recorder.cpp": 463,
+    "otel_fr/capture/session.py": 460,
+    "otel_fr/console/client.py": 423,
+    "otel_fr/match/diagnose.py": 499,
+    "otel_fr/match/endings.py": 424,
+    "otel_fr/match/model.py": 466,
+    "otel_fr/monitor/export.py": 442,
+    "otel_fr/monitor/reporter.py": 524,
+    "otel_fr/monitor/watch.py": 495,
+    "otel_fr/rank_report/__init__.py": 640,
+    "tests/integration/capture/test_process.py": 486,
+    "tests/integration/capture/test_recording.py": 481,
+    "tests/integration/collector/test_page.py": 655,
+    "tests/integration/collector/test_protocol.py": 424,
+    "tests/integration/monitor/test_watch.py": 430,
+    "tests/unit/match/test_aborted.py": 451,
+    "tests/unit/match/test_engine_cases.py": 420,
+    "tests/unit/monitor/test_device_calls.py": 421,
+}
+"""Files that are longer. They may only become shorter, and leave the list."""
+
+CODE = re.compile(r"\.(py|cpp|hpp|c|h|js)$")
+GENERATED = re.compile(r"_pb2\.pyi?$|/uplot\.js$")
+
+
+def files() -> list[str]:
+    done = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return [name for name in done.stdout.splitlines() if not GENERATED.search(name)]
+
+
+def too_long(names: list[str]) -> Iterator[str]:
+    for name in filter(CODE.search, names):
+        with open(ROOT / name, encoding="utf-8") as file:
+            lines = sum(1 for _ in file)
+        most = LONGER.get(name, LONGEST)
+        if lines > most:
+            yield f"{name}: {lines} lines, at most {most}: divide it"
+        elif lines <= LONGEST and name in LONGER:
+            yield f"{name}: {lines} lines: take it off the list in {__name__}"
+    yield from (f"{name}: in the list of {__name__}, but not there" for name in LONGER.keys() - set(names))
+
+
+def main() -> int:
+    problems = list(too_long(files()))
+    print(*problems, sep="\n", end="\n" * bool(problems))
+    return bool(problems)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
