@@ -102,12 +102,12 @@ class Service:
         self.outlets = outlets
         self.links = links or Links()
         self.control = Control(tenant_of)
-        self.attribution = Attribution(self.runs, self.book, store)
+        self.attribution = Attribution(self.runs, self.book, store, clock)
         self.ingest = Ingest(self.runs, metrics, clock, wall)
         self._retention = retention or Retention()
         self._forwarder = forwarder
-        self._clock = clock
-        self._wall = wall
+        self.clock = clock
+        self.wall = wall
         self._faults = Faults(metrics)
         self._last_tick = self._cleaned_at = clock()
         self._persistence: Persistence | None = None
@@ -151,7 +151,7 @@ class Service:
 
         The answers to the last `MAX_ASKED` requests are kept.
         """
-        run.asked_stacks = AskedStacks(self._wall())
+        run.asked_stacks = AskedStacks(self.wall())
         self._asked = [*(one for one in self._asked if one != run.id), run.id]
         for old in self._asked[:-MAX_ASKED]:
             if (known := self.runs.by_id.get(old)) is not None:
@@ -183,7 +183,7 @@ class Service:
     async def finish(self, seconds: float) -> None:
         """Judge, and publish what follows, for the last time: for about so many seconds at most."""
         await self.judge.finish(seconds)
-        while not self._cleaned(self._clock()):
+        while not self._cleaned(self.clock()):
             await asyncio.sleep(0)
         while self._to_publish:
             self._publish_written()
@@ -191,7 +191,7 @@ class Service:
         if self._traces is not None:
             with self._faults.caught("forward", "the traces of incidents could not be sent"):
                 self._traces.finish()
-        self.outlets.step(self._clock(), final=True)
+        self.outlets.step(self.clock(), final=True)
 
     def step(self) -> bool:
         """Do what is due now.
@@ -199,7 +199,7 @@ class Service:
         Returns:
             False: more is due than was done; a step is short, so that others can use the event loop.
         """
-        now = self._clock()
+        now = self.clock()
         gap = now - self._last_tick
         self.runs.attention.step(gap if gap <= MAX_TICK_GAP else 0.0, now)
         if gap > MAX_TICK_GAP:
@@ -251,7 +251,7 @@ class Service:
             self.on_dropped(run)
         if not self._resolve_ended_runs(now):
             return False
-        self.book.drop_old(self._wall() - self._retention.seconds)
+        self.book.drop_old(self.wall() - self._retention.seconds)
         if self._persistence is not None:
             self._persistence.step()
         return True
@@ -326,7 +326,7 @@ class Service:
         self._publish_written()
 
     def _publish_written(self) -> None:
-        now = self._clock()
+        now = self.clock()
         while self._to_publish and self._to_publish[0].is_due(now):
             due = self._to_publish.popleft()
             self._publish(due.changes, now)

@@ -9,31 +9,22 @@ import signal
 import ssl
 import subprocess
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import grpc
 
+from tests.support.collector_view import Answer, CollectorView
 from tests.support.commands import OTEL_FR
 from tests.support.grpc_calls import stream, unary
-from tests.support.verdicts import cause_incidents
+from tests.support.times import RealTime
 from tests.support.waiting import PATIENCE, wait_for
 
 PROTOBUF = "application/x-protobuf"
 
 
-@dataclass
-class Answer:
-    """An HTTP response."""
-
-    status: int
-    headers: dict[str, str]
-    body: bytes
-
-
-class Collector:
+class Collector(CollectorView):
     """A running collector process and what it says.
 
     Args:
@@ -45,6 +36,7 @@ class Collector:
         self, folder: Path, *options: str, tls: ssl.SSLContext | None = None, program: Sequence[str] = OTEL_FR
     ) -> None:
         folder.mkdir(exist_ok=True)
+        self.time = RealTime()
         self.tls = tls
         self.incidents_file = folder / "incidents.jsonl"
         self.out_file, self.err_file = folder / "out.txt", folder / "err.txt"
@@ -84,11 +76,6 @@ class Collector:
     def fetch(self, path: str, **headers: str) -> Answer:
         return self._open(urllib.request.Request(self.http + path, headers=headers))
 
-    def get(self, path: str) -> str:
-        answer = self.fetch(path)
-        assert answer.status == 200, answer
-        return answer.body.decode()
-
     def _open(self, request: urllib.request.Request) -> Answer:
         try:
             with urllib.request.urlopen(request, timeout=PATIENCE, context=self.tls) as answer:
@@ -99,40 +86,8 @@ class Collector:
     def lines(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.incidents_file.read_text().splitlines()]
 
-    def incidents(self) -> list[dict[str, Any]]:
-        """The last state of each incident, in order of opening."""
-        return list({line["id"]: line for line in self.lines()}.values())
-
-    def causes(self) -> list[dict[str, Any]]:
-        return cause_incidents(self.incidents())
-
-    def wait_cause(self, check: Callable[[dict[str, Any]], object] = bool, seconds: float = PATIENCE) -> dict[str, Any]:
-        """The first cause for which ``check`` holds."""
-        found = wait_for(lambda: next((one for one in self.causes() if check(one)), None), seconds)
-        assert found is not None, (self.incidents(), self.err_file.read_text())
-        return found
-
-    def wait_causes(self, count: int) -> list[dict[str, Any]]:
-        """All causes, once there are so many."""
-        assert wait_for(lambda: len(self.causes()) >= count), (self.incidents(), self.err_file.read_text())
-        return self.causes()
-
-    def metric(self, name: str, **labels: str) -> float:
-        """The value of one sample of /metrics; 0 if there is none."""
-        from prometheus_client.parser import text_string_to_metric_families
-
-        for family in text_string_to_metric_families(self.get("/metrics")):
-            for sample in family.samples:
-                if sample.name == name and labels.items() <= sample.labels.items():
-                    return sample.value
-        return 0.0
-
-    def samples(self, name: str) -> list[tuple[dict[str, str], float]]:
-        """Labels and value of each sample of this name in /metrics."""
-        from prometheus_client.parser import text_string_to_metric_families
-
-        families = text_string_to_metric_families(self.get("/metrics"))
-        return [(one.labels, one.value) for family in families for one in family.samples if one.name == name]
+    def said(self) -> str:
+        return self.err_file.read_text()
 
     def resident(self) -> int:
         """The most memory the process has ever had, in bytes."""

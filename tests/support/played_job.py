@@ -1,13 +1,13 @@
-"""Plays a job of N ranks towards a real collector: their reports and spans, as docs/telemetry.md defines them."""
+"""Plays a job of N ranks towards a collector: their reports and spans, as docs/telemetry.md defines them."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import threading
-import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
+from time import monotonic_ns
 from typing import Any, Protocol
 
 import grpc
@@ -19,10 +19,10 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span, Status
 
 from otel_fr import identity, semconv
-from tests.support.collector_process import start
 from tests.support.grpc_calls import LOGS, TRACES
 from tests.support.otlp_messages import attribute
-from tests.support.waiting import PATIENCE, wait_for
+from tests.support.times import RealTime, Time
+from tests.support.waiting import PATIENCE
 
 STALL = 1.0
 """OTEL_FR_STALL_SECONDS of the played ranks: short, so that a stall takes a second."""
@@ -136,13 +136,16 @@ class RankPlayer:
     last: Issued | None = None
     number: int = 0
     records: int = 0
-    moved: float = field(default_factory=time.monotonic)
+    moved: float = field(init=False)
     counts: dict[str, list[int]] = field(default_factory=dict)
     ended: bool = False
     silent: bool = False
     host: str = "node-0"
     extra: dict[str, Any] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def __post_init__(self) -> None:
+        self.moved = self.job.time.monotonic()
 
     def issue(self, group: Group, op: str = "all_reduce", sizes: list[list[int]] | None = None, **more: Any) -> Issued:
         with self.lock:
@@ -151,11 +154,20 @@ class RankPlayer:
             place = 2 if kind == "p2p" else 0
             own[place] += 1
             self.records += 1
-            self.moved = time.monotonic()
+            self.moved = self.job.time.monotonic()
             if op == "all_reduce":
                 more.setdefault("reduce_op", "sum")
             call = Issued(
-                self.rank, group, kind, own[place], op, self.records, self.moved, time.time(), sizes or [[3, 4]], **more
+                self.rank,
+                group,
+                kind,
+                own[place],
+                op,
+                self.records,
+                self.moved,
+                self.job.time.wall(),
+                sizes or [[3, 4]],
+                **more,
             )
             self.calls.append(call)
             self.last = call
@@ -164,7 +176,7 @@ class RankPlayer:
     def complete(self, call: Issued, send: bool = True) -> Span:
         with self.lock:
             self.calls.remove(call)
-            self.moved = time.monotonic()
+            self.moved = self.job.time.monotonic()
             call.state, call.took = "completed", self.moved - call.issued
             if call.kind == "collective":
                 self.counts[call.group.id][1] = max(self.counts[call.group.id][1], call.seq)
@@ -176,14 +188,14 @@ class RankPlayer:
     def fail(self, call: Issued, error: str = "timeout") -> None:
         with self.lock:
             self.calls.remove(call)
-            self.moved = time.monotonic()
+            self.moved = self.job.time.monotonic()
             call.state, call.error, call.took = "failed", error, self.moved - call.issued
             self.failed.append(call)
         self.send_spans([call.span(self.job.run, self.moved)])
 
     def report(self, **more: Any) -> dict[str, Any]:
         with self.lock:
-            now = time.monotonic()
+            now = self.job.time.monotonic()
             self.number += 1
             groups = [
                 {"id": group.id, "name": group.name, "desc": group.description,
@@ -251,19 +263,29 @@ class RankPlayer:
 
 
 class Job:
-    """A job whose ranks report every ``period`` seconds, each on time as monitors do."""
+    """A job whose ranks report every ``period`` seconds, each on time as monitors do.
+
+    Args:
+        time: on which it runs.
+    """
 
     def __init__(
-        self, collector: Sends, world: int, job_id: str = "job-7", attempt: int = 0, period: float = 0.1
+        self,
+        collector: Sends,
+        world: int,
+        job_id: str = "job-7",
+        attempt: int = 0,
+        period: float = 0.1,
+        time: Time | None = None,
     ) -> None:
         self.collector, self.id, self.attempt, self.period = collector, job_id, attempt, period
-        self.run = identity.run_id(job_id, attempt, f"nonce-{time.monotonic_ns()}")
+        self.time = time or RealTime()
+        self.run = identity.run_id(job_id, attempt, f"nonce-{monotonic_ns()}")
         self.groups: dict[str, Group] = {}
         self.ranks: list[RankPlayer] = []
         self.ranks.extend(RankPlayer(self, rank) for rank in range(world))
         self.world = self.group("0", list(range(world)), "default_pg")
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._report, daemon=True)
+        self._stop: Callable[[], None] = lambda: None
 
     def group(self, name: str, ranks: list[int], description: str = "") -> Group:
         group = Group(name, ranks, description)
@@ -271,7 +293,7 @@ class Job:
         return group
 
     def __enter__(self) -> Job:
-        self._thread.start()
+        self._stop = self.time.every(self.period, self._report)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -279,15 +301,13 @@ class Job:
 
     def quiet(self) -> None:
         """No more reports."""
-        self._stop.set()
-        self._thread.join(PATIENCE)
+        self._stop()
 
     def _report(self) -> None:
-        while not self._stop.wait(self.period):
-            for rank in self.ranks:
-                if not rank.ended and not rank.silent:
-                    with contextlib.suppress(grpc.RpcError, ValueError):  # the collector may have been stopped
-                        rank.send_report(seconds=REPORT_SECONDS)
+        for rank in self.ranks:
+            if not rank.ended and not rank.silent:
+                with contextlib.suppress(grpc.RpcError, ValueError):  # the collector may have been stopped
+                    rank.send_report(seconds=REPORT_SECONDS)
 
     def step(self, group: Group | None = None, op: str = "all_reduce", **more: Any) -> None:
         """One collective that all members join and complete."""
@@ -302,19 +322,7 @@ class Job:
         return [self.ranks[rank].issue(group) for rank in group.ranks if rank != culprit]
 
     def all_reported(self) -> None:
-        """Wait until every live rank has reported twice more, so that nothing is on its way."""
+        """Let time pass until every live rank has reported twice more, so that nothing is on its way."""
         before = [rank.number for rank in self.ranks]
         live = [i for i, rank in enumerate(self.ranks) if not rank.ended and not rank.silent]
-        assert wait_for(lambda: all(self.ranks[i].number >= before[i] + 2 for i in live))
-
-
-def orphaned(stack: contextlib.ExitStack, folder: Path) -> Job:
-    """A job of four ranks whose collector was killed; the last two of them have fallen silent."""
-    first = stack.enter_context(start(folder, 1))
-    job = stack.enter_context(Job(first, 4))
-    job.step()
-    assert wait_for(lambda: all(rank.number > 5 for rank in job.ranks))
-    first.kill()
-    for rank in (2, 3):
-        job.ranks[rank].silent = True
-    return job
+        assert self.time.wait_for(lambda: all(self.ranks[i].number >= before[i] + 2 for i in live))

@@ -25,7 +25,7 @@ class _Direct:
         raise NotImplementedError
 
     def save(self, incidents: Iterable[Incident], runs: Iterable[Run] = ()) -> None:
-        self.put(of_incidents(incidents, runs, self._wall()))
+        self.put(of_incidents(incidents, runs, time.monotonic(), self._wall()))
 
     def drop_run(self, run: RunId) -> None:
         self.put(Batch(runs={run: None}))
@@ -50,7 +50,8 @@ def sqlite_store(
     metrics: Metrics | None = None,
     retention: Retention | None = None,
     wall: Callable[[], float] = time.time,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Store:
     """A store whose file is in the folder."""
     metrics = metrics or Metrics()
-    return Store(SqliteBackend(folder, metrics, retention, wall), metrics, wall)
+    return Store(SqliteBackend(folder, metrics, retention, wall), metrics, wall, clock=clock)

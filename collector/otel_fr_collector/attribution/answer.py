@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypedDict
 
 from otel_fr.attribution.v1 import attribution_pb2
@@ -88,12 +88,16 @@ class Attribution:
 
     Args:
         store: None: incidents are in memory only.
+        clock: monotonic time in seconds.
     """
 
-    def __init__(self, runs: Runs, book: IncidentBook, store: Store | None) -> None:
+    def __init__(
+        self, runs: Runs, book: IncidentBook, store: Store | None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._runs = runs
         self._book = book
         self._store = store
+        self._clock = clock
         self._reading = asyncio.Lock()
         self._recent: dict[str, tuple[float, Sequence[Fault]]] = {}
 
@@ -148,7 +152,7 @@ class Attribution:
     async def _faults(self, job: str) -> Sequence[Fault]:
         """The faults of a job, oldest first: read at most once in `FRESH` seconds, however many clients ask."""
         async with self._reading:
-            now = time.monotonic()
+            now = self._clock()
             self._recent = {name: kept for name, kept in self._recent.items() if now - kept[0] < FRESH}
             known = self._recent.get(job)
             if known is None:

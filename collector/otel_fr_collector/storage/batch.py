@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -115,10 +114,9 @@ class Batch:
         self.jobs.clear()
 
 
-def of_incidents(incidents: Iterable[Incident], runs: Iterable[Run], wall: float) -> Batch:
-    """Incidents and runs as they are now. ``wall``: Unix time."""
+def of_incidents(incidents: Iterable[Incident], runs: Iterable[Run], now: float, wall: float) -> Batch:
+    """Incidents and runs as they are now. ``now``, ``wall``: monotonic and Unix time."""
     rows = (IncidentRow.of(incident) for incident in incidents)
-    now = time.monotonic()
     return Batch({row.key: row for row in rows}, {run.id: json.dumps(dump_run(run, now, wall)) for run in runs})
 
 

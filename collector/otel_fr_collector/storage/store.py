@@ -53,6 +53,7 @@ class Store:
     Only `load` and `close` wait for the database. The order of writes is that of the calls.
 
     Args:
+        clock, wall: monotonic and Unix time in seconds.
         sharing: the backend, if other collectors may use the database, too.
 
     Attributes:
@@ -65,12 +66,14 @@ class Store:
         metrics: Metrics,
         wall: Callable[[], float] = time.time,
         *,
+        clock: Callable[[], float] = time.monotonic,
         sharing: Sharing | None = None,
     ) -> None:
         self._backend = backend
         self._sharing = sharing
         self._metrics = metrics
         self._wall = wall
+        self._clock = clock
         self._changed = threading.Condition()
         self._using = threading.Lock()
         """Held while the backend is used other than by queries."""
@@ -115,7 +118,7 @@ class Store:
 
     def save(self, incidents: Iterable[Incident], runs: Iterable[Run] = ()) -> Written:
         """Write incidents and runs, as they are now, in one transaction."""
-        return self._put(of_incidents(incidents, runs, self._wall()))
+        return self._put(of_incidents(incidents, runs, self._clock(), self._wall()))
 
     def drop_run(self, run: RunId) -> None:
         """The run has no open incident any more."""

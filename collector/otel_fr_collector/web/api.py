@@ -7,7 +7,6 @@ import contextlib
 import gzip
 import json
 import re
-import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -158,7 +157,9 @@ class Api:
             raise ApiError(404, NO_JOB)
 
         async def make() -> bytes:
-            return json.dumps(await detail(run, self._service.book, time.monotonic(), time.time())).encode()
+            return json.dumps(
+                await detail(run, self._service.book, self._service.clock(), self._service.wall())
+            ).encode()
 
         return _json(request, *await self._fresh(key, make))
 
@@ -170,7 +171,7 @@ class Api:
             raise ApiError(404, "no such job, or it is over")
 
         async def make() -> bytes:
-            return json.dumps(await rates(run, time.monotonic(), time.time())).encode()
+            return json.dumps(await rates(run, self._service.clock(), self._service.wall())).encode()
 
         return _json(request, *await self._fresh(f"rates {key}", make))
 
@@ -242,9 +243,9 @@ class Api:
         access = _access(request)
         is_known = self._run(key) is not None or await self._finished.is_kept(key, access)
         started, ended = (unix(found[name]) for name in ("started_at", "resolved_at"))
-        detected = unix(found["detected_at"]) or time.time()
+        detected = unix(found["detected_at"]) or self._service.wall()
         more = {
-            "links": service.links.of(found, started or detected, ended or time.time()),
+            "links": service.links.of(found, started or detected, ended or self._service.wall()),
             "consequences": consequences,
             "job_url": f"/api/v1/jobs/{key}" if is_known else None,
         }
@@ -312,7 +313,7 @@ class Api:
         runs = sorted(self._service.runs.by_id.values(), key=lambda run: (not book.open_of(run.id), -run.first_seen))
         for run in runs:
             if access.may_see(run.id.job):
-                found.append(summary(run, book, time.monotonic(), time.time()))
+                found.append(summary(run, book, self._service.clock(), self._service.wall()))
                 await asyncio.sleep(0)
         elsewhere = {one["id"]: one for one in await self._finished.elsewhere(access)}
         found = [one for one in found if one["id"] not in elsewhere or not _has_left(one, elsewhere[one["id"]])]
@@ -323,11 +324,11 @@ class Api:
     async def _fresh(self, key: str, make: Callable[[], Awaitable[bytes]]) -> tuple[bytes, bytes]:
         """A response, plain and compressed, made at most once in `FRESH` seconds however many clients ask."""
         async with self._making.setdefault(key, asyncio.Lock()):
-            now = time.monotonic()
+            now = self._service.clock()
             known = self._cache.get(key)
             if known is None or now - known[0] >= FRESH:
                 body = await make()
-                known = self._cache[key] = (time.monotonic(), body, await _pack(body))
+                known = self._cache[key] = (self._service.clock(), body, await _pack(body))
         for old in [name for name, (at, _, _) in self._cache.items() if now - at > CACHED]:
             del self._cache[old]
             self._making.pop(old, None)

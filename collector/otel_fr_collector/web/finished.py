@@ -9,9 +9,7 @@ import gzip
 import itertools
 import json
 import logging
-import time
 from collections import deque
-from collections.abc import Callable
 
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.network.tokens import EVERYTHING, Access
@@ -44,9 +42,8 @@ class Finished:
     be restarted in between. It is listed when it is no longer live.
     """
 
-    def __init__(self, service: Service, wall: Callable[[], float] = time.time) -> None:
+    def __init__(self, service: Service) -> None:
         self._service = service
-        self._wall = wall
         self._waiting: asyncio.Queue[Run] = asyncio.Queue(MAX_WAITING)
         self._latest: deque[FinishedJob] = deque(maxlen=MAX_LATEST)
         self._shown: dict[RunId, float] = {}
@@ -73,7 +70,7 @@ class Finished:
         while True:
             await asyncio.sleep(1.0)
             try:
-                self._show(time.monotonic())
+                self._show(self._service.clock())
             except Exception:  # noqa: BLE001  as in `run`
                 self._service.metrics.errors.labels("housekeeping").inc()
                 _log.exception("running jobs could not be shown to other collectors")
@@ -86,7 +83,7 @@ class Finished:
         due = (run for run in runs.values() if now - self._shown.get(run.id, float("-inf")) >= SHOW_SECONDS)
         for run in list(itertools.islice((run for run in due if now - run.last_seen < SHOW_SECONDS), SHOWN_AT_ONCE)):
             self._shown[run.id] = now
-            wall = self._wall()
+            wall = self._service.wall()
             shown = {**summary(run, self._service.book, now, wall), "collector_page": self._service.links.page}
             store.save_job(
                 FinishedJob(job_key(run.id), run.id.job, wall - (now - run.last_seen), json.dumps(shown), b"")
@@ -105,7 +102,7 @@ class Finished:
         return []
 
     def _is_running(self, job: FinishedJob, shown: dict[str, object]) -> bool:
-        return "is_finished" not in shown and job.ended > self._wall() - HEARD_SECONDS
+        return "is_finished" not in shown and job.ended > self._service.wall() - HEARD_SECONDS
 
     async def all_kept(self) -> None:
         """Wait until every run that was dropped is kept."""
@@ -156,7 +153,7 @@ class Finished:
         self._waiting.put_nowait(run)
 
     async def _finished(self, run: Run) -> FinishedJob:
-        now, wall = time.monotonic(), self._wall()
+        now, wall = self._service.clock(), self._service.wall()
         head = summary(run, self._service.book, now, wall)
         if head["state"] == "incident":  # its incidents are about to be resolved, because it is over
             head["state"] = "failed"

@@ -1,4 +1,4 @@
-"""Attribution, asked as a launcher does: of a real collector, over HTTP and gRPC, about jobs that failed."""
+"""Attribution, asked as a launcher does, over HTTP and gRPC, about jobs that failed."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import grpc
 import pytest
 
 from otel_fr.attribution.v1 import attribution_pb2
-from tests.support.collector_process import Collector, running, start
+from tests.support.collector_process import Collector, running
+from tests.support.collector_view import CollectorView
 from tests.support.grpc_calls import refused
 from tests.support.played_job import Job
-from tests.support.tokens import READER, TEAM, TEAM_READER, WRITER, bearer, write_tokens
-from tests.support.waiting import until
+from tests.support.tokens import READER, TEAM, TEAM_READER, WRITER, Player, bearer, write_tokens
+from tests.support.virtual_collector import VirtualCollector
 
 GET = "/otel_fr.attribution.v1.Attribution/Get"
 ERROR: dict[str, Any] = {
@@ -24,12 +25,19 @@ ERROR: dict[str, Any] = {
 
 
 @pytest.fixture
-def collector(tmp_path: Path) -> Iterator[Collector]:
-    with running(tmp_path / "run") as found:
+def collector() -> Iterator[VirtualCollector]:
+    with VirtualCollector() as found:
         yield found
 
 
-def ask(collector: Collector, query: str = "job=job-7") -> dict[str, Any]:
+@pytest.fixture(scope="module")
+def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collector]:
+    """One whose ports are asked."""
+    with running(tmp_path_factory.mktemp("run")) as found:
+        yield found
+
+
+def ask(collector: CollectorView, query: str = "job=job-7") -> dict[str, Any]:
     found: dict[str, Any] = json.loads(collector.get(f"/api/v1/attribution?{query}"))
     return found
 
@@ -39,52 +47,50 @@ def ask_grpc(collector: Collector, job: str, attempt: int | None = None, **more:
     return attribution_pb2.GetResponse.FromString(collector.send(GET, request.SerializeToString(), **more))
 
 
-def fail(collector: Collector, attempt: int, rank: int = 1, host: str = "node-b", **ending: Any) -> dict[str, Any]:
+def fail(collector: CollectorView, attempt: int, rank: int = 1, host: str = "node-b", **ending: Any) -> dict[str, Any]:
     """An attempt in which one rank, which is on that host, ends so, and all others are stopped; the answer about it."""
-    with Job(collector, 3, attempt=attempt) as job:
+    with collector.job(3, attempt=attempt) as job:
         for player in job.ranks:
             player.host = f"node-{player.rank}"
         job.ranks[rank].host = host
         job.step()
         job.all_reported()
         job.ranks[rank].exit(**(ending or {"signal": 9}))
-        until(lambda: ask(collector, f"job=job-7&attempt={attempt}")["failure"])
+        assert collector.time.wait_for(lambda: ask(collector, f"job=job-7&attempt={attempt}")["failure"])
         for player in job.ranks:
             if player.rank != rank:
                 player.exit(signal=15)
         return ask(collector, f"job=job-7&attempt={attempt}")
 
 
-def test_a_death_is_attributed_to_its_rank_and_node(collector: Collector) -> None:
-    answer = fail(collector, 0)
+def test_a_death_is_attributed_to_its_rank_and_node(ports: Collector) -> None:
+    answer = fail(ports, 0)
     failure = answer["failure"]
     assert (failure["category"], failure["rank"], failure["node"], failure["error"]) == ("rank_dead", 1, "node-b", "")
     assert (answer["job"], answer["attempt"]) == ("job-7", 0)
     assert (answer["recommendation"], answer["exclude_nodes"]) == ("restart", [])
-    assert answer["reasons"][-1]["incident_ids"] == [failure["incident_id"]] == [collector.causes()[0]["id"]]
-    over_grpc = ask_grpc(collector, "job-7", 0)
+    assert answer["reasons"][-1]["incident_ids"] == [failure["incident_id"]] == [ports.causes()[0]["id"]]
+    over_grpc = ask_grpc(ports, "job-7", 0)
     assert over_grpc.recommendation == "restart"
     (one,) = over_grpc.failures
     assert (one.incident_id, one.rank, one.node) == (failure["incident_id"], 1, "node-b")
-    assert ask_grpc(collector, "job-7").run_id == answer["run_id"]
+    assert ask_grpc(ports, "job-7").run_id == answer["run_id"]
 
 
 def test_a_nodes_third_death_excludes_it_also_over_a_restart_of_the_collector(tmp_path: Path) -> None:
-    with start(tmp_path, 1) as first:
+    with VirtualCollector(data=tmp_path) as first:
         assert fail(first, 0, rank=0)["recommendation"] == "restart"
         assert fail(first, 1, rank=1)["recommendation"] == "restart"
-        first.kill()
-    with start(tmp_path, 2) as second:
+    with VirtualCollector(first.time, data=tmp_path) as second:
         assert ask(second)["failure"]["node"] == "node-b"
         answer = fail(second, 2, rank=2)
         assert (answer["recommendation"], answer["exclude_nodes"]) == ("exclude_node", ["node-b"])
         assert answer["reasons"][0]["rule"] == "node_died_often"
         assert len(answer["reasons"][0]["incident_ids"]) == 3
-        assert list(ask_grpc(second, "job-7").exclude_nodes) == ["node-b"]
         assert ask(second, "job=job-7&attempt=1")["recommendation"] == "restart"
 
 
-def test_the_same_error_in_the_third_run_stops_the_job(collector: Collector) -> None:
+def test_the_same_error_in_the_third_run_stops_the_job(collector: VirtualCollector) -> None:
     answers = [fail(collector, attempt, host=f"node-{attempt}", code=1, **ERROR) for attempt in range(3)]
     assert [answer["recommendation"] for answer in answers] == ["restart", "restart", "stop"]
     reason = answers[-1]["reasons"][0]
@@ -96,8 +102,8 @@ def test_the_same_error_in_the_third_run_stops_the_job(collector: Collector) -> 
     ]
 
 
-def test_what_ranks_ask_for_counts_until_they_take_it_back(collector: Collector) -> None:
-    with Job(collector, 2) as job:
+def test_what_ranks_ask_for_counts_until_they_take_it_back(collector: VirtualCollector) -> None:
+    with collector.job(2) as job:
         job.step()
         job.all_reported()
         assert ask(collector)["recommendation"] == "restart"
@@ -115,23 +121,21 @@ def test_what_ranks_ask_for_counts_until_they_take_it_back(collector: Collector)
         assert ask(collector)["recommendation"] == "restart"
 
 
-def test_questions_that_have_no_answer(collector: Collector) -> None:
+def test_questions_that_have_no_answer(ports: Collector) -> None:
     for query, status in (("job=nothing", 404), ("", 400), ("job=", 400), ("job=j&attempt=x", 400)):
-        answer = collector.fetch(f"/api/v1/attribution?{query}")
+        answer = ports.fetch(f"/api/v1/attribution?{query}")
         assert answer.status == status
         assert json.loads(answer.body)["error"]
-    assert refused(lambda: ask_grpc(collector, "nothing")) == grpc.StatusCode.NOT_FOUND
-    assert refused(lambda: collector.send(GET, b"\x0a\xff")) == grpc.StatusCode.INVALID_ARGUMENT
-    assert refused(lambda: collector.send(GET, b"\x0a\x80\x80\x02" + b"x" * 32_768)) == (
-        grpc.StatusCode.RESOURCE_EXHAUSTED
-    )
+    assert refused(lambda: ask_grpc(ports, "nothing")) == grpc.StatusCode.NOT_FOUND
+    assert refused(lambda: ports.send(GET, b"\x0a\xff")) == grpc.StatusCode.INVALID_ARGUMENT
+    assert refused(lambda: ports.send(GET, b"\x0a\x80\x80\x02" + b"x" * 32_768)) == (grpc.StatusCode.RESOURCE_EXHAUSTED)
 
 
 def test_a_tenant_learns_of_its_own_jobs_only(tmp_path: Path) -> None:
     tokens = write_tokens(tmp_path / "tokens")
     with running(tmp_path / "run", "--tokens", str(tokens)) as guarded:
         for job, token in (("team-a/train", TEAM), ("team-b/train", WRITER)):
-            with Job(_With(guarded, token), 1, job_id=job) as played:
+            with Job(Player(guarded, token), 1, job_id=job) as played:
                 played.all_reported()
 
         def status(job: str, token: str) -> int:
@@ -151,13 +155,3 @@ def test_a_tenant_learns_of_its_own_jobs_only(tmp_path: Path) -> None:
             assert code(job, TEAM) == grpc.StatusCode.PERMISSION_DENIED
         assert code("team-a/train", READER) == grpc.StatusCode.PERMISSION_DENIED
         assert refused(lambda: ask_grpc(guarded, "team-a/train")) == grpc.StatusCode.UNAUTHENTICATED
-
-
-class _With:
-    """Sends with a token."""
-
-    def __init__(self, collector: Collector, token: str) -> None:
-        self._collector, self._token = collector, token
-
-    def send(self, method: str, data: bytes, **options: Any) -> bytes:
-        return self._collector.send(method, data, metadata=bearer(self._token), **options)

@@ -1,4 +1,4 @@
-"""Brief rank reports to a real collector that does not know what they refer to, as after its restart."""
+"""Brief rank reports to a collector that does not know what they refer to, as after its restart."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ from typing import Any
 import pytest
 
 from otel_fr.config import Config
-from otel_fr.control.v1 import control_pb2
 from otel_fr.monitor.control import ControlClient
 from otel_fr.monitor.rank_identity import RankIdentity
 from otel_fr.otlp_sender import GrpcTarget
-from tests.support.collector_process import Collector, running
-from tests.support.grpc_calls import WATCH
-from tests.support.played_job import Job, RankPlayer
+from tests.support.collector_process import running
+from tests.support.played_job import RankPlayer
+from tests.support.virtual_collector import VirtualCollector
 from tests.support.waiting import wait_for
 
 
 @pytest.fixture
-def collector(tmp_path: Path) -> Iterator[Collector]:
-    with running(tmp_path) as started:
+def collector() -> Iterator[VirtualCollector]:
+    with VirtualCollector() as started:
         yield started
 
 
@@ -35,33 +34,27 @@ def send_brief(rank: RankPlayer) -> None:
     rank.last = last
 
 
-def the_job(collector: Collector) -> dict[str, Any]:
+def the_job(collector: VirtualCollector) -> dict[str, Any]:
     (job,) = json.loads(collector.get("/api/v1/jobs"))["jobs"]
     found: dict[str, Any] = json.loads(collector.get(f"/api/v1/jobs/{job['id']}"))
     return found
 
 
-def test_counts_are_taken_and_the_monitor_is_asked_for_the_rest(collector: Collector) -> None:
-    job = Job(collector, 2)
+def test_counts_are_taken_and_the_monitor_is_asked_for_the_rest(collector: VirtualCollector) -> None:
+    job = collector.job(2)
     for rank in job.ranks:
         rank.counts[job.world.id] = [7, 7, 0]
-    streams = [
-        iter(
-            collector.stream(WATCH)(
-                control_pb2.WatchRequest(job_id=job.id, run_id=job.run, rank=rank).SerializeToString()
-            )
-        )
-        for rank in (0, 1)
-    ]
+    collector.watch(job, 0)
+    monitor = collector.watch(job, 1)
     send_brief(job.ranks[1])
-    command = control_pb2.Command.FromString(next(streams[1]))
-    assert command.WhichOneof("command") == "report"
+    collector.time.advance(2.0)
+    assert monitor.next_command().WhichOneof("command") == "report"
     (group,) = the_job(collector)["groups"]
     assert (group["enqueued"], group["name"]) == ([7, 7], "")
     job.ranks[1].send_report()
     job.ranks[0].counts[job.world.id] = [8, 8, 0]
     send_brief(job.ranks[0])
-    assert wait_for(lambda: the_job(collector)["groups"][0]["name"] == "0")
+    assert collector.time.wait_for(lambda: the_job(collector)["groups"][0]["name"] == "0")
     (group,) = the_job(collector)["groups"]
     assert (group["enqueued"], group["completed"], group["ranks"]) == ([7, 8], [7, 8], "0,1")
     assert collector.metric("otel_fr_collector_rank_reports_total", outcome="accepted") == 3
@@ -79,9 +72,9 @@ def test_monitors_are_allowed_longer_intervals_while_they_listen(tmp_path: Path)
         client.stop()
 
 
-def test_a_rank_that_reports_seldom_and_falls_silent_with_its_host_is_named(collector: Collector) -> None:
+def test_a_rank_that_reports_seldom_and_falls_silent_with_its_host_is_named(collector: VirtualCollector) -> None:
     """Reports 2.5 s apart, as at the defaults: its next one is late before its peers have waited for 4 s."""
-    with Job(collector, 3) as job:
+    with collector.job(3) as job:
         for rank in job.ranks:
             rank.extra |= {"every_s": 2.5, "stall_s": 5.0}
         job.step()
@@ -96,8 +89,8 @@ def test_a_rank_that_reports_seldom_and_falls_silent_with_its_host_is_named(coll
         assert (found - begun).total_seconds() >= 4.0, "no rank is given up before its next report is late"
 
 
-def test_a_job_whose_reports_are_brief_is_judged_as_any_other(collector: Collector) -> None:
-    with Job(collector, 3) as job:
+def test_a_job_whose_reports_are_brief_is_judged_as_any_other(collector: VirtualCollector) -> None:
+    with collector.job(3) as job:
         job.all_reported()
         for _ in range(3):
             job.step()

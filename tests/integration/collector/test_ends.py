@@ -1,16 +1,14 @@
-"""How ranks end, played towards a real collector: what it changes in an open incident, and what is no incident."""
+"""How ranks end, played towards a collector: what it changes in an open incident, and what is no incident."""
 
 from __future__ import annotations
 
 import signal
-import time
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.collector_process import Collector, running
 from tests.support.played_job import Issued, Job
+from tests.support.virtual_collector import VirtualCollector
 from tests.support.whole_text import whole_text
 
 
@@ -18,23 +16,23 @@ def _cut_short(job: Job, call: Issued) -> None:
     """Its rank ends: the monitor sends the span of the call in flight."""
     if call.state == "scheduled":
         call.error = "rank_exited"
-        job.ranks[call.rank].send_spans([call.span(job.run, time.monotonic())])
+        job.ranks[call.rank].send_spans([call.span(job.run, job.time.monotonic())])
 
 
-def _revisions(collector: Collector) -> list[dict[str, Any]]:
+def _revisions(collector: VirtualCollector) -> list[dict[str, Any]]:
     return [line for line in collector.lines() if line["caused_by"] is None]
 
 
 @pytest.mark.parametrize("state", ["scheduled", "unknown"])
 @pytest.mark.parametrize("victims", [(0,), (0, 2, 3)])
-def test_a_watchdogs_abort_does_not_change_who_is_missing(tmp_path: Path, state: str, victims: tuple[int, ...]) -> None:
-    with running(tmp_path) as collector, Job(collector, 4) as job:
+def test_a_watchdogs_abort_does_not_change_who_is_missing(state: str, victims: tuple[int, ...]) -> None:
+    with VirtualCollector() as collector, collector.job(4) as job:
         job.step()
         waiting = job.skip(1)
         for call in waiting:
             call.state = state
             if state == "unknown":  # its span is sent when it is enqueued: no end will be seen
-                job.ranks[call.rank].send_spans([call.span(job.run, time.monotonic())])
+                job.ranks[call.rank].send_spans([call.span(job.run, job.time.monotonic())])
         collector.wait_cause()
         for call in waiting:
             if call.rank in victims:
@@ -53,8 +51,8 @@ def test_a_watchdogs_abort_does_not_change_who_is_missing(tmp_path: Path, state:
         assert last["stuck_on"] == "host"
 
 
-def test_a_rank_that_is_killed_while_its_peers_are_late_is_dead(tmp_path: Path) -> None:
-    with running(tmp_path) as collector, Job(collector, 3) as job:
+def test_a_rank_that_is_killed_while_its_peers_are_late_is_dead() -> None:
+    with VirtualCollector() as collector, collector.job(3) as job:
         job.step()
         call = job.ranks[0].issue(job.world)
         _cut_short(job, call)
@@ -63,8 +61,8 @@ def test_a_rank_that_is_killed_while_its_peers_are_late_is_dead(tmp_path: Path) 
         assert (found["category"], found["culprit_ranks"]) == ("rank_dead", [0])
 
 
-def test_a_rank_that_aborts_before_it_has_waited_for_long_is_dead(tmp_path: Path) -> None:
-    with running(tmp_path) as collector, Job(collector, 3) as job:
+def test_a_rank_that_aborts_before_it_has_waited_for_long_is_dead() -> None:
+    with VirtualCollector() as collector, collector.job(3) as job:
         job.step()
         call = job.ranks[0].issue(job.world)
         _cut_short(job, call)
@@ -78,8 +76,8 @@ def _destroy_groups(job: Job) -> list[dict[str, Any]]:
     return [{**group, "gone": True} for group in job.ranks[0].report()["groups"]]
 
 
-def test_a_status_other_than_0_after_all_groups_were_destroyed_opens_no_incident(tmp_path: Path) -> None:
-    with running(tmp_path) as collector, Job(collector, 3) as job:
+def test_a_status_other_than_0_after_all_groups_were_destroyed_opens_no_incident() -> None:
+    with VirtualCollector() as collector, collector.job(3) as job:
         job.step()
         gone = _destroy_groups(job)
         for rank in job.ranks[:2]:
@@ -88,12 +86,12 @@ def test_a_status_other_than_0_after_all_groups_were_destroyed_opens_no_incident
         job.ranks[2].exit(signal=signal.SIGSEGV)
         found = collector.wait_cause()
         assert (found["category"], found["culprit_ranks"]) == ("rank_dead", [2])
-        assert collector.stop() == 0
+        collector.stop()
         assert {tuple(line["culprit_ranks"]) for line in collector.lines()} == {(2,)}
 
 
-def test_a_rank_that_left_and_that_others_wait_for_later_is_dead(tmp_path: Path) -> None:
-    with running(tmp_path) as collector, Job(collector, 3) as job:
+def test_a_rank_that_left_and_that_others_wait_for_later_is_dead() -> None:
+    with VirtualCollector() as collector, collector.job(3) as job:
         job.step()
         job.ranks[1].exit(code=1, groups=_destroy_groups(job))
         job.all_reported()
@@ -103,8 +101,8 @@ def test_a_rank_that_left_and_that_others_wait_for_later_is_dead(tmp_path: Path)
         assert (found["category"], found["culprit_ranks"], found["sequence_id"]) == ("rank_dead", [1], 2)
 
 
-def test_an_incident_ends_when_the_rank_that_waited_has_given_up_and_gone_on(tmp_path: Path) -> None:
-    with running(tmp_path) as collector, Job(collector, 3) as job:
+def test_an_incident_ends_when_the_rank_that_waited_has_given_up_and_gone_on() -> None:
+    with VirtualCollector() as collector, collector.job(3) as job:
         job.step()
         call = job.ranks[1].issue(job.world, "recv", kind="p2p", peer=0, tag=0)
         opened = collector.wait_cause()

@@ -1,25 +1,20 @@
-"""Faults, each played by N ranks towards a real collector process: named once, with the right culprit, in time."""
+"""Faults, each played by N ranks towards a collector: named once, with the right culprit, in time."""
 
 from __future__ import annotations
 
-import signal
-import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from otel_fr import semconv
-from tests.support.collector_process import Collector, running
-from tests.support.played_job import Job
-from tests.support.waiting import wait_for
+from tests.support.virtual_collector import VirtualCollector
 from tests.support.whole_text import whole_text
 
 
 @pytest.fixture
-def collector(tmp_path: Path) -> Iterator[Collector]:
-    with running(tmp_path) as started:
+def collector() -> Iterator[VirtualCollector]:
+    with VirtualCollector() as started:
         yield started
 
 
@@ -29,9 +24,9 @@ STACK = """Thread 0x1 (most recent call first):
 """
 
 
-def test_a_rank_whose_recording_had_errors_is_not_named(collector: Collector) -> None:
+def test_a_rank_whose_recording_had_errors_is_not_named(collector: VirtualCollector) -> None:
     """A call that was not recorded looks as if the rank had left it out."""
-    with Job(collector, 4) as job:
+    with collector.job(4) as job:
         job.ranks[1].extra["dropped"] = {"spans": 0, "reports": 0, "records": 0, "hook_errors": 1}
         for _ in range(3):
             job.step()
@@ -42,8 +37,8 @@ def test_a_rank_whose_recording_had_errors_is_not_named(collector: Collector) ->
         assert "not known whether rank 1 joined it" in whole_text(incident)
 
 
-def test_a_rank_that_stays_away_is_named(collector: Collector) -> None:
-    with Job(collector, 4) as job:
+def test_a_rank_that_stays_away_is_named(collector: VirtualCollector) -> None:
+    with collector.job(4) as job:
         for _ in range(3):
             job.step()
         job.skip(1)
@@ -60,8 +55,8 @@ def test_a_rank_that_stays_away_is_named(collector: Collector) -> None:
         assert incident["trace_id"]
         assert incident["started_at"] < incident["detected_at"]
         assert (incident["job"], incident["attempt"], incident["state"]) == ("job-7", 0, "firing")
-        assert wait_for(lambda: "INCIDENT" in collector.out_file.read_text())
-        text = collector.out_file.read_text()
+        assert collector.time.wait_for(lambda: "INCIDENT" in collector.printed())
+        text = collector.printed()
         for part in (
             "missing_rank: rank 1",
             "all_reduce number 4",
@@ -73,8 +68,8 @@ def test_a_rank_that_stays_away_is_named(collector: Collector) -> None:
         assert incident["trace_id"] in text
 
 
-def test_a_late_rank_resolves_its_incident(collector: Collector) -> None:
-    with Job(collector, 3) as job:
+def test_a_late_rank_resolves_its_incident(collector: VirtualCollector) -> None:
+    with collector.job(3) as job:
         job.step()
         waiting = job.skip(2)
         opened = collector.wait_cause()
@@ -88,8 +83,8 @@ def test_a_late_rank_resolves_its_incident(collector: Collector) -> None:
         assert [one["id"] for one in collector.causes()] == [opened["id"]]
 
 
-def test_a_caught_failure_is_over_and_a_later_fault_has_its_own_incident(collector: Collector) -> None:
-    with Job(collector, 3) as job:
+def test_a_caught_failure_is_over_and_a_later_fault_has_its_own_incident(collector: VirtualCollector) -> None:
+    with collector.job(3) as job:
         pair = job.group("1", [0, 1])
         job.step()
         job.all_reported()
@@ -111,19 +106,19 @@ def test_a_caught_failure_is_over_and_a_later_fault_has_its_own_incident(collect
         assert (old["state"], old["revision"]) == ("resolved", over["revision"])
 
 
-def test_the_same_rank_staying_away_again_is_a_new_incident(collector: Collector) -> None:
-    with Job(collector, 3) as job:
+def test_the_same_rank_staying_away_again_is_a_new_incident(collector: VirtualCollector) -> None:
+    with collector.job(3) as job:
         for number in (1, 2):
             waiting = job.skip(2)
             assert len(collector.wait_causes(number)) == number
             for call in [*waiting, job.ranks[2].issue(job.world)]:
                 job.ranks[call.rank].complete(call)
-            assert wait_for(lambda: all(one["state"] == "resolved" for one in collector.causes()))
+            assert collector.time.wait_for(lambda: all(one["state"] == "resolved" for one in collector.causes()))
         assert [one["sequence_id"] for one in collector.causes()] == [1, 2]
 
 
-def test_a_killed_rank_is_named_and_those_torchrun_ends_are_not(collector: Collector) -> None:
-    with Job(collector, 3) as job:
+def test_a_killed_rank_is_named_and_those_torchrun_ends_are_not(collector: VirtualCollector) -> None:
+    with collector.job(3) as job:
         job.step()
         job.skip(1)
         job.ranks[1].exit(signal=9)
@@ -135,8 +130,8 @@ def test_a_killed_rank_is_named_and_those_torchrun_ends_are_not(collector: Colle
         assert len(collector.causes()) == 1
 
 
-def test_an_exception_is_named_with_its_line(collector: Collector) -> None:
-    with Job(collector, 3) as job:
+def test_an_exception_is_named_with_its_line(collector: VirtualCollector) -> None:
+    with collector.job(3) as job:
         job.step()
         job.skip(2)
         raised = {"type": "ValueError", "message": "bad sample 4711", "stack": STACK, "site": "/job/data.py:17 load"}
@@ -158,8 +153,8 @@ def test_an_exception_is_named_with_its_line(collector: Collector) -> None:
         ({"reduce_op": "max"}, "reduce_op_mismatch", "reduce_op"),
     ],
 )
-def test_a_mismatch_needs_no_stall(collector: Collector, odd: dict[str, Any], category: str, field: str) -> None:
-    with Job(collector, 4) as job:
+def test_a_mismatch_needs_no_stall(collector: VirtualCollector, odd: dict[str, Any], category: str, field: str) -> None:
+    with collector.job(4) as job:
         job.step()
         calls = [job.ranks[rank].issue(job.world, **(odd if rank == 2 else {})) for rank in range(4)]
         for call in calls:
@@ -170,8 +165,8 @@ def test_a_mismatch_needs_no_stall(collector: Collector, odd: dict[str, Any], ca
         assert set(incident["values"]) == {"0", "1", "2", "3"}
 
 
-def test_a_mismatch_that_repeats_every_step_is_one_incident(collector: Collector) -> None:
-    with Job(collector, 3) as job:
+def test_a_mismatch_that_repeats_every_step_is_one_incident(collector: VirtualCollector) -> None:
+    with collector.job(3) as job:
         for _ in range(100):
             calls = [job.ranks[rank].issue(job.world, reduce_op="max" if rank == 1 else "sum") for rank in range(3)]
             for rank in range(3):
@@ -182,8 +177,8 @@ def test_a_mismatch_that_repeats_every_step_is_one_incident(collector: Collector
         assert len(collector.causes()) == 1
 
 
-def test_a_death_after_a_mismatch_that_the_job_got_over_raises_an_alarm_of_its_own(collector: Collector) -> None:
-    with Job(collector, 3) as job:
+def test_a_death_after_a_mismatch_that_the_job_got_over_raises_an_alarm_of_its_own(collector: VirtualCollector) -> None:
+    with collector.job(3) as job:
         calls = [job.ranks[rank].issue(job.world, reduce_op="max" if rank == 2 else "sum") for rank in range(3)]
         for call in calls:
             job.ranks[call.rank].complete(call)
@@ -198,8 +193,8 @@ def test_a_death_after_a_mismatch_that_the_job_got_over_raises_an_alarm_of_its_o
         assert (mismatch["category"], mismatch["waiting_ranks"]) == ("reduce_op_mismatch", [])
 
 
-def test_a_deadlock_across_groups_names_its_cycle(collector: Collector) -> None:
-    with Job(collector, 3) as job:
+def test_a_deadlock_across_groups_names_its_cycle(collector: VirtualCollector) -> None:
+    with collector.job(3) as job:
         first, second = job.group("1", [0, 1], "dp"), job.group("2", [0, 1], "tp")
         job.step(first)
         job.step(second)
@@ -209,8 +204,8 @@ def test_a_deadlock_across_groups_names_its_cycle(collector: Collector) -> None:
         assert (incident["category"], incident["culprit_ranks"]) == ("deadlock", [0, 1])
 
 
-def test_a_send_without_a_receive_is_named(collector: Collector) -> None:
-    with Job(collector, 2) as job:
+def test_a_send_without_a_receive_is_named(collector: VirtualCollector) -> None:
+    with collector.job(2) as job:
         job.step()
         job.ranks[0].issue(job.world, "send", kind="p2p", peer=1, tag=3)
         incident = collector.wait_cause()
@@ -219,8 +214,8 @@ def test_a_send_without_a_receive_is_named(collector: Collector) -> None:
         assert incident["trace_id"]
 
 
-def test_a_posted_receive_is_no_fault_until_a_thread_waits_for_it(collector: Collector) -> None:
-    with Job(collector, 2) as job:
+def test_a_posted_receive_is_no_fault_until_a_thread_waits_for_it(collector: VirtualCollector) -> None:
+    with collector.job(2) as job:
         job.step()
         posted = job.ranks[1].issue(job.world, "recv", kind="p2p", peer=0, tag=3, posted=True)
         job.ranks[0].issue(job.world, "send", kind="p2p", peer=1, tag=4)
@@ -230,8 +225,8 @@ def test_a_posted_receive_is_no_fault_until_a_thread_waits_for_it(collector: Col
         assert collector.wait_cause(lambda one: one["culprit_ranks"] == [0, 1])
 
 
-def test_a_rank_that_falls_silent_with_its_host_is_named(collector: Collector) -> None:
-    with Job(collector, 3) as job:
+def test_a_rank_that_falls_silent_with_its_host_is_named(collector: VirtualCollector) -> None:
+    with collector.job(3) as job:
         job.step()
         job.ranks[1].silent = True
         job.skip(1)
@@ -239,8 +234,8 @@ def test_a_rank_that_falls_silent_with_its_host_is_named(collector: Collector) -
         assert incident["culprit_ranks"] == [1]
 
 
-def test_consequences_of_a_fault_refer_to_it_and_raise_no_alarm(collector: Collector) -> None:
-    with Job(collector, 4) as job:
+def test_consequences_of_a_fault_refer_to_it_and_raise_no_alarm(collector: VirtualCollector) -> None:
+    with collector.job(4) as job:
         three, pair = job.group("1", [0, 1, 2], "three"), job.group("2", [2, 3], "pair")
         job.step(three)
         job.step(pair)
@@ -249,14 +244,14 @@ def test_consequences_of_a_fault_refer_to_it_and_raise_no_alarm(collector: Colle
         job.ranks[3].issue(pair)  # waits for 2, which waits for 1
         cause = collector.wait_cause()
         assert cause["culprit_ranks"] == [1]
-        followed = wait_for(lambda: [one for one in collector.incidents() if one["caused_by"]])
+        followed = collector.time.wait_for(lambda: [one for one in collector.incidents() if one["caused_by"]])
         assert followed
         assert all(one["caused_by"] == cause["id"] for one in followed)
         assert len(collector.causes()) == 1
 
 
-def test_ranks_that_give_up_after_a_fault_are_its_aftermath(collector: Collector) -> None:
-    with Job(collector, 3) as job:
+def test_ranks_that_give_up_after_a_fault_are_its_aftermath(collector: VirtualCollector) -> None:
+    with collector.job(3) as job:
         job.step()
         waiting = job.skip(1)
         cause = collector.wait_cause()
@@ -265,21 +260,20 @@ def test_ranks_that_give_up_after_a_fault_are_its_aftermath(collector: Collector
             job.ranks[call.rank].extra["exception"] = {"type": "RuntimeError", "message": "timed out"}
             job.ranks[call.rank].exit(code=1)
         job.ranks[1].exit(signal=15)
-        assert wait_for(lambda: collector.metric("otel_fr_collector_judgement_duration_seconds_count") > 1)
-        time.sleep(1.5)  # a second incident would come within the settle time of a bad end
+        collector.time.advance(3.0)  # a second incident would come within the settle time of a bad end
         assert [one["id"] for one in collector.causes()] == [cause["id"]]
         assert collector.causes()[0]["culprit_ranks"] == [1]
         assert collector.causes()[0]["state"] == "firing"
 
 
-def test_a_newer_attempt_closes_the_incidents_of_the_one_before(collector: Collector) -> None:
-    with Job(collector, 2) as job:
+def test_a_newer_attempt_closes_the_incidents_of_the_one_before(collector: VirtualCollector) -> None:
+    with collector.job(2) as job:
         job.step()
         job.skip(1)
         job.ranks[1].exit(signal=9)
         job.ranks[0].exit(signal=15)
         collector.wait_cause()
-    with Job(collector, 2, attempt=1) as again:
+    with collector.job(2, attempt=1) as again:
         again.step()
         closed = collector.wait_cause(lambda one: one["state"] == "resolved")
         assert closed["attempt"] == 0
@@ -289,8 +283,8 @@ def test_a_newer_attempt_closes_the_incidents_of_the_one_before(collector: Colle
         assert second["id"] != closed["id"]
 
 
-def test_two_jobs_do_not_mix(collector: Collector) -> None:
-    with Job(collector, 2, "good") as good, Job(collector, 2, "bad") as bad:
+def test_two_jobs_do_not_mix(collector: VirtualCollector) -> None:
+    with collector.job(2, "good") as good, collector.job(2, "bad") as bad:
         good.step()
         bad.step()
         bad.skip(1)
@@ -301,8 +295,8 @@ def test_two_jobs_do_not_mix(collector: Collector) -> None:
         assert {one["job"] for one in collector.incidents()} == {"bad"}
 
 
-def test_flight_recorder_files_are_named(collector: Collector) -> None:
-    with Job(collector, 2) as job:
+def test_flight_recorder_files_are_named(collector: VirtualCollector) -> None:
+    with collector.job(2) as job:
         job.step()
         job.skip(1)
         incident = collector.wait_cause()
@@ -310,21 +304,19 @@ def test_flight_recorder_files_are_named(collector: Collector) -> None:
             rank.send_report(semconv.EVENT_DUMP_WRITTEN, file=f"/dumps/rank_{rank.rank}")
         files = {"0": "/dumps/rank_0", "1": "/dumps/rank_1"}
         collector.wait_cause(lambda one: one["flight_recorder_files"] == files)
-        assert wait_for(lambda: "/dumps/rank_1" in collector.out_file.read_text())
+        assert collector.time.wait_for(lambda: "/dumps/rank_1" in collector.printed())
         assert collector.causes()[0]["id"] == incident["id"]
 
 
-def test_a_collector_that_was_suspended_reports_no_fault(collector: Collector) -> None:
+def test_a_collector_that_was_suspended_reports_no_fault(collector: VirtualCollector) -> None:
     """While it is stopped a rank joins late, but well within the stall time: its old knowledge looks like a stall."""
-    with Job(collector, 2) as job:
+    with collector.job(2) as job:
         job.step()
         waiting = job.skip(1)[0]
         job.all_reported()
-        collector.process.send_signal(signal.SIGSTOP)
         late = job.ranks[1].issue(job.world)
         spans = [job.ranks[call.rank].complete(call, send=False) for call in (waiting, late)]
-        time.sleep(3)  # longer than a stall and than a silence
-        collector.process.send_signal(signal.SIGCONT)
+        collector.time.take(3.0)  # longer than a stall and than a silence; nothing happens meanwhile
         for rank, span in zip(job.ranks, spans, strict=True):
             rank.send_spans([span])
         job.all_reported()
@@ -332,8 +324,8 @@ def test_a_collector_that_was_suspended_reports_no_fault(collector: Collector) -
         assert collector.lines() == []
 
 
-def test_a_rank_whose_monitor_dies_is_not_named_where_it_has_joined(collector: Collector) -> None:
-    with Job(collector, 3) as job:
+def test_a_rank_whose_monitor_dies_is_not_named_where_it_has_joined(collector: VirtualCollector) -> None:
+    with collector.job(3) as job:
         job.step()
         for rank in (0, 1):
             job.ranks[rank].issue(job.world)

@@ -1,24 +1,22 @@
-"""Overdue heartbeats and sections, as played ranks report them to a real collector: one incident from first to last."""
+"""Overdue heartbeats and sections, as played ranks report them to a collector: one incident from first to last."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from otel_fr import semconv
-from tests.support.collector_process import Collector, running
 from tests.support.played_job import Job
-from tests.support.waiting import wait_for
+from tests.support.virtual_collector import VirtualCollector
 from tests.support.whole_text import whole_text
 
 
 @pytest.fixture
-def collector(tmp_path: Path) -> Iterator[Collector]:
-    with running(tmp_path) as started:
+def collector() -> Iterator[VirtualCollector]:
+    with VirtualCollector() as started:
         yield started
 
 
@@ -33,8 +31,8 @@ def overdue(job: Job, rank: int, *items: dict[str, Any]) -> None:
     job.ranks[rank].send_report(semconv.EVENT_OVERDUE, stack=STACK, site="/job/data.py:17 load")
 
 
-def test_one_incident_from_the_limit_to_the_peers_that_wait_and_to_its_end(collector: Collector) -> None:
-    with Job(collector, 3) as job:
+def test_one_incident_from_the_limit_to_the_peers_that_wait_and_to_its_end(collector: VirtualCollector) -> None:
+    with collector.job(3) as job:
         for _ in range(3):
             job.step()
         overdue(job, 1, SECTION)
@@ -52,12 +50,12 @@ def test_one_incident_from_the_limit_to_the_peers_that_wait_and_to_its_end(colle
         call = job.ranks[1].issue(job.world)
         for one in (*waiting, call):
             job.ranks[one.rank].complete(one)
-        assert wait_for(lambda: [one["state"] for one in collector.causes()] == ["resolved"]), collector.causes()
+        assert collector.time.wait_for(lambda: [one["state"] for one in collector.causes()] == ["resolved"])
         assert [one["id"] for one in collector.causes()] == [first["id"]]
 
 
-def test_an_incident_that_opened_as_missing_rank_becomes_what_explains_it(collector: Collector) -> None:
-    with Job(collector, 3) as job:
+def test_an_incident_that_opened_as_missing_rank_becomes_what_explains_it(collector: VirtualCollector) -> None:
+    with collector.job(3) as job:
         for _ in range(3):
             job.step()
         job.ranks[1].extra["activity"] = [FINE]
@@ -70,8 +68,8 @@ def test_an_incident_that_opened_as_missing_rank_becomes_what_explains_it(collec
         assert len(collector.causes()) == 1
 
 
-def test_the_job_shows_what_is_overdue_and_the_step_of_each_rank(collector: Collector) -> None:
-    with Job(collector, 2) as job:
+def test_the_job_shows_what_is_overdue_and_the_step_of_each_rank(collector: VirtualCollector) -> None:
+    with collector.job(2) as job:
         job.step()
         job.ranks[0].extra |= {"activity": [FINE], "step": 8}
         job.ranks[1].extra["step"] = 7
@@ -86,18 +84,18 @@ def test_the_job_shows_what_is_overdue_and_the_step_of_each_rank(collector: Coll
     assert 70.0 <= seconds < 80.0
 
 
-def test_it_is_resolved_by_the_next_heartbeat_and_opens_again(collector: Collector) -> None:
-    with Job(collector, 2) as job:
+def test_it_is_resolved_by_the_next_heartbeat_and_opens_again(collector: VirtualCollector) -> None:
+    with collector.job(2) as job:
         job.step()
         for _ in range(2):
             overdue(job, 1, BEAT)
-            assert wait_for(lambda: [one["state"] for one in collector.causes()] == ["firing"])
+            assert collector.time.wait_for(lambda: [one["state"] for one in collector.causes()] == ["firing"])
             job.ranks[1].extra["activity"] = [FINE]
-            assert wait_for(lambda: [one["state"] for one in collector.causes()] == ["resolved"])
+            assert collector.time.wait_for(lambda: [one["state"] for one in collector.causes()] == ["resolved"])
 
 
-def test_ranks_that_wait_in_their_sections_are_not_named(collector: Collector) -> None:
-    with Job(collector, 3) as job:
+def test_ranks_that_wait_in_their_sections_are_not_named(collector: VirtualCollector) -> None:
+    with collector.job(3) as job:
         for _ in range(3):
             job.step()
         job.skip(1)
@@ -109,8 +107,8 @@ def test_ranks_that_wait_in_their_sections_are_not_named(collector: Collector) -
         assert len(collector.causes()) == 1
 
 
-def test_a_rank_that_its_monitor_ended_stays_overdue(collector: Collector) -> None:
-    with Job(collector, 3) as job:
+def test_a_rank_that_its_monitor_ended_stays_overdue(collector: VirtualCollector) -> None:
+    with collector.job(3) as job:
         for _ in range(3):
             job.step()
         job.skip(1)
@@ -124,8 +122,8 @@ def test_a_rank_that_its_monitor_ended_stays_overdue(collector: Collector) -> No
         assert len(collector.causes()) == 1
 
 
-def test_a_healthy_rank_with_sections_raises_nothing(collector: Collector) -> None:
-    with Job(collector, 2) as job:
+def test_a_healthy_rank_with_sections_raises_nothing(collector: VirtualCollector) -> None:
+    with collector.job(2) as job:
         for rank in job.ranks:
             rank.extra["activity"] = [FINE, {"kind": "heartbeat", "age_s": 1.0}, {"kind": "made up", "overdue": True}]
         for _ in range(20):

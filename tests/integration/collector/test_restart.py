@@ -1,29 +1,29 @@
-"""Incidents outlive the collector: a real one is killed, another goes on with the same data and a job that went on."""
+"""Incidents outlive the collector: one is killed, another goes on with the same data and a job that went on."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import resource
-import signal
 import sqlite3
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.support.collector_process import Collector, start
+from tests.support.collector_view import CollectorView
 from tests.support.commands import otel_fr
 from tests.support.damaged_files import DAMAGES, spoil_pages
 from tests.support.grpc_calls import TRACES
 from tests.support.incident_receivers import AlertSink, Receiver
 from tests.support.otlp_backends import Backend, grpc_backend
 from tests.support.otlp_messages import spans
-from tests.support.played_job import Job, orphaned
+from tests.support.played_job import Job
+from tests.support.virtual_collector import VirtualCollector
 from tests.support.waiting import wait_for
 
 
-def listed(collector: Collector) -> list[dict[str, object]]:
+def listed(collector: CollectorView) -> list[dict[str, object]]:
     found: list[dict[str, object]] = json.loads(collector.get("/api/v1/incidents"))["incidents"]
     return found
 
@@ -73,84 +73,93 @@ def _noted(folder: Path) -> bool:
         return bool(db.execute("SELECT count(*) FROM notes").fetchone()[0])
 
 
+def restarted(first: VirtualCollector, folder: Path, job: Job | None = None) -> VirtualCollector:
+    """The next collector with the data of one that is killed now; the job goes on with it."""
+    first.kill()
+    second = VirtualCollector(first.time, data=folder)
+    if job is not None:
+        job.collector = second
+    return second
+
+
 def test_a_rank_that_reconnects_late_is_not_named_meanwhile(tmp_path: Path) -> None:
     """Rank 2 waits like the others; its monitor finds the new collector later than theirs."""
-    with contextlib.ExitStack() as stack:
-        first = stack.enter_context(start(tmp_path, 1))
-        job = stack.enter_context(Job(first, 3))
+    with VirtualCollector(data=tmp_path) as first, first.job(3) as job:
         job.step()
         job.skip(1)
         opened = first.wait_cause()
         assert (opened["culprit_ranks"], opened["waiting_ranks"]) == ([1], [0, 2])
-        first.kill()
         job.ranks[2].silent = True
-        second = stack.enter_context(start(tmp_path, 2))
-        job.collector = second
-        time.sleep(4)  # longer than a stall and than a silence
-        assert second.lines() == []
-        job.ranks[2].silent = False
-        job.all_reported()
-        assert wait_for(lambda: second.metric("otel_fr_collector_judgement_duration_seconds_count") >= 2)
-        assert second.lines() == []
-        assert [one["culprit_ranks"] for one in listed(second)] == [[1]]
+        with restarted(first, tmp_path, job) as second:
+            second.time.advance(20.0)  # longer than a stall and than a silence
+            assert second.lines() == []
+            job.ranks[2].silent = False
+            job.all_reported()
+            second.time.advance(20.0)
+            assert second.lines() == []
+            assert second.metric("otel_fr_collector_judgement_duration_seconds_count") >= 2
+            assert [one["culprit_ranks"] for one in listed(second)] == [[1]]
+
+
+def orphaned(first: VirtualCollector) -> Job:
+    """A job of four ranks whose collector is killed next; the last two of them have fallen silent."""
+    job = first.job(4).__enter__()
+    job.step()
+    assert first.time.wait_for(lambda: all(rank.number > 5 for rank in job.ranks))
+    for rank in (2, 3):
+        job.ranks[rank].silent = True
+    return job
 
 
 def test_a_job_without_an_incident_is_not_accused_by_a_new_collector(tmp_path: Path) -> None:
     """Half of its ranks are late to come back while the others wait a little long."""
-    with contextlib.ExitStack() as stack:
-        job = orphaned(stack, tmp_path)
+    with VirtualCollector(data=tmp_path) as first, restarted(first, tmp_path, job := orphaned(first)) as second:
         waiting = [job.ranks[rank].issue(job.world) for rank in (0, 1)]
-        second = stack.enter_context(start(tmp_path, 2))
-        job.collector = second
-        time.sleep(4)
+        second.time.advance(20.0)
         for rank in (2, 3):
             job.ranks[rank].silent = False
         for call in [*waiting, *(job.ranks[rank].issue(job.world) for rank in (2, 3))]:
             job.ranks[call.rank].complete(call)
         job.all_reported()
         job.step()
-        job.all_reported()
+        second.time.advance(20.0)
+        assert second.lines() == []
+
+
+def test_a_stop_before_all_ranks_have_reconnected_reports_no_fault(tmp_path: Path) -> None:
+    with VirtualCollector(data=tmp_path) as first, restarted(first, tmp_path, job := orphaned(first)) as second:
+        for rank in range(4):
+            job.ranks[rank].issue(job.world)
+        second.time.advance(4.0)  # longer than a stall and than a silence
+        second.stop()
         assert second.lines() == []
 
 
 def test_how_a_rank_died_is_remembered(tmp_path: Path) -> None:
     """It is reported once, to the collector that is gone."""
-    with contextlib.ExitStack() as stack:
-        first = stack.enter_context(start(tmp_path, 1))
-        job = stack.enter_context(Job(first, 3))
+    with VirtualCollector(data=tmp_path) as first, first.job(3) as job:
         job.step()
         job.skip(1)
         job.ranks[1].exit(signal=9)
         opened = first.wait_cause()
         assert opened["category"] == "rank_dead"
-        assert wait_for(lambda: _kept_ranks(tmp_path))
-        first.kill()
-        second = stack.enter_context(start(tmp_path, 2))
-        job.collector = second
-        job.all_reported()
-        assert wait_for(lambda: second.metric("otel_fr_collector_judgement_duration_seconds_count") >= 3)
-        assert second.lines() == []
-        kept = listed(second)[0]
-        assert (kept["id"], kept["category"], kept["state"]) == (opened["id"], "rank_dead", "firing")
-        assert "SIGKILL" in str(kept["summary"])
-
-
-def _kept_ranks(folder: Path) -> bool:
-    with contextlib.closing(sqlite3.connect(folder / "data" / "incidents.db")) as db:
-        rows = db.execute("SELECT memory FROM runs").fetchall()
-        return any(json.loads(row[0])["ranks"] for row in rows)
+        first.time.advance(2.0)  # the next clean-up keeps it
+        with restarted(first, tmp_path, job) as second:
+            second.time.advance(10.0)
+            assert second.metric("otel_fr_collector_judgement_duration_seconds_count") >= 3
+            assert second.lines() == []
+            (kept,) = listed(second)
+            assert (kept["id"], kept["category"], kept["state"]) == (opened["id"], "rank_dead", "firing")
+            assert "SIGKILL" in str(kept["summary"])
 
 
 def test_an_attempt_that_begins_after_the_restart_closes_the_incident_of_the_one_before(tmp_path: Path) -> None:
-    with contextlib.ExitStack() as stack:
-        first = stack.enter_context(start(tmp_path, 1))
-        with Job(first, 2) as job:
+    with VirtualCollector(data=tmp_path) as first:
+        with first.job(2) as job:
             job.step()
             job.skip(1)
             opened = first.wait_cause()
-            first.kill()
-        second = stack.enter_context(start(tmp_path, 2))
-        with Job(second, 2, attempt=1) as again:
+        with restarted(first, tmp_path) as second, second.job(2, attempt=1) as again:
             again.step()
             closed = second.wait_cause(lambda one: one["state"] == "resolved")
             assert (closed["id"], closed["attempt"]) == (opened["id"], 0)
@@ -158,15 +167,15 @@ def test_an_attempt_that_begins_after_the_restart_closes_the_incident_of_the_one
 
 
 def test_resolved_incidents_stay_readable_and_a_stop_keeps_everything(tmp_path: Path) -> None:
-    with start(tmp_path, 1) as first, Job(first, 2) as job:
+    with VirtualCollector(data=tmp_path) as first, first.job(2) as job:
         job.step()
         waiting = job.skip(1)
         number = first.wait_cause()["id"]
         for call in [*waiting, job.ranks[1].issue(job.world)]:
             job.ranks[call.rank].complete(call)
         closed = first.wait_cause(lambda one: one["state"] == "resolved")
-        assert first.stop(signal.SIGTERM) == 0
-    with start(tmp_path, 2) as second:
+        first.stop()
+    with VirtualCollector(first.time, data=tmp_path) as second:
         assert listed(second) == [{**closed, "consequence_count": 0}]
         kept = json.loads(second.get(f"/api/v1/incidents/{number}"))
         assert kept["summary"] == closed["summary"]
@@ -174,24 +183,25 @@ def test_resolved_incidents_stay_readable_and_a_stop_keeps_everything(tmp_path: 
 
 
 @pytest.mark.parametrize("spoil", [b"this is no database" * 400, b""], ids=["garbage", "empty"])
-def test_a_damaged_file_is_put_aside_and_the_collector_works(tmp_path: Path, spoil: bytes) -> None:
-    with start(tmp_path, 1) as first:
+def test_a_damaged_file_is_put_aside_and_the_collector_works(
+    tmp_path: Path, spoil: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    with VirtualCollector(data=tmp_path) as first:
         first.stop()
-    path = tmp_path / "data" / "incidents.db"
+    path = tmp_path / "incidents.db"
     path.write_bytes(spoil)
-    with start(tmp_path, 2) as second, Job(second, 2) as job:
+    with VirtualCollector(first.time, data=tmp_path) as second, second.job(2) as job:
         job.step()
         job.skip(1)
         incident = second.wait_cause()
         assert [one["id"] for one in listed(second)] == [incident["id"]]
         if spoil:
-            assert "is damaged" in second.err_file.read_text()
+            assert "is damaged" in caplog.text
             assert second.metric("otel_fr_collector_internal_errors_total", part="store") >= 1
-            aside = list(path.parent.glob("incidents.db.damaged-*"))
+            aside = list(tmp_path.glob("incidents.db.damaged-*"))
             assert [kept.read_bytes() for kept in aside] == [spoil]
-        second.kill()
-    with start(tmp_path, 3) as third:
-        assert [one["id"] for one in listed(third)] == [incident["id"]]
+        with restarted(second, tmp_path) as third:
+            assert [one["id"] for one in listed(third)] == [incident["id"]]
 
 
 @pytest.mark.parametrize("damage", ["wrong schema page", "a folder as write-ahead log"])

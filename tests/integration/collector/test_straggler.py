@@ -1,17 +1,17 @@
-"""A rank that always comes last, shown by made spans to a real collector: incident, API, metrics, `otel-fr top`."""
+"""A rank that always comes last, shown by made spans to a collector: incident, API, metrics, `otel-fr top`."""
 
 from __future__ import annotations
 
+import io
 import json
-import time
-from pathlib import Path
 
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from rich.console import Console
 
-from tests.support.collector_process import running
+from otel_fr.console.job_view import jobs_table
 from tests.support.commands import otel_fr
 from tests.support.played_job import Issued, Job, RankPlayer
-from tests.support.waiting import until
+from tests.support.virtual_collector import VirtualCollector
 
 COMPUTE, LATE, TRANSFER = 0.3, 0.15, 0.01
 
@@ -39,27 +39,29 @@ def train(job: Job, steps: int, start: float, late: int | None) -> float:
     return start
 
 
-def test_a_rank_that_always_comes_last_is_an_incident_until_it_does_not(tmp_path: Path) -> None:
-    with running(tmp_path) as collector, Job(collector, 3) as job:
+def test_a_rank_that_always_comes_last_is_an_incident_until_it_does_not() -> None:
+    with VirtualCollector() as collector, collector.job(3) as job:
         job.ranks[1].host = "gpu-17"
         job.all_reported()
         job.quiet()  # the real times of later reports do not fit the made ones of the spans
-        now = train(job, 100, time.time(), late=1)
+        now = train(job, 100, job.time.wall(), late=1)
         incident = collector.wait_cause()
-        shown = otel_fr("top", "--collector", collector.http).stdout
         (listed,) = json.loads(collector.get("/api/v1/jobs"))["jobs"]
         ranks = json.loads(collector.get(f"/api/v1/jobs/{listed['id']}"))["ranks"]
         behind = collector.metric("otel_fr_straggler_behind_seconds", job_id=job.id, rank="1")
         ratio = collector.metric("otel_fr_straggler_late_ratio", job_id=job.id, rank="1")
         train(job, 200, now, late=None)
-        until(lambda: [one for one in collector.incidents() if one["state"] == "resolved"])
+        collector.wait_cause(lambda one: one["state"] == "resolved")
     assert (incident["category"], incident["culprit_ranks"], incident["waiting_ranks"]) == ("straggler", [1], [0, 2])
     assert (incident["operation"], incident["sequence_id"], incident["trace_id"]) == (None, None, None)
     assert incident["summary"] == (
         "rank 1 (gpu-17) comes last in group default_pg (0): in 100 % of the 64 latest blocks of time in which ranks"
         " were waited for, by 150 ms on average; the others wait 33 % of their time"
     )
-    assert "rank 1: 150 ms, 33 %" in shown
+    shown = io.StringIO()
+    console = Console(width=200, file=shown)
+    console.print(jobs_table([listed], {}, 200))
+    assert "rank 1: 150 ms, 33 %" in shown.getvalue()
     assert (listed["late"]["rank"], listed["late"]["process_group"]) == (1, "default_pg")
     assert [one is None for one in ranks["late"]] == [True, False, True]
     assert (round(behind, 3), ratio) == (0.15, 1.0)

@@ -21,7 +21,7 @@ from otel_fr import identity
 from otel_fr.match import Ending
 from tests.support.collector_process import running, start
 from tests.support.otlp_backends import Backend, grpc_backend
-from tests.support.played_job import Job, orphaned
+from tests.support.played_job import Job
 from tests.support.waiting import PATIENCE, wait_for
 
 
@@ -98,18 +98,6 @@ def test_an_incidents_root_span_is_not_lost_by_a_kill_just_after_the_incident_wa
         assert wait_for(lambda: third.metric("otel_fr_collector_judgement_duration_seconds_count") >= 2)
         assert third.stop(signal.SIGTERM) == 0
         assert len(spans_of(backend, trace)) == taken
-
-
-def test_a_stop_before_all_ranks_have_reconnected_reports_no_fault(tmp_path: Path) -> None:
-    with contextlib.ExitStack() as stack:
-        job = orphaned(stack, tmp_path)
-        for rank in range(4):
-            job.ranks[rank].issue(job.world)
-        second = stack.enter_context(start(tmp_path, 2))
-        job.collector = second
-        time.sleep(4)  # longer than a stall and than a silence
-        assert second.stop(signal.SIGTERM) == 0
-        assert second.lines() == []
 
 
 def test_what_the_end_brings_to_light_is_sent_on_as_well(tmp_path: Path) -> None:

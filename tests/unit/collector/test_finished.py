@@ -41,8 +41,8 @@ def ended_run(name: str, ranks: int = 2, ago: float = 100.0) -> Run:
 def keep(store: Store | None, *runs: Run) -> Finished:
     """A collector's finished jobs after these runs were dropped, in this order."""
     metrics = Metrics()
-    service = Service(metrics, Outlets(metrics), store=store)
-    kept = Finished(service, wall=lambda: WALL)
+    service = Service(metrics, Outlets(metrics), wall=lambda: WALL, store=store)
+    kept = Finished(service)
 
     async def play() -> None:
         task = asyncio.create_task(kept.run())
@@ -96,8 +96,8 @@ def test_a_job_that_is_over_is_kept_before_it_is_dropped_and_listed_after(tmp_pa
     """A collector that is killed in between, an hour for a job that failed, has not forgotten it."""
     store = sqlite_store(tmp_path)
     now = time.monotonic()
-    service = Service(Metrics(), Outlets(Metrics()), store=store, clock=lambda: now)
-    kept = Finished(service, wall=lambda: WALL)
+    service = Service(Metrics(), Outlets(Metrics()), lambda: now, lambda: WALL, store=store)
+    kept = Finished(service)
     run = ended_run("job", ago=3.5)
     for state in run.ranks.values():
         state.ended, state.ending = run.last_seen, Ending.KILLED

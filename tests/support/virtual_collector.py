@@ -1,0 +1,219 @@
+"""The collector without a process and its ports, on virtual time: a minute of a job takes a second of a test."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import json
+from collections.abc import Awaitable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote, urlsplit
+
+import grpc
+from otel_fr_collector.control import Watcher
+from otel_fr_collector.incidents.incident import Incident, IncidentChange
+from otel_fr_collector.jobs.run import RunId
+from otel_fr_collector.metrics import Metrics
+from otel_fr_collector.network.tokens import Tokens, tenant_of
+from otel_fr_collector.otlp.signals import METHODS
+from otel_fr_collector.outlets.outlets import Outlets
+from otel_fr_collector.outlets.terminal import Terminal
+from otel_fr_collector.receive.intake import Intake
+from otel_fr_collector.receive.rejections import RejectedError
+from otel_fr_collector.service import TICK, Service
+from otel_fr_collector.web.app import make_app
+from otel_fr_collector.web.finished import Finished
+
+from otel_fr.control.v1 import control_pb2
+from tests.support.collector_view import Answer, CollectorView
+from tests.support.stores import sqlite_store
+from tests.support.times import VirtualTime
+from tests.support.waiting import PATIENCE
+
+_T = TypeVar("_T")
+
+REQUEST_SECONDS = 0.001
+"""What a request takes of virtual time: no two things happen at once."""
+_SIGNALS = {method: signal for signal, method in METHODS.items()}
+_CODES = {code.value[0]: code for code in grpc.StatusCode}
+_HOST = "collector:8080"
+
+
+class Refused(grpc.RpcError):
+    """What a client gets of the gRPC port for a request that is not taken."""
+
+    def __init__(self, code: grpc.StatusCode) -> None:
+        super().__init__(code)
+        self._code = code
+
+    def code(self) -> grpc.StatusCode:
+        return self._code
+
+
+class _Memory:
+    """An outlet that keeps what is published, as the file of ``--incidents`` has it."""
+
+    name = "memory"
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def start(self) -> None:
+        pass
+
+    def publish(self, change: IncidentChange) -> None:
+        self.lines.append(json.dumps(change.data))
+
+    def resume(self, incidents: Sequence[Incident]) -> None:
+        pass
+
+    def forget(self, run: RunId) -> None:
+        pass
+
+    async def stop(self, seconds: float) -> None:
+        pass
+
+
+class Monitor:
+    """The control stream of one rank's monitor."""
+
+    def __init__(self, collector: VirtualCollector, watcher: Watcher) -> None:
+        self._collector = collector
+        self._commands = watcher.__aiter__()
+
+    def next_command(self) -> control_pb2.Command:
+        """The next one, which has been sent."""
+
+        async def take() -> bytes:
+            return await asyncio.wait_for(self._commands.__anext__(), PATIENCE)
+
+        return control_pb2.Command.FromString(self._collector.do(take()))
+
+
+class VirtualCollector(CollectorView):
+    """A collector in this process, which takes requests where the gRPC port hands them on.
+
+    Args:
+        time: on which it runs; None: on one of its own.
+        data: the folder of its store; None: it has none.
+        tokens: the file of its tokens; None: everybody may do everything.
+    """
+
+    time: VirtualTime
+
+    def __init__(
+        self, time: VirtualTime | None = None, *, data: Path | None = None, tokens: Path | None = None
+    ) -> None:
+        self.time = time or VirtualTime()
+        self._loop = asyncio.new_event_loop()
+        self._memory, self._terminal = _Memory(), io.StringIO()
+        self._contexts = contextlib.ExitStack()
+        metrics = Metrics()
+        known = None if tokens is None else Tokens(tokens)
+        self.store = None
+        if data is not None:
+            data.mkdir(exist_ok=True)
+            self.store = sqlite_store(data, metrics, wall=self.time.wall, clock=self.time.monotonic)
+        self.service = Service(
+            metrics,
+            Outlets(metrics, terminal=Terminal(self._terminal), others=[self._memory]),
+            self.time.monotonic,
+            self.time.wall,
+            store=self.store,
+            tenant_of=tenant_of if known is None else known.tenant_of,
+        )
+        self._intake = Intake(self.service, tokens=known, clock=self.time.monotonic)
+        self._finished = Finished(self.service)
+        self._keeping = self._loop.create_task(self._finished.run())
+        self._app = make_app(self.service, known, self._finished)
+        self._contexts.callback(self.time.every(TICK, lambda: self.do(self._step())))
+
+    def do(self, work: Awaitable[_T]) -> _T:
+        """In its event loop."""
+        return self._loop.run_until_complete(asyncio.ensure_future(work, loop=self._loop))
+
+    async def _step(self) -> None:
+        while not self.service.step() or self.service.judge.in_progress:
+            await asyncio.sleep(0)
+        await self._finished.all_kept()
+        if self.store is not None:
+            self.store.settled(PATIENCE)  # its thread is on the machine's time
+
+    def __enter__(self) -> VirtualCollector:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def kill(self) -> None:
+        """It does nothing more; what was written remains."""
+        self._contexts.close()
+        if self.store is not None:
+            self.store.close()
+        if not self._loop.is_closed():
+            self._keeping.cancel()
+            self.do(asyncio.wait({self._keeping}))
+            self._loop.close()
+
+    def stop(self) -> None:
+        """As after a signal: what is pending is judged and published."""
+        self.do(self.service.finish(PATIENCE))
+        self.kill()
+
+    def send(self, method: str, data: bytes, **options: Any) -> bytes:
+        if self._loop.is_closed():
+            raise Refused(grpc.StatusCode.UNAVAILABLE)
+        self.time.take(REQUEST_SECONDS)
+        try:
+            return self.do(self._take(_SIGNALS[method], data, dict(options.get("metadata", ()))))
+        except RejectedError as error:
+            raise Refused(_CODES[error.code]) from error
+
+    async def _take(self, signal: str, data: bytes, metadata: dict[str, str]) -> bytes:
+        with self._intake.admit("ipv4:127.0.0.1", metadata.get("authorization", ""), signal) as request:
+            request.hold(len(data))
+            return await self._intake.take(request, signal, data)
+
+    def fetch(self, path: str, **headers: str) -> Answer:
+        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        return self.do(self._fetch(path, {"host": _HOST, **given}))
+
+    async def _fetch(self, path: str, headers: dict[str, str]) -> Answer:
+        parts = urlsplit(path)
+        scope = {
+            "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "GET", "scheme": "http",
+            "path": parts.path, "raw_path": quote(parts.path).encode(), "query_string": parts.query.encode(),
+            "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
+            "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 8080), "root_path": "",
+        }  # fmt: skip
+        answer = Answer(0, {}, b"")
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                answer.status = message["status"]
+                answer.headers = {name.decode(): value.decode() for name, value in message["headers"]}
+            else:
+                answer.body += message.get("body", b"")
+
+        await self._app(scope, receive, send)
+        return answer
+
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self._memory.lines]
+
+    def printed(self) -> str:
+        """What is on its terminal."""
+        return self._terminal.getvalue()
+
+    def said(self) -> str:
+        return self.printed()
+
+    def watch(self, job: Any, rank: int = 0) -> Monitor:
+        """The monitor of a rank of a played job begins to watch."""
+        request = control_pb2.WatchRequest(job_id=job.id, attempt=job.attempt, run_id=job.run, rank=rank)
+        return Monitor(self, self._contexts.enter_context(self.service.control.watch(request)))
