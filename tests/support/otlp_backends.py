@@ -52,6 +52,19 @@ class Backend:
         self.taken.append(data)  # last: tests wait for it, and read the others then
 
 
+@dataclass
+class MemoryBackend(Backend):
+    """One in the collector's process, without a port."""
+
+    name: str = "memory"
+
+    async def send(self, signal: str, data: bytes) -> None:
+        self.keep(data, {}, signal)
+
+    async def close(self) -> None:
+        pass
+
+
 @contextlib.contextmanager
 def grpc_backend(
     address: str = "127.0.0.1:0",

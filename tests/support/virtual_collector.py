@@ -13,11 +13,15 @@ from urllib.parse import quote, urlsplit
 
 import grpc
 from otel_fr_collector.control import Watcher
+from otel_fr_collector.forward.forwarder import Forwarder
+from otel_fr_collector.forward.journal import Journal
+from otel_fr_collector.forward.queues import Queues
+from otel_fr_collector.forward.sampling import Selection
 from otel_fr_collector.incidents.incident import Incident, IncidentChange
 from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.tokens import Tokens, tenant_of
-from otel_fr_collector.otlp.signals import METHODS
+from otel_fr_collector.otlp.signals import METHODS, TRACES
 from otel_fr_collector.outlets.outlets import Outlets
 from otel_fr_collector.outlets.terminal import Terminal
 from otel_fr_collector.receive.intake import Intake
@@ -28,6 +32,7 @@ from otel_fr_collector.web.finished import Finished
 
 from otel_fr.control.v1 import control_pb2
 from tests.support.collector_view import Answer, CollectorView
+from tests.support.otlp_backends import MemoryBackend
 from tests.support.stores import sqlite_store
 from tests.support.times import VirtualTime
 from tests.support.waiting import PATIENCE
@@ -99,12 +104,21 @@ class VirtualCollector(CollectorView):
         time: on which it runs; None: on one of its own.
         data: the folder of its store; None: it has none.
         tokens: the file of its tokens; None: everybody may do everything.
+        forward: a backend for the signals of ``signals``.
+        selects: it gets the spans of incidents only.
     """
 
     time: VirtualTime
 
     def __init__(
-        self, time: VirtualTime | None = None, *, data: Path | None = None, tokens: Path | None = None
+        self,
+        time: VirtualTime | None = None,
+        *,
+        data: Path | None = None,
+        tokens: Path | None = None,
+        forward: MemoryBackend | None = None,
+        signals: frozenset[str] = frozenset({TRACES}),
+        selects: bool = False,
     ) -> None:
         self.time = time or VirtualTime()
         self._loop = asyncio.new_event_loop()
@@ -116,30 +130,45 @@ class VirtualCollector(CollectorView):
         if data is not None:
             data.mkdir(exist_ok=True)
             self.store = sqlite_store(data, metrics, wall=self.time.wall, clock=self.time.monotonic)
+        self._forwarder = None
+        if forward is not None:
+            journal = None if data is None else Journal(data / "forward.sqlite3", metrics)
+            self._queues = Queues([forward.name], 1 << 26, journal)
+            selection = Selection(0.0) if selects else None
+            self._forwarder = Forwarder(self._queues, [forward], metrics, signals=signals, selection=selection)
         self.service = Service(
             metrics,
             Outlets(metrics, terminal=Terminal(self._terminal), others=[self._memory]),
             self.time.monotonic,
             self.time.wall,
+            forwarder=self._forwarder,
             store=self.store,
             tenant_of=tenant_of if known is None else known.tenant_of,
         )
         self._intake = Intake(self.service, tokens=known, clock=self.time.monotonic)
         self._finished = Finished(self.service)
-        self._keeping = self._loop.create_task(self._finished.run())
         self._app = make_app(self.service, known, self._finished)
+        self.do(self._start())
         self._contexts.callback(self.time.every(TICK, lambda: self.do(self._step())))
 
     def do(self, work: Awaitable[_T]) -> _T:
         """In its event loop."""
         return self._loop.run_until_complete(asyncio.ensure_future(work, loop=self._loop))
 
+    async def _start(self) -> None:
+        self._tasks = [asyncio.create_task(self._finished.run())]
+        if self._forwarder is not None:
+            self._forwarder.start()
+
     async def _step(self) -> None:
         while not self.service.step() or self.service.judge.in_progress:
             await asyncio.sleep(0)
         await self._finished.all_kept()
+        # The threads that write files are on the machine's time.
+        while self._forwarder is not None and any(count for count, _ in self._queues.usage.values()):
+            await asyncio.sleep(0)
         if self.store is not None:
-            self.store.settled(PATIENCE)  # its thread is on the machine's time
+            self.store.settled(PATIENCE)
 
     def __enter__(self) -> VirtualCollector:
         return self
@@ -148,19 +177,32 @@ class VirtualCollector(CollectorView):
         self.kill()
 
     def kill(self) -> None:
-        """It does nothing more; what was written remains."""
+        """It does nothing more; what it has begun to write remains."""
         self._contexts.close()
+        if not self._loop.is_closed():
+            self.do(self._end())
+            self._loop.close()
         if self.store is not None:
             self.store.close()
-        if not self._loop.is_closed():
-            self._keeping.cancel()
-            self.do(asyncio.wait({self._keeping}))
-            self._loop.close()
+
+    async def _end(self) -> None:
+        if self._forwarder is not None:
+            await self._forwarder.close(PATIENCE)
+            await asyncio.sleep(0)  # what is on the queue's file is noted in the store
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def stop(self) -> None:
-        """As after a signal: what is pending is judged and published."""
-        self.do(self.service.finish(PATIENCE))
+        """As after a signal: what is pending is judged, published and sent."""
+        self.do(self._finish())
         self.kill()
+
+    async def _finish(self) -> None:
+        await self.service.finish(PATIENCE)
+        if self._forwarder is not None:
+            await self._forwarder.stop(PATIENCE)
 
     def send(self, method: str, data: bytes, **options: Any) -> bytes:
         if self._loop.is_closed():

@@ -16,12 +16,14 @@ from otel_fr_collector.jobs.rank_reports import KeptReport
 from otel_fr_collector.jobs.ranks import RankState
 from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.jobs.runs import Runs
+from otel_fr_collector.otlp.signals import LOGS
 
 from otel_fr import identity
 from otel_fr.match import Ending
-from tests.support.collector_process import running, start
-from tests.support.otlp_backends import Backend, grpc_backend
+from tests.support.collector_process import start
+from tests.support.otlp_backends import Backend, MemoryBackend, grpc_backend
 from tests.support.played_job import Job
+from tests.support.virtual_collector import VirtualCollector
 from tests.support.waiting import PATIENCE, wait_for
 
 
@@ -35,41 +37,36 @@ def spans_of(backend: Backend, trace: object) -> list[Span]:
     return found
 
 
-@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
-@pytest.mark.parametrize("mode", ["all", "incidents", "sampled"])
+@pytest.mark.parametrize("is_killed", [True, False])
+@pytest.mark.parametrize("selects", [False, True])
 def test_an_incidents_trace_is_whole_over_a_restart_in_every_mode(
-    tmp_path: Path, mode: str, end: signal.Signals
+    tmp_path: Path, *, selects: bool, is_killed: bool
 ) -> None:
     """The ranks' spans come when the hang ends, to the collector after a restart."""
-    with contextlib.ExitStack() as stack:
-        backend = stack.enter_context(grpc_backend())
-        options = ("--forward", backend.url, "--forward-mode", mode, "--forward-ratio", "0")
-        first = stack.enter_context(start(tmp_path, 1, *options))
-        job = stack.enter_context(Job(first, 3))
+    backend = MemoryBackend()
+    with VirtualCollector(data=tmp_path, forward=backend, selects=selects) as first, first.job(3) as job:
         job.step()
         waiting = job.skip(1)
         trace = first.wait_cause()["trace_id"]
-        assert wait_for(lambda: spans_of(backend, trace))
-        assert wait_for(lambda: first.metric("otel_fr_collector_forward_queue_requests") == 0)  # and noted as sent
-        first.kill() if end == signal.SIGKILL else first.stop(end)
-
-        second = stack.enter_context(start(tmp_path, 2, *options))
-        job.collector = second
-        job.all_reported()
-        for call in [*waiting, job.ranks[1].issue(job.world)]:
-            job.ranks[call.rank].complete(call)
-        second.wait_cause(lambda one: one["state"] == "resolved")
-        assert second.stop(signal.SIGTERM) == 0
-        spans = spans_of(backend, trace)
-        root = identity.root_span_id(bytes.fromhex(str(trace)))
-        assert len({span.span_id for span in spans}) == len(spans)
-        assert {span.parent_span_id for span in spans} == {b"", root}
-        assert sorted(span.name for span in spans if span.parent_span_id) == [
-            "RESOLVED missing_rank: rank 1",
-            "rank 1: not here",
-            *(f"waits: all_reduce default_pg [rank {rank}]" for rank in (0, 2)),
-        ]
-        assert len(spans) - 4 == 1 + 3  # the root, and one span of each rank
+        assert first.time.wait_for(lambda: spans_of(backend, trace))
+        first.kill() if is_killed else first.stop()
+        with VirtualCollector(first.time, data=tmp_path, forward=backend, selects=selects) as second:
+            job.collector = second
+            job.all_reported()
+            for call in [*waiting, job.ranks[1].issue(job.world)]:
+                job.ranks[call.rank].complete(call)
+            second.wait_cause(lambda one: one["state"] == "resolved")
+            second.stop()
+    spans = spans_of(backend, trace)
+    root = identity.root_span_id(bytes.fromhex(str(trace)))
+    assert len({span.span_id for span in spans}) == len(spans)
+    assert {span.parent_span_id for span in spans} == {b"", root}
+    assert sorted(span.name for span in spans if span.parent_span_id) == [
+        "RESOLVED missing_rank: rank 1",
+        "rank 1: not here",
+        *(f"waits: all_reduce default_pg [rank {rank}]" for rank in (0, 2)),
+    ]
+    assert len(spans) - 4 == 1 + 3  # the root, and one span of each rank
 
 
 def test_an_incidents_root_span_is_not_lost_by_a_kill_just_after_the_incident_was_published(tmp_path: Path) -> None:
@@ -100,35 +97,34 @@ def test_an_incidents_root_span_is_not_lost_by_a_kill_just_after_the_incident_wa
         assert len(spans_of(backend, trace)) == taken
 
 
-def test_what_the_end_brings_to_light_is_sent_on_as_well(tmp_path: Path) -> None:
+def test_what_the_end_brings_to_light_is_sent_on_as_well() -> None:
     """The mismatch has not settled when the collector is stopped: it is published then, and so is its trace."""
-    with grpc_backend() as backend, running(tmp_path, "--forward", backend.url) as collector, Job(collector, 3) as job:
+    backend = MemoryBackend()
+    with VirtualCollector(forward=backend) as collector, collector.job(3) as job:
         job.step()
         job.all_reported()
-        assert wait_for(lambda: len(backend.taken) == 3)
+        assert len(backend.taken) == 3
         for number in (0, 1):
             job.ranks[number].issue(job.world, "all_reduce")
         job.ranks[2].issue(job.world, "broadcast", root=0)
         for rank in job.ranks:
             rank.send_report()
-        assert collector.stop(signal.SIGTERM) == 0
+        assert collector.causes() == []
+        collector.stop()
         published = collector.causes()
-        assert [one["category"] for one in published] == ["op_mismatch"]
-        names = [span.name for span in spans_of(backend, published[0]["trace_id"])]
-        assert names[:2] == ["INCIDENT op_mismatch: rank 2", "rank 2: operation is broadcast, step train.py:42"], names
+    assert [one["category"] for one in published] == ["op_mismatch"]
+    names = [span.name for span in spans_of(backend, published[0]["trace_id"])]
+    assert names[:2] == ["INCIDENT op_mismatch: rank 2", "rank 2: operation is broadcast, step train.py:42"], names
 
 
-def test_backends_that_take_no_traces_are_not_sent_those_of_incidents(tmp_path: Path) -> None:
-    with (
-        grpc_backend() as backend,
-        running(tmp_path, "--forward", backend.url, "--forward-signals", "logs") as collector,
-        Job(collector, 3) as job,
-    ):
+def test_backends_that_take_no_traces_are_not_sent_those_of_incidents() -> None:
+    backend = MemoryBackend()
+    with VirtualCollector(forward=backend, signals=frozenset({LOGS})) as collector, collector.job(3) as job:
         job.step()
         job.skip(1)
         collector.wait_cause()
-        assert collector.stop(signal.SIGTERM) == 0
-        assert backend.tried == []
+        collector.stop()
+    assert set(backend.paths) == {LOGS}
 
 
 def test_new_reports_are_not_overwritten_by_state_that_is_read_late() -> None:
