@@ -40,9 +40,10 @@ OPENED, OVER = (incident(1).mark(kind) for kind in (ChangeKind.OPENED, ChangeKin
 
 
 @pytest.fixture
-def server() -> Iterator[PostgresServer]:
-    with postgres_server() as found:
-        yield found
+def server(postgres: PostgresServer) -> Iterator[PostgresServer]:
+    yield postgres
+    if not postgres.answers():
+        postgres.start()
 
 
 @pytest.fixture
@@ -134,9 +135,9 @@ def test_a_server_that_does_not_answer_delays_nothing_but_its_own_rows(
     store.close(time.monotonic() + 5.0)
 
 
-def test_a_full_disk_of_the_server_loses_nothing(server: PostgresServer) -> None:
-    """The tables are on a file system of 4 MB, which later has more."""
-    with server.on_tmpfs("size=4m") as (url, folder):
+def test_a_full_disk_of_the_server_loses_nothing() -> None:
+    """The tables are on a file system of 4 MB, which later has more, and of which no other test needs anything."""
+    with postgres_server() as server, server.on_tmpfs("size=4m") as (url, folder):
         store = opened(url)
         source = random.Random(1)
         texts = ["".join(source.choices(string.ascii_letters, k=60_000)) for _ in range(60)]

@@ -10,20 +10,16 @@ from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
+import psycopg
 import pytest
+from otel_fr_collector.storage.postgres_sharing import ORPHANED_AFTER
 
 from tests.support.collector_process import Collector, running
 from tests.support.incident_receivers import AlertSink, Receiver
 from tests.support.played_job import Job
-from tests.support.postgres import PostgresServer, postgres_server
+from tests.support.postgres import PostgresServer
 from tests.support.relay import Relay
 from tests.support.waiting import wait_for
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with postgres_server() as found:
-        yield found
 
 
 class Site:
@@ -55,14 +51,19 @@ class Site:
         posts = {headers["webhook-id"]: json.loads(body) for _, _, headers, body in list(self.hook.requests)}
         return [one["incident"]["id"] for one in posts.values() if one["change"] == change]
 
+    def pass_away(self) -> None:
+        """As if a collector had not marked its incidents for so long that it counts as gone."""
+        with psycopg.connect(self._url) as db:
+            db.execute(f"UPDATE otel_fr.incidents SET kept = kept - interval '{ORPHANED_AFTER}'")
+
     def openings(self) -> list[str]:
         return self.posted("opened")
 
 
 @pytest.fixture
-def site(tmp_path: Path, server: PostgresServer) -> Iterator[Site]:
+def site(tmp_path: Path, postgres: PostgresServer) -> Iterator[Site]:
     with contextlib.ExitStack() as stack:
-        yield Site(tmp_path, server.new_database(), stack)
+        yield Site(tmp_path, postgres.new_database(), stack)
 
 
 class All:
@@ -189,6 +190,7 @@ def test_the_incident_of_a_job_that_ended_with_its_collector_is_resolved_by_anot
         opened = first.wait_cause()
         assert wait_for(lambda: site.alerts.posts)
         first.kill()
+    site.pass_away()
     site.alerts.posts.clear()
     assert wait_for(lambda: site.alerts.posts), "the alert would end else, and the fault has not"
     assert listed(second) == [(opened["id"], "firing")]
@@ -200,10 +202,10 @@ def test_the_incident_of_a_job_that_ended_with_its_collector_is_resolved_by_anot
 
 
 def test_a_collector_that_was_cut_off_from_the_database_keeps_its_job_and_what_it_found(
-    site: Site, server: PostgresServer
+    site: Site, postgres: PostgresServer
 ) -> None:
     """The job reports to it all the time. The other one takes the incident, as if the collector had died."""
-    with Relay("127.0.0.1", server.port) as relay:
+    with Relay("127.0.0.1", postgres.port) as relay:
         first, second = site.start(port=relay.port), site.start()
         with Job(first, 3) as job:
             job.step()
@@ -211,6 +213,7 @@ def test_a_collector_that_was_cut_off_from_the_database_keeps_its_job_and_what_i
             opened = first.wait_cause()
             assert wait_for(site.openings)
             relay.stop()
+            site.pass_away()
             assert wait_for(lambda: second.metric("otel_fr_incidents_open", category="missing_rank") == 1)
             finish(job, waiting)
             first.wait_cause(lambda one: one["state"] == "resolved")

@@ -16,7 +16,6 @@ from otel_fr_collector.storage.batch import FinishedJob
 from otel_fr_collector.storage.retention import Retention
 
 from otel_fr.match import Ending, Place
-from tests.support.postgres import PostgresServer, postgres_server
 from tests.support.stores import DirectPostgres, DirectSqlite
 from tests.unit.collector.test_store import NOW, RUN, incident
 
@@ -25,16 +24,10 @@ Open = Callable[..., AnyBackend]
 """Opens the database of the test, as a collector that starts; ``retention`` and ``metrics`` as of the backends."""
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with postgres_server() as found:
-        yield found
-
-
 @pytest.fixture(params=["sqlite", "postgresql"])
 def start(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
     opened: list[AnyBackend] = []
-    url = request.getfixturevalue("server").new_database() if request.param == "postgresql" else ""
+    url = request.getfixturevalue("postgres").new_database() if request.param == "postgresql" else ""
 
     def make(retention: Retention | None = None, metrics: Metrics | None = None) -> AnyBackend:
         metrics = metrics or Metrics()
