@@ -126,7 +126,7 @@ def http_backend() -> Iterator[Backend]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     backend.url = f"http://127.0.0.1:{server.server_port}/otlp"
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
     try:
         yield backend
     finally:

@@ -122,7 +122,7 @@ def ras_server() -> Iterator[RasServer]:
 
     with Server(("127.0.0.1", 0), Handler) as server:
         state.address = ("127.0.0.1", server.server_address[1])
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
         try:
             yield state
         finally:

@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import io
 import json
-from collections.abc import Awaitable, Sequence
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
@@ -18,15 +19,18 @@ from otel_fr_collector.forward.journal import Journal
 from otel_fr_collector.forward.queues import Queues
 from otel_fr_collector.forward.sampling import Selection
 from otel_fr_collector.incidents.incident import Incident, IncidentChange
+from otel_fr_collector.incidents.links import Links
 from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.tokens import Tokens, tenant_of
 from otel_fr_collector.otlp.signals import METHODS, TRACES
+from otel_fr_collector.outlets.outlet import Outlet
 from otel_fr_collector.outlets.outlets import Outlets
 from otel_fr_collector.outlets.terminal import Terminal
 from otel_fr_collector.receive.intake import Intake
 from otel_fr_collector.receive.rejections import RejectedError
 from otel_fr_collector.service import TICK, Service
+from otel_fr_collector.storage.store import Store
 from otel_fr_collector.web.app import make_app
 from otel_fr_collector.web.finished import Finished
 
@@ -101,26 +105,29 @@ class VirtualCollector(CollectorView):
     """A collector in this process, which takes requests where the gRPC port hands them on.
 
     Args:
-        time: on which it runs; None: on one of its own.
+        on: the time on which it runs; None: one of its own.
         data: the folder of its store; None: it has none.
         tokens: the file of its tokens; None: everybody may do everything.
         forward: a backend for the signals of ``signals``.
         selects: it gets the spans of incidents only.
+        outlets: makes further outlets.
     """
 
     time: VirtualTime
 
     def __init__(
         self,
-        time: VirtualTime | None = None,
+        on: VirtualTime | None = None,
         *,
         data: Path | None = None,
         tokens: Path | None = None,
         forward: MemoryBackend | None = None,
         signals: frozenset[str] = frozenset({TRACES}),
         selects: bool = False,
+        outlets: Callable[[Metrics, Store | None], Sequence[Outlet]] = lambda _, __: (),
+        links: Links | None = None,
     ) -> None:
-        self.time = time or VirtualTime()
+        self.time = on or VirtualTime()
         self._loop = asyncio.new_event_loop()
         self._memory, self._terminal = _Memory(), io.StringIO()
         self._contexts = contextlib.ExitStack()
@@ -138,11 +145,12 @@ class VirtualCollector(CollectorView):
             self._forwarder = Forwarder(self._queues, [forward], metrics, signals=signals, selection=selection)
         self.service = Service(
             metrics,
-            Outlets(metrics, terminal=Terminal(self._terminal), others=[self._memory]),
+            Outlets(metrics, terminal=Terminal(self._terminal), others=[self._memory, *outlets(metrics, self.store)]),
             self.time.monotonic,
             self.time.wall,
             forwarder=self._forwarder,
             store=self.store,
+            links=links,
             tenant_of=tenant_of if known is None else known.tenant_of,
         )
         self._intake = Intake(self.service, tokens=known, clock=self.time.monotonic)
@@ -159,6 +167,7 @@ class VirtualCollector(CollectorView):
         self._tasks = [asyncio.create_task(self._finished.run())]
         if self._forwarder is not None:
             self._forwarder.start()
+        self.service.outlets.start()
 
     async def _step(self) -> None:
         while not self.service.step() or self.service.judge.in_progress:
@@ -169,6 +178,14 @@ class VirtualCollector(CollectorView):
             await asyncio.sleep(0)
         if self.store is not None:
             self.store.settled(PATIENCE)
+
+    def deliver(self, look: Callable[[], object]) -> None:
+        """Let time pass until ``look`` returns what is true; the receivers of outlets are on the machine's time."""
+        end = time.monotonic() + PATIENCE
+        while not look():
+            assert time.monotonic() < end, self.said()
+            self.time.advance(TICK)
+            self.do(asyncio.sleep(0.005))
 
     def __enter__(self) -> VirtualCollector:
         return self
@@ -201,6 +218,7 @@ class VirtualCollector(CollectorView):
 
     async def _finish(self) -> None:
         await self.service.finish(PATIENCE)
+        await self.service.outlets.stop(PATIENCE)
         if self._forwarder is not None:
             await self._forwarder.stop(PATIENCE)
 

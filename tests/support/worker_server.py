@@ -103,7 +103,7 @@ def worker_server(path: Path) -> Iterator[FakeWorkerServer]:
         daemon_threads = True
 
     with Listener(str(path), Handler) as listener:
-        threading.Thread(target=listener.serve_forever, daemon=True).start()
+        threading.Thread(target=listener.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
         try:
             yield server
         finally:

@@ -30,7 +30,7 @@ def page(body: bytes, status: int = 200) -> Iterator[int]:
         def log_message(self, *_: object) -> None: ...
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
     try:
         yield server.server_port
     finally:

@@ -13,17 +13,25 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from otel_fr_collector.incidents.links import Links
+from otel_fr_collector.metrics import Metrics
+from otel_fr_collector.outlets import delivery, webhook
+from otel_fr_collector.outlets.grafana import Grafana
+from otel_fr_collector.outlets.outlet import Outlet
 from otel_fr_collector.outlets.webhook import sign
+from otel_fr_collector.storage.store import Store
 from standardwebhooks import Webhook
 
 from tests.support.collector_process import running
 from tests.support.incident_receivers import AlertSink, FakeGrafana, Receiver
 from tests.support.paths import DOCS
 from tests.support.played_job import Issued, Job
+from tests.support.virtual_collector import VirtualCollector
 from tests.support.waiting import PATIENCE, wait_for
 
 SECRET = "whsec_" + "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 """Standard Webhooks' own example."""
+DELIVERIES = "otel_fr_collector_deliveries_total"
 
 
 @pytest.fixture
@@ -97,34 +105,44 @@ def test_the_snippet_of_the_documentation_verifies_a_post(tmp_path: Path) -> Non
     subprocess.run([sys.executable, "-c", check], check=True, timeout=PATIENCE)
 
 
-def test_a_receiver_that_is_down_gets_its_posts_when_it_is_back_and_delays_nothing(
-    tmp_path: Path, hook: Receiver
-) -> None:
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A delivery that has failed is tried again soon."""
+    monkeypatch.setattr(delivery, "FIRST_PAUSE", 0.05)
+
+
+def to(*hooks: Receiver) -> Callable[[Metrics, Store | None], list[Outlet]]:
+    """Outlets for these receivers."""
+    return lambda metrics, store: [webhook.Webhook(hook.url, metrics, store=store) for hook in hooks]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_receiver_that_is_down_gets_its_posts_when_it_is_back_and_delays_nothing(hook: Receiver) -> None:
     hook.status = 503
     quick = Receiver()
-    with contextlib.closing(quick), running(tmp_path, "--webhook", hook.url, "--webhook", quick.url) as collector:
-        with Job(collector, 2) as job:
+    with contextlib.closing(quick), VirtualCollector(outlets=to(hook, quick)) as collector:
+        with collector.job(2) as job:
             job.step()
             waiting = job.skip(1)
             collector.wait_cause()
-            assert wait_for(lambda: quick.requests)
+            collector.deliver(lambda: quick.requests)
             recover(job, waiting)
-            assert wait_for(lambda: len(quick.requests) == 2)
-            assert wait_for(lambda: hook.requests)
+            collector.deliver(lambda: len(quick.requests) == 2)
+            collector.deliver(lambda: hook.requests)
             hook.status = 200
-            assert wait_for(lambda: b'"resolved"' in hook.requests[-1][3])
+            collector.deliver(lambda: b'"resolved"' in hook.requests[-1][3])
         name = f"webhook {hook.url.split('/')[2].split(':')[0]}"
-        assert wait_for(
-            lambda: collector.metric("otel_fr_collector_deliveries_total", outlet=name, outcome="sent") == 4
-        )
+        sent = {"outlet": name, "outcome": "sent"}
+        collector.deliver(lambda: collector.service.metrics.registry.get_sample_value(DELIVERIES, sent) == 4)
     ids = [headers["webhook-id"] for _, _, headers, _ in hook.requests]
     assert len(set(ids)) == 2  # a repeated attempt has the id of the first
 
 
-def test_updates_that_wait_are_replaced_by_newer_ones(tmp_path: Path, hook: Receiver) -> None:
+@pytest.mark.usefixtures("impatient")
+def test_updates_that_wait_are_replaced_by_newer_ones(hook: Receiver) -> None:
     """A job of thousands of ranks names thousands of files, each a change; a receiver that is down needs the last."""
     hook.status = 503
-    with running(tmp_path, "--webhook", hook.url) as collector, Job(collector, 4) as job:
+    with VirtualCollector(outlets=to(hook)) as collector, collector.job(4) as job:
         job.step()
         waiting = job.skip(1)
         number = collector.wait_cause()["id"]
@@ -132,14 +150,15 @@ def test_updates_that_wait_are_replaced_by_newer_ones(tmp_path: Path, hook: Rece
         for rank in job.ranks:
             files.append(str(rank.rank))
             rank.send_report("torch.flight_recorder.written", file=f"/dumps/rank_{rank.rank}")
-            assert wait_for(lambda: collector.causes()[0]["flight_recorder_files"].keys() >= set(files))
+            collector.wait_cause(lambda one: one["flight_recorder_files"].keys() >= set(files))
         published = len(collector.lines())
         recover(job, waiting)
-        assert wait_for(lambda: collector.causes()[0]["state"] == "resolved")
+        collector.wait_cause(lambda one: one["state"] == "resolved")
         assert published >= 5
+        collector.deliver(lambda: hook.requests)
         before = len(hook.requests)
         hook.status = 200
-        assert wait_for(lambda: b'"resolved"' in hook.requests[-1][3])
+        collector.deliver(lambda: b'"resolved"' in hook.requests[-1][3])
         taken = [json.loads(body) for _, _, _, body in hook.requests[before:]]
     changes = list({body["incident"]["revision"]: body["change"] for body in taken}.values())
     assert changes == ["opened", "resolved"]
@@ -149,19 +168,15 @@ def test_updates_that_wait_are_replaced_by_newer_ones(tmp_path: Path, hook: Rece
 
 def test_a_post_that_was_never_accepted_is_sent_after_a_restart(tmp_path: Path, hook: Receiver) -> None:
     hook.status = 500
-    options = ("--webhook", hook.url, "--data", str(tmp_path / "data"))
-    for subfolder in ("1", "2"):
-        (tmp_path / subfolder).mkdir()
-    with running(tmp_path / "1", *options) as first, Job(first, 2) as job:
+    with VirtualCollector(data=tmp_path, outlets=to(hook)) as first, first.job(2) as job:
         job.step()
         job.skip(1)
         incident = first.wait_cause()
-        assert wait_for(lambda: hook.requests)
-        first.kill()
+        first.deliver(lambda: hook.requests)
     hook.status = 200
     before = len(hook.requests)
-    with running(tmp_path / "2", *options):
-        assert wait_for(lambda: len(hook.requests) > before)
+    with VirtualCollector(first.time, data=tmp_path, outlets=to(hook)) as second:
+        second.deliver(lambda: len(hook.requests) > before)
         body = json.loads(hook.requests[before][3])
         assert (body["change"], body["incident"]["id"]) == ("opened", incident["id"])
 
@@ -181,21 +196,17 @@ class Hesitant(Receiver):
 def test_a_post_before_whose_answer_the_collector_was_killed_is_recognised_when_it_is_repeated(tmp_path: Path) -> None:
     """Also if the incident has changed meanwhile: what was opened is opened under the same id."""
     hook = Hesitant()
-    options = ("--webhook", hook.url, "--data", str(tmp_path / "data"))
-    for subfolder in ("1", "2"):
-        (tmp_path / subfolder).mkdir()
     with contextlib.closing(hook):
-        with running(tmp_path / "1", *options) as first, Job(first, 2) as job:
+        with VirtualCollector(data=tmp_path, outlets=to(hook)) as first, first.job(2) as job:
             job.step()
             job.skip(1)
             first.wait_cause()
-            assert wait_for(lambda: hook.requests)
+            first.deliver(lambda: hook.requests)
             job.ranks[1].send_report("torch.flight_recorder.written", file="/dumps/rank_1")
             assert first.wait_cause(lambda one: one["revision"] > 1)
-            first.kill()
         hook.released.set()
-        with running(tmp_path / "2", *options):
-            assert wait_for(lambda: b'"updated"' in hook.requests[-1][3])
+        with VirtualCollector(first.time, data=tmp_path, outlets=to(hook)) as second:
+            second.deliver(lambda: b'"updated"' in hook.requests[-1][3])
     found = [(json.loads(body)["change"], headers) for _, _, headers, body in hook.requests]
     assert [change for change, _ in found] == ["opened", "opened", "updated"]
     for name in ("webhook-id", "Idempotency-Key"):
@@ -203,50 +214,50 @@ def test_a_post_before_whose_answer_the_collector_was_killed_is_recognised_when_
         assert ids[0] == ids[1] != ids[2]
 
 
-def annotated(folder: Path, grafana: FakeGrafana) -> tuple[str, ...]:
-    token = folder / "token"
-    token.write_text(FakeGrafana.TOKEN + "\n")
-    return ("--grafana", grafana.url, "--grafana-token-file", str(token))
+def marking(grafana: FakeGrafana, links: Links | None = None) -> Callable[[Metrics, Store | None], list[Outlet]]:
+    return lambda metrics, store: [Grafana(grafana.url, FakeGrafana.TOKEN, metrics, links=links, store=store)]
 
 
-def test_an_incident_is_a_mark_in_grafana_and_a_region_once_it_is_over(tmp_path: Path, grafana: FakeGrafana) -> None:
-    options = (*annotated(tmp_path, grafana), "--trace-url", "http://jaeger:16686/trace/{trace_id}")
-    with running(tmp_path, *options) as collector, Job(collector, 2, job_id="<script>alert(1)</script>") as job:
+def test_an_incident_is_a_mark_in_grafana_and_a_region_once_it_is_over(grafana: FakeGrafana) -> None:
+    links = Links(trace="http://jaeger:16686/trace/{trace_id}")
+    with (
+        VirtualCollector(outlets=marking(grafana, links)) as collector,
+        collector.job(2, job_id="<script>alert(1)</script>") as job,
+    ):
         job.step()
         waiting = job.skip(1)
         incident = collector.wait_cause()
-        mark = wait_for(lambda: grafana.marks.get(1))
-        assert mark is not None
+        collector.deliver(lambda: grafana.marks.get(1))
+        mark = dict(grafana.marks[1])
         assert mark["tags"] == ["otel-fr", "missing_rank", f"job:{job.id}", f"incident:{incident['id']}"]
         assert "rank 1 (node-0) did not join" in mark["text"]
         assert "<script>" not in mark["text"]
         assert f'<a href="http://jaeger:16686/trace/{incident["trace_id"]}">trace</a>' in mark["text"]
-        assert abs(mark["time"] / 1000 - time.time()) < 30
+        assert abs(mark["time"] / 1000 - collector.time.wall()) < 30
         assert "timeEnd" not in mark
         recover(job, waiting)
-        assert wait_for(lambda: grafana.marks[1].get("timeEnd", 0) > mark["time"])
+        collector.deliver(lambda: grafana.marks[1].get("timeEnd", 0) > mark["time"])
         assert len(grafana.marks) == 1
 
 
-def mark_and_restart(tmp_path: Path, grafana: FakeGrafana, between: Callable[[], None] = lambda: None) -> None:
+def mark_and_restart(folder: Path, grafana: FakeGrafana, between: Callable[[], None] = lambda: None) -> None:
     """A mark is made, the collector is killed, and the job goes on with the next one."""
-    options = (*annotated(tmp_path, grafana), "--data", str(tmp_path / "data"))
-    for subfolder in ("1", "2"):
-        (tmp_path / subfolder).mkdir()
-    with running(tmp_path / "1", *options) as first, Job(first, 2) as job:
+    with VirtualCollector(data=folder, outlets=marking(grafana)) as first, first.job(2) as job:
         job.step()
         waiting = job.skip(1)
         first.wait_cause()
-        assert wait_for(lambda: grafana.marks)
+        first.deliver(lambda: grafana.marks)
         first.kill()
         between()
-        with running(tmp_path / "2", *options) as second:
+        with VirtualCollector(first.time, data=folder, outlets=marking(grafana)) as second:
             job.collector = second
             job.all_reported()
             recover(job, waiting)
-            assert wait_for(lambda: "timeEnd" in grafana.marks[1])
+            second.wait_cause(lambda one: one["state"] == "resolved")
+            second.deliver(lambda: "timeEnd" in grafana.marks[1])
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_mark_is_made_once_over_a_lost_answer_and_a_restart(tmp_path: Path, grafana: FakeGrafana) -> None:
     grafana.lose_answers = 1
     mark_and_restart(tmp_path, grafana)
@@ -259,20 +270,22 @@ def test_a_damaged_note_of_a_mark_does_not_keep_the_collector_from_starting(
     """The mark is found again by its tags."""
 
     def damage() -> None:
-        with contextlib.closing(sqlite3.connect(tmp_path / "data" / "incidents.db")) as db, db:
+        with contextlib.closing(sqlite3.connect(tmp_path / "incidents.db")) as db, db:
             db.execute("UPDATE notes SET value = '{'")
 
     mark_and_restart(tmp_path, grafana, damage)
 
 
-def test_grafana_that_refuses_is_logged_and_costs_no_incident(tmp_path: Path, grafana: FakeGrafana) -> None:
-    with running(tmp_path, "--grafana", grafana.url) as collector, Job(collector, 2) as job:
+def test_grafana_that_refuses_is_logged_and_costs_no_incident(
+    grafana: FakeGrafana, caplog: pytest.LogCaptureFixture
+) -> None:
+    grafana.status = 401
+    with VirtualCollector(outlets=marking(grafana)) as collector, collector.job(2) as job:
         job.step()
         job.skip(1)
         assert collector.wait_cause()
-        assert wait_for(lambda: "status 401" in collector.err_file.read_text())
-        labels = {"outlet": "grafana 127.0.0.1", "outcome": "rejected"}
-        assert wait_for(lambda: collector.metric("otel_fr_collector_deliveries_total", **labels) >= 1)
+        collector.deliver(lambda: "status 401" in caplog.text)
+        assert collector.metric(DELIVERIES, outlet="grafana 127.0.0.1", outcome="rejected") >= 1
 
 
 def test_alerts_carry_links_and_further_labels(tmp_path: Path) -> None:
