@@ -8,6 +8,7 @@ import re
 import signal
 import ssl
 import subprocess
+import sys
 import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -110,6 +111,18 @@ class Collector(CollectorView):
         return self.process.wait(PATIENCE)
 
 
+def patched(**values: float) -> tuple[str, ...]:
+    """The beginning of the command line of a collector with other constants: ``package__module__NAME=value``.
+
+    For those of which a test would wait for nothing but their end.
+    """
+    lines = ["import sys", "from otel_fr.cli import main"]
+    for name, value in values.items():
+        module, _, constant = name.replace("__", ".").rpartition(".")
+        lines += [f"import otel_fr_collector.{module} as module", f"module.{constant} = {value}"]
+    return sys.executable, "-c", "\n".join([*lines, "sys.exit(main())"])
+
+
 @contextlib.contextmanager
 def running(
     folder: Path, *options: str, tls: ssl.SSLContext | None = None, program: Sequence[str] = OTEL_FR
@@ -124,6 +137,8 @@ def running(
             collector.process.wait()
 
 
-def start(folder: Path, number: int, *options: str) -> contextlib.AbstractContextManager[Collector]:
+def start(
+    folder: Path, number: int, *options: str, program: Sequence[str] = OTEL_FR
+) -> contextlib.AbstractContextManager[Collector]:
     """Start ``number`` of a collector; all its starts share their data folder."""
-    return running(folder / f"start-{number}", "--data", str(folder / "data"), *options)
+    return running(folder / f"start-{number}", "--data", str(folder / "data"), *options, program=program)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import grpc
+from otel_fr_collector.forward.backends import BusyError
 
 from tests.support.grpc_calls import TRACES
 
@@ -59,6 +60,8 @@ class MemoryBackend(Backend):
     name: str = "memory"
 
     async def send(self, signal: str, data: bytes) -> None:
+        if self.decide(data) == "busy":
+            raise BusyError("later")
         self.keep(data, {}, signal)
 
     async def close(self) -> None:

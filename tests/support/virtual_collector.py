@@ -45,6 +45,8 @@ _T = TypeVar("_T")
 
 REQUEST_SECONDS = 0.001
 """What a request takes of virtual time: no two things happen at once."""
+DOWN = 1_000
+"""`MemoryBackend.busy`, from which it is not waited for."""
 _SIGNALS = {method: signal for signal, method in METHODS.items()}
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 _HOST = "collector:8080"
@@ -100,6 +102,14 @@ class Monitor:
 
         return control_pb2.Command.FromString(self._collector.do(take()))
 
+    def others(self) -> list[bytes]:
+        """All others, once the stream has ended."""
+
+        async def take() -> list[bytes]:
+            return [command async for command in self._commands]
+
+        return self._collector.do(take())
+
 
 class VirtualCollector(CollectorView):
     """A collector in this process, which takes requests where the gRPC port hands them on.
@@ -137,7 +147,7 @@ class VirtualCollector(CollectorView):
         if data is not None:
             data.mkdir(exist_ok=True)
             self.store = sqlite_store(data, metrics, wall=self.time.wall, clock=self.time.monotonic)
-        self._forwarder = None
+        self._backend, self._forwarder = forward, None
         if forward is not None:
             journal = None if data is None else Journal(data / "forward.sqlite3", metrics)
             self._queues = Queues([forward.name], 1 << 26, journal)
@@ -174,7 +184,9 @@ class VirtualCollector(CollectorView):
             await asyncio.sleep(0)
         await self._finished.all_kept()
         # The threads that write files are on the machine's time.
-        while self._forwarder is not None and any(count for count, _ in self._queues.usage.values()):
+        while (
+            self._backend is not None and self._backend.busy < DOWN and any(n for n, _ in self._queues.usage.values())
+        ):
             await asyncio.sleep(0)
         if self.store is not None:
             self.store.settled(PATIENCE)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.collector_process import running
+from tests.support.collector_process import patched, running
 from tests.support.mounts import tmpfs
 from tests.support.otlp_backends import grpc_backend
 from tests.support.otlp_messages import spans
@@ -15,6 +15,9 @@ from tests.support.waiting import wait_for
 
 UP = "otel_fr_collector_forward_queue_up"
 QUEUE = "otel_fr_collector_forward_queue_requests"
+BACKENDS_SOON = {"forward__sender__MAX_BACKOFF": 0.2}
+ALL_SOON = {**BACKENDS_SOON, "forward__forwarder__CLEAN_EVERY": 0.2}
+"""It tries the backend, and the disk, again soon."""
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
@@ -23,7 +26,12 @@ def test_a_full_disk_costs_no_verdict_and_no_request(tmp_path: Path, is_killed: 
     with tmpfs(tmp_path / "disk", "size=3m") as disk, grpc_backend() as backend:
         backend.busy = 10**6
         options = ("--data", str(disk / "data"), "--forward", backend.url)
-        with running(tmp_path / "one", *options) as collector, Job(collector, 2) as job:
+        with (
+            running(
+                tmp_path / "one", *options, program=patched(**(BACKENDS_SOON if is_killed else ALL_SOON))
+            ) as collector,
+            Job(collector, 2) as job,
+        ):
             sent = [spans(number, size=50_000) for number in range(1, 101)]
             safe = 0
             for data in sent:
@@ -46,6 +54,6 @@ def test_a_full_disk_costs_no_verdict_and_no_request(tmp_path: Path, is_killed: 
                 assert wait_for(lambda: spans(1_000) in backend.taken)
         if is_killed:
             backend.busy = 0
-            with running(tmp_path / "two", *options) as collector:
+            with running(tmp_path / "two", *options, program=patched(**ALL_SOON)) as collector:
                 assert wait_for(lambda: set(sent[: safe - 1]) <= set(backend.taken))
                 assert wait_for(lambda: collector.metric(UP) == 1)

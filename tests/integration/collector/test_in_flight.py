@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from tests.support.collector_process import PROTOBUF, Collector, running
+from tests.support.collector_process import PROTOBUF, Collector, patched, running
 from tests.support.grpc_calls import LOGS, TRACES
 from tests.support.otlp_messages import spans
 from tests.support.tenants import As, tokens_file
@@ -22,13 +21,6 @@ from tests.support.waiting import wait_for
 MAX_REQUESTS = 200
 """In place of some thousands, which take a busy machine longer to open than they may take to arrive."""
 COUNT = MAX_REQUESTS + 20
-PROGRAM = f"""
-import sys
-from otel_fr.cli import main
-from otel_fr_collector.receive import intake
-intake.MAX_REQUESTS = {MAX_REQUESTS}
-sys.exit(main())
-"""
 IN_FLIGHT = "otel_fr_collector_requests_in_flight"
 GRPC_CONNECTIONS = COUNT // 100 + 1
 """Over which the calls in part come: a client opens no more than 100 on one."""
@@ -36,7 +28,9 @@ GRPC_CONNECTIONS = COUNT // 100 + 1
 
 @pytest.fixture
 def collector(tmp_path: Path) -> Iterator[Collector]:
-    with running(tmp_path, "--quiet", *tokens_file(tmp_path), program=(sys.executable, "-c", PROGRAM)) as found:
+    with running(
+        tmp_path, "--quiet", *tokens_file(tmp_path), program=patched(receive__intake__MAX_REQUESTS=MAX_REQUESTS)
+    ) as found:
         yield found
 
 

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -17,17 +16,25 @@ import grpc
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
+from otel_fr_collector import cli
+from otel_fr_collector.loading import SettingsError
+from otel_fr_collector.outlets import alert_lane
+from otel_fr_collector.outlets.alertmanager import Alertmanager
 
 from otel_fr import identity, semconv
 from otel_fr.control.v1 import control_pb2
 from otel_fr.incident_trace import LEAD
-from tests.support.collector_process import Collector, running
+from tests.support.collector_process import running
+from tests.support.collector_view import CollectorView
 from tests.support.commands import otel_fr
 from tests.support.grpc_calls import TRACES, WATCH
 from tests.support.incident_receivers import AlertSink
+from tests.support.otlp_backends import MemoryBackend
 from tests.support.paths import DEPLOY
 from tests.support.played_job import STALL, Job
 from tests.support.ports import free_port
+from tests.support.settings import load_settings
+from tests.support.virtual_collector import VirtualCollector
 from tests.support.waiting import PATIENCE, wait_for
 
 
@@ -38,30 +45,9 @@ def alerts() -> Iterator[AlertSink]:
     sink.close()
 
 
-class TraceSink:
-    """A real OTLP/gRPC trace service that keeps the bytes it is sent; it refuses the first ``refuse`` requests."""
-
-    def __init__(self, refuse: int = 0) -> None:
-        self.requests: list[bytes] = []
-        self.refuse = refuse
-        self.server = grpc.server(ThreadPoolExecutor(2))
-        _, service, method = TRACES.split("/")
-        handler = {method: grpc.unary_unary_rpc_method_handler(self._export)}
-        self.server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handler),))
-        self.url = f"http://127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}"
-        self.server.start()
-
-    def _export(self, data: bytes, context: grpc.ServicerContext) -> bytes:
-        if self.refuse:
-            self.refuse -= 1
-            context.abort(grpc.StatusCode.UNAVAILABLE, "not now")
-        self.requests.append(data)
-        return b""
-
-
-def stall_and_recover(collector: Collector) -> str:
+def stall_and_recover(collector: CollectorView) -> str:
     """An incident that is resolved in the end; its id."""
-    with Job(collector, 2) as job:
+    with collector.job(2) as job:
         job.step()
         waiting = job.skip(1)
         number = str(collector.wait_cause()["id"])
@@ -99,15 +85,21 @@ def test_every_alertmanager_gets_the_alert_and_its_end(tmp_path: Path, alerts: A
         assert first["labels"] == last["labels"]
 
 
-def test_an_alertmanager_that_fails_is_retried_and_delays_nothing(tmp_path: Path, alerts: AlertSink) -> None:
+def test_an_alertmanager_that_fails_is_retried_and_delays_nothing(
+    alerts: AlertSink, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(alert_lane, "RETRY", 0.05)
     alerts.status = 500
-    with running(tmp_path, "--alertmanager", alerts.url) as collector, Job(collector, 2) as job:
+    with (
+        VirtualCollector(outlets=lambda metrics, _: [Alertmanager([alerts.url], metrics)]) as collector,
+        collector.job(2) as job,
+    ):
         job.skip(1)
         collector.wait_cause()
-        assert wait_for(lambda: collector.metric("otel_fr_collector_alert_posts_total", outcome="failed") >= 1)
+        collector.deliver(lambda: collector.metric("otel_fr_collector_alert_posts_total", outcome="failed") >= 2)
         alerts.status = 200
-        assert wait_for(lambda: alerts.posts)
-        assert collector.err_file.read_text().count("alerts could not be posted") == 1
+        collector.deliver(lambda: alerts.posts)
+    assert caplog.text.count("alerts could not be posted") == 1
 
 
 @pytest.mark.skipif(
@@ -153,9 +145,9 @@ def _is_up(url: str) -> bool:
         return False
 
 
-def test_traces_are_forwarded_byte_for_byte_with_an_incident_trace_above_them(tmp_path: Path) -> None:
-    sink = TraceSink(refuse=2)
-    with running(tmp_path, "--forward", sink.url) as collector, Job(collector, 2) as job:
+def test_traces_are_forwarded_byte_for_byte_with_an_incident_trace_above_them() -> None:
+    sink = MemoryBackend(busy=2)
+    with VirtualCollector(forward=sink) as collector, collector.job(2) as job:
         sent = []
         for rank in job.ranks:
             span = rank.complete(rank.issue(job.world), send=False)
@@ -163,9 +155,10 @@ def test_traces_are_forwarded_byte_for_byte_with_an_incident_trace_above_them(tm
         call = job.skip(1)[0]
         incident = collector.wait_cause()
         sent.append(job.ranks[0].send_spans([job.ranks[0].complete(call, send=False)]))
-        assert wait_for(lambda: len(sink.requests) >= 4 and sent[-1] in sink.requests)
-        assert [data for data in sink.requests if data in sent] == sent  # in order, none changed, none lost
-        added = ExportTraceServiceRequest.FromString(next(data for data in sink.requests if data not in sent))
+        collector.time.advance(3.0)
+        assert len(sink.taken) >= 4
+        assert [data for data in sink.taken if data in sent] == sent  # in order, none changed, none lost
+        added = ExportTraceServiceRequest.FromString(next(data for data in sink.taken if data not in sent))
         root, culprit, waiting = (one.scope_spans[0].spans[0] for one in added.resource_spans)
         assert {culprit.parent_span_id, waiting.parent_span_id} == {root.span_id}
         assert (culprit.name, waiting.name) == ("rank 1: not here", "waits: all_reduce default_pg [rank 0]")
@@ -184,54 +177,59 @@ def test_traces_are_forwarded_byte_for_byte_with_an_incident_trace_above_them(tm
         assert [v.int_value for v in values[semconv.INCIDENT_CULPRITS].array_value.values] == [1]
         service = {item.key: item.value.string_value for item in added.resource_spans[0].resource.attributes}
         assert service["service.name"] == "trainer"
-        # A request counts once the collector has the backend's answer, which comes after the backend has the request.
-        # There may be one more: how long the incident lasted.
         sent_total = "otel_fr_collector_forward_requests_sent_total"
-        assert wait_for(lambda: collector.metric(sent_total, signal="traces") == len(sink.requests))
+        assert collector.metric(sent_total, signal="traces") == len(sink.taken)
 
 
-def test_malformed_requests_are_not_forwarded(tmp_path: Path) -> None:
-    sink = TraceSink()
-    with running(tmp_path, "--forward", sink.url) as collector, Job(collector, 1) as job:
+def test_malformed_requests_are_not_forwarded() -> None:
+    sink = MemoryBackend()
+    with VirtualCollector(forward=sink) as collector, collector.job(1) as job:
         with pytest.raises(grpc.RpcError):
             collector.send(TRACES, b"\xff\xff")
         job.step()
-        assert wait_for(lambda: sink.requests)
-        assert b"\xff\xff" not in sink.requests
+        collector.time.advance(1.0)
+        assert sink.taken
+        assert b"\xff\xff" not in sink.taken
 
 
-def test_a_backend_that_is_down_costs_no_incident(tmp_path: Path) -> None:
-    with running(tmp_path, "--forward", f"http://127.0.0.1:{free_port()}") as collector, Job(collector, 2) as job:
+def test_a_backend_that_is_down_costs_no_incident() -> None:
+    with VirtualCollector(forward=MemoryBackend(busy=1_000_000)) as collector, collector.job(2) as job:
         job.step()
         job.skip(1)
         assert collector.wait_cause()["culprit_ranks"] == [1]
         waiting = "otel_fr_collector_forward_queue_requests"
-        assert wait_for(lambda: collector.metric(waiting) == 3)  # two ranks' spans and the incident's own
+        assert collector.time.wait_for(lambda: collector.metric(waiting) == 3)  # its own is one
 
 
-def test_monitors_receive_commands(tmp_path: Path) -> None:
-    with running(tmp_path) as collector, Job(collector, 2) as job:
-        request = control_pb2.WatchRequest(job_id=job.id, run_id=job.run, rank=0)
-        other = control_pb2.WatchRequest(job_id=job.id, run_id="another run", rank=0)
-        watch = collector.stream(WATCH)
-        commands, others = (iter(watch(one.SerializeToString())) for one in (request, other))
+def test_monitors_receive_commands() -> None:
+    with VirtualCollector() as collector, collector.job(2) as job:
+        monitor, other = collector.watch(job), collector.watch(collector.job(2))
         job.all_reported()
         job.skip(1)
         incident = collector.wait_cause()
-        first = control_pb2.Command.FromString(next(commands))
+        first = monitor.next_command()
         assert first.dump.incident_id == incident["id"]
         assert "did not join" in first.dump.reason
         job.ranks[1].exit(signal=9)
-        second = control_pb2.Command.FromString(next(commands))
+        collector.time.advance(5.0)
+        second = monitor.next_command()
         while not second.HasField("peer_failed"):
-            second = control_pb2.Command.FromString(next(commands))
+            second = monitor.next_command()
         assert (list(second.peer_failed.ranks), second.peer_failed.kind) == ([1], "ended")
         assert "was killed by signal 9 (SIGKILL)" in second.peer_failed.reason
-        late = iter(watch(request.SerializeToString()))  # a monitor that connects later is told, too
-        assert list(control_pb2.Command.FromString(next(late)).peer_failed.ranks) == [1]
+        late = collector.watch(job)  # a monitor that connects later is told, too
+        assert list(late.next_command().peer_failed.ranks) == [1]
+        collector.service.control.close()
+        assert other.others() == [], "it is of another run"
+
+
+def test_control_streams_end_with_the_collector(tmp_path: Path) -> None:
+    with running(tmp_path) as collector:
+        request = control_pb2.WatchRequest(job_id="job", run_id="run", rank=0)
+        commands = collector.stream(WATCH)(request.SerializeToString(), timeout=PATIENCE)
+        assert commands.initial_metadata()
         collector.process.send_signal(signal.SIGTERM)
-        assert not [one for one in commands if one is None]  # the stream ends, it does not break
-        assert list(others) == []
+        assert list(commands) == []  # it ends, it does not break
         assert collector.process.wait(PATIENCE) == 0
 
 
@@ -261,13 +259,18 @@ def test_unsettled_findings_are_published_before_the_process_ends(tmp_path: Path
         ("--http", "127.0.0.1:99999"),
         ("--forward", "tempo:4317"),
         ("--alertmanager", "alertmanager"),
-        ("--incidents", "/nowhere/at/all/incidents.jsonl", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"),
     ],
 )
-def test_settings_that_cannot_be_used_are_reported_at_once(options: tuple[str, ...]) -> None:
+def test_settings_that_cannot_be_used_are_reported(options: tuple[str, ...]) -> None:
+    with pytest.raises(SettingsError, match=re.escape(options[1].split(":")[0])):
+        cli.check(load_settings(" ".join(options)))
+
+
+def test_a_setting_that_cannot_be_used_ends_the_process() -> None:
+    options = ("--incidents", "/nowhere/at/all/incidents.jsonl", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0")
     done = otel_fr("collector", *options)
     assert done.returncode == 2
-    assert options[1].split(":")[0] in done.stderr
+    assert "/nowhere/at/all/incidents.jsonl" in done.stderr
     assert "Traceback" not in done.stderr
 
 

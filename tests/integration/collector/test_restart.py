@@ -9,18 +9,24 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from otel_fr_collector import cli
+from otel_fr_collector.loading import SettingsError
 
-from tests.support.collector_process import Collector, start
+from tests.support.collector_process import Collector, patched, start
 from tests.support.collector_view import CollectorView
 from tests.support.commands import otel_fr
 from tests.support.damaged_files import DAMAGES, spoil_pages
 from tests.support.grpc_calls import TRACES
 from tests.support.incident_receivers import AlertSink, Receiver
-from tests.support.otlp_backends import Backend, grpc_backend
+from tests.support.otlp_backends import Backend, MemoryBackend, grpc_backend
 from tests.support.otlp_messages import spans
 from tests.support.played_job import Job
+from tests.support.settings import load_settings
 from tests.support.virtual_collector import VirtualCollector
 from tests.support.waiting import wait_for
+
+IMPATIENT = patched(storage__sqlite_backend__RETRY=0.2, forward__forwarder__CLEAN_EVERY=0.2)
+"""It tries a file that could not be used again soon."""
 
 
 def listed(collector: CollectorView) -> list[dict[str, object]]:
@@ -205,29 +211,30 @@ def test_a_damaged_file_is_put_aside_and_the_collector_works(
 
 
 @pytest.mark.parametrize("damage", ["wrong schema page", "a folder as write-ahead log"])
-def test_damaged_files_never_keep_the_collector_from_starting(tmp_path: Path, damage: str) -> None:
+def test_damaged_files_never_keep_the_collector_from_starting(
+    tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """Both files of the data folder; what was in them is kept, and the log and the metrics say so."""
-    with grpc_backend() as backend:
-        options = ("--forward", backend.url)
-        with start(tmp_path, 1, *options) as first:
-            first.stop()
-        files = [tmp_path / "data" / name for name in ("incidents.db", "forward.sqlite3")]
-        for path in files:
-            DAMAGES[damage](path)
-        with start(tmp_path, 2, *options) as second, Job(second, 2) as job:
-            job.step()
-            job.skip(1)
-            incident = second.wait_cause()
-            assert [one["id"] for one in listed(second)] == [incident["id"]]
-            assert wait_for(lambda: backend.taken)
-            for part, path in zip(("store", "forward"), files, strict=True):
-                assert second.metric("otel_fr_collector_internal_errors_total", part=part) == 1
-                assert list(path.parent.glob(f"{path.name}.damaged-*"))
-            assert second.err_file.read_text().count("is damaged") == 2
-            second.kill()
-        with start(tmp_path, 3, *options) as third:
-            assert [one["id"] for one in listed(third)] == [incident["id"]]
-            assert "is damaged" not in third.err_file.read_text()
+    backend = MemoryBackend()
+    with VirtualCollector(data=tmp_path, forward=backend) as first:
+        first.stop()
+    files = [tmp_path / name for name in ("incidents.db", "forward.sqlite3")]
+    for path in files:
+        DAMAGES[damage](path)
+    with VirtualCollector(first.time, data=tmp_path, forward=backend) as second, second.job(2) as job:
+        job.step()
+        job.skip(1)
+        incident = second.wait_cause()
+        assert [one["id"] for one in listed(second)] == [incident["id"]]
+        assert backend.taken
+        for part, path in zip(("store", "forward"), files, strict=True):
+            assert second.metric("otel_fr_collector_internal_errors_total", part=part) == 1
+            assert list(tmp_path.glob(f"{path.name}.damaged-*"))
+        assert caplog.text.count("is damaged") == 2
+    caplog.clear()
+    with VirtualCollector(first.time, data=tmp_path, forward=backend) as third:
+        assert [one["id"] for one in listed(third)] == [incident["id"]]
+    assert "is damaged" not in caplog.text
 
 
 def test_damage_while_the_collector_runs_costs_no_incident(tmp_path: Path) -> None:
@@ -238,7 +245,7 @@ def test_damage_while_the_collector_runs_costs_no_incident(tmp_path: Path) -> No
             for number in range(1, 101):
                 first.send(TRACES, spans(number, size=4_000))
             first.stop()
-        with start(tmp_path, 2, "--forward", backend.url) as second, Job(second, 2, "other") as job:
+        with start(tmp_path, 2, "--forward", backend.url, program=IMPATIENT) as second, Job(second, 2, "other") as job:
             for name in ("incidents.db", "forward.sqlite3"):
                 spoil_pages(tmp_path / "data" / name, 1)
             backend.busy = 0
@@ -261,7 +268,7 @@ def _sends(collector: Collector, backend: Backend, number: int) -> bool:
 
 def test_a_full_disk_costs_no_incident(tmp_path: Path) -> None:
     """The limit on file sizes makes the kernel refuse what SQLite writes, as a full disk does."""
-    with start(tmp_path, 1) as first, Job(first, 2) as job:
+    with start(tmp_path, 1, program=IMPATIENT) as first, Job(first, 2) as job:
         job.step()
         unlimited = resource.prlimit(first.process.pid, resource.RLIMIT_FSIZE, (4_096, resource.RLIM_INFINITY))
         waiting = job.skip(1)
@@ -288,7 +295,7 @@ def test_a_file_that_can_be_read_only_later_is_loaded_then(tmp_path: Path) -> No
     holder = sqlite3.connect(tmp_path / "data" / "incidents.db")
     holder.execute("PRAGMA locking_mode = EXCLUSIVE")
     holder.execute("BEGIN EXCLUSIVE")
-    with contextlib.closing(holder), start(tmp_path, 2) as second:
+    with contextlib.closing(holder), start(tmp_path, 2, program=IMPATIENT) as second:
         assert "cannot be written" in second.err_file.read_text()
         assert listed(second) == []
         holder.close()
@@ -329,4 +336,6 @@ def test_a_data_folder_that_cannot_be_used_is_reported_at_once(tmp_path: Path) -
     ],
 )
 def test_settings_of_the_outlets_are_checked_at_the_start(options: tuple[str, ...], message: str) -> None:
-    assert message in collector_fails(*options)
+    with pytest.raises(SettingsError) as refused:
+        cli.check(load_settings(" ".join(options)))
+    assert message in str(refused.value)
