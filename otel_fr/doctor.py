@@ -17,10 +17,10 @@ from typing import Any, Final, NamedTuple
 from otel_fr._version import __version__
 from otel_fr.capture import engines
 from otel_fr.capture.dispatcher import operators_of, reduce_ops_are_readable
-from otel_fr.capture.operations import NAMES
 from otel_fr.checks.collector import check_endpoint
 from otel_fr.config import ENDPOINTS, MAX_INHERITED_BUFFER_SIZE, RECORDER_SIZES, Config, is_enabled
 from otel_fr.monitor import native_stacks
+from otel_fr.operations import OPERATORS
 from otel_fr.printable import one_line
 from otel_fr.ring import RingReader
 from otel_fr.ring.files import ring_files
@@ -82,7 +82,7 @@ def _of_torch(torch: ModuleType, config: Config) -> Iterator[Line]:
     yield "engine", f"{engine.name} ({engine.reason})", True
     found = [operator.name for operator, _ in operators_of(torch)]
     text = f"{len(found)} recorded"
-    if unknown := [name for name in found if name not in NAMES]:
+    if unknown := [name for name in found if name not in OPERATORS]:
         text += f", of which this otel-fr does not know, and takes from their schemas: {', '.join(unknown)}"
     if not reduce_ops_are_readable(torch) and engine.name == engines.PYTHON:
         text += "; reduce ops are not recorded: the Python engine cannot read them in this torch"

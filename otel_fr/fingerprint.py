@@ -18,34 +18,17 @@ from collections.abc import Sequence
 from math import prod
 from typing import Final, Protocol
 
+from otel_fr.operations import COMPARED, LISTS, OPERATIONS, REDUCING, ROOTED
+
 MASK: Final = 2**52 - 1
 STEP: Final = 16
 """All ranks report their fingerprint at numbers that are one less than multiples of this, a power of 2."""
-
-REDUCING: Final = frozenset(
-    {"all_reduce", "all_reduce_coalesced", "reduce", "reduce_scatter", "reduce_scatter_tensor"}
-    | {"reduce_scatter_tensor_coalesced"}
-)
-"""Operations with a reduce op."""
-ROOTED: Final = frozenset({"broadcast", "reduce", "gather", "gather_into_tensor", "scatter"})
-"""Operations with a root."""
-COMPARED: Final = (
-    REDUCING
-    | ROOTED
-    | {"all_gather", "all_gather_coalesced", "all_gather_into_tensor", "all_gather_into_tensor_coalesced"}
-    | {"all_to_all", "all_to_all_single"}
-)
-"""What the members' calls of other operations must agree in is not known, or it is nothing (barriers)."""
-OWN_PIECES: Final = frozenset({"gather", "scatter", "all_to_all", "all_to_all_single"})
-"""Operations of which no size need be the same on two members."""
 
 NO_REDUCE_OP: Final = 1
 NO_ROOT: Final = 2
 ONE_TENSOR: Final = 4
 UNTOLD: Final = NO_REDUCE_OP | NO_ROOT | ONE_TENSOR
 """What a recorder may not tell of a call, as bits: see `untold`."""
-_LISTS: Final = frozenset({"all_gather", "reduce_scatter"})
-"""Operations with a tensor for each member, which some recorders have as one."""
 
 _BATCH_SHIFT: Final = 40
 """The factors of a batch's calls, which share a number, differ in the bits from this one on."""
@@ -75,15 +58,12 @@ def agreed(signature: Signature) -> tuple[object, ...]:
     operation = signature.operation
     if operation not in COMPARED:
         return (operation,)
-    dtypes = signature.output_dtypes if operation == "scatter" else signature.input_dtypes
-    sizes: tuple[int, ...] = ()
-    if operation not in OWN_PIECES:
-        shapes = signature.output_sizes if operation == "all_gather" else signature.input_sizes
-        sizes = tuple([prod(shape) for shape in shapes])
+    known = OPERATIONS[operation]
+    dtypes = signature.output_dtypes if known.dtypes == "output" else signature.input_dtypes
     return (
         operation,
         tuple(sorted({name for name in dtypes if name})),
-        sizes,
+        tuple([prod(shape) for shape in _common_sizes(signature)]),
         signature.root if operation in ROOTED else None,
         signature.reduce_op if operation in REDUCING else None,
     )
@@ -100,10 +80,15 @@ def untold(signature: Signature) -> int:
         found |= NO_REDUCE_OP
     if operation in ROOTED and signature.root is None:
         found |= NO_ROOT
-    if operation in _LISTS:
-        shapes = signature.output_sizes if operation == "all_gather" else signature.input_sizes
-        found |= ONE_TENSOR if len(shapes) == 1 else 0
+    if operation in LISTS and len(_common_sizes(signature)) == 1:
+        found |= ONE_TENSOR
     return found
+
+
+def _common_sizes(signature: Signature) -> Sequence[tuple[int, ...]]:
+    """The sizes that are the same on all members, of an operation that is compared."""
+    side = OPERATIONS[signature.operation].sizes
+    return signature.output_sizes if side == "output" else signature.input_sizes if side else ()
 
 
 def hash_of(signature: Signature) -> int:

@@ -19,6 +19,7 @@ from otel_fr.dumps.entry import Entry
 from otel_fr.match import CallState, Group
 from otel_fr.match.instances import members_of
 from otel_fr.match.model import Stream
+from otel_fr.operations import way
 
 CollectiveKey = tuple[str, str, int] | tuple[str, str, int, int, int, int]
 """As `otel_fr.match.instances.InstanceKey`; a receive whose sender is unknown has (group, "p2p:RANK", number)."""
@@ -104,8 +105,7 @@ def key_of(rank: int, entry: Entry, group: Group) -> CollectiveKey:
     signature = entry.signature
     if signature.peer is None or signature.any_source:
         return group.id, f"{identity.STREAM_P2P}:{rank}", entry.record
-    pair = (rank, signature.peer) if signature.operation == "send" else (signature.peer, rank)
-    return (group.id, "p2p", *pair, signature.tag or 0, entry.pair_index or 0)
+    return (group.id, "p2p", *way(signature.operation, rank, signature.peer), signature.tag or 0, entry.pair_index or 0)
 
 
 def moment(nanoseconds: int | None) -> int | None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from otel_fr.capture.recorder import Recorder
 
 FUNCTIONS: Final = ("destroy_process_group", "_abort_process_group")
-"""torch's functions that destroy a group, or all of them; recorded without an underscore (`otel_fr.ring.DESTRUCTIONS`).
+"""torch's functions that destroy a group, or all of them; recorded without an underscore.
 
 The second one ends the group's calls instead of waiting for them."""
 _FIXED: Final = (2, 8)

@@ -13,8 +13,9 @@ from types import ModuleType
 from typing import Any
 
 from otel_fr.capture.completion import EndMode
-from otel_fr.capture.operations import NAMES, WORK, Argument, Operator
+from otel_fr.capture.operations import WORK, Argument, Operator
 from otel_fr.capture.recorder import PendingCall, Recorder
+from otel_fr.operations import OPERATORS
 from otel_fr.ring import RecordState
 
 
@@ -25,7 +26,7 @@ def operators_of(torch: ModuleType) -> list[tuple[Operator, Any]]:
     """
     there = {name.removeprefix("c10d::") for name in torch._C._dispatch_get_all_op_names() if name.startswith("c10d::")}
     found: list[tuple[Operator, Any]] = []
-    for name in [*NAMES, *sorted(there.difference(NAMES))]:
+    for name in [*OPERATORS, *sorted(there.difference(OPERATORS))]:
         if name not in there or "." in name:  # of another torch version; no default overload
             continue
         overload = getattr(torch.ops.c10d, name).default

@@ -2,34 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
+from otel_fr.operations import OPERATORS
 from otel_fr.ring import KIND_COLLECTIVE, KIND_MONITORED, KIND_P2P
-
-NAMES: Final[Mapping[str, str]] = {
-    "allreduce_": "all_reduce",
-    "allreduce_coalesced_": "all_reduce_coalesced",
-    "broadcast_": "broadcast",
-    "reduce_": "reduce",
-    "allgather_": "all_gather",
-    "allgather_coalesced_": "all_gather_coalesced",
-    "_allgather_base_": "all_gather_into_tensor",
-    "allgather_into_tensor_coalesced_": "all_gather_into_tensor_coalesced",
-    "reduce_scatter_": "reduce_scatter",
-    "_reduce_scatter_base_": "reduce_scatter_tensor",
-    "reduce_scatter_tensor_coalesced_": "reduce_scatter_tensor_coalesced",
-    "gather_": "gather",
-    "scatter_": "scatter",
-    "alltoall_": "all_to_all",
-    "alltoall_base_": "all_to_all_single",
-    "barrier": "barrier",
-    "monitored_barrier_": "monitored_barrier",
-    "send": "send",
-    "recv_": "recv",
-    "recv_any_source_": "recv",
-}
-"""Operator to the name of ``torch.distributed``'s function. Others are named by `_generic_name`."""
 
 _CLASS: Final = "__torch__.torch.classes.c10d."
 PROCESS_GROUP: Final = f"{_CLASS}ProcessGroup"
@@ -122,7 +99,7 @@ class Operator(NamedTuple):
     def of(cls, name: str, arguments: Sequence[Argument], returns_work: bool, code: int) -> Operator:
         """Read an operator's schema: torch versions differ in the positions, not in the names and types.
 
-        An operator that is not in `NAMES` is a message if it has a tag, else a collective. A tensor that is named
+        An operator that is not in `OPERATORS` is a message if it has a tag, else a collective. A tensor that is named
         neither as input nor as output is both.
 
         Raises:
@@ -143,7 +120,7 @@ class Operator(NamedTuple):
             kind = KIND_P2P
         elif name == "monitored_barrier_":
             kind = KIND_MONITORED
-        operation = NAMES.get(name) or _generic_name(name)
+        operation = OPERATORS.get(name) or _generic_name(name)
         inputs = tuple(i for i in tensors if "output" not in arguments[i].name)
         outputs = tuple(i for i in tensors if "input" not in arguments[i].name)
         if name in ("barrier", "monitored_barrier_"):
@@ -176,7 +153,7 @@ class Operator(NamedTuple):
 
 
 def _generic_name(name: str) -> str:
-    """The operation of an operator that is not in `NAMES`: ``gather_into_tensor`` for ``gather_into_tensor_``."""
+    """The operation of an operator that is not in `OPERATORS`: ``gather_into_tensor`` for ``gather_into_tensor_``."""
     return name.strip("_") or name
 
 

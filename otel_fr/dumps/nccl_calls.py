@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from otel_fr.dumps.fields import bytes_of
+from otel_fr.operations import family
 
 
 class Arguments(Protocol):
@@ -34,21 +35,19 @@ def of_signature(of: Arguments) -> Iterator[tuple[str, int | None]]:
     """
     inputs = _each(of.input_sizes, of.input_dtypes or of.output_dtypes)
     outputs = _each(of.output_sizes, of.output_dtypes or of.input_dtypes)
-    operation = of.operation
-    if operation == "barrier":
+    function = family(of.operation)
+    if function == "barrier":
         yield "all_reduce", None
-    elif operation in ("all_reduce", "all_reduce_coalesced"):
-        yield from (("all_reduce", size) for size in inputs or outputs)
-    elif operation in ("broadcast", "reduce"):
-        yield from ((operation, size) for size in inputs or outputs)
-    elif operation == "all_gather" and len(set(outputs)) > 1:
+    elif function in ("all_reduce", "broadcast", "reduce"):
+        yield from ((function, size) for size in inputs or outputs)
+    elif of.operation == "all_gather" and len(set(outputs)) > 1:
         yield from (("broadcast", size) for size in outputs)
-    elif operation == "reduce_scatter" and len(set(inputs)) > 1:
+    elif of.operation == "reduce_scatter" and len(set(inputs)) > 1:
         yield from (("reduce", size) for size in inputs)
-    elif operation.startswith("all_gather"):
-        yield from (("all_gather", size) for size in inputs)
-    elif operation.startswith("reduce_scatter"):
-        yield from (("reduce_scatter", size) for size in outputs)
+    elif function == "all_gather":
+        yield from ((function, size) for size in inputs)
+    elif function == "reduce_scatter":
+        yield from ((function, size) for size in outputs)
 
 
 def _each(sizes: tuple[tuple[int, ...], ...], dtypes: tuple[str, ...]) -> list[int | None]:

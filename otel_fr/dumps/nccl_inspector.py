@@ -22,20 +22,7 @@ GPU_CLOCK: Final = "kernel_gpu"
 
 _NAME: Final = re.compile(r".*-pid[0-9]{1,9}\.log", re.DOTALL)
 _SIGN: Final = b'"inspector_output_format_version"'
-_FUNCTIONS: Final = {
-    "AllGather": "all_gather",
-    "AllReduce": "all_reduce",
-    "AlltoAll": "all_to_all",
-    "Broadcast": "broadcast",
-    "Gather": "gather",
-    "Recv": "recv",
-    "Reduce": "reduce",
-    "ReduceScatter": "reduce_scatter",
-    "Scatter": "scatter",
-    "Send": "send",
-}
-MESSAGES: Final = ("send", "recv")
-"""Operations that are sends and receives."""
+_WORDS: Final = re.compile("(?<=[a-z])(?=[A-Z])")
 
 
 class Communicator(NamedTuple):
@@ -161,7 +148,7 @@ def _communicator(header: dict[str, Any], metadata: dict[str, Any] | None) -> Co
 
 def operation_name(function: str) -> str:
     """`torch.distributed`'s word for a function of NCCL: ``"all_gather"`` for ``"AllGather"``."""
-    return _FUNCTIONS.get(function) or re.sub(r"(?<=[a-z])(?=[A-Z])", "_", function).lower()
+    return "all_to_all" if function == "AlltoAll" else _WORDS.sub("_", function).lower()
 
 
 def is_one(path: Path) -> bool:

@@ -1,42 +1,14 @@
-"""One name per operation for all recorders' spellings, and the names that PyTorch's analyzer knows.
-
-Sources of the spellings: the ``profiling_name`` of torch's ProcessGroupNCCL / Gloo / XCCL, torch's c10d
-operators, and torchcomms' flight-recorder hook.
-"""
+"""Reads recorders' names of calls: one name per operation, whatever the backend calls it (`otel_fr.operations`)."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from otel_fr.operations import LISTS, SPELLINGS
+
 if TYPE_CHECKING:
     from otel_fr.match.model import Sizes
-
-_SPELLINGS = {
-    "all_reduce": "allreduce allreduce_ all_reduce_sparse sparse_all_reduce",
-    "all_reduce_coalesced": "allreduce_coalesced allreduce_coalesced_",
-    "broadcast": "_broadcast_oop broadcast_",
-    "reduce": "_reduce_oop reduce_",
-    "all_gather": "allgather allgather_ all_gather_v ALLGATHER_coalesced",
-    "all_gather_coalesced": "allgather_coalesced allgather_coalesced_",
-    "all_gather_into_tensor": "_all_gather_base _allgather_base _allgather_base_ all_gather_single",
-    "all_gather_into_tensor_coalesced": "allgather_into_tensor_coalesced allgather_into_tensor_coalesced_",
-    "reduce_scatter": "reduce_scatter_ reduce_scatter_v REDUCE_SCATTER_coalesced",
-    "reduce_scatter_tensor": "_reduce_scatter_base _reduce_scatter_base_ reduce_scatter_single",
-    "reduce_scatter_tensor_coalesced": "reduce_scatter_tensor_coalesced_",
-    "gather": "gather_ gather_single",
-    "gather_into_tensor": "gather_into_tensor_",
-    "scatter": "scatter_",
-    "all_to_all": "alltoall alltoall_",
-    "all_to_all_single": "alltoall_base alltoall_base_ all_to_all_v_single",
-    "barrier": "all_reduce_barrier",
-    "monitored_barrier": "monitored_barrier_",
-    "send": "send_",
-    "recv": "recv_ recvAnySource recv_any_source recv_any_source_",
-}
-
-OPERATIONS = {spelling: name for name, others in _SPELLINGS.items() for spelling in (name, *others.split())}
-"""Spelling (without the backend) -> `torch.distributed`'s name. A spelling that is not here is kept as it is."""
 
 COALESCED = "coalesced"
 """Ends a batch: the coalesced operation of the preceding calls with the same number."""
@@ -51,23 +23,6 @@ HOOK = "c10d"
 """The backend in the names of calls that torch 2.14's ``FlightRecorderHook`` recorded.
 
 It sets ``retired`` when the call has been issued, and numbers a group's calls from when it was attached.
-"""
-
-TORCH_NAMES = {
-    "all_reduce_coalesced": "allreduce_coalesced",
-    "all_gather_coalesced": "ALLGATHER_coalesced",
-    "all_gather_into_tensor": "_all_gather_base",
-    "reduce_scatter_tensor": "_reduce_scatter_base",
-    "all_to_all_single": "all_to_all",
-    "monitored_barrier": "barrier",
-    "new_group": "barrier",
-    "split_group": "barrier",
-    "destroy_process_group": "barrier",
-    "abort_process_group": "barrier",
-}
-"""`torch.distributed`'s name -> what torch's flight-recorder analyzer (2.13) calls it, where that differs.
-
-all_to_all_single: as ProcessGroupNCCL records it; under its own name the analyzer reports uneven splits as a fault.
 """
 
 _P2P = re.compile(r"(send|recv)\s+(\d+|\?)\s*(->|<-)\s*(\d+|\?)$")
@@ -102,7 +57,7 @@ def coalesced(name: Name, ins: Sizes, outs: Sizes) -> tuple[str, Sizes, Sizes]:
     """
     operation = name.operation
     own, lists = (ins, outs) if operation == "all_gather" else (outs, ins)
-    if operation not in ("all_gather", "reduce_scatter") or (len(own) < 2 and not name.raw.endswith("_v")):
+    if operation not in LISTS or (len(own) < 2 and not name.raw.endswith("_v")):
         return operation, ins, outs
     if len(own) < 2:
         known = len(lists) > 1
@@ -121,7 +76,7 @@ def parse(profiling_name: str) -> Name:
     backend, colon, raw = profiling_name.partition(":")
     if not colon:
         backend, raw = "", profiling_name
-    if raw not in OPERATIONS and ":" in raw:
+    if raw not in SPELLINGS and ":" in raw:
         raw = raw.rpartition(":")[2]
     raw = raw.strip()
     pair = _P2P.match(raw)
@@ -132,4 +87,4 @@ def parse(profiling_name: str) -> Name:
         numbers = [int(text) if text != "?" else None for text in (first, second)]
         return Name(backend, kind, kind, numbers[0], numbers[1], kind == "recv" and numbers[0] is None)
     any_source = raw.lower().replace("_", "").startswith("recvanysource")
-    return Name(backend, OPERATIONS.get(raw, raw), raw, any_source=any_source)
+    return Name(backend, SPELLINGS.get(raw, raw), raw, any_source=any_source)

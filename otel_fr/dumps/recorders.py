@@ -23,6 +23,7 @@ from otel_fr.dumps.entry_reader import (
 from otel_fr.dumps.safe_parse import UnreadableDump
 from otel_fr.identity import decode_ranks, encode_ranks
 from otel_fr.match.model import CallState, NewGroup
+from otel_fr.operations import ALL_TO_ALL, MESSAGES
 
 _STATES = {state.value: state for state in CallState}
 _UNKNOWN_SPLITS: tuple[int, ...] = ()
@@ -117,12 +118,12 @@ class PyTorchReader(EntryReader):
         if name is None:
             name = self._names[text] = operation_names.parse(text)
         operation = name.operation
-        p2p = item.get("is_p2p") is True or operation in ("send", "recv")
+        p2p = item.get("is_p2p") is True or operation in MESSAGES
         peer = name.destination if operation == "send" else name.source
         ins, outs = self._sizes(item["input_sizes"]), self._sizes(item["output_sizes"])
         operation, ins, outs = operation_names.coalesced(name, ins, outs)
         splits: tuple[int, ...] | None = None
-        if operation in ("all_to_all", "all_to_all_single"):
+        if operation in ALL_TO_ALL:
             # NCCL records both the same way, and no recorder records the splits.
             operation = "all_to_all_single" if len(ins) == len(outs) == 1 else operation
             splits = _UNKNOWN_SPLITS if operation == "all_to_all_single" else None

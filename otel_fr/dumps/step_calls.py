@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from otel_fr.decision_names import CALLS_IN, FIRST_CALL_IN
+from otel_fr.operations import OPERATIONS
 from otel_fr.presentation import group_text
 from otel_fr.ring import KIND_COLLECTIVE, Activity, Decided, Record, RingReader, SignatureDef
 
@@ -21,8 +22,6 @@ MAX_RECORDS: Final = 4096
 """Newest records that are read, so that a monitor has them in a few hundredths of a second."""
 MAX_GROUPS: Final = 4
 """Groups used last whose calls are counted; more fill reports of ranks that have dozens."""
-_BY_ROOT: Final = frozenset({"gather", "scatter"})
-"""Operations whose tensors are those of the root alone."""
 
 
 _OF_CPP: Final = "Dummy-"
@@ -154,9 +153,12 @@ def _decided(name: str, value: str, first: int, last: int, when: int) -> Decided
 
 
 def _text(signature: SignatureDef) -> str:
-    """``"all_reduce sum Float [64, 2]"``."""
-    parts = [signature.operation, signature.reduce_op or ""]
-    if signature.operation not in _BY_ROOT:
-        parts += [", ".join(dict.fromkeys(signature.input_dtypes))]
-        parts += [" ".join(str(list(size)) for size in signature.input_sizes)]
+    """``"all_reduce sum Float [64, 2]"``: what is the same on all members."""
+    known = OPERATIONS.get(signature.operation)
+    if known is None:
+        return signature.operation
+    dtypes = signature.output_dtypes if known.dtypes == "output" else signature.input_dtypes
+    sizes = signature.output_sizes if known.sizes == "output" else signature.input_sizes if known.sizes else ()
+    parts = [signature.operation, signature.reduce_op or "", ", ".join(dict.fromkeys(dtypes))]
+    parts += [" ".join(str(list(size)) for size in sizes)]
     return " ".join(part for part in parts if part)

@@ -11,13 +11,11 @@ from collections.abc import Sequence
 from math import prod
 from typing import NamedTuple
 
-from otel_fr.dumps.operation_names import TORCH_NAMES
+from otel_fr.operations import ALL_TO_ALL, MESSAGES, OPERATIONS, outputs, way
 
 Sizes = Sequence[Sequence[int]]
 _NO_SIZES: list[list[int]] = [[]]
 """Sizes that the analyzer skips when it compares; it cannot read a list without a first item."""
-
-_SAME_OUTPUT = frozenset(["all_reduce", "all_reduce_coalesced", "broadcast", "reduce"])
 
 
 class View(NamedTuple):
@@ -30,12 +28,13 @@ class View(NamedTuple):
 
 def view(operation: str, input_sizes: Sizes, output_sizes: Sizes) -> View:
     """The call as the analyzer must see it; sizes are one shape per tensor, as the call was given them."""
-    name = TORCH_NAMES.get(operation, operation)
+    known = OPERATIONS.get(operation)
+    name = known.analyzer or operation if known else operation
     given = [list(shape) for shape in input_sizes]
     taken = [list(shape) for shape in output_sizes]
-    if operation in _SAME_OUTPUT:
+    if outputs(operation) in ("same", "root"):
         return View(name, given, taken or given)
-    if operation in ("send", "recv"):
+    if operation in MESSAGES:
         # Compared: the input of the send with the output of the receive.
         return View(name, given or taken, taken or given)
     if operation == "all_gather":
@@ -44,7 +43,7 @@ def view(operation: str, input_sizes: Sizes, output_sizes: Sizes) -> View:
     if operation == "reduce_scatter":
         flat = _stacked(given)
         return View(name, flat, taken) if flat else View("REDUCE_SCATTER_coalesced", given, _NO_SIZES)
-    if operation in ("all_to_all", "all_to_all_single"):
+    if operation in ALL_TO_ALL:
         # Compared: the first input of all ranks together with the first output of all ranks together.
         return View(name, _total(given), _total(taken))
     return View(name, given, taken)
@@ -85,7 +84,7 @@ def pair(group: str, operation: str, rank: int, peer: int | None, tag: int | Non
     """
     if peer is None:
         return Pair(f"{group} p2p any->{rank}", (rank,), f"{operation} 0{'->' if operation == 'send' else '<-'}0")
-    source, destination = (rank, peer) if operation == "send" else (peer, rank)
+    source, destination = way(operation, rank, peer)
     ranks = tuple(sorted({source, destination}))
     key = f"{group} p2p {source}->{destination}" + (f" tag {tag}" if tag else "")
     first, second = ranks.index(source), ranks.index(destination)

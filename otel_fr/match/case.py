@@ -36,6 +36,7 @@ from otel_fr.match.run_on import without_run_on
 from otel_fr.match.stack_groups import groups_of
 from otel_fr.match.steps import Steps, compare_steps
 from otel_fr.match.waiting import receivers
+from otel_fr.operations import other_half
 from otel_fr.presentation import summary_text
 
 
@@ -253,7 +254,7 @@ class Case:
         text = sentences.instance_text(instance)
         here = next(iter(instance.calls.values()))[-1]
         made = here.signature.operation
-        wanted = "recv" if made == "send" else "send"
+        wanted = other_half(made)
         where, *details = sentences.where_texts(self.evidence, blocker, self.lasts.get(blocker), instance)
         who = self.machines.named([blocker])
         if blocker in self.unheard:

@@ -11,9 +11,10 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from otel_fr.match.instances import NEEDS_EVERY_RANK, Completions, Instance, InstanceKey, is_waiting
+from otel_fr.match.instances import Completions, Instance, InstanceKey, is_waiting
 from otel_fr.match.model import Call, CallState, Ending, Evidence, Rank
 from otel_fr.match.nodes import Node
+from otel_fr.operations import NEEDS_EVERY_RANK
 
 MIN_BEHIND = 2
 """Calls that a rank without call ages must be behind, if ranks wait for it only in calls that it enqueued: one may come

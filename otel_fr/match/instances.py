@@ -8,27 +8,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from otel_fr.match.model import Call, CallState, Evidence, Finding, Group, Rank, Signature, Stream
+from otel_fr.operations import NEEDS_EVERY_RANK, way
 
 InstanceKey = tuple[str, str, int] | tuple[str, str, int, int, int, int]
 """(group id, stream, sequence id), or (group id, "p2p", source, destination, tag, pair index)."""
-
-NEEDS_EVERY_RANK = frozenset(
-    (
-        "all_reduce",
-        "all_reduce_coalesced",
-        "all_gather",
-        "all_gather_coalesced",
-        "all_gather_into_tensor",
-        "all_gather_into_tensor_coalesced",
-        "all_to_all",
-        "all_to_all_single",
-        "barrier",
-        "reduce_scatter",
-        "reduce_scatter_tensor",
-        "reduce_scatter_tensor_coalesced",
-    )
-)
-"""No rank completes these before every rank has enqueued them."""
 
 
 @dataclass(slots=True)
@@ -78,9 +61,7 @@ def pair_of(call: Call) -> tuple[int, int] | None:
     """(source, destination) of a send or receive; None for a receive from any source."""
     if call.signature.any_source or call.signature.peer is None:
         return None
-    if call.signature.operation == "send":
-        return call.rank, call.signature.peer
-    return call.signature.peer, call.rank
+    return way(call.signature.operation, call.rank, call.signature.peer)
 
 
 def instance_key(call: Call) -> InstanceKey | None:

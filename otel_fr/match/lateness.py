@@ -10,26 +10,6 @@ from otel_fr.match.model import MAX_PLACED_CULPRITS, Category, Finding, Group, P
 from otel_fr.match.sentences import group_of
 from otel_fr.presentation import duration_text, summary_text, verb
 
-SYNCHRONISING = frozenset(
-    {
-        *("all_reduce", "all_reduce_coalesced", "barrier", "all_to_all", "all_to_all_single"),
-        *("all_gather", "all_gather_coalesced", "all_gather_into_tensor"),
-    }
-)
-"""Operations that end on every rank about when the last rank has joined, so that durations show who came last.
-
-Not those with a root, which let most ranks go on before the others have joined; and not reduce_scatter, whose end on
-gloo is known only when the rank waits for it (docs/limits.md).
-"""
-_ON_DEVICE = SYNCHRONISING | {
-    *("reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_tensor_coalesced", "all_gather_into_tensor_coalesced")
-}
-
-
-def synchronises(operation: str, *, on_device: bool) -> bool:
-    """Whether the durations of an operation show who came last. ``on_device``: they are those of the devices."""
-    return operation in (_ON_DEVICE if on_device else SYNCHRONISING)
-
 
 class Lateness(NamedTuple):
     """How late one rank came in the latest blocks of time of one group in which ranks were waited for.

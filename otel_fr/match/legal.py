@@ -12,9 +12,21 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
 import numpy as np
 
-from otel_fr.fingerprint import COMPARED, REDUCING, ROOTED
 from otel_fr.match.model import Call, Category, Group, NewGroup, Signature
-from otel_fr.match.size_rules import COMMON, PAIRWISE, as_text, elements, listed, numels, same_input, shares
+from otel_fr.match.size_rules import PIECE_RULES, as_text, common_sizes, elements, listed, numels, shares
+from otel_fr.operations import (
+    ALL_TO_ALL,
+    COMPARED,
+    GATHERING,
+    LISTS,
+    MESSAGES,
+    OPERATIONS,
+    PIECEWISE,
+    REDUCING,
+    ROOTED,
+    outputs,
+    pieces,
+)
 from otel_fr.presentation import group_text, ranks_text
 
 MAX_UNFIT = 4_096
@@ -66,8 +78,7 @@ class Difference(NamedTuple):
     second: str
 
 
-_GROWING = frozenset({"all_gather_into_tensor", "all_gather_into_tensor_coalesced"})
-_KNOWN = COMPARED | {"send", "recv"}
+_KNOWN = COMPARED | MESSAGES
 
 
 def compare(group: Group, a: Call, b: Call) -> Difference | None:
@@ -87,7 +98,7 @@ def is_even(signature: Signature, members: int = 0) -> bool:
     Args:
         members: size of the process group; 0: not known.
     """
-    if signature.operation not in PAIRWISE:
+    if signature.operation not in PIECEWISE:
         return True
     flat = _flat_list(signature, members)
     if flat is not None:
@@ -110,7 +121,7 @@ def _flat_list(signature: Signature, members: int) -> tuple[int, int] | None:
     NCCL's are, and has another number of pieces than there are members: torch refuses such lists, so some members are
     not known.
     """
-    if signature.operation not in ("all_gather", "reduce_scatter") or members < 2:
+    if signature.operation not in LISTS or members < 2:
         return None
     sides = (signature.input_sizes, signature.output_sizes)
     piece, whole = sides if signature.operation == "all_gather" else sides[::-1]
@@ -136,22 +147,23 @@ def alike(a: Signature, b: Signature) -> Difference | None:
 def common_part(signature: Signature) -> Signature:
     """What `alike` compares: two signatures with the same common part are alike."""
     operation = signature.operation
-    if operation in ("send", "recv") or signature.new_group is not None:
+    if operation in MESSAGES or signature.new_group is not None:
         return signature
     bare = Signature(operation, reduce_op=signature.reduce_op, root=signature.root)
     if operation not in _KNOWN:
         return Signature(operation)
     dtypes = tuple(sorted(_dtypes(signature)))
-    if operation == "scatter":
-        return bare._replace(output_dtypes=dtypes)
-    sizes = signature.input_sizes if operation == "reduce_scatter" or operation not in COMMON else ()
-    outs = signature.output_sizes if operation == "all_gather" else ()
-    return bare._replace(input_sizes=sizes, output_sizes=outs, input_dtypes=dtypes)
+    known = OPERATIONS[operation]
+    ins = signature.input_sizes if known.sizes == "input" else ()
+    outs = signature.output_sizes if known.sizes == "output" else ()
+    if known.dtypes == "output":
+        return bare._replace(input_sizes=ins, output_sizes=outs, output_dtypes=dtypes)
+    return bare._replace(input_sizes=ins, output_sizes=outs, input_dtypes=dtypes)
 
 
 def has_pieces(signature: Signature) -> bool:
     """True if the sizes have a separate piece for each member, which `alike` does not compare."""
-    return signature.operation in PAIRWISE
+    return signature.operation in PIECEWISE
 
 
 @_cached
@@ -168,8 +180,8 @@ def own_difference(members: int, signature: Signature) -> Difference | None:
     operation = signature.operation
     if not members or not ins or not outs:
         return None
-    if operation in ("all_gather", "scatter", "gather", "reduce_scatter"):
-        lists = signature.output_sizes if operation in ("all_gather", "gather") else signature.input_sizes
+    if pieces(operation) in ("all", "root"):
+        lists = signature.output_sizes if operation in GATHERING else signature.input_sizes
         if len(lists) not in (1, members):
             name = "output_sizes" if lists is signature.output_sizes else "input_sizes"
             return Difference(Category.SIZE_MISMATCH, name, f"{len(lists)} tensors", f"{members} tensors")
@@ -178,17 +190,17 @@ def own_difference(members: int, signature: Signature) -> Difference | None:
             name = "output_sizes" if operation == "all_gather" else "input_sizes"
             return Difference(Category.SIZE_MISMATCH, name, f"{flat[1]} elements", f"{flat[0]} elements or more")
         return None
-    if operation in _SAME_OUTPUT and ins != outs:
+    if outputs(operation) == "same" and ins != outs:
         return Difference(
             Category.SIZE_MISMATCH, "output_sizes", as_text(signature.output_sizes), as_text(signature.input_sizes)
         )
-    if operation in _GROWING and len(ins) == len(outs) and outs != tuple(n * members for n in ins):
+    if outputs(operation) == "larger" and len(ins) == len(outs) and outs != tuple(n * members for n in ins):
         wanted = " and ".join(str(n * members) for n in ins)
         given = " and ".join(map(str, outs))
         return Difference(
             Category.SIZE_MISMATCH, "output_sizes", f"{given} elements", f"{wanted} elements (input x {members} ranks)"
         )
-    if operation in _SHRINKING and len(ins) == len(outs) and ins != tuple(n * members for n in outs):
+    if outputs(operation) == "smaller" and len(ins) == len(outs) and ins != tuple(n * members for n in outs):
         wanted = " and ".join(str(n * members) for n in outs)
         given = " and ".join(map(str, ins))
         return Difference(
@@ -220,7 +232,7 @@ def totals(signatures: Sequence[Signature]) -> tuple[int, int] | None:
     """
     operation = signatures[0].operation
     sides = [(elements(s.input_sizes), elements(s.output_sizes)) for s in signatures]
-    if operation in ("all_to_all", "all_to_all_single"):
+    if operation in ALL_TO_ALL:
         sent, taken = [side[0] for side in sides], [side[1] for side in sides]
     elif operation == "all_gather" and all(len(s.output_sizes) == 1 for s in signatures):
         sent, taken = [side[0] for side in sides], [sides[0][1]]
@@ -238,14 +250,14 @@ def _compare(ranks: tuple[int, ...], rank_a: int, a: Signature, rank_b: int, b: 
     difference = _alike(a, b)
     if difference is not None and difference.category in (Category.OP_MISMATCH, Category.DTYPE_MISMATCH):
         return difference
-    rule = PAIRWISE.get(a.operation) if a.operation == b.operation else None
+    rule = PIECE_RULES.get(pieces(a.operation)) if a.operation == b.operation else None
     sizes = rule and rule(ranks, rank_a, a, rank_b, b)
     return Difference(Category.SIZE_MISMATCH, *sizes) if sizes else difference
 
 
 @_cached
 def _alike(a: Signature, b: Signature) -> Difference | None:
-    if {a.operation, b.operation} == {"send", "recv"}:
+    if {a.operation, b.operation} == MESSAGES:
         return _compare_pair(a, b)
     if a.operation != b.operation:
         return Difference(Category.OP_MISMATCH, "operation", a.operation, b.operation)
@@ -258,7 +270,7 @@ def _alike(a: Signature, b: Signature) -> Difference | None:
         return Difference(
             Category.DTYPE_MISMATCH, "dtype", as_text(tuple(sorted(dtypes_a))), as_text(tuple(sorted(dtypes_b)))
         )
-    sizes = COMMON.get(a.operation, same_input)(a, b)
+    sizes = common_sizes(a, b)
     if sizes is not None:
         return Difference(Category.SIZE_MISMATCH, *sizes)
     if a.operation in ROOTED and None not in (a.root, b.root) and a.root != b.root:
@@ -270,7 +282,8 @@ def _alike(a: Signature, b: Signature) -> Difference | None:
 
 def _dtypes(signature: Signature) -> frozenset[str]:
     """The dtypes that must agree: those of the side that every rank has."""
-    side = signature.output_dtypes if signature.operation == "scatter" else signature.input_dtypes
+    known = OPERATIONS[signature.operation]
+    side = signature.output_dtypes if known.dtypes == "output" else signature.input_dtypes
     return frozenset(name for name in side if name)
 
 
@@ -308,15 +321,11 @@ def unfit_pairs(group: Group, signatures: Mapping[int, Signature]) -> list[tuple
     given, taken = (np.full((len(rows), len(rows)), -1, np.int64) for _ in range(2))
     for row, rank in enumerate(rows):
         s = signatures[rank]
-        single = s.operation == "all_to_all_single"
+        single = pieces(s.operation) == "splits"
         for matrix, sizes, splits in ((given, s.input_sizes, s.input_splits), (taken, s.output_sizes, s.output_splits)):
-            pieces = shares(sizes, splits, len(position_of)) if single else numels(sizes)
-            if len(pieces) == len(position_of):
-                matrix[row] = np.array(pieces, np.int64)[columns]
+            each = shares(sizes, splits, len(position_of)) if single else numels(sizes)
+            if len(each) == len(position_of):
+                matrix[row] = np.array(each, np.int64)[columns]
     unfit = (given != taken.T) & (given >= 0) & (taken.T >= 0)
     pairs = {(min(rows[i], rows[j]), max(rows[i], rows[j])) for i, j in np.argwhere(unfit)[: 2 * MAX_UNFIT]}
     return sorted(pairs)[:MAX_UNFIT]
-
-
-_SAME_OUTPUT = frozenset({"all_reduce", "all_reduce_coalesced", "broadcast"})
-_SHRINKING = frozenset({"reduce_scatter_tensor", "reduce_scatter_tensor_coalesced"})

@@ -23,6 +23,7 @@ from otel_fr.match.legal import (
     unfit_pairs,
 )
 from otel_fr.match.model import Call, Category, Group, Signature
+from otel_fr.operations import LISTS, pieces
 
 _ORDER = (
     Category.OP_MISMATCH,
@@ -120,10 +121,10 @@ def _between_pieces(group: Group, calls: Mapping[int, Call], distinct: Mapping[S
     first = next(iter(distinct))
     if not has_pieces(first) or (len(distinct) == 1 and is_even(first, len(group.ranks))):
         return []
-    if first.operation in ("all_gather", "reduce_scatter"):
+    if first.operation in LISTS:
         return _against_lists(group, calls)
     ranks = list(calls)
-    if first.operation in ("gather", "scatter"):
+    if pieces(first.operation) == "root":
         root = next((s.root for s in distinct if s.root in calls), None)
         pairs: Iterable[tuple[int, int]] = [(root, r) for r in ranks if r != root] if root is not None else []
     elif len(ranks) > MAX_PAIRS:

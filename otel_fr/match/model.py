@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, NamedTuple
 
+from otel_fr.operations import DESTRUCTIONS
+
 Sizes = tuple[tuple[int, ...], ...]
 Stream = Literal["collective", "p2p", "monitored_barrier", "group"]
 """A series of numbers of a group. ``"group"``: calls that create process groups, numbered in the default group, and
 those that destroy the group."""
-DESTRUCTIONS = frozenset({"destroy_process_group", "abort_process_group"})
-"""Operations that destroy a process group."""
 
 
 class NewGroup(NamedTuple):

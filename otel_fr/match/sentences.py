@@ -11,6 +11,7 @@ from otel_fr.match.machines import Machines
 from otel_fr.match.misdirected import MisdirectedMessage
 from otel_fr.match.mismatch import Mismatch
 from otel_fr.match.model import Call, CallState, Ending, Evidence, Group, NewGroup, Progress, Rank
+from otel_fr.operations import other_half
 from otel_fr.presentation import (
     collective_text,
     count_text,
@@ -302,9 +303,9 @@ def misdirected_text(misdirected_message: MisdirectedMessage, machines: Machines
     if misdirected_message.tags_differ:
         return f"{text}: their tags differ, or they call in a different order"
     members = [rank for rank in astray.members if rank != caller]
-    wrong = "sends to" if astray.call(caller).signature.operation == "send" else "receives from"
-    left_out = "recv" if wrong == "sends to" else "send"
-    return f"{text}: rank {caller} {wrong} the wrong rank (or {ranks_text(members)} left out its {left_out})"
+    made = astray.call(caller).signature.operation
+    wrong = "sends to" if made == "send" else "receives from"
+    return f"{text}: rank {caller} {wrong} the wrong rank (or {ranks_text(members)} left out its {other_half(made)})"
 
 
 def unseen_stall_text(last: Instance, wanted: Instance, waiting: Iterable[int]) -> str:

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from math import prod
 
 from otel_fr.match.model import Signature, Sizes
+from otel_fr.operations import GATHERING, OPERATIONS
 
 _Ranks = tuple[int, ...]
 _Found = tuple[str, str, str] | None
 """The field, the first call's value and the second's; None: they fit."""
-_CommonRule = Callable[[Signature, Signature], _Found]
 _PieceRule = Callable[[_Ranks, int, Signature, int, Signature], _Found]
 
 
@@ -34,37 +34,23 @@ def as_text(value: object) -> str:
     return str(value)
 
 
-def _sizes(name: str, a: Sizes, b: Sizes) -> _Found:
-    if a and b and numels(a) != numels(b):
-        return name, as_text(a), as_text(b)
-    return None
-
-
 # Rules that hold for any two members.
 
 
-def same_input(a: Signature, b: Signature) -> _Found:
-    """The rule of the operations that are not in `COMMON`."""
-    return _sizes("input_sizes", a.input_sizes, b.input_sizes)
-
-
-def _same_lists(name: str, a: Sizes, b: Sizes) -> _Found:
-    """Lists with an entry for each member agree entry by entry; one that a recorder flattened only as a whole."""
-    if len(a) == len(b):
-        return _sizes(name, a, b)
-    return (name, as_text(a), as_text(b)) if a and b and elements(a) != elements(b) else None
-
-
-def _all_gather_lists(a: Signature, b: Signature) -> _Found:
-    return _same_lists("output_sizes", a.output_sizes, b.output_sizes)
-
-
-def _reduce_scatter_lists(a: Signature, b: Signature) -> _Found:
-    return _same_lists("input_sizes", a.input_sizes, b.input_sizes)
-
-
-def _anything(a: Signature, b: Signature) -> _Found:
-    return None
+def common_sizes(a: Signature, b: Signature) -> _Found:
+    """What any two members must agree in: the sizes of one side. Lists with an entry for each member agree entry by
+    entry; one that a recorder flattened only as a whole."""
+    known = OPERATIONS[a.operation]
+    if not known.sizes:
+        return None
+    name, ours, theirs = "input_sizes", a.input_sizes, b.input_sizes
+    if known.sizes == "output":
+        name, ours, theirs = "output_sizes", a.output_sizes, b.output_sizes
+    if not ours or not theirs:
+        return None
+    is_flat = known.pieces == "all" and len(ours) != len(theirs)
+    differ = elements(ours) != elements(theirs) if is_flat else numels(ours) != numels(theirs)
+    return (name, as_text(ours), as_text(theirs)) if differ else None
 
 
 # Rules that need the two members' positions in the group.
@@ -85,7 +71,7 @@ def _pieces_fit(name: str, given: int | None, expected: int | None) -> _Found:
 
 def listed(ranks: _Ranks, holder: Signature, owner: int, own: Signature) -> _Found:
     """The owner's piece against the holder's list; first the owner's value, then the list's."""
-    if own.operation in ("all_gather", "gather"):
+    if own.operation in GATHERING:
         return _pieces_fit("input_sizes", elements(own.input_sizes), _piece(holder.output_sizes, ranks, owner))
     return _pieces_fit("output_sizes", elements(own.output_sizes), _piece(holder.input_sizes, ranks, owner))
 
@@ -144,22 +130,10 @@ def _all_to_all_single(ranks: _Ranks, ra: int, a: Signature, rb: int, b: Signatu
     return back and (f"sizes sent from {rb} to {ra}", back[2], back[1])
 
 
-COMMON: dict[str, _CommonRule] = {
-    "all_gather": _all_gather_lists,
-    "reduce_scatter": _reduce_scatter_lists,
-    "gather": _anything,
-    "scatter": _anything,
-    "all_to_all": _anything,
-    "all_to_all_single": _anything,
+PIECE_RULES: dict[str, _PieceRule] = {
+    "all": _lists,
+    "root": _root_list,
+    "own": _all_to_all,
+    "splits": _all_to_all_single,
 }
-"""Sizes that any two members must agree in; operations that are not here: those of the inputs."""
-
-PAIRWISE: dict[str, _PieceRule] = {
-    "all_gather": _lists,
-    "reduce_scatter": _lists,
-    "gather": _root_list,
-    "scatter": _root_list,
-    "all_to_all": _all_to_all,
-    "all_to_all_single": _all_to_all_single,
-}
-"""Operations whose sizes hold a piece for each member; what one gives another must be what that one takes."""
+"""By `otel_fr.operations.Operation.pieces`: what one member gives another must be what that one takes."""

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from otel_fr.dumps.device_times import DeviceTimes
 from otel_fr.monitor.recorder_entries import Entry, Key, last_of_calls
+from otel_fr.operations import family
 from otel_fr.ring import KIND_COLLECTIVE, KIND_P2P, POSTED, Record, RecordState
 from otel_fr.torch_recorder import is_of_device
 
@@ -31,8 +32,6 @@ _AWAITED_NS: Final = 3_000_000_000
 _QUIET_NS: Final = 250_000_000
 """After the newest call: once nothing follows it for as long, it may be the one that hangs, and waits from the answer
 in which it has begun."""
-_VARIANTS: Final = ("_coalesced", "_into_tensor", "_tensor", "_single")
-"""In names of operations: recorders' names tell some variants apart that ours do not, and the other way round."""
 
 
 class Tracked(NamedTuple):
@@ -233,7 +232,7 @@ class DeviceCalls:
     def _is_of(self, entry: Entry, record: Record) -> bool:
         if entry.created - self._wall_offset_ns < record.issued_ns - _EARLIER_NS:
             return False  # of a group of that name that is gone
-        return entry.ends_batch or _family(entry.operation) == _family(record.signature.operation)
+        return entry.ends_batch or family(entry.operation) == family(record.signature.operation)
 
     def _monotonic(self, wall_ns: int, record: Record) -> int | None:
         return max(wall_ns - self._wall_offset_ns, record.issued_ns) if wall_ns else None
@@ -276,12 +275,3 @@ class DeviceCalls:
 
 def _unknown(record: Record) -> Record:
     return record._replace(state=RecordState.UNKNOWN, waited_ns=None)
-
-
-def _family(operation: str) -> str:
-    """What calls of one number have in common; a batch has both sends and receives."""
-    if operation == "send":
-        return "recv"
-    for part in _VARIANTS:
-        operation = operation.replace(part, "")
-    return operation

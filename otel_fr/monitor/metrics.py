@@ -31,6 +31,7 @@ from otel_fr.dumps.device_times import DeviceTimes
 from otel_fr.dumps.nccl_inspector import DeviceCall
 from otel_fr.monitor.inspector_durations import InspectorDurations
 from otel_fr.monitor.span_builder import SCOPE, error_type, trace_id
+from otel_fr.operations import family
 from otel_fr.otlp_attributes import attributes
 from otel_fr.presentation import group_name
 from otel_fr.ring import KIND_GROUP, Activity, GroupDef, Record, SignatureDef
@@ -90,9 +91,10 @@ def message_bytes(signature: SignatureDef, group_size: int) -> int:
     Source: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md. Of gather and scatter only the root has
     the whole array, so it is computed from the piece.
     """
-    if signature.operation == "gather":
+    whole = family(signature.operation)
+    if whole == "gather":
         return signature.input_bytes * max(1, group_size)
-    if signature.operation == "scatter":
+    if whole == "scatter":
         return signature.output_bytes * max(1, group_size)
     return max(signature.input_bytes, signature.output_bytes)
 

@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from otel_fr.dumps import fields, operation_names
 from otel_fr.dumps.safe_parse import UnreadableDump, parse
+from otel_fr.operations import MESSAGES
 
 MAX_BYTES: Final = 32 << 20
 """Of one answer: 50,000 entries. PyTorch keeps 2,000 unless ``TORCH_FR_BUFFER_SIZE`` says otherwise."""
@@ -117,7 +118,7 @@ def parse_answer(body: bytes) -> tuple[list[Entry], str]:
 def _entry(item: Any) -> Entry | None:
     try:
         name = operation_names.parse(item["profiling_name"])
-        is_p2p = item.get("is_p2p") is True or name.operation in ("send", "recv")
+        is_p2p = item.get("is_p2p") is True or name.operation in MESSAGES
         return Entry(
             group=_text(item["process_group"][0]),
             is_p2p=is_p2p,

@@ -12,6 +12,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from otel_fr import identity
 from otel_fr import semconv as names
 from otel_fr.dumps.device_times import DeviceTimes
+from otel_fr.operations import way
 from otel_fr.otlp_attributes import attribute, attributes
 from otel_fr.presentation import group_name
 from otel_fr.ring import (
@@ -68,7 +69,7 @@ def trace_id(run: str, rank: int, record: Record) -> bytes:
         if peer is None or signature.any_source:
             # Which send it matches is not known, so it gets a trace of its own.
             return identity.trace_id(run, group, f"{identity.STREAM_P2P}:{rank}", record.p2p_seq)
-        source, destination = (rank, peer) if signature.operation == "send" else (peer, rank)
+        source, destination = way(signature.operation, rank, peer)
         return identity.p2p_trace_id(run, group, source, destination, signature.tag or 0, record.pair_index)
     return identity.trace_id(run, group, stream_of(record), record.coll_seq)
 

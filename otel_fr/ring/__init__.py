@@ -12,7 +12,6 @@ from otel_fr.ring.definitions import GroupDef, NewGroup, SignatureDef, SiteDef
 from otel_fr.ring.files import private_folder
 from otel_fr.ring.layout import (
     COUNTERS,
-    DESTRUCTIONS,
     KIND_COLLECTIVE,
     KIND_GROUP,
     KIND_MONITORED,
@@ -32,7 +31,6 @@ from otel_fr.ring.writer import RingWriter
 
 __all__ = [
     "COUNTERS",
-    "DESTRUCTIONS",
     "KIND_COLLECTIVE",
     "KIND_GROUP",
     "KIND_MONITORED",

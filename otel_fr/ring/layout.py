@@ -24,8 +24,7 @@ KIND_COLLECTIVE: Final = 0
 KIND_P2P: Final = 1
 KIND_MONITORED: Final = 2
 KIND_GROUP: Final = 3
-DESTRUCTIONS: Final = frozenset({"destroy_process_group", "abort_process_group"})
-"""Operations of `KIND_GROUP` that destroy the group of their record; every other one creates a group."""
+"""Of calls that create a group, and those that destroy the group of their record."""
 
 HEADER_SIZE: Final = 4096
 STATUS_SIZE: Final = 16 * 1024

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from otel_fr.operations import DESTRUCTIONS
 from otel_fr.ring.definitions import GroupDef, SignatureDef, SiteDef
-from otel_fr.ring.layout import DESTRUCTIONS, KIND_GROUP, KIND_P2P, POSTED, RecordState
+from otel_fr.ring.layout import KIND_GROUP, KIND_P2P, POSTED, RecordState
 
 STATE_TEXT: Final[Mapping[RecordState, str]] = {
     RecordState.IN_FLIGHT: "scheduled",

@@ -10,6 +10,7 @@ from otel_fr.encodable import load_json
 from otel_fr.match import Call, CallState, Group, Signature
 from otel_fr.match.instances import InstanceKey, instance_key
 from otel_fr.match.model import Stream
+from otel_fr.operations import PIECEWISE
 from otel_fr.rank_report.forms import MAX_NAME
 from otel_fr_collector.jobs.bounded import Cache, CacheBudget
 
@@ -31,9 +32,6 @@ MAX_TEXT = 262_144
 """Longest sizes or dtypes text that is read; 4,096 tensors of 8 dimensions fit."""
 
 UNENDED = (CallState.IN_FLIGHT, CallState.UNKNOWN)
-
-PAIRWISE = frozenset({"all_gather", "reduce_scatter", "gather", "scatter", "all_to_all", "all_to_all_single"})
-"""Operations where equal signatures may still mismatch (each member has a piece of its own)."""
 
 
 class RankCall(NamedTuple):
@@ -297,7 +295,7 @@ def weight_of_texts(*texts: str | None) -> int:
 
 def is_even(signature: Signature) -> bool:
     """If all members pass this signature, they cannot mismatch, whatever their position in the group."""
-    return signature.operation not in PAIRWISE or _pieces_alike(signature)
+    return signature.operation not in PIECEWISE or _pieces_alike(signature)
 
 
 def _pieces_alike(signature: Signature) -> bool:

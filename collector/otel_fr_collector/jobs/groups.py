@@ -8,10 +8,10 @@ from itertools import islice
 
 from otel_fr.match import CallState, Group, compare
 from otel_fr.match.instances import InstanceKey
+from otel_fr.operations import PIECEWISE
 from otel_fr_collector.jobs.blocks import StragglerLimits
 from otel_fr_collector.jobs.bounded import Ranges
 from otel_fr_collector.jobs.calls import (
-    PAIRWISE,
     CompactCall,
     RankCall,
     Template,
@@ -132,7 +132,7 @@ class GroupState:
             instance = self._create(key, call)
         if not instance.members:
             instance.members = self.size
-        if not self.group.ranks and call.signature.operation in PAIRWISE:
+        if not self.group.ranks and call.signature.operation in PIECEWISE:
             self.uncompared.setdefault(key, 0)
         found = self._put(instance, call) and self._compare(instance, call)
         if not instance.disagrees and instance.is_complete and key not in self.uncompared:
@@ -184,7 +184,7 @@ class GroupState:
 
     def _begin(self, key: InstanceKey, call: CompactCall, template: Template) -> bool:
         """Begin an instance with a completed collective, which the caller counts. False: `add` has to do that."""
-        if self.size < 2 or template.signature.operation in PAIRWISE or key in self.completed:
+        if self.size < 2 or template.signature.operation in PIECEWISE or key in self.completed:
             return False
         weight = INSTANCE_WEIGHT + template.weight + template.text_weight
         self.incomplete[key] = IncompleteInstance(
@@ -346,9 +346,9 @@ class GroupState:
         if instance.signature is signature:
             return False
         others = list(islice(instance.calls.values(), MAX_COMPARED + 1))
-        if signature.operation not in PAIRWISE or len(others) > MAX_COMPARED:
+        if signature.operation not in PIECEWISE or len(others) > MAX_COMPARED:
             del others[1:]
-            if signature.operation in PAIRWISE and signature.root in instance.calls:
+            if signature.operation in PIECEWISE and signature.root in instance.calls:
                 others.append(instance.calls[signature.root])
         return any(self._differ(other, call) for other in map(expand, others) if other.rank != call.rank)
 
@@ -374,6 +374,6 @@ class GroupState:
         return instance.batch_disagreed
 
     def _differ(self, a: RankCall, b: RankCall) -> bool:
-        if a.signature is b.signature and a.signature.operation not in PAIRWISE:
+        if a.signature is b.signature and a.signature.operation not in PIECEWISE:
             return False
         return compare(self.group, a.as_call(0.0), b.as_call(0.0)) is not None

@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
 from otel_fr import semconv as names
+from otel_fr.operations import MESSAGES, family
 from otel_fr.torch_recorder import ends_are_seen
 from otel_fr_collector.jobs.bounded import Cache, CacheBudget
 from otel_fr_collector.jobs.calls import MAX_GROUP_NAME, MAX_OPERATION
@@ -53,10 +54,21 @@ class Key(NamedTuple):
     @property
     def members(self) -> int:
         """Calls of one collective; 1 where that is not known."""
-        return 2 if self.operation in ("send", "recv") else max(1, self.group_size)
+        return 2 if self.operation in MESSAGES else max(1, self.group_size)
 
 
 OTHER = Key(names.OTHER, names.OTHER, 0, names.OTHER, names.OTHER, names.OTHER)
+
+
+_PASSES = {
+    "all_reduce": 2.0,
+    "all_gather": 1.0,
+    "reduce_scatter": 1.0,
+    "all_to_all": 1.0,
+    "gather": 1.0,
+    "scatter": 1.0,
+}
+"""How often a bus carries what the others have; of other operations it carries the whole array once."""
 
 
 def bus_factor(operation: str, group_size: int) -> float:
@@ -67,11 +79,7 @@ def bus_factor(operation: str, group_size: int) -> float:
     """
     if group_size < 1:
         return 1.0
-    if operation.startswith("all_reduce"):
-        return 2.0 * (group_size - 1) / group_size
-    if operation.startswith(("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")):
-        return (group_size - 1) / group_size
-    return 1.0
+    return _PASSES.get(family(operation), 0) * (group_size - 1) / group_size or 1.0
 
 
 class Speed(NamedTuple):

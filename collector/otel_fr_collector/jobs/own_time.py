@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from otel_fr.match.lateness import synchronises
+from otel_fr.operations import ENDS_TOGETHER, ENDS_TOGETHER_ON_DEVICE
 from otel_fr_collector.jobs.calls import Before, Template
 
 MAX_GROUPS: Final = 32
@@ -60,7 +60,8 @@ class OwnTime:
         else:
             own = None if device is None else mark[0] - self.spent
             before = Before(device, own, self.exchanged - mark[1])
-        is_meeting = template.stream == "collective" and synchronises(signature.operation, on_device=is_on_device)
+        meetings = ENDS_TOGETHER_ON_DEVICE if is_on_device else ENDS_TOGETHER
+        is_meeting = template.stream == "collective" and signature.operation in meetings
         if is_meeting and (device is not None or self.is_used):
             if len(self.marks) >= MAX_GROUPS:
                 self.marks.clear()

@@ -1,6 +1,6 @@
 """How long the ranks of a group wait for the one that comes last, from each rank's own times.
 
-In a collective that ends on all ranks at about the same time (`match.lateness.synchronises`), a rank's duration is the
+In a collective that ends on all ranks at about the same time (`otel_fr.operations`), a rank's duration is the
 time that it waits for others and the transfer: on its device by the device's clock, where the call is a device's and
 its times are known; from enqueueing to the end by the rank's clock, where the rank itself sees the end. No two clocks
 are compared. The rank with the shortest duration came last, and the differences say by how much: a rank's lag is the
@@ -20,7 +20,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from otel_fr.match import CallState
-from otel_fr.match.lateness import Lateness, synchronises
+from otel_fr.match.lateness import Lateness
+from otel_fr.operations import ENDS_TOGETHER, ENDS_TOGETHER_ON_DEVICE
 from otel_fr_collector.jobs.blocks import Blocks, StragglerLimits
 from otel_fr_collector.jobs.calls import CompactCall, RankCall, expand
 from otel_fr_collector.jobs.tallies import Tallies
@@ -109,7 +110,7 @@ class Waits:
             self.are_ends_seen = not self.measured
         elif at is not None:
             of = self._note(sequence, at, len(calls))
-            if synchronises(signature.operation, on_device=False):
+            if signature.operation in ENDS_TOGETHER:
                 self._measure(calls, _durations(calls), of)
 
     def add_timed(self, call: CompactCall, members: int) -> Mapping[int, CompactCall] | None:
@@ -137,7 +138,7 @@ class Waits:
         if len(timed) < max(2, TIMED_SHARE * members):
             return None
         of = self._note(sequence, calls[min(calls)][5] / NANO, len(timed))
-        if synchronises(template.signature.operation, on_device=True):
+        if template.signature.operation in ENDS_TOGETHER_ON_DEVICE:
             self._measure(timed, _on_devices(timed), of)
         return timed
 

@@ -10,6 +10,7 @@ from otel_fr.analyze.assemble.messages import Messages, Pair
 from otel_fr.dumps.columns import COLLECTIVE, COMPLETED, Integers
 from otel_fr.dumps.model import Dump
 from otel_fr.match.model import MessagePattern
+from otel_fr.operations import other_half
 
 MIN_STEPS = 3
 """Steps with the same number of messages, the last one included, that show a pattern: two may be equal by chance."""
@@ -35,7 +36,7 @@ def kept_patterns(
             dump, theirs = by_rank[other]
             if other not in steps:
                 steps[other] = _steps(dump)
-            wanted = "recv" if operation == "send" else "send"
+            wanted = other_half(operation)
             records = theirs.entries.record[halves[other].get((pair, wanted), np.empty(0, np.int32))]
             for group, marks in steps[other].items():
                 if _is_steady(np.diff(np.searchsorted(records, marks))):

@@ -11,6 +11,7 @@ from otel_fr.analyze.assemble.message_alignment import PairEnd
 from otel_fr.dumps.columns import COMPLETED, NONE, P2P, Entries, Indices, Integers, Mask, Table
 from otel_fr.dumps.model import Dump
 from otel_fr.match.model import Signature
+from otel_fr.operations import way
 
 
 class Pair(NamedTuple):
@@ -72,7 +73,7 @@ class Messages:
             peer = signature.peer
             if peer is None or signature.any_source:
                 continue
-            ends = (self.rank, peer) if signature.operation == "send" else (peer, self.rank)
+            ends = way(signature.operation, self.rank, peer)
             kind = (Pair(group, *ends, signature.tag or 0), signature.operation)
             found.setdefault(kind, []).append(which)
         return {kind: np.sort(np.concatenate(parts)) for kind, parts in found.items()}

@@ -9,9 +9,9 @@ import numpy.typing as npt
 
 from otel_fr.dumps.columns import COLLECTIVE, COMPLETED, NONE, UNKNOWN, Indices, Mask
 from otel_fr.dumps.model import Dump
-from otel_fr.match.instances import NEEDS_EVERY_RANK
 from otel_fr.match.legal import is_even, own_difference
 from otel_fr.match.model import Group, Signature
+from otel_fr.operations import NEEDS_EVERY_RANK
 
 
 class RunColumns:

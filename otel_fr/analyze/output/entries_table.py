@@ -12,6 +12,7 @@ from otel_fr.analyze.collectives import group_entries
 from otel_fr.analyze.output.overview import View, clean
 from otel_fr.dumps.entry import Entry
 from otel_fr.match import Group
+from otel_fr.operations import way
 
 
 def entries_text(analysis: Analysis, view: View) -> str:
@@ -48,7 +49,7 @@ def _cell(rank: int, entry: Entry, group: Group, stack: int, view: View) -> str:
     parts: list[str] = []
     if entry.stream == "p2p":
         peer = "?" if signature.peer is None or signature.any_source else signature.peer
-        source, destination = (rank, peer) if signature.operation == "send" else (peer, rank)
+        source, destination = way(signature.operation, str(rank), str(peer))
         parts.append(f"s={source} d={destination}")
     if view.verbose:
         parts.insert(0, f"timestamp_created={entry.created_ns}")

@@ -13,7 +13,7 @@ from otel_fr_collector.jobs.usage import Usage
 from otel_fr_collector.jobs.waits import Waits
 
 from otel_fr.match import CallState, Group, Signature
-from otel_fr.match.lateness import SYNCHRONISING
+from otel_fr.operations import ENDS_TOGETHER
 
 LIMITS = StragglerLimits()
 GROUP = Group("g", "0", "default_pg", ())
@@ -127,7 +127,7 @@ def test_a_wait_that_is_a_small_part_of_the_time_is_nothing() -> None:
     "operation", ["broadcast", "reduce", "gather", "scatter", "reduce_scatter", "monitored_barrier"]
 )
 def test_operations_that_do_not_synchronise_show_nothing(operation: str) -> None:
-    assert operation not in SYNCHRONISING
+    assert operation not in ENDS_TOGETHER
     assert late_job(operation=operation).waits.lateness() == []
 
 

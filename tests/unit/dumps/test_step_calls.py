@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,20 @@ def steps(*begins: int, first: int = 0) -> list[Activity]:
 
 def seen(records: list[Record], of: list[Activity]) -> list[tuple[str, str, int, int]]:
     return [(item.name, item.value, item.step, item.last - 1) for item in step_calls(records, of)]
+
+
+def test_the_text_of_a_call_is_the_same_on_all_ranks() -> None:
+    def text(operation: str, given: tuple[int, ...], taken: tuple[int, ...]) -> str:
+        sizes = [tuple((size,) for size in side) for side in (given, taken)]
+        of = replace(signature(operation=operation), input_sizes=sizes[0], output_sizes=sizes[1], reduce_op=None)
+        calls = [record(number, number)._replace(signature=of) for number in (1, 2)]
+        (first,) = {value for name, value, *_ in seen(calls, steps(0, 2, 4)) if name.startswith("first")}
+        return first
+
+    assert text("all_to_all_single", (6,), (2,)) == text("all_to_all_single", (2,), (6,)) == "all_to_all_single Float"
+    assert text("all_gather", (1,), (1, 3)) == text("all_gather", (3,), (1, 3)) == "all_gather Float [1] [3]"
+    assert text("gather", (1,), (1, 3)) == text("gather", (3,), ()) == "gather Float"
+    assert text("_some_new_operation", (1,), (2,)) == text("_some_new_operation", (2,), (1,)) == "_some_new_operation"
 
 
 def test_calls_are_counted_in_the_steps_that_have_ended() -> None:

@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from otel_fr import ring
 from otel_fr.match import Call, CallState, Category, Ending, Finding, Group, NewGroup, Progress, Rank, Signature
-from otel_fr.match.model import DESTRUCTIONS
 from tests.support.verdicts import causes, judge
 
 WORLD = Group("w", "0", "default_pg", (0, 1, 2))
@@ -124,10 +122,6 @@ def destroying(rank: int, group: str = "w", state: CallState = CallState.IN_FLIG
         age=age,
         site="save.py:9 close",
     )
-
-
-def test_both_lists_of_operations_that_destroy_groups_are_the_same() -> None:
-    assert DESTRUCTIONS == ring.DESTRUCTIONS
 
 
 @pytest.mark.parametrize("state", [CallState.IN_FLIGHT, CallState.COMPLETED, CallState.FAILED])

@@ -192,6 +192,7 @@ def test_the_size_is_that_of_the_whole_array_on_every_rank() -> None:
     assert sized("all_reduce", 100, 100) == 100
     assert sized("all_gather_into_tensor", 25, 100) == sized("reduce_scatter_tensor", 100, 25) == 100
     assert sized("gather", 25, 100) == sized("gather", 25, 0) == 100  # the root, and another rank
+    assert sized("gather_into_tensor", 25, 100) == sized("gather_into_tensor", 25, 0) == 100
     assert sized("scatter", 100, 25) == sized("scatter", 0, 25) == 100
 
 
