@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from otel_fr.capture.replaced import replace
 from otel_fr.capture.sites import Sites
+from otel_fr.communication_errors import type_name
 
 _MAX_STACK: Final = 6000
 """Characters: the ring keeps 8 kB of an exception; the innermost frames are the end of the text."""
@@ -104,10 +105,8 @@ class ExceptionHooks:
 
     def _values(self, value: BaseException, trace: TracebackType | None, max_stack: int) -> dict[str, object]:
         stack = "".join(traceback.format_exception(type(value), value, trace))
-        name = type(value).__qualname__
-        module = type(value).__module__
         return {
-            "type": name if module in ("builtins", "__main__") else f"{module}.{name}",
+            "type": type_name(type(value)),
             "message": str(value)[:_MAX_MESSAGE],
             "stack": stack[-max_stack:],
             "site": self._site(trace),

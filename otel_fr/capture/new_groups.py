@@ -36,9 +36,6 @@ _READ: Final = ("backend", "global_ranks_in_group", "group_name", "group_desc", 
 _UNDESCRIBED: Final = "undefined"
 """c10d's description of a group that was given none."""
 
-_COMMUNICATION: Final = ("gloo", "onnect", "imed out", "imeout")
-"""Parts of the texts of gloo's errors: of ranks that did not come, or that have gone."""
-
 Wrapper = Callable[..., Any]
 
 
@@ -225,11 +222,9 @@ def _has_failed(error: BaseException | None) -> bool:
     """
     if error is None or not isinstance(error, Exception):
         return error is not None
-    names = {base.__name__ for base in type(error).__mro__}
-    if "DistError" in names:
-        return True
-    # gloo raises plain RuntimeErrors.
-    return "RuntimeError" in names and any(word in str(error) for word in _COMMUNICATION)
+    from otel_fr.communication_errors import is_of_communication
+
+    return is_of_communication(error)
 
 
 def end(recorder: Recorder | None, begun: _Begun | None, error: BaseException | None) -> None:

@@ -18,9 +18,10 @@ from typing import Any, Final
 
 from otel_fr.capture.groups import backends_of
 from otel_fr.capture.replaced import replace
+from otel_fr.communication_errors import is_of_communication
 from otel_fr.config import Config
 from otel_fr.fault_tolerance.gloo_connections import GlooConnections
-from otel_fr.fault_tolerance.peers import EXIT_CODE, PeerFailedError, PeerFailure, Peers, is_communication
+from otel_fr.fault_tolerance.peers import EXIT_CODE, PeerFailedError, PeerFailure, Peers
 
 _log = logging.getLogger("otel_fr")
 
@@ -123,7 +124,7 @@ class PeerActions:
                 return wait(work, *args, **kwargs)
             except Exception as error:
                 failure = peers.ended_by
-                if failure is not None and not isinstance(error, PeerFailedError) and is_communication(error):
+                if failure is not None and not isinstance(error, PeerFailedError) and is_of_communication(error):
                     raise PeerFailedError(failure) from error
                 raise
 

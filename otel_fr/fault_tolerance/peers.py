@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, Final
 
+from otel_fr.communication_errors import is_of_communication
+
 _log = logging.getLogger("otel_fr")
 
 EXIT_CODE: Final = 75
@@ -190,7 +192,7 @@ class Peers:
             last = before
         if isinstance(last, PeerFailedError):
             return True
-        if not is_communication(error):
+        if not is_of_communication(error):
             return False
         last.__context__ = PeerFailedError(failure)
         last.__suppress_context__ = False
@@ -199,17 +201,6 @@ class Peers:
     def after_fork(self) -> None:
         """In a forked child, whose parent's threads are not there."""
         self.__init__()  # type: ignore[misc]
-
-
-_COMMUNICATION: Final = ("gloo", "NCCL", "ncclComm", "Connection closed by peer", "aborted", "timed out")
-"""Parts of the texts of what backends raise for a call that was ended: plain RuntimeErrors."""
-
-
-def is_communication(error: BaseException) -> bool:
-    """It may be what a backend raises for a call that was ended."""
-    if any(kind.__name__ == "DistError" for kind in type(error).__mro__):
-        return True
-    return isinstance(error, RuntimeError) and any(part in str(error) for part in _COMMUNICATION)
 
 
 peers: Final = Peers()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 from signal import SIGABRT
 
+from otel_fr.communication_errors import BACKEND, WAIT
 from otel_fr.match.cycles import cycles
 from otel_fr.match.device import OpenCalls, open_calls, stuck_devices
 from otel_fr.match.device_errors import is_device_error
@@ -15,11 +16,6 @@ from otel_fr.match.mismatch import Mismatch
 from otel_fr.match.model import Call, CallState, Ending, Evidence, Rank
 from otel_fr.match.nodes import Node
 from otel_fr.match.waiting import build
-
-_BACKEND_EXCEPTION = "torch.distributed.DistBackendError"
-"""What torch raises in a rank whose collective timed out or was aborted, also if its backend does not show an end."""
-_WAIT_EXCEPTION = "RuntimeError: Operation timed out!"
-"""What torch's ``Work.wait(timeout)`` raises once that time is over; the call stays in flight (c10d/Work.cpp)."""
 
 
 def separate(
@@ -128,7 +124,7 @@ def _raised_in_a_wait(evidence: Evidence, instances: Mapping[InstanceKey, Instan
         if _lasted(call, evidence.window):
             if call.state is CallState.FAILED:
                 found.update([r] if call.error != "timeout" else [])
-            elif evidence.ranks[r].exception.startswith(_WAIT_EXCEPTION):
+            elif evidence.ranks[r].exception.startswith(WAIT):
                 found.add(r)
             else:
                 open_[r] = call
@@ -170,7 +166,7 @@ def _ended_as_aborted(info: Rank) -> bool:
         return info.signal == SIGABRT
     if info.ending is not Ending.RAISED:
         return False
-    return info.exception.startswith(_BACKEND_EXCEPTION) or _exited_at_once(info)
+    return info.exception.startswith(BACKEND) or _exited_at_once(info)
 
 
 def _exited_at_once(info: Rank) -> bool:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from signal import SIGABRT, SIGHUP, SIGINT, SIGKILL, SIGTERM
 
+from otel_fr.communication_errors import STORE, is_communication
 from otel_fr.match.device_errors import is_device_error
 from otel_fr.match.instances import Instance, has_joined, is_waiting
 from otel_fr.match.joined import gave_up
@@ -21,27 +22,14 @@ _STOP_STATUSES = frozenset(128 + number for number in STOP_SIGNALS)
 _STOP_EXCEPTIONS = ("KeyboardInterrupt", "SignalException", "SystemExit: 0")
 
 
-_STORE_EXCEPTIONS = ("torch.distributed.DistStoreError", "torch.distributed.DistNetworkError")
-"""What torch raises in a rank that timed out waiting for others at the job's store, as when a group is created."""
-
-
 _UNENDED = (CallState.IN_FLIGHT, CallState.UNKNOWN)
 
 KILL_GRACE = 2.0
 """Seconds that launchers wait at least between SIGTERM and SIGKILL; torchrun, Slurm and Kubernetes wait for 30 s."""
 
 
-_COMMUNICATION = ("torch.distributed.", "gloo", "NCCL", "monitoredBarrier", "Operation timed out!")
-"""Parts of the exceptions that c10d and its backends raise for a failed call."""
-
-
 _PEER_EXCEPTION = "otel_fr.fault_tolerance.peers.PeerFailedError"
 """What otel-fr raises in a rank whose call it has ended for a failed peer."""
-
-
-def is_communication(exception: str) -> bool:
-    """It may be what a failed call raises."""
-    return any(part in exception for part in _COMMUNICATION)
 
 
 def process_ending(*, signal: int | None, exit_code: int | None, clean: bool, exception: str) -> Ending:
@@ -71,7 +59,7 @@ def ended_for_peer(info: Rank) -> bool:
 
 def gave_up_at_store(info: Rank) -> bool:
     """It ended because others did not arrive at the job's store: their fault, not its own."""
-    return info.ending is Ending.RAISED and info.exception.startswith(_STORE_EXCEPTIONS)
+    return info.ending is Ending.RAISED and info.exception.startswith(STORE)
 
 
 def was_stopped(info: Rank) -> bool:

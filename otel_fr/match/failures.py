@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from signal import SIGABRT
 
-from otel_fr.match.endings import is_communication, was_stopped
+from otel_fr.communication_errors import is_communication
+from otel_fr.match.endings import was_stopped
 from otel_fr.match.joined import is_too_long
 from otel_fr.match.model import Call, CallState, Ending, Evidence, Rank
 

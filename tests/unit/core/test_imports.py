@@ -42,10 +42,20 @@ def files(name: str) -> list[Path]:
         ("semconv", set()),
         ("presentation", set()),
         ("decision_names", set()),
+        ("communication_errors", set()),
         ("operations", set()),
         ("fingerprint", {"otel_fr.operations"}),
         # The engine's sentences are written as all others are; ranks compare by its rules what they have enqueued.
-        ("match", {"numpy", "otel_fr.presentation", "otel_fr.decision_names", "otel_fr.operations"}),
+        (
+            "match",
+            {
+                "numpy",
+                "otel_fr.presentation",
+                "otel_fr.decision_names",
+                "otel_fr.operations",
+                "otel_fr.communication_errors",
+            },
+        ),
     ],
 )
 def test_the_lowest_packages_import_only_the_standard_library(name: str, others: set[str]) -> None:

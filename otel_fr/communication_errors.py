@@ -1,0 +1,49 @@
+"""What torch raises where a call of communication fails: because a peer has gone, or does not come.
+
+Of an exception that was recorded there is only its text, ``"type: message"``; a builtin type has no module's name.
+Imports nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+import builtins
+from typing import Final
+
+_OF_TORCH: Final = "torch.distributed."
+"""Begins the types of `torch.distributed`: ``DistBackendError`` and its like, and the exceptions of its packages."""
+BACKEND: Final = "torch.distributed.DistBackendError"
+"""Raised in a rank whose collective timed out or was aborted, also if its backend does not show an end."""
+STORE: Final = ("torch.distributed.DistStoreError", "torch.distributed.DistNetworkError")
+"""Raised in a rank that timed out waiting for others at the job's store, as when a group is created."""
+WAIT: Final = "RuntimeError: Operation timed out!"
+"""Raised by ``Work.wait(timeout)`` once that time is over; the call stays in flight (c10d/Work.cpp)."""
+_WORDS: Final = (
+    *("gloo", "Gloo connectFullMesh failed", "Connection closed by peer", "monitoredBarrier", "Timed out waiting "),
+    *("NCCL error", "NCCL communicator ", "nccl", "collective operation timeout", "Operation timed out!"),
+    *("Wait timeout", "wait timeout after ", "Timeout waiting for key: ", "Socket Timeout"),
+)
+"""In messages of gloo, of NCCL, and of the store, which are plain RuntimeErrors in some versions of torch. Those that
+tell of wrong arguments have none of them (``ProcessGroupGloo::...``, ``... NCCL built in``), nor
+has ``DataLoader timed out``."""
+
+
+def type_name(kind: type[BaseException]) -> str:
+    """The type as it is recorded: ``"RuntimeError"``, ``"torch.distributed.DistBackendError"``."""
+    name, module = kind.__qualname__, kind.__module__
+    return name if module in ("builtins", "__main__") else f"{module}.{name}"
+
+
+def is_communication(exception: str) -> bool:
+    """An exception that was recorded may be what a failed call of communication raised."""
+    kind, _, message = exception.partition(": ")
+    if kind != "RuntimeError" and hasattr(builtins, kind):
+        return False
+    return kind.startswith(_OF_TORCH) or any(word in message for word in _WORDS)
+
+
+def is_of_communication(error: BaseException) -> bool:
+    """`is_communication` of an exception at hand, of which the base classes are known."""
+    kinds = [type_name(kind) for kind in type(error).__mro__ if issubclass(kind, BaseException)]
+    return any(
+        is_communication(f"{kind}: {error}") for kind in kinds if kind == "RuntimeError" or kind.startswith(_OF_TORCH)
+    )
