@@ -1,8 +1,12 @@
-"""Database files that cannot be used: what counts as damage, and how such a file is moved aside. Nothing is deleted."""
+"""Database files that cannot be used: what counts as damage, and how such a file is moved aside. Nothing is deleted.
+
+Whoever has a file open closes it after any error, and opens it again: `open_file` alone decides whether it is damaged.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sqlite3
 import stat
@@ -12,15 +16,14 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+_log = logging.getLogger(__name__)
+
 SUFFIXES = ("", "-wal", "-shm")
 """Of the files of one SQLite database: the database, its write-ahead log, and the log's index."""
 MAX_ASIDE = 10
 """Files of one database that are kept aside. A disk that damages every new file must not be filled with them."""
 MAX_VERSION = 1_000
 """Above it, the version of a file is damage, and no newer otel-fr's."""
-_DAMAGE = ("malformed", "not a database", "unsupported file format")
-"""In SQLite's messages (sqlite3_errstr, sqlite3InitOne). ``sqlite_errorcode`` came with Python 3.11."""
-_MISSING = ("no such table", "no such column", "has no column", "values were supplied")
 
 
 class DamagedError(sqlite3.DatabaseError):
@@ -28,20 +31,11 @@ class DamagedError(sqlite3.DatabaseError):
 
 
 def is_damage(error: Exception) -> bool:
-    """Whether an error means that the file is damaged; False for a full disk, a lock, an I/O error."""
-    return isinstance(error, DamagedError) or (
-        isinstance(error, sqlite3.Error) and any(text in str(error) for text in _DAMAGE)
-    )
+    """Whether an error means that the file is damaged; False for a full disk, a lock, an I/O error.
 
-
-def is_changed(error: Exception) -> bool:
-    """Whether an open file, whose tables were right when it was opened, has lost some of them since."""
-    return isinstance(error, sqlite3.OperationalError) and any(text in str(error) for text in _MISSING)
-
-
-def is_lasting(error: Exception) -> bool:
-    """Whether a connection may stay unusable: one to a disk that was away (SQLITE_IOERR, SQLITE_READONLY)."""
-    return isinstance(error, sqlite3.OperationalError) and any(text in str(error) for text in ("I/O error", "readonly"))
+    SQLITE_CORRUPT and SQLITE_NOTADB have no class of their own in Python; the errors that may pass have one.
+    """
+    return type(error) in (sqlite3.DatabaseError, DamagedError)
 
 
 def check_kind(path: Path) -> None:
@@ -183,16 +177,16 @@ def move_aside(path: Path, wall: Callable[[], float] = time.time) -> Path:
 def open_file(
     path: Path,
     prepare: Callable[[sqlite3.Connection], None],
-    on_damage: Callable[[sqlite3.Error, Path], None],
+    on_damage: Callable[[], None],
     *,
     wall: Callable[[], float] = time.time,
     **options: Any,
 ) -> sqlite3.Connection:
-    """Open a database; a damaged one is moved aside, and a new one begun.
+    """Open a database; a damaged one is moved aside, which is logged, and a new one begun.
 
     Args:
         prepare: makes the connection ready for use.
-        on_damage: called with what is wrong, and the path under which the damaged file is kept.
+        on_damage: called once a damaged file has been moved aside.
         options: of `sqlite3.connect`.
 
     Raises:
@@ -200,26 +194,24 @@ def open_file(
         OSError: the damaged file cannot be moved aside; or raised by ``prepare``.
     """
     try:
-        return _opened(path, prepare, options, wall)
+        return _opened(path, prepare, options, lambda: move_aside(path, wall))
     except _MovedError as moved:
-        on_damage(moved.damage, moved.aside)
+        _log.error("%s is damaged (%s): it is kept as %s, and a new one is begun", path, *moved.args)
+        on_damage()
         return _opened(path, prepare, options, None)
 
 
 class _MovedError(Exception):
-    def __init__(self, damage: sqlite3.Error, aside: Path) -> None:
-        super().__init__(damage)
-        self.damage = damage
-        self.aside = aside
+    """The arguments: what is wrong with a file, and the name under which it is kept."""
 
 
 def _opened(
     path: Path,
     prepare: Callable[[sqlite3.Connection], None],
     options: Mapping[str, Any],
-    wall: Callable[[], float] | None,
+    move: Callable[[], Path] | None,
 ) -> sqlite3.Connection:
-    """The connection. With ``wall`` a damaged file is moved aside, and _MovedError raised."""
+    """The connection. With ``move`` a damaged file is moved aside, before it is closed, and _MovedError raised."""
     with contextlib.ExitStack() as undo:
         try:
             check_kind(path)
@@ -228,9 +220,9 @@ def _opened(
             read_schema(db)
             prepare(db)
         except sqlite3.Error as error:
-            if wall is None or not is_damage(error):
+            if move is None or not is_damage(error):
                 raise
-            raise _MovedError(error, move_aside(path, wall)) from error
+            raise _MovedError(error, move().name) from error
         undo.pop_all()
     return db
 

@@ -177,9 +177,8 @@ class Journal:
                 *(self._path, error),
             )
 
-    def _note_damage(self, error: sqlite3.Error, aside: Path) -> None:
+    def _note_damage(self) -> None:
         self._metrics.errors.labels("forward").inc()
-        _log.error("%s is damaged (%s): it is kept as %s, and a new one is begun", self._path, error, aside.name)
 
     def _close(self) -> None:
         if self._db is not None:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from otel_fr_collector import database_files as files
-from otel_fr_collector.database_files import DamagedError, is_damage, move_aside, open_file
+from otel_fr_collector.database_files import DamagedError, open_file
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.storage.backend import DataError, Saved
 from otel_fr_collector.storage.batch import Batch
@@ -64,7 +64,6 @@ class SqliteBackend(SqliteReading):
         """Why the file cannot be used now; empty: it can."""
         self._is_new = False
         self._is_late = False
-        self._begun = float("-inf")
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._db: sqlite3.Connection | None = None
         self._file: files.OpenedFile | None = None
@@ -84,7 +83,7 @@ class SqliteBackend(SqliteReading):
     @property
     def is_up(self) -> bool:
         """Everything saved so far is in the file."""
-        return self._db is not None and not self._pending
+        return self._db is not None and not self._pending and not self.problem
 
     def load(self, limit: int) -> Saved:
         """The open incidents, the newest resolved ones (``limit`` together at most), and the runs of the open ones."""
@@ -108,11 +107,14 @@ class SqliteBackend(SqliteReading):
         self._flush()
 
     def broken(self, error: Exception) -> None:
-        """A write or a read has failed. A damaged file is renamed and a new one begun; anything else is tried again."""
-        damaged = is_damage(error) or (self._db is not None and files.is_changed(error))
-        if damaged and time.monotonic() - self._begun > RETRY:  # else it was a read of the file before
-            self._replace_damaged(error)
-        else:
+        """A write or a read has failed: open the file again, which finds out whether it is damaged."""
+        self._follow()
+        self._close_file()
+        try:
+            self._db = self._open()
+        except (sqlite3.Error, OSError) as again:
+            error = again
+        if not self._is_new:
             self._fail(error)
 
     def take_new(self) -> bool:
@@ -129,8 +131,7 @@ class SqliteBackend(SqliteReading):
         """Retry what could not be written; delete what is beyond the retention. ``now``: monotonic."""
         if self._is_closed:
             return
-        if self._db is not None and self._file is not None:
-            self._follow(self._file)
+        self._follow()
         if not self.is_up and now >= self._retry_at:
             self._retry_at = now + RETRY
             self._flush(again=True)
@@ -182,7 +183,7 @@ class SqliteBackend(SqliteReading):
         db.execute("PRAGMA auto_vacuum = INCREMENTAL")  # counts only before the first table is made
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = NORMAL")  # a power cut may cost the last commits, never the file
-        problem = str(db.execute("PRAGMA quick_check(1)").fetchone()[0])
+        problem = str(db.execute("PRAGMA integrity_check(1)").fetchone()[0])
         if problem != "ok":
             raise DamagedError(" ".join(problem.split()))
         migrate(db)
@@ -195,12 +196,8 @@ class SqliteBackend(SqliteReading):
             if self._db is None:
                 self._db = self._open()
             self._write(self._db)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             self.broken(error)
-            if files.is_lasting(error) and self.problem:
-                self._close_file()
-        except OSError as error:
-            self._fail(error)
 
     def _write(self, db: sqlite3.Connection) -> None:
         pending = self._pending
@@ -233,37 +230,21 @@ class SqliteBackend(SqliteReading):
         if self._log.allows(self.problem, now):
             _log.error("%s cannot be written (%s): incidents are kept in memory until it can", self.path, error)
 
-    def _replace_damaged(self, error: Exception) -> None:
-        """Move the damaged file, which is open, aside and continue with a new one."""
-        try:
-            self._note_damage(error, move_aside(self.path, self._wall))
-            self._let_go()
-            self._db = self._open()
-        except (OSError, sqlite3.Error) as again:
-            self._fail(again)
-
-    def _note_damage(self, error: Exception, aside: Path) -> None:
-        self._is_new, self._begun = True, time.monotonic()
+    def _note_damage(self) -> None:
+        self._is_new = True
         self._metrics.errors.labels("store").inc()
-        _log.error("%s is damaged (%s): it is kept as %s, and a new one is begun", self.path, error, aside.name)
 
-    def _follow(self, file: files.OpenedFile) -> None:
-        """Go on in another file if this one is no longer at its path."""
-        found = file.find()
-        if found is files.Found.SAME:
+    def _follow(self) -> None:
+        """Let go of a file that is no longer at its path; `_flush` goes on in another one."""
+        if self._db is None or self._file is None or (found := self._file.find()) is files.Found.SAME:
             return
         _log.error("%s was removed or replaced while the collector was running: a new one is begun", self.path)
-        self._metrics.errors.labels("store").inc()
-        self._let_go()
+        self._note_damage()
+        self._close_file()
         self._retry_at = 0.0
         if found is files.Found.OTHER:
             with contextlib.suppress(OSError):
-                file.remove_log()
-
-    def _let_go(self) -> None:
-        """Close the file that is no longer at its path."""
-        self._is_new = True
-        self._close_file()
+                self._file.remove_log()
 
     def _close_file(self) -> None:
         if self._db is not None:

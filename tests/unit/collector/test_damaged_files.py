@@ -22,7 +22,7 @@ from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.storage.persistence import Persistence
 
 from otel_fr.match import Ending, Place
-from tests.support.damaged_files import DAMAGES
+from tests.support.damaged_files import DAMAGES, spoil_pages
 from tests.support.stores import DirectSqlite, sqlite_store
 from tests.unit.collector.test_store import NOW, RUN, incident, numbers
 
@@ -67,6 +67,58 @@ def test_a_damaged_store_is_moved_aside_unchanged(tmp_path: Path, damage: Callab
     kept = kept_aside(tmp_path, store.path.name)
     assert {name: kept.get(name) for name in before} == before
     assert metrics.errors.labels("store")._value.get() == 1
+
+
+def _read_garbage(path: Path, db: sqlite3.Connection) -> None:
+    path.write_bytes(b"this is no database" * 500)
+    db.execute("SELECT * FROM one")
+
+
+def _read_spoiled(path: Path, db: sqlite3.Connection) -> None:
+    spoil_pages(path, 1)
+    db.execute("SELECT * FROM one")
+
+
+def _fill(path: Path, db: sqlite3.Connection) -> None:
+    db.execute("PRAGMA max_page_count = 2")
+    db.execute("INSERT INTO one VALUES (?)", ("x" * 100_000,))
+
+
+def _write_read_only(path: Path, db: sqlite3.Connection) -> None:
+    db.execute("PRAGMA query_only = 1")
+    db.execute("INSERT INTO one VALUES (1)")
+
+
+def _write_locked(path: Path, db: sqlite3.Connection) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as holder:
+        holder.execute("BEGIN EXCLUSIVE")
+        db.execute("INSERT INTO one VALUES (1)")
+
+
+def _read_missing(path: Path, db: sqlite3.Connection) -> None:
+    db.execute("SELECT * FROM two")
+
+
+@pytest.mark.parametrize(
+    ("fail", "expected"),
+    [
+        (_read_garbage, True),
+        (_read_spoiled, True),
+        (_fill, False),
+        (_write_read_only, False),
+        (_write_locked, False),
+        (_read_missing, False),
+    ],
+)
+def test_an_error_of_sqlite_tells_damage_from_what_may_pass(
+    tmp_path: Path, fail: Callable[[Path, sqlite3.Connection], None], expected: bool
+) -> None:
+    path = tmp_path / "one.db"
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TABLE one (x)")
+    with contextlib.closing(sqlite3.connect(path, timeout=0.0)) as db, pytest.raises(sqlite3.Error) as error:
+        fail(path, db)
+    assert database_files.is_damage(error.value) is expected
 
 
 @pytest.mark.parametrize("name", ["incidents.db", "incidents.db-wal"])
