@@ -1,13 +1,13 @@
 """What the collector ingests: spans per second and core, and its memory, compared with a do-nothing OTLP sink.
 
-    python benchmarks/collector.py [--spans 160000] [--rounds 3] [--forward] [--metrics on|off] [--event-loop KIND]
+    python benchmarks/collector.py [--spans 160000] [--rounds 3] [--forward] [--metrics on|off]
 
 Sender processes replay the requests of real monitors (512 spans of one rank each) over gRPC, to a real collector
 process and to a sink: OTLP's generated gRPC service, which decodes each request and returns. Both are sent requests as
 fast as they answer. CPU time is read from /proc, so "per core" is right on a shared machine too. ``--forward`` also
 measures the collector with the sink as its backend. With ``--metrics on`` only the collector is measured, in turn
 without the ranks' metrics and with them: a request of 10 kinds of calls for as many spans as a rank has in 15 s at 300
-calls a second. ``--event-loop`` is given to the collector. The targets: 50,000 spans/s per core and 0.6 of the sink's
+calls a second. The targets: 50,000 spans/s per core and 0.6 of the sink's
 rate for full batches, one of these for the small ones of 256 jobs; and memory that grows neither with the number of
 jobs nor with that of spans.
 """
@@ -297,14 +297,14 @@ def correlated(server: Server, result: Result) -> str:
     return "" if not kept else f"  {kept:,.0f} calls still pending"
 
 
-def compare_metrics(folder: Path, spans: int, rounds: int, event_loop: str) -> int:
+def compare_metrics(folder: Path, spans: int, rounds: int) -> int:
     """The collector without the ranks' metrics and with them, in turn; the figure is the median of the ratios."""
     load = Load.of(1, spans)
     ratios: list[float] = []
     rate = {False: 0.0, True: 0.0}
     for number in range(rounds):
         for metrics in (False, True) if number % 2 else (True, False):
-            server = collector(folder, "--event-loop", event_loop)
+            server = collector(folder)
             try:
                 result = measure(server, replace(load, metrics=metrics))
             finally:
@@ -323,11 +323,10 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3, help="of sink and collector in turn")
     parser.add_argument("--forward", action="store_true", help="also with the sink as the collector's backend")
     parser.add_argument("--metrics", choices=("on", "off"), default="off", help="on: compare with and without them")
-    parser.add_argument("--event-loop", choices=("auto", "asyncio", "uvloop"), default="auto", help="of the collector")
     options = parser.parse_args()
     if options.metrics == "on":
         with tempfile.TemporaryDirectory() as name:
-            return compare_metrics(Path(name), options.spans, options.rounds, options.event_loop)
+            return compare_metrics(Path(name), options.spans, options.rounds)
     one, many = Load.of(1, options.spans), Load.of(JOBS, options.spans)
     measured: dict[tuple[str, Load], list[Result]] = {}
     memory: dict[str, float] = {}
@@ -335,7 +334,7 @@ def main() -> int:
         folder = Path(name)
 
         def start(*more: str) -> Server:
-            return collector(folder, "--event-loop", options.event_loop, *more)
+            return collector(folder, *more)
 
         def run(title: str, server: Server, load: Load) -> Result:
             try:

@@ -85,7 +85,7 @@ _EXTRAS = {
     "pandas": "data frames of otel_fr.analyze.load()",
     "parquet": "otel-fr analyze -o FILE.parquet",
     "instruments": "torch 2.6 or later, where a job has none",
-    "uvloop": "otel-fr collector --event-loop uvloop",
+    "uvloop": "otel-fr collector, with less time for each event",
 }
 """Extra of the package -> what it is for. All else, also recording, needs the package alone."""
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)

@@ -40,6 +40,8 @@ PEER_FAILURE_ACTIONS = ("ignore", "abort", "exit")
 ON_PEER_FAILURE = "OTEL_FR_ON_PEER_FAILURE"
 DEFAULT_PEER_TIMEOUT = 5.0
 DEFAULT_EXIT_GRACE = 10.0
+SAFETY_FACTOR = 5.0
+"""A learned limit is so many times the longest time seen, as in NVIDIA's resiliency extension."""
 EXPORTERS = {"traces": "OTEL_TRACES_EXPORTER", "logs": "OTEL_LOGS_EXPORTER", "metrics": "OTEL_METRICS_EXPORTER"}
 """By signal, the variable that switches it off with ``none``."""
 METRIC_INTERVAL = "OTEL_METRIC_EXPORT_INTERVAL"
@@ -56,13 +58,8 @@ SAMPLERS = (
 """Names that OpenTelemetry's SDK knows (``opentelemetry.sdk.trace.sampling``), its default first. Spans of calls have
 no parent, so ``parentbased_`` changes nothing."""
 SAMPLER_RATIO = "OTEL_TRACES_SAMPLER_ARG"
-SPAN_NAMES = ("auto", "always", "never")
 NATIVE_STACKS = ("auto", "off")
-NCCL_RAS = ("auto", "off")
 HANG_ACTIONS = ("alert", "dump", "kill")
-DEFAULT_SAFETY_FACTOR = 5.0
-"""As in NVIDIA's resiliency extension."""
-DEFAULT_HANG_GRACE = 10.0
 MAX_QUEUE_SIZE, MAX_BATCH_SIZE, MAX_SPAN_DELAY = 100_000, 2_048, 60.0
 """Greatest values of ``OTEL_BSP_MAX_QUEUE_SIZE``, ``OTEL_BSP_MAX_EXPORT_BATCH_SIZE`` (spans) and
 ``OTEL_BSP_SCHEDULE_DELAY`` (seconds): the monitor's memory is bounded."""
@@ -260,20 +257,16 @@ class Config:
         capture_engine: one of `CAPTURE_ENGINES`.
         on_peer_failure: one of `PEER_FAILURE_ACTIONS`.
         peer_timeout: seconds without a report after which a rank that others wait for counts as failed.
-        exit_grace: seconds until a rank that has not ended by itself is ended (``on_peer_failure="exit"``).
+        exit_grace: seconds until a rank that has to end, and does not, is ended by force.
         heartbeat_timeout: seconds from one heartbeat to the next; 0: no limit.
         first_heartbeat_timeout: seconds from `RankMonitorClient.init_workload_monitoring` to the first heartbeat; 0: no
             limit.
         section_timeouts: name -> seconds, of sections whose program gives no timeout.
         outside_timeout: seconds without an open section, once one has ended; 0: no limit.
         learn_steps: times that something is seen before its limit is learned; 0: none is.
-        safety_factor: of a learned limit: so many times the longest time seen.
         state_dir: folder of what is learned, for the next start; None: it is not kept.
-        nccl_ras: one of `NCCL_RAS`; "auto": NCCL's RAS is asked when a fault shows.
         native_stacks: one of `NATIVE_STACKS`; "auto": those of a stuck rank, where py-spy is installed.
         on_hang: one of `HANG_ACTIONS`, what the monitor does when a limit has passed.
-        hang_grace: seconds from SIGTERM to SIGKILL.
-        rank_in_span_names: one of `SPAN_NAMES`.
         metric_interval: seconds between two requests of metrics.
         sampling_ratio: share of the traces whose spans are sent, 0 to 1; None: no span is sent.
         span_batching: how they are sent.
@@ -300,17 +293,13 @@ class Config:
     section_timeouts: Mapping[str, float] = field(default_factory=dict)
     outside_timeout: float = 0.0
     learn_steps: int = 0
-    safety_factor: float = DEFAULT_SAFETY_FACTOR
     state_dir: Path | None = None
     native_stacks: str = "auto"
-    nccl_ras: str = "auto"
     on_hang: str = "alert"
-    hang_grace: float = DEFAULT_HANG_GRACE
     export: bool = True
     on_peer_failure: str = "ignore"
     peer_timeout: float = DEFAULT_PEER_TIMEOUT
     exit_grace: float = DEFAULT_EXIT_GRACE
-    rank_in_span_names: str = "auto"
     metric_interval: float = DEFAULT_METRIC_INTERVAL
     sampling_ratio: float | None = 1.0
     span_batching: SpanBatching = field(default_factory=SpanBatching)
@@ -358,13 +347,9 @@ class Config:
             section_timeouts=_timeouts(env, "OTEL_FR_SECTION_TIMEOUTS"),
             outside_timeout=_number(env, ("OTEL_FR_OUTSIDE_TIMEOUT",), 0.0, 0.0, MAX_SECONDS),
             learn_steps=_integer(env, ("OTEL_FR_LEARN_STEPS",), 0),
-            safety_factor=_number(env, ("OTEL_FR_SAFETY_FACTOR",), DEFAULT_SAFETY_FACTOR, 1.0, 1000.0),
             state_dir=Path(state_dir) if state_dir else None,
             native_stacks=_choice(env, "OTEL_FR_NATIVE_STACKS", NATIVE_STACKS),
-            nccl_ras=_choice(env, "OTEL_FR_NCCL_RAS", NCCL_RAS),
             on_hang=_choice(env, "OTEL_FR_ON_HANG", HANG_ACTIONS),
-            hang_grace=_number(env, ("OTEL_FR_HANG_GRACE",), DEFAULT_HANG_GRACE, 0.0, 86_400.0),
-            rank_in_span_names=_choice(env, "OTEL_FR_RANK_IN_SPAN_NAMES", SPAN_NAMES),
             metric_interval=_number(env, (METRIC_INTERVAL,), DEFAULT_METRIC_INTERVAL * 1e3, 100, 86_400e3) / 1e3,
             sampling_ratio=_sampling_ratio(env),
             span_batching=SpanBatching.from_env(env),

@@ -22,8 +22,9 @@ from otel_fr_collector.forward.forwarder import Forwarder
 from otel_fr_collector.forward.jaeger import look_for_page
 from otel_fr_collector.forward.journal import Journal
 from otel_fr_collector.forward.queues import Queues
-from otel_fr_collector.forward.sampling import Selection
+from otel_fr_collector.forward.selection import Selection
 from otel_fr_collector.incidents.links import GRAFANA_DASHBOARD, Links
+from otel_fr_collector.jobs.blocks import StragglerLimits
 from otel_fr_collector.loading import SettingsError
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.tls import ServerTls
@@ -60,7 +61,6 @@ def run(args: argparse.Namespace) -> int:
     """
     try:
         effective = loading.load(vars(args), os.environ)
-        run_until_end = event_loop.runner(effective.event_loop)
         if args.check:
             check(effective)
             print(loading.show(effective), end="")
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
         _warn(effective)
         _raise_file_limit()
         with _locked_folder(effective.data):
-            run_until_end(_serve(effective, metrics, None if effective.quiet else out, err))
+            event_loop.run(_serve(effective, metrics, None if effective.quiet else out, err))
     except SettingsError as error:
         output.drain()
         for line in str(error).splitlines():
@@ -140,7 +140,7 @@ async def _serve(effective: Settings, metrics: Metrics, out: Unblocked | None, e
         retention=retention,
         links=links,
         tenant_of=whose,
-        straggler_limits=effective.straggler_limits,
+        straggler_limits=StragglerLimits(effective.straggler_seconds),
     )
     process = CollectorProcess(service, outlets, forwarder, ports, effective.stop_seconds)
     await process.start()
@@ -151,7 +151,7 @@ async def _serve(effective: Settings, metrics: Metrics, out: Unblocked | None, e
         file=err,
     )
     looking = None  # asyncio keeps no reference to a task
-    if effective.forward and effective.trace_url is None and TRACES in effective.forward_signals:
+    if effective.forward and "trace" not in dict(effective.link) and TRACES in effective.forward_signals:
         looking = asyncio.create_task(look_for_page(links, effective.forward))
     status = 0 if await process.serve() else 1
     if looking is not None:
@@ -163,11 +163,12 @@ def links_of(effective: Settings) -> Links:
     """Where incidents link to: as the options say, else to what this collector knows of."""
     page = (effective.external_url or _own_url(effective)).rstrip("/")
     grafana = (effective.grafana or "").rstrip("/")
+    given = dict(effective.link)
     return Links(
         page=page,
-        runbook=effective.runbook_url or (f"{page}/runbooks/{{category}}" if page else ""),
-        trace=effective.trace_url or "",
-        dashboard=effective.dashboard_url or (grafana + GRAFANA_DASHBOARD if grafana else ""),
+        runbook=given.get("runbook", f"{page}/runbooks/{{category}}" if page else ""),
+        trace=given.get("trace", ""),
+        dashboard=given.get("dashboard", grafana + GRAFANA_DASHBOARD if grafana else ""),
     )
 
 
@@ -195,14 +196,7 @@ def _ports(effective: Settings, tls: ServerTls | None, tokens: Tokens | None) ->
         needs_otlp_http="otlp_http" in effective.given,
         tls=tls,
         tokens=tokens,
-        limits=Limits(
-            max_request_size=effective.max_request_size,
-            max_queue_size=effective.max_queue_size,
-            client_queue_size=effective.client_queue_size,
-            client_rate=effective.client_rate,
-            client_connections=effective.client_connections,
-        ),
-        max_connection_age=effective.grpc_max_connection_age,
+        limits=Limits(max_queue_size=effective.max_queue_size, client_queue_size=effective.max_queue_size // 2),
     )
 
 
@@ -211,16 +205,12 @@ def _forwarder(effective: Settings, metrics: Metrics) -> Forwarder:
     tls = _backend_tls(effective)
     backends = [make_backend(url, tls, headers.get(url, {})) for url in effective.forward]
     journal = None if effective.data is None else Journal(effective.data / "forward.sqlite3", metrics)
-    selection = None
-    if effective.forward_mode != "all":
-        selection = Selection(effective.forward_ratio if effective.forward_mode == "sampled" else 0.0)
     return Forwarder(
         Queues(effective.forward, effective.forward_queue_size, journal),
         backends,
         metrics,
         signals=effective.forward_signals,
-        selection=selection,
-        max_age=effective.forward_max_age * 3600,
+        selection=None if effective.forward_mode == "all" else Selection(),
     )
 
 
@@ -274,9 +264,9 @@ def _forward_headers(effective: Settings) -> dict[str, dict[str, str]]:
 
 
 def _store_url(effective: Settings) -> str | None:
-    if effective.store_file is None:
-        return effective.store_url()
-    with _naming("store-file", effective.store_file):
+    if not isinstance(effective.store, Path):
+        return effective.store
+    with _naming("store", effective.store):
         return effective.store_url()
 
 

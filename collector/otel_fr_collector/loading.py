@@ -124,9 +124,6 @@ def _from_flags(flags: Mapping[str, object]) -> _Source:
 def _from_env(env: Mapping[str, str], problems: list[str]) -> _Source:
     known = {option.env: option for option in OPTIONS}
     found: _Source = {}
-    for one in OPTIONS:
-        if one.short_env and env.get(one.short_env):
-            found[one.name] = (one.short_env, env[one.short_env])
     for name, value in env.items():
         own = name.removeprefix(ENV_PREFIX)
         if own == name or own == "CONFIG" or not value:
@@ -194,10 +191,4 @@ def _misfits(settings: Settings) -> list[str]:
                 found.append(f"--{given.replace('_', '-')} needs --{missing.replace('_', '-')}")
     if settings.tls_client_ca is not None and settings.tls_cert is None:
         found.append("--tls-client-ca needs --tls-cert and --tls-key")
-    if settings.store is not None and settings.store_file is not None:
-        found.append("--store and --store-file: only one of them can be given")
-    if settings.max_queue_size < settings.max_request_size:
-        found.append("--max-queue-size is smaller than --max-request-size, so the largest request never fits")
-    if settings.client_queue_size < settings.max_request_size:
-        found.append("--client-queue-size is smaller than --max-request-size, so the largest request never fits")
     return found

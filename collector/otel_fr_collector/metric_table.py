@@ -138,15 +138,15 @@ _JOBS = (
         "0 to 1",
         "In how many of the latest 64 blocks of 0.4 s with waits the same rank was late.",
         *(_JOB, _GROUP, _RANK),
-        act="An incident of category straggler opens when it stays above --straggler-share, and others wait for the"
-        " rank for --straggler-wait of their time.",
+        act="An incident of category straggler opens when it stays above 85 %, and others wait for the"
+        " rank for 10 % of their time.",
     ),
     _gauge(
         "otel_fr_straggler_wait_ratio",
         "0 to 1",
         "Share of the time that half of the process group waited for this rank, in the latest 64 blocks of 0.4 s with"
-        " waits of --straggler-seconds in all. Only a rank that was late in --straggler-share of them, if it is"
-        " --straggler-wait or more: in other groups no rank is named.",
+        " waits of --straggler-seconds in all. Only a rank that was late in 85 % of them, if it is"
+        " 10 % or more: in other groups no rank is named.",
         *(_JOB, _GROUP, _RANK),
         act="Act when it stays: the job is slowed down by so much.",
     ),

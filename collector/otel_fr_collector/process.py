@@ -60,7 +60,6 @@ class Ports:
     tls: ServerTls | None = None
     tokens: Tokens | None = None
     limits: Limits = field(default_factory=Limits)
-    max_connection_age: float = 3_600.0
 
 
 class CollectorProcess:
@@ -109,9 +108,7 @@ class CollectorProcess:
                 if ports.needs_otlp_http:
                     raise
                 _log.warning("OTLP over HTTP is off: %s; set --otlp-http to another port, or to off", error)
-        self._grpc = make_grpc_server(
-            self._service.control, self._service.attribution, intake, ports.max_connection_age
-        )
+        self._grpc = make_grpc_server(self._service.control, self._service.attribution, intake)
         try:
             if ports.tls is not None:
                 port = self._grpc.add_secure_port(str(ports.grpc), ports.tls.grpc_credentials())

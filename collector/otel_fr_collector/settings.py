@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from otel_fr_collector import event_loop
 from otel_fr_collector.database_url import database_url
 from otel_fr_collector.forward.backends import parse_backend
-from otel_fr_collector.incidents.links import FIELDS, check_template
-from otel_fr_collector.jobs.blocks import StragglerLimits
+from otel_fr_collector.incidents.links import FIELDS, parse_link
 from otel_fr_collector.network.address import Address
 from otel_fr_collector.outlets.alertmanager import parse_label
+from otel_fr_collector.receive.intake import MAX_REQUEST
 from otel_fr_collector.redaction import hide_password
 
 ENV_PREFIX = "OTEL_FR_COLLECTOR_"
@@ -79,6 +78,17 @@ def _address_or_off(text: str) -> Address | None:
     return None if text == "off" else Address.parse(text)
 
 
+def _store(text: str) -> str | Path:
+    return Path(text) if text.startswith(("/", ".")) else database_url(text)
+
+
+def _queue_size(text: str) -> int:
+    size = parse_size(text)
+    if size < 2 * MAX_REQUEST:
+        raise ValueError(f"{text!r} is less than {2 * MAX_REQUEST >> 20}MiB, twice the size that a request may have")
+    return size
+
+
 def _hide_path(text: str) -> str:
     """A webhook's URL with scheme and host only: its path is a secret."""
     parts = urlsplit(text)
@@ -106,11 +116,6 @@ class Option:
     def env(self) -> str:
         return ENV_PREFIX + self.name.upper().replace("-", "_")
 
-    @property
-    def short_env(self) -> str:
-        """A second name, ``OTEL_FR_STRAGGLER_...``, of the options that say what counts as a straggler; else ""."""
-        return self.env.replace("_COLLECTOR", "") if self.section == _STRAGGLERS else ""
-
 
 def _option(
     section: str,
@@ -127,14 +132,7 @@ def _option(
 
 
 _IN, _OUT, _FORWARD, _STATE = "Input", "Incidents", "Forwarding", "State"
-_SECURITY, _LIMITS, _PROCESS, _STRAGGLERS = "Security", "Limits", "Process", "Stragglers"
-
-
-def _link(what: str) -> Any:
-    fields = ", ".join(f"{{{name}}}" for name in FIELDS)
-    return _option(
-        _OUT, check_template, text=f"link to {what}, shown with incidents; fields: {fields}", metavar="TEMPLATE"
-    )
+_SECURITY, _PROCESS = "Security", "Process"
 
 
 @dataclass(frozen=True)
@@ -162,34 +160,13 @@ class Settings:
         text="address for the page, the API, /metrics and /healthz",
         metavar="HOST:PORT",
     )
-
-    straggler_seconds: float = _option(
-        _STRAGGLERS,
-        _number(0.001, 3600),
-        default="0.05",
-        text="time by which a rank must come later than half of its group in a block of 0.4 s, for it to count",
-        metavar="SECONDS",
-    )
-    straggler_share: float = _option(
-        _STRAGGLERS,
-        _number(0.6, 1),
-        default="0.85",
-        text="share of such blocks in which the rank must be late, from 0.6 to 1",
-        metavar="SHARE",
-    )
-    straggler_wait: float = _option(
-        _STRAGGLERS,
-        _number(0, 1),
-        default="0.1",
-        text="share of their time for which the others must wait for the rank, from 0 to 1",
-        metavar="SHARE",
-    )
-    straggler_window: float = _option(
-        _STRAGGLERS,
-        _number(1, 86400),
-        default="12",
-        text="time for which all this must last, and too often for chance",
-        metavar="SECONDS",
+    max_queue_size: int = _option(
+        _IN,
+        _queue_size,
+        default="64MiB",
+        text="limit on the total size of requests in flight, of which one client address may have half; beyond it,"
+        " clients are asked to retry",
+        metavar="SIZE",
     )
 
     incidents: Path | None = _option(
@@ -229,9 +206,22 @@ class Settings:
     external_url: str | None = _option(
         _OUT, _base_url, text="URL at which browsers reach this collector's page", metavar="URL"
     )
-    runbook_url: str | None = _link("your runbook")
-    trace_url: str | None = _link("a trace")
-    dashboard_url: str | None = _link("a dashboard")
+    link: tuple[tuple[str, str], ...] = _option(
+        _OUT,
+        parse_link,
+        text="link shown with incidents, NAME: runbook, trace or dashboard; repeatable; fields of the template: "
+        + ", ".join(f"{{{name}}}" for name in FIELDS),
+        metavar="NAME=TEMPLATE",
+        repeat=True,
+        show="=".join,
+    )
+    straggler_seconds: float = _option(
+        _OUT,
+        _number(0.001, 3600),
+        default="0.05",
+        text="time by which a rank must come later than half of its group in a block of 0.4 s, for it to count",
+        metavar="SECONDS",
+    )
 
     forward: tuple[str, ...] = _option(
         _FORWARD,
@@ -243,18 +233,10 @@ class Settings:
     )
     forward_mode: str = _option(
         _FORWARD,
-        _choice("all", "incidents", "sampled"),
+        _choice("all", "incidents"),
         default="all",
-        text="traces to forward: all; incidents (only traces of incidents); or sampled (a sample, and the traces of"
-        " incidents)",
-        metavar="{all,incidents,sampled}",
-    )
-    forward_ratio: float = _option(
-        _FORWARD,
-        _number(0, 1),
-        default="0.01",
-        text="share of trace ids that --forward-mode sampled forwards, from 0 to 1",
-        metavar="RATIO",
+        text="traces to forward: all, or only those of incidents",
+        metavar="{all,incidents}",
     )
     forward_signals: frozenset[str] = _option(
         _FORWARD,
@@ -276,26 +258,16 @@ class Settings:
         text="capacity of the queue of one backend, in memory, and under --data too",
         metavar="SIZE",
     )
-    forward_max_age: float = _option(
-        _FORWARD,
-        _number(0.01),
-        default="24",
-        text="hours after which a request that no backend has accepted is dropped",
-        metavar="HOURS",
-    )
 
     data: Path | None = _option(
         _STATE, Path, text="folder for incidents and forward queues, which then survive a restart", metavar="DIR"
     )
-    store: str | None = _option(
+    store: str | Path | None = _option(
         _STATE,
-        database_url,
+        _store,
         text="keep incidents in this PostgreSQL database, which several collectors may share, and not under --data;"
-        " postgresql://USER@HOST:PORT/DATABASE",
+        " postgresql://USER@HOST:PORT/DATABASE, or the path of a file with that URL, which begins with / or .",
         metavar="URL",
-    )
-    store_file: Path | None = _option(
-        _STATE, Path, text="file with the URL of --store, if that has a password", metavar="FILE"
     )
     retention_days: float = _option(
         _STATE,
@@ -329,58 +301,12 @@ class Settings:
         metavar="FILE",
     )
 
-    max_request_size: int = _option(
-        _LIMITS,
-        parse_size,
-        default="16MiB",
-        text="largest OTLP request, before and after decompression",
-        metavar="SIZE",
-    )
-    max_queue_size: int = _option(
-        _LIMITS,
-        parse_size,
-        default="64MiB",
-        text="limit on the total size of requests in flight; beyond it, clients are asked to retry",
-        metavar="SIZE",
-    )
-    client_queue_size: int = _option(
-        _LIMITS, parse_size, default="32MiB", text="the same limit for one client address", metavar="SIZE"
-    )
-    client_rate: float = _option(
-        _LIMITS,
-        _number(0),
-        default="0",
-        text="limit on OTLP requests per second from one client address; 0: no limit",
-        metavar="NUMBER",
-    )
-    client_connections: int = _option(
-        _LIMITS,
-        lambda text: int(_number(1)(text)),
-        default="16384",
-        text="limit on connections (HTTP), and on requests in flight (gRPC), from one client address",
-        metavar="NUMBER",
-    )
-    grpc_max_connection_age: float = _option(
-        _LIMITS,
-        _number(1),
-        default="3600",
-        text="seconds after which gRPC clients are asked to reconnect",
-        metavar="SECONDS",
-    )
-
     stop_seconds: float = _option(
         _PROCESS,
         _number(0.1, 3600),
         default="10",
         text="longest time from SIGTERM or SIGINT to the end of the process",
         metavar="SECONDS",
-    )
-    event_loop: str = _option(
-        _PROCESS,
-        _choice(*event_loop.KINDS),
-        default=event_loop.AUTO,
-        text="event loop of the process; auto: uvloop's if that is installed, else asyncio's",
-        metavar="{auto,asyncio,uvloop}",
     )
     log_format: str = _option(
         _PROCESS,
@@ -403,12 +329,7 @@ class Settings:
         Raises:
             OSError, ValueError: the file with it cannot be read, or has other content.
         """
-        return self.store if self.store_file is None else database_url(self.store_file.read_text().strip())
-
-    @property
-    def straggler_limits(self) -> StragglerLimits:
-        """When a rank counts as a straggler."""
-        return StragglerLimits(self.straggler_seconds, self.straggler_share, self.straggler_wait, self.straggler_window)
+        return database_url(self.store.read_text().strip()) if isinstance(self.store, Path) else self.store
 
     @property
     def otlp_http_address(self) -> Address | None:

@@ -13,6 +13,13 @@ from otel_fr.checks.storage import LUSTRE_HEALTH
 
 MAX_MOUNTS: Final = 200
 """A node has some dozens of mounts, or hundreds of homes; each takes a process for a moment."""
+MEMORY_TOLERANCE_MB: Final = 512.0
+MEMORY_POLL: Final = 2.0
+"""Seconds between two looks; ``gpu_memory_tolerance_mb`` and ``gpu_memory_poll_interval`` of NVIDIA's extension."""
+NODE_HEALTH_TIMEOUT: Final = 60.0
+"""Seconds for the node health service, which runs a script; as in nvidia-resiliency-ext."""
+CLOCK_SECONDS: Final = 5.0
+"""Certificates and tokens are refused at differences of minutes; times in traces are confusing from some seconds on."""
 _STARTUP: Final = 5.0
 """Seconds more than a check's own timeout after which its process counts as hanging."""
 
@@ -54,20 +61,19 @@ def _all(settings: CheckSettings, is_restart: bool, mounts: Sequence[str]) -> It
             "all GPUs",
             settings.memory_timeout + settings.timeout,
             timeout=settings.memory_timeout,
-            tolerance_mb=settings.memory_tolerance_mb,
-            poll=settings.memory_poll,
+            tolerance_mb=MEMORY_TOLERANCE_MB,
+            poll=MEMORY_POLL,
         )
     if settings.node_health:
-        seconds = settings.node_health_timeout
         yield task(
             model.NODE_HEALTH,
             settings.node_health,
-            seconds + _STARTUP,
+            NODE_HEALTH_TIMEOUT + _STARTUP,
             socket_path=settings.node_health,
             arguments=settings.node_health_arguments,
-            timeout=seconds,
+            timeout=NODE_HEALTH_TIMEOUT,
         )
     for url in dict.fromkeys((*settings.endpoints, *filter(None, (settings.collector,)))):
         yield task(model.COLLECTOR, url, url=url, timeout=settings.timeout)
     if url := settings.collector:
-        yield task(model.CLOCK, url, url=url, allowed=settings.clock_seconds, timeout=settings.timeout)
+        yield task(model.CLOCK, url, url=url, allowed=CLOCK_SECONDS, timeout=settings.timeout)

@@ -23,15 +23,10 @@ _NONE: Final = "none"
 
 DEFAULT_TIMEOUT: Final = 15.0
 """Seconds for one check: what nvidia-resiliency-ext gives a mounted file system."""
-NODE_HEALTH_TIMEOUT: Final = 60.0
-"""Seconds for the node health service, which runs a script; as in nvidia-resiliency-ext."""
 NODE_HEALTH_ARGUMENTS: Final = "--no-slurm"
 """What nvidia-resiliency-ext passes to the node health service."""
-MEMORY_TIMEOUT, MEMORY_TOLERANCE_MB, MEMORY_POLL = 50.0, 512.0, 2.0
-"""Until the memory of GPUs is given back, in seconds; what may stay in use; seconds between two looks. The defaults of
-``gpu_memory_reclaim_timeout``, ``gpu_memory_tolerance_mb`` and ``gpu_memory_poll_interval`` in NVIDIA's extension."""
-CLOCK_SECONDS: Final = 5.0
-"""Certificates and tokens are refused at differences of minutes; times in traces are confusing from some seconds on."""
+MEMORY_TIMEOUT: Final = 50.0
+"""Until the memory of GPUs is given back, in seconds: ``gpu_memory_reclaim_timeout`` of NVIDIA's extension."""
 TEMPORARY: Final = "/tmp"  # noqa: S108 - only its free space is asked for
 """Where TMPDIR is not set. `tempfile` would try it, and may not return where it does not answer."""
 SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 - only its free space is asked for
@@ -54,12 +49,8 @@ CHECK_OPTIONS: Final = (
     "OTEL_FR_CHECK_TIMEOUT",
     "OTEL_FR_CHECK_GPUS",
     "OTEL_FR_CHECK_GPU_MEMORY_TIMEOUT",
-    "OTEL_FR_CHECK_GPU_MEMORY_TOLERANCE_MB",
-    "OTEL_FR_CHECK_GPU_MEMORY_POLL_SECONDS",
     "OTEL_FR_CHECK_NODE_HEALTH",
     "OTEL_FR_CHECK_NODE_HEALTH_ARGS",
-    "OTEL_FR_CHECK_NODE_HEALTH_TIMEOUT",
-    "OTEL_FR_CHECK_CLOCK_SECONDS",
 )
 ATTRIBUTION_OPTIONS: Final = ("OTEL_FR_ATTRIBUTION", "OTEL_FR_ATTRIBUTION_SECONDS")
 _MAX_NODES: Final = 1e9
@@ -83,7 +74,7 @@ class CheckSettings:
         node_health: path of a Unix socket; empty: none.
         gpus: how many there must be; None: not known.
         collector: its HTTP address; empty: not known. endpoints: OTLP endpoints.
-        timeout, node_health_timeout, memory_timeout, memory_poll, clock_seconds: seconds.
+        timeout, memory_timeout: seconds.
     """
 
     kinds: frozenset[str]
@@ -93,12 +84,8 @@ class CheckSettings:
     space: Mapping[str, int]
     node_health: str
     node_health_arguments: tuple[str, ...]
-    node_health_timeout: float
     gpus: int | None
     memory_timeout: float
-    memory_tolerance_mb: float
-    memory_poll: float
-    clock_seconds: float
     collector: str
     endpoints: tuple[str, ...]
 
@@ -126,14 +113,8 @@ class CheckSettings:
             node_health_arguments=tuple(
                 shlex.split(given.text("OTEL_FR_CHECK_NODE_HEALTH_ARGS") or NODE_HEALTH_ARGUMENTS),
             ),
-            node_health_timeout=given.number(
-                "OTEL_FR_CHECK_NODE_HEALTH_TIMEOUT", NODE_HEALTH_TIMEOUT, 0.1, _MAX_SECONDS
-            ),
             gpus=int(gpus) or None,
             memory_timeout=given.number("OTEL_FR_CHECK_GPU_MEMORY_TIMEOUT", MEMORY_TIMEOUT, 0.0, _MAX_SECONDS),
-            memory_tolerance_mb=given.number("OTEL_FR_CHECK_GPU_MEMORY_TOLERANCE_MB", MEMORY_TOLERANCE_MB, 0.0, 1e9),
-            memory_poll=given.number("OTEL_FR_CHECK_GPU_MEMORY_POLL_SECONDS", MEMORY_POLL, 0.05, _MAX_SECONDS),
-            clock_seconds=given.number("OTEL_FR_CHECK_CLOCK_SECONDS", CLOCK_SECONDS, 0.1, _MAX_SECONDS),
             collector=env.get(COLLECTOR_VARIABLE, "").strip(),
             endpoints=tuple(dict.fromkeys(url for name in ENDPOINTS if (url := env.get(name, "").strip()))),
         )

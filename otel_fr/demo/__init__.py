@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
     command += ["--grpc", f"127.0.0.1:{grpc_port}", "--http", f"127.0.0.1:{http_port}", "--otlp-http", "off"]
     if args.jaeger:
         command += ["--forward", f"http://{args.jaeger}:4317"]
-        command += ["--trace-url", f"http://{args.jaeger}:16686/trace/{{trace_id}}"]
+        command += ["--link", f"trace=http://{args.jaeger}:16686/trace/{{trace_id}}"]
     with contextlib.ExitStack() as stack:
         log = stack.enter_context(open(folder / "job.log", "wb"))
         errors = stack.enter_context(open(folder / "collector.log", "wb"))

@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping
 from enum import Enum
 from typing import Any, Final
 
-from otel_fr.config import Config
+from otel_fr.config import SAFETY_FACTOR, Config
 from otel_fr.fault_tolerance import sections
 from otel_fr.fault_tolerance.timeouts import (
     HeartbeatTimeouts,
@@ -76,7 +76,6 @@ class RankMonitorClient:
         self.logger = logging.getLogger("RankMonitorClient")
         self._observed = Observed()
         self._since_ns = 0
-        self._factor = Config.safety_factor
 
     def init_workload_monitoring(self) -> None:
         """Start: timeouts are those loaded, else those of the environment (docs/configuration.md).
@@ -87,7 +86,6 @@ class RankMonitorClient:
         if self.is_initialized:
             raise RankMonitorClientError("RankMonitorClient is already initialized")
         config = Config.from_env()
-        self._factor = config.safety_factor
         self._observed = Observed()
         self._since_ns = time.monotonic_ns()
         self.hb_timeouts = self.loaded_hb_timeouts or HeartbeatTimeouts(
@@ -154,7 +152,7 @@ class RankMonitorClient:
         """
         self._ensure_is_ready()
         self._exchange()
-        found = heartbeat_timeouts(self._observed, self._factor, self.hb_timeouts)
+        found = heartbeat_timeouts(self._observed, SAFETY_FACTOR, self.hb_timeouts)
         if found is None:
             return self._not_enough(skip_if_not_ready)
         self.hb_timeouts = found
@@ -176,7 +174,7 @@ class RankMonitorClient:
         self._observed.note_outside()
         self._exchange()
         found = section_timeouts(
-            self._observed, self._factor, self.section_timeouts, selected_sections, calc_out_of_section
+            self._observed, SAFETY_FACTOR, self.section_timeouts, selected_sections, calc_out_of_section
         )
         if found is None:
             return self._not_enough(skip_if_not_ready)

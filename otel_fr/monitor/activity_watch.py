@@ -32,7 +32,7 @@ class ActivityWatch:
         self._ring = reader
         self._reader = reader.activity
         self._config = config
-        self._learned = LearnedLimits(config.learn_steps, config.safety_factor)
+        self._learned = LearnedLimits(config.learn_steps)
         self._file: Path | None = None
         if config.state_dir is not None and config.learn_steps:
             self._file = path_of(config.state_dir, config.job_id, rank)

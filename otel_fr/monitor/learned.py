@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from otel_fr.config import SAFETY_FACTOR
+
 SHORTEST: Final = 30.0
 """Seconds; the least learned limit: sections of milliseconds have pauses of seconds, as for a checkpoint of another
 rank or a slow disk."""
@@ -39,12 +41,10 @@ class LearnedLimits:
 
     Args:
         least: times that something must have been seen; 0: nothing is learned.
-        factor: of the longest time.
     """
 
-    def __init__(self, least: int, factor: float) -> None:
+    def __init__(self, least: int) -> None:
         self._least = least
-        self._factor = factor
         self._heartbeats = _Seen()
         self._outside = _Seen()
         self._sections: dict[str, _Seen] = {}
@@ -82,7 +82,7 @@ class LearnedLimits:
     def _limit(self, seen: _Seen) -> float | None:
         if not self._least or seen.count < self._least:
             return None
-        return max(SHORTEST, self._factor * seen.longest)
+        return max(SHORTEST, SAFETY_FACTOR * seen.longest)
 
     # ---- kept over restarts
 

@@ -76,11 +76,10 @@ class RankIdentity:
             node=_text(meta, "node"),
         )
 
-    def name_suffix(self, config: Config) -> str:
+    @property
+    def name_suffix(self) -> str:
         """What the names of this rank's spans end with: lists of spans show the name and the service, nothing else."""
-        wanted = config.rank_in_span_names
-        is_named = wanted == "always" or (wanted == "auto" and self.world_size <= MAX_NAMED_RANKS)
-        return f" [rank {self.rank}]" if is_named else ""
+        return f" [rank {self.rank}]" if self.world_size <= MAX_NAMED_RANKS else ""
 
     def resource(self, env: Mapping[str, str] = os.environ) -> Resource:
         """The resource of docs/telemetry.md, with those of ``OTEL_RESOURCE_ATTRIBUTES`` and ``OTEL_SERVICE_NAME``."""

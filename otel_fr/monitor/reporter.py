@@ -118,7 +118,7 @@ class Reporter:
 
     def _new_activity_spans(self) -> ActivitySpans:
         identity, reader = self.identity, self._reader
-        suffix = identity.name_suffix(self._config)
+        suffix = identity.name_suffix
         return ActivitySpans(identity.run_id, identity.rank, reader.wall_offset_ns, reader.pid, suffix)
 
     def _new_metrics(self) -> RankMetrics:
@@ -128,7 +128,7 @@ class Reporter:
 
     def _new_builder(self) -> SpanBuilder:
         identity = self.identity
-        suffix = identity.name_suffix(self._config)
+        suffix = identity.name_suffix
         return SpanBuilder(identity.run_id, identity.rank, self._reader.wall_offset_ns, suffix)
 
     @property

@@ -106,7 +106,7 @@ class Monitor:
         self._process = process
         started = dumping.process_start_wall_ns(reader.pid_start_ns)
         self._dumper = dumping.Dumper(ring, started, self.wake)
-        self._termination = Termination(process, config.hang_grace)
+        self._termination = Termination(process, config.exit_grace)
         self._episodes = rules.Episodes()
         self._recovery = rules.Recovery()
         world_size = reporter.identity.world_size or 1
@@ -125,8 +125,7 @@ class Monitor:
         self._metrics = Schedule(config.metric_interval, config.rank, time.monotonic())
         self._recorder = RecorderWatch(lambda: reader.meta, reporter.devices, self.wake)
         self._inspector = InspectorWatch(inspector_file(os.environ, process.pid), reporter.note_device_call)
-        is_asked = config.nccl_ras == "auto" and config.node_rank == 0
-        self._ras = RasWatch(ras_address(os.environ) if is_asked else None, process.pid, self.is_first)
+        self._ras = RasWatch(ras_address(os.environ) if config.node_rank == 0 else None, process.pid, self.is_first)
         self._signalled = False
         self._is_action_due = False
         self._reported_at = float("-inf")

@@ -99,7 +99,7 @@ def test_sections_that_exceptions_left_open_raise_nothing(tmp_path: Path) -> Non
 
 def test_a_rank_that_hangs_is_ended_and_the_restarted_job_finishes(tmp_path: Path) -> None:
     with torchrun.collector(tmp_path / "collector") as running:
-        env = {**torchrun.endpoint(running), "OTEL_FR_ON_HANG": "kill", "OTEL_FR_HANG_GRACE": "1"}
+        env = {**torchrun.endpoint(running), "OTEL_FR_ON_HANG": "kill", "OTEL_FR_EXIT_GRACE": "1"}
         job = torchrun.run(tmp_path / "job", "activity.py", "kill", str(tmp_path), env=env, restarts=1)
         incidents = until(running.causes)
     assert job.returncode == 0, job.output

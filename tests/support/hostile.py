@@ -57,8 +57,8 @@ def logs(*bodies: dict[str, Any]) -> bytes:
 
 
 def long_tails(number: int) -> bytes:
-    """40 MiB of spans, each with another long text after its attributes."""
-    return traces((resource(0), [span(i, end=f"{number}-{i}-" + "x" * 200_000) for i in range(200)]))
+    """14 MiB of spans, each with another long text after its attributes."""
+    return traces((resource(0), [span(i, end=f"{number}-{i}-" + "x" * 200_000) for i in range(70)]))
 
 
 def long_sites(number: int) -> bytes:
@@ -80,7 +80,7 @@ def long_dtypes(number: int) -> bytes:
 
 
 def long_exceptions(number: int) -> bytes:
-    """32 MiB: ranks that raised an exception with a long text, and report nothing of it later."""
+    """14 MiB: ranks that raised an exception with a long text, and report nothing of it later."""
     message = {"type": "E", "message": WIDE + "x" * 16_000}
-    ranks = range(number * 1_000, number * 1_000 + 1_000)
+    ranks = range(number * 400, number * 400 + 400)
     return logs(*(body for rank in ranks for body in ({"rank": rank, "exception": message}, {"rank": rank, "n": 2})))

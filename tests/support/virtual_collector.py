@@ -17,7 +17,7 @@ from otel_fr_collector.control import Watcher
 from otel_fr_collector.forward.forwarder import Forwarder
 from otel_fr_collector.forward.journal import Journal
 from otel_fr_collector.forward.queues import Queues
-from otel_fr_collector.forward.sampling import Selection
+from otel_fr_collector.forward.selection import Selection
 from otel_fr_collector.incidents.incident import Incident, IncidentChange
 from otel_fr_collector.incidents.links import Links
 from otel_fr_collector.jobs.run import RunId
@@ -151,7 +151,7 @@ class VirtualCollector(CollectorView):
         if forward is not None:
             journal = None if data is None else Journal(data / "forward.sqlite3", metrics)
             self._queues = Queues([forward.name], 1 << 26, journal)
-            selection = Selection(0.0) if selects else None
+            selection = Selection() if selects else None
             self._forwarder = Forwarder(self._queues, [forward], metrics, signals=signals, selection=selection)
         self.service = Service(
             metrics,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from otel_fr_collector.forward.backends import Backend
 from otel_fr_collector.forward.queues import Put, Queues
-from otel_fr_collector.forward.sampling import Selection
+from otel_fr_collector.forward.selection import Selection
 from otel_fr_collector.forward.sender import Sender
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.otlp.signals import TRACES
@@ -17,6 +17,8 @@ _log = logging.getLogger(__name__)
 
 CLEAN_EVERY = 10.0
 """Seconds between two looks for requests that are too old, and attempts to use a file that has failed."""
+MAX_AGE = 86_400.0
+"""Seconds after which a request that no backend has accepted is dropped."""
 LARGE_REQUEST_BYTES = 1 << 20
 """Bytes from which traces are selected from a request outside the event loop."""
 
@@ -27,7 +29,6 @@ class Forwarder:
     Args:
         signals: those that are forwarded.
         selection: selects traces; None: all are forwarded, bytes unchanged.
-        max_age: seconds after which a request that no backend has accepted is dropped.
     """
 
     def __init__(
@@ -38,13 +39,11 @@ class Forwarder:
         *,
         signals: frozenset[str] = frozenset({TRACES}),
         selection: Selection | None = None,
-        max_age: float = 86_400.0,
     ) -> None:
         self._queues = queues
         self._metrics = metrics
         self._signals = signals
         self._selection = selection
-        self._max_age = max_age
         self._senders = [Sender(backend, queues, metrics) for backend in backends]
         self._sending: list[asyncio.Task[None]] = []
         self._cleaning: asyncio.Task[None] | None = None
@@ -124,9 +123,9 @@ class Forwarder:
 
     async def _clean(self) -> None:
         while True:
-            for name, count in (await self._queues.drop_old(self._max_age)).items():
+            for name, count in (await self._queues.drop_old(MAX_AGE)).items():
                 self._metrics.forward_dropped.labels(name, "expired").inc(count)
-                _log.warning("%d requests for %s are dropped: they waited longer than --forward-max-age", count, name)
+                _log.warning("%d requests for %s are dropped: they waited longer than a day", count, name)
             await self._queues.recover()
             for sender in self._senders:
                 sender.wake()

@@ -30,7 +30,7 @@ async def look_for_page(links: Links, backends: Sequence[str]) -> None:
         page = await worker.run(lambda: find_page(backends, links.page))
         if page:
             links.trace = f"{page.replace('{', '{{').replace('}', '}}')}/trace/{{trace_id}}"
-            _log.info("incidents link to their traces in the Jaeger at %s; --trace-url sets another link", page)
+            _log.info("incidents link to their traces in the Jaeger at %s; --link trace=... sets another one", page)
             return
 
 

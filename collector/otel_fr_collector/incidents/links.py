@@ -10,14 +10,29 @@ from otel_fr.incident import CollectorIncidentData
 
 FIELDS = ("category", "incident_id", "job", "attempt", "run_id", "trace_id", "from_ms", "to_ms")
 """What a template may name in braces."""
+LINKS = ("runbook", "trace", "dashboard")
+"""Those that an option may set."""
 GRAFANA_DASHBOARD = "/d/otel-fr-incident?var-job_id={job}&var-trace_id={trace_id}&from={from_ms}&to={to_ms}"
 """Of a Grafana's URL: deploy/grafana/dashboards/otel-fr-incident.json."""
 MARGIN_MS = 300_000
 """Milliseconds shown before an incident's start and after its end."""
 
 
-def check_template(text: str) -> str:
-    """The template itself.
+def parse_link(text: str) -> tuple[str, str]:
+    """The name and the template of ``NAME=TEMPLATE``.
+
+    Raises:
+        ValueError: it is none, or incidents have no link of that name.
+    """
+    name, _, template = text.partition("=")
+    if name not in LINKS:
+        raise ValueError(f"{text!r} is not NAME=TEMPLATE, with NAME one of {', '.join(LINKS)}")
+    _check_template(template)
+    return name, template
+
+
+def _check_template(text: str) -> None:
+    """Check a template.
 
     Raises:
         ValueError: it is not an http(s) URL, or names a field that incidents do not have.
@@ -28,7 +43,6 @@ def check_template(text: str) -> str:
         if name is not None and (name not in FIELDS or spec or conversion):
             known = ", ".join(f"{{{field}}}" for field in FIELDS)
             raise ValueError(f"{text!r} names {{{name}}}; it may name {known}")
-    return text
 
 
 @dataclass

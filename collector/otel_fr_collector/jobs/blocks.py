@@ -50,7 +50,7 @@ QUIET_BLOCKS = 8
 
 @dataclass(frozen=True)
 class StragglerLimits:
-    """When a rank counts as a straggler: the options ``--straggler-...``.
+    """When a rank counts as a straggler: ``seconds`` is the option ``--straggler-seconds``.
 
     Attributes:
         seconds: lateness from which a block counts. share: of such blocks, in which the rank is late.

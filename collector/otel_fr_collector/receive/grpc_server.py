@@ -31,6 +31,9 @@ _Watch = Callable[[AsyncIterator[bytes], _Context], AsyncIterator[bytes]]
 MAX_WATCH = 16 << 10
 """Bytes of a GetRequest, or of a WatchRequest, which names a job and a run; it is kept as long as its stream."""
 _INTERVAL = ((REPORT_INTERVAL_METADATA, str(REPORT_INTERVAL)),)
+MAX_CONNECTION_AGE_MS = 3_600_000
+"""After which a client is asked to reconnect: then new certificates and tokens, and new servers behind a load balancer,
+take effect."""
 CONTROL_SERVICE = "otel_fr.control.v1.Control"
 ATTRIBUTION_SERVICE = "otel_fr.attribution.v1.Attribution"
 
@@ -73,17 +76,11 @@ class _Reader:
         return request.body(inflater)
 
 
-def make_grpc_server(
-    control: Control, attribution: Attribution, intake: Intake, max_connection_age: float = 3_600.0
-) -> grpc.aio.Server:
+def make_grpc_server(control: Control, attribution: Attribution, intake: Intake) -> grpc.aio.Server:
     """A server of the three OTLP services, of Control and of Attribution, not yet started.
 
     The requests are unary; they are served as streams of one request because that is the only way to see, and to count,
     a request that comes slowly, or that gRPC itself has rejected as too large.
-
-    Args:
-        max_connection_age: seconds after which a client is asked to reconnect: then new certificates and tokens, and
-            new servers behind a load balancer, take effect.
     """
     server = grpc.aio.server(
         options=[
@@ -91,7 +88,7 @@ def make_grpc_server(
             # Before 1.85 gRPC decompresses a message completely before it checks its size (tried with 1.63 to 1.83).
             ("grpc.per_message_decompression", 0),
             ("grpc.so_reuseport", 0),
-            ("grpc.max_connection_age_ms", int(max_connection_age * 1000)),
+            ("grpc.max_connection_age_ms", MAX_CONNECTION_AGE_MS),
             ("grpc.max_connection_age_grace_ms", 30_000),
             ("grpc.max_connection_idle_ms", 600_000),
             ("grpc.keepalive_time_ms", 60_000),  # finds clients whose host is gone

@@ -37,10 +37,6 @@ LARGE = 4 << 20
 """Bytes from which requests are decoded one at a time: decoding takes as much memory again."""
 READ_SECONDS = 30.0
 """In which a request must have arrived once it has begun."""
-_MAX_CLIENTS = 10_000
-"""Clients whose request rate is remembered."""
-_BURST_SECONDS = 5.0
-"""Seconds of the client rate that may be used in one burst."""
 _NO_WAIT = contextlib.nullcontext()
 _CONTROL = "control"
 """As the signal in metrics: a control stream."""
@@ -53,12 +49,11 @@ def too_slow() -> RejectedError:
 
 @dataclass(frozen=True)
 class Limits:
-    """See the options of the same names."""
+    """Bytes in flight: of one request, in all, of one client's address; and requests and connections of the latter."""
 
     max_request_size: int = MAX_REQUEST
     max_queue_size: int = 4 * MAX_REQUEST
     client_queue_size: int = 2 * MAX_REQUEST
-    client_rate: float = 0.0
     client_connections: int = 16_384
 
 
@@ -189,7 +184,6 @@ class Intake:
         self._in_flight = InFlight(MAX_REQUESTS, self.limits.max_queue_size)
         self._client_requests: dict[str, int] = {}
         self._client_bytes: dict[str, int] = {}
-        self._buckets: dict[str, tuple[float, float]] = {}
         self._parallel, self._parallel_reports = asyncio.Semaphore(PARALLEL), asyncio.Semaphore(PARALLEL_REPORTS)
         self._large = asyncio.Lock()
         self._log = Throttle()
@@ -232,10 +226,8 @@ class Intake:
         if own >= self.limits.client_connections:
             raise retry(Reason.CLIENT_LIMIT, f"this client has {own} requests and streams open, its limit")
         request = IncomingRequest(self, client, access, authorization, signal)
-        if signal is not None:
-            self._spend(client)
-            if not self._in_flight.add(request):
-                raise self._full("requests", request)
+        if signal is not None and not self._in_flight.add(request):
+            raise self._full("requests", request)
         self._client_requests[client] = own + 1
         return request
 
@@ -364,21 +356,6 @@ class Intake:
         if not access.write:
             raise RejectedError(Reason.DENIED, "the token is for reading only")
         return access
-
-    def _spend(self, client: str) -> None:
-        """Count one request against the client's rate: a token bucket that holds `_BURST_SECONDS` of it."""
-        rate = self.limits.client_rate
-        if not rate:
-            return
-        now = self._clock()
-        full = max(1.0, rate * _BURST_SECONDS)
-        left, since = self._buckets.pop(client, (full, now))
-        left = min(full, left + (now - since) * rate)
-        if len(self._buckets) >= _MAX_CLIENTS:
-            del self._buckets[next(iter(self._buckets))]
-        self._buckets[client] = (left - 1 if left >= 1 else left, now)
-        if left < 1:
-            raise retry(Reason.CLIENT_LIMIT, "this client sends too many requests a second", (1 - left) / rate)
 
 
 def _jobs_of(access: Access) -> str:

@@ -167,7 +167,7 @@ def test_the_collector_starts_with_the_arguments_of_the_example(tmp_path: Path) 
     done = subprocess.run([str(BIN / "otel-fr"), "collector", "--check", *args], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert 'alertmanager = ["http://alertmanager-operated.monitoring.svc:9093"]' in done.stdout
-    assert 'trace-url = "https://jaeger.example.org/trace/{trace_id}"' in done.stdout
+    assert 'link = ["trace=https://jaeger.example.org/trace/{trace_id}"]' in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -194,14 +194,14 @@ def test_a_wrong_value_is_refused_with_its_name(value: str, says: str) -> None:
 def test_options_of_every_type_reach_the_collector_unchanged(tmp_path: Path) -> None:
     values = tmp_path / "values.yaml"
     options = {
-        "client-rate": 12500000,
-        "straggler-share": 0.9,
+        "retention-days": 12500000,
+        "straggler-seconds": 0.9,
         "quiet": False,
         "alertmanager": ["http://a", "http://b"],
     }
     values.write_text(yaml.safe_dump({"options": options}))
     args = collector(objects(template("--values", str(values))))["args"]
-    for expected in ("--client-rate=12500000", "--straggler-share=0.9", "--no-quiet", "--alertmanager=http://b"):
+    for expected in ("--retention-days=12500000", "--straggler-seconds=0.9", "--no-quiet", "--alertmanager=http://b"):
         assert expected in args
 
 

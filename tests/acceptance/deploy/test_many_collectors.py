@@ -56,7 +56,7 @@ class Site:
         database = folder / "store"
         database.write_text(stack.enter_context(postgres_server()).new_database())
         self._options = [
-            "--store-file",
+            "--store",
             str(database),
             "--alertmanager",
             self.alerts.url,

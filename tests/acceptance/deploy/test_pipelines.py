@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,27 @@ def test_fanout_gives_otel_fr_everything_and_the_backend_the_traces(tmp_path: Pa
                 assert ours.wait_cause()["culprit_ranks"] == [1]
             assert wait_for(lambda: backend.metric("otel_fr_collector_items_received_total", signal="traces") >= 3)
         assert backend.metric("otel_fr_collector_items_received_total", signal="logs") == 0
+
+
+@needs_otelcol
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_a_backend_that_is_away_for_ten_minutes_gets_all_spans(tmp_path: Path) -> None:
+    received, outage = "otel_fr_collector_items_received_total", 600
+    backend_address = free_address()
+    with running(tmp_path / "ours") as ours:
+        env = {"OTEL_FR_ENDPOINT": ours.grpc, "BACKEND_ENDPOINT": backend_address}
+        with gateway(tmp_path, "fanout", **env) as between:
+            with running(tmp_path / "first", "--grpc", backend_address) as backend, Job(between, 3) as job:
+                job.step()
+                assert wait_for(lambda: backend.metric(received, signal="traces") == 3)
+                backend.kill()
+                for _ in range(outage):
+                    job.step()
+                    time.sleep(1)
+            with running(tmp_path / "second", "--grpc", backend_address) as backend:
+                assert wait_for(lambda: backend.metric(received, signal="traces") >= 3 * outage)
+        assert ours.metric(received, signal="traces") == 3 * (outage + 1)
 
 
 @needs_otelcol

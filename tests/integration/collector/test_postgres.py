@@ -342,7 +342,7 @@ def test_a_collector_works_while_the_server_is_away_and_never_shows_the_password
     file = tmp_path / "url"
     file.write_text(url + "\n")
     server.kill()
-    with start(tmp_path, 1, "--store-file", str(file)) as first, Job(first, 2) as job:
+    with start(tmp_path, 1, "--store", str(file)) as first, Job(first, 2) as job:
         job.step()
         job.skip(1)
         opened = first.wait_cause()

@@ -327,7 +327,8 @@ def test_a_data_folder_that_cannot_be_used_is_reported_at_once(tmp_path: Path) -
     [
         (("--retention-days", "never"), "not a number of at least"),
         (("--retention-size", "ten"), "64MiB"),
-        (("--trace-url", "http://jaeger/{trace}"), "{trace_id}"),
+        (("--link", "trace=http://jaeger/{trace}"), "{trace_id}"),
+        (("--link", "page=http://fr/"), "NAME one of runbook, trace, dashboard"),
         (("--alert-label", "team-a=x"), "NAME=VALUE"),
         (("--alert-label", "job_id=x"), "set by otel-fr"),
         (("--webhook-secret-file", "/dev/null"), "needs --webhook"),

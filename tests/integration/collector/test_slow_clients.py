@@ -25,13 +25,15 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tests.support.grpc_calls import WATCH
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, wait_for
 
 TIME = 0.5
 """Seconds that the servers here give a client."""
 TRICKLE = TIME / 10
 """Seconds between two bytes of a slow client."""
 LARGE = 64 << 20
+CONNECTIONS = 20
+"""That one client may have."""
 
 
 @contextlib.contextmanager
@@ -75,7 +77,7 @@ def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 
 
 async def _made(app: Starlette, listener: socket.socket) -> HttpServer:
-    return HttpServer(app, listener)
+    return HttpServer(app, listener, client_connections=CONNECTIONS)
 
 
 HEAD = b"GET / HTTP/1.1\r\nHost: x\r\n"
@@ -106,6 +108,24 @@ def is_closed_while_it_sends(client: socket.socket, data: bytes) -> bool:
         except OSError:
             return True
     return False
+
+
+def test_connections_of_one_client_are_bounded(port: int) -> None:
+    with contextlib.ExitStack() as stack:
+        held = [stack.enter_context(connect(port)) for _ in range(CONNECTIONS)]
+        for client in held:
+            client.sendall(HEAD)  # so that the server has accepted it
+        with connect(port) as further:
+            assert is_closed_while_it_sends(further, HEAD)
+        held.pop().close()
+
+        def is_accepted() -> bool:
+            with connect(port) as client, contextlib.suppress(OSError):
+                client.sendall(HEAD + b"\r\n")
+                return bool(client.recv(1))
+            return False
+
+        assert wait_for(is_accepted)
 
 
 @pytest.mark.parametrize("requests_before", [0, 1, 3])

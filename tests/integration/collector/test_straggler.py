@@ -9,7 +9,6 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from rich.console import Console
 
 from otel_fr.console.job_view import jobs_table
-from tests.support.commands import otel_fr
 from tests.support.played_job import Issued, Job, RankPlayer
 from tests.support.virtual_collector import VirtualCollector
 
@@ -65,10 +64,3 @@ def test_a_rank_that_always_comes_last_is_an_incident_until_it_does_not() -> Non
     assert (listed["late"]["rank"], listed["late"]["process_group"]) == (1, "default_pg")
     assert [one is None for one in ranks["late"]] == [True, False, True]
     assert (round(behind, 3), ratio) == (0.15, 1.0)
-
-
-def test_limits_are_set_by_either_variable() -> None:
-    named = {"OTEL_FR_STRAGGLER_SECONDS": "0.2", "OTEL_FR_COLLECTOR_STRAGGLER_WINDOW": "7"}
-    done = otel_fr("collector", "--check", **named)
-    assert "straggler-seconds = 0.2" in done.stdout
-    assert "straggler-window = 7" in done.stdout

@@ -62,7 +62,7 @@ def recover(job: Job, waiting: list[Issued]) -> None:
 def test_every_change_is_posted_in_order_and_signed(tmp_path: Path, hook: Receiver) -> None:
     url = hook.url.replace("://", "://me:a%2Fb@") + "/in?team=a"
     options = ["--webhook", url, "--webhook-secret-file", secret_file(tmp_path)]
-    options += ["--external-url", "https://fr.example/", "--runbook-url", "https://wiki/{category}?job={job}"]
+    options += ["--external-url", "https://fr.example/", "--link", "runbook=https://wiki/{category}?job={job}"]
     with running(tmp_path, *options) as collector, Job(collector, 2, job_id="job & <b>") as job:
         job.step()
         waiting = job.skip(1)
@@ -291,8 +291,8 @@ def test_grafana_that_refuses_is_logged_and_costs_no_incident(
 def test_alerts_carry_links_and_further_labels(tmp_path: Path) -> None:
     sink = AlertSink()
     options = ["--alertmanager", sink.url, "--alert-label", "team=ml", "--external-url", "https://fr.example"]
-    options += ["--runbook-url", "https://wiki/{category}"]
-    options += ["--dashboard-url", "https://g/d/x?from={from_ms}&to={to_ms}"]
+    options += ["--link", "runbook=https://wiki/{category}"]
+    options += ["--link", "dashboard=https://g/d/x?from={from_ms}&to={to_ms}"]
     with contextlib.closing(sink), running(tmp_path, *options) as collector, Job(collector, 2) as job:
         job.step()
         job.skip(1)

@@ -306,7 +306,7 @@ def test_a_rank_that_dies_leaves_its_calls_its_ending_and_a_file(
 def test_a_rank_that_ends_by_itself_when_its_monitor_would_end_it_ends_once_and_for_one_reason(tmp_path: Path) -> None:
     """Ranks end at moments around that of their monitors' first signal."""
     after = [0.4 + 0.07 * number for number in range(8)]
-    env = {"OTEL_FR_ON_HANG": "kill", "OTEL_FR_HANG_GRACE": "1"}
+    env = {"OTEL_FR_ON_HANG": "kill", "OTEL_FR_EXIT_GRACE": "1"}
     with grpc_sink() as sink, ExitStack() as stack:
         env["OTEL_EXPORTER_OTLP_ENDPOINT"] = sink.address
         ranks = [

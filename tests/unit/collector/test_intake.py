@@ -105,22 +105,6 @@ def test_a_client_is_not_asked_to_retry_a_request_over_the_limit() -> None:
         assert (error.code, error.delay) == (otlp_status.RESOURCE_EXHAUSTED, None)
 
 
-def test_the_rate_is_an_average_with_room_for_a_burst() -> None:
-    now = [0.0]
-    intake = make(Limits(client_rate=2), now)
-
-    def send() -> bool:
-        try:
-            with intake.admit("a", "", TRACES):
-                return True
-        except RejectedError:
-            return False
-
-    assert [send() for _ in range(12)] == [True] * 10 + [False] * 2
-    now[0] = 1.0
-    assert [send() for _ in range(4)] == [True] * 2 + [False] * 2
-
-
 def test_rank_reports_do_not_wait_behind_spans(monkeypatch: pytest.MonkeyPatch) -> None:
     async def play() -> None:
         intake = make(Limits())

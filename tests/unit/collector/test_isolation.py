@@ -138,7 +138,7 @@ def test_incidents_stored_with_lone_surrogates_are_restored_without(tmp_path: Pa
     [
         ("forward", ["http://host:4318/\udcff"]),
         ("alert_label", ["team=\udcff"]),
-        ("runbook_url", "http://wiki/\udcff"),
+        ("link", ["runbook=http://wiki/\udcff"]),
     ],
 )
 def test_a_setting_that_is_not_utf8_is_refused_where_it_is_shown_to_others(option: str, value: object) -> None:

@@ -7,7 +7,7 @@ import time
 
 import pytest
 from otel_fr_collector.cli import links_of
-from otel_fr_collector.incidents.links import Links, check_template
+from otel_fr_collector.incidents.links import Links, parse_link
 from otel_fr_collector.outlets.webhook import read_secret, sign
 from standardwebhooks import Webhook, WebhookVerificationError
 
@@ -39,7 +39,7 @@ def test_a_changed_body_a_wrong_secret_and_an_old_post_are_refused() -> None:
 @pytest.mark.parametrize("text", ["ftp://x/", "https://x/{0}", "https://x/{job!r}", "https://x/{job:>9}", "{job}"])
 def test_a_template_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"http|names"):
-        check_template(text)
+        parse_link(f"trace={text}")
 
 
 def test_a_link_that_needs_what_the_incident_lacks_is_left_out() -> None:
@@ -57,7 +57,7 @@ def test_without_options_incidents_link_to_what_the_collector_knows_of() -> None
     assert links("--http", ":8080").page == f"http://{socket.gethostname()}:8080"
     assert links("--http", "127.0.0.1:0").page == links("--http", "127.0.0.1:0").runbook == ""
     assert links("--external-url", "https://fr.example/").runbook == "https://fr.example/runbooks/{category}"
-    assert links("--runbook-url", "https://wiki/{category}").runbook == "https://wiki/{category}"
+    assert links("--link", "runbook=https://wiki/{category}").runbook == "https://wiki/{category}"
     assert own.dashboard == own.trace == ""
     assert links("--grafana", "http://grafana:3000/").dashboard.startswith("http://grafana:3000/d/otel-fr-incident?")
-    assert links("--dashboard-url", "https://g/{job}", "--grafana", "http://g").dashboard == "https://g/{job}"
+    assert links("--link", "dashboard=https://g/{job}", "--grafana", "http://g").dashboard == "https://g/{job}"

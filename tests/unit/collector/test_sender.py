@@ -141,7 +141,7 @@ def test_a_failing_request_that_has_expired_is_forgotten() -> None:
 
     async def play() -> None:
         queues = Queues([backend.name], 1 << 30, clock=lambda: now[0])
-        forwarder = Forwarder(queues, [backend], Metrics(), max_age=60.0)
+        forwarder = Forwarder(queues, [backend], Metrics())
         for data in REQUESTS:
             await forwarder.take("traces", data)
         forwarder.start()

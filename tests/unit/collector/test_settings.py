@@ -33,18 +33,19 @@ def test_lists_may_be_given_everywhere(tmp_path: Path) -> None:
         "grpc://a",
         "grpc://b",
     )
-    assert load_settings(file="client-rate = 7", folder=tmp_path).client_rate == 7
+    assert load_settings(file="stop-seconds = 7", folder=tmp_path).stop_seconds == 7
 
 
 def test_every_problem_is_named_at_once_with_the_nearest_right_name(tmp_path: Path) -> None:
     env = {PREFIX + "FORWAD": "grpc://a", PREFIX + "STOP_SECONDS": "soon"}
+    file = 'alert-manager = "http://a"\n[tokens]\nx = 1\n'
     with pytest.raises(SettingsError) as caught:
-        load_settings("--tls-cert x --forward-ratio 2", env, 'alert-manager = "http://a"\n[tokens]\nx = 1\n', tmp_path)
+        load_settings("--tls-cert x --straggler-seconds 0", env, file, tmp_path)
     text = str(caught.value)
     assert "did you mean OTEL_FR_COLLECTOR_FORWARD?" in text
     assert "did you mean alertmanager?" in text
     assert "OTEL_FR_COLLECTOR_STOP_SECONDS: 'soon' is not a number" in text
-    assert "--forward-ratio: '2' is not a number from 0 to 1" in text
+    assert "--straggler-seconds: '0' is not a number from 0.001 to 3600" in text
     assert "--tls-cert needs --tls-key" in text
     assert "tokens in" in text
     assert len(text.splitlines()) == 6

@@ -53,16 +53,7 @@ def test_values_are_bounded_and_text() -> None:
     assert "slurm.step.id" not in found
 
 
-@pytest.mark.parametrize(
-    ("wanted", "world_size", "suffix"),
-    [
-        ("auto", MAX_NAMED_RANKS, " [rank 3]"),
-        ("auto", MAX_NAMED_RANKS + 1, ""),
-        ("always", 16_384, " [rank 3]"),
-        ("never", 2, ""),
-    ],
-)
-def test_names_of_spans_have_the_rank_where_that_leaves_them_few(wanted: str, world_size: int, suffix: str) -> None:
-    config = Config.from_env({"OTEL_FR_RANK_IN_SPAN_NAMES": wanted})
-    identity = RankIdentity.of({"rank": 3, "world_size": world_size}, config, 12)
-    assert identity.name_suffix(config) == suffix
+@pytest.mark.parametrize(("world_size", "suffix"), [(MAX_NAMED_RANKS, " [rank 3]"), (MAX_NAMED_RANKS + 1, "")])
+def test_names_of_spans_have_the_rank_where_that_leaves_them_few(world_size: int, suffix: str) -> None:
+    identity = RankIdentity.of({"rank": 3, "world_size": world_size}, Config(), 12)
+    assert identity.name_suffix == suffix

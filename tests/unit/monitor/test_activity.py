@@ -16,7 +16,7 @@ from otel_fr.monitor.learned import SHORTEST, LearnedLimits, path_of
 from otel_fr.ring import Activity, Beats, RingReader, RingWriter
 from otel_fr.ring import activity_layout as layout
 
-NOTHING = LearnedLimits(0, 5.0)
+NOTHING = LearnedLimits(0)
 SECOND = 1_000_000_000
 
 
@@ -98,7 +98,7 @@ def test_the_environment_gives_limits_where_the_program_gives_none() -> None:
 
 
 def test_a_limit_is_learned_from_what_was_seen_often_enough() -> None:
-    learned = LearnedLimits(3, 5.0)
+    learned = LearnedLimits(3)
     for seconds in (10.0, 20.0):
         learned.note_section("step", seconds)
     assert learned.section("step") is None
@@ -114,7 +114,7 @@ def test_a_limit_is_learned_from_what_was_seen_often_enough() -> None:
 
 def test_a_longer_evaluation_passes_no_learned_limit() -> None:
     """As its own section it was not seen often enough; once it was, its own time counts."""
-    learned = LearnedLimits(10, 5.0)
+    learned = LearnedLimits(10)
     for _ in range(100):
         learned.note_section("step", 8.0)
         learned.note_heartbeat(8.0)
@@ -130,7 +130,7 @@ def test_a_longer_evaluation_passes_no_learned_limit() -> None:
 
 
 def test_nothing_is_learned_unless_it_is_wanted() -> None:
-    learned = LearnedLimits(0, 5.0)
+    learned = LearnedLimits(0)
     for _ in range(100):
         learned.note_section("a", 1.0)
         learned.note_heartbeat(1.0)
@@ -141,12 +141,12 @@ def test_nothing_is_learned_unless_it_is_wanted() -> None:
 def test_what_was_learned_is_kept_over_restarts(tmp_path: Path) -> None:
     path = path_of(tmp_path, "job/../7 é", 3)
     assert path.parent.parent == tmp_path
-    first = LearnedLimits(4, 5.0)
+    first = LearnedLimits(4)
     for _ in range(3):
         first.note_section("données", 10.0)
     first.note_heartbeat(20.0, 5)
     first.save(path)
-    second = LearnedLimits(4, 5.0)
+    second = LearnedLimits(4)
     second.load(path)
     assert second.section("données") is None
     assert second.heartbeat() == 100.0
@@ -158,7 +158,7 @@ def test_what_was_learned_is_kept_over_restarts(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(30))
 def test_a_damaged_file_is_no_error(tmp_path: Path, seed: int) -> None:
     path = path_of(tmp_path, "", 0)
-    learned = LearnedLimits(1, 5.0)
+    learned = LearnedLimits(1)
     learned.note_section("a", 10.0)
     learned.save(path)
     numbers = random.Random(seed)
@@ -166,7 +166,7 @@ def test_a_damaged_file_is_no_error(tmp_path: Path, seed: int) -> None:
     for _ in range(1 + seed % 4):
         data[numbers.randrange(len(data))] = numbers.randrange(256)
     path.write_bytes(data)
-    found = LearnedLimits(1, 5.0)
+    found = LearnedLimits(1)
     found.load(path)
     limit = found.section("a")
     assert limit is None or limit > 0
@@ -187,7 +187,7 @@ def test_a_damaged_file_is_no_error(tmp_path: Path, seed: int) -> None:
 def test_a_file_of_something_else_is_no_error(tmp_path: Path, text: str) -> None:
     path = tmp_path / "file"
     path.write_text(text)
-    found = LearnedLimits(1, 5.0)
+    found = LearnedLimits(1)
     found.load(path)
     assert (found.section("a"), found.heartbeat()) == (None, None)
 

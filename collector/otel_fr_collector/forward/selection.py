@@ -1,4 +1,4 @@
-"""Which traces are forwarded when not all are: those of incidents, and a sample that is the same everywhere."""
+"""Which traces are forwarded when not all are: those of incidents."""
 
 from __future__ import annotations
 
@@ -13,23 +13,16 @@ HOLD_SECONDS = 60.0
 HOLD_BYTES = 64 * 1024 * 1024
 MAX_TRACES = 10_000
 """Traces of incidents that are known at once."""
-_RANDOM_BITS = 56
 
 
 class Selection:
     """Sees each trace request once and selects what of it is forwarded.
 
-    A trace is in the sample if the last 56 bits of its id, as a number, are at or above ``(1 - ratio) * 2**56``
-    (OpenTelemetry specification, "TraceState: Probability Sampling", and the Collector's probabilistic sampler in its
-    proportional mode), so every collector and every rank chooses the same traces.
-
     Args:
-        ratio: share of the trace ids in the sample, 0 to 1.
         clock: monotonic seconds.
     """
 
-    def __init__(self, ratio: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._threshold = round((1 - ratio) * 2**_RANDOM_BITS)
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._marked: dict[bytes, None] = {}
         self._held: deque[tuple[float, bytes]] = deque()
@@ -45,12 +38,7 @@ class Selection:
 
     def select(self, data: bytes) -> bytes:
         """The part of a request that is forwarded now; empty bytes: nothing."""
-        marked, threshold = self._marked, self._threshold
-
-        def wanted(trace: bytes) -> bool:
-            return int.from_bytes(trace[-7:], "big") >= threshold or trace in marked
-
-        return partial.select_traces(data, wanted)
+        return partial.select_traces(data, self._marked.__contains__)
 
     def mark(self, trace: bytes) -> list[bytes]:
         """Mark the trace of an incident: from now on its spans are forwarded.
@@ -58,7 +46,7 @@ class Selection:
         Returns:
             the parts of kept requests that are now forwarded too.
         """
-        if trace in self._marked or int.from_bytes(trace[-7:], "big") >= self._threshold:
+        if trace in self._marked:
             return []
         self._marked[trace] = None
         if len(self._marked) > MAX_TRACES:
