@@ -14,6 +14,7 @@ from urllib.parse import quote, urlsplit
 
 import grpc
 from otel_fr_collector.control import Watcher
+from otel_fr_collector.forward import backends as clients
 from otel_fr_collector.forward.forwarder import Forwarder
 from otel_fr_collector.forward.journal import Journal
 from otel_fr_collector.forward.queues import Queues
@@ -36,7 +37,7 @@ from otel_fr_collector.web.finished import Finished
 
 from otel_fr.control.v1 import control_pb2
 from tests.support.collector_view import Answer, CollectorView
-from tests.support.otlp_backends import MemoryBackend
+from tests.support.otlp_backends import Backend, MemoryBackend
 from tests.support.stores import sqlite_store
 from tests.support.times import VirtualTime
 from tests.support.waiting import PATIENCE
@@ -45,8 +46,6 @@ _T = TypeVar("_T")
 
 REQUEST_SECONDS = 0.001
 """What a request takes of virtual time: no two things happen at once."""
-DOWN = 1_000
-"""`MemoryBackend.busy`, from which it is not waited for."""
 _SIGNALS = {method: signal for signal, method in METHODS.items()}
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 _HOST = "collector:8080"
@@ -111,6 +110,12 @@ class Monitor:
         return self._collector.do(take())
 
 
+async def _reached(backends: Sequence[Backend]) -> list[clients.Backend]:
+    """What sends to them, made in the loop that is to run it."""
+    tls = clients.Tls()
+    return [one if isinstance(one, MemoryBackend) else clients.make_backend(one.url, tls, {}) for one in backends]
+
+
 class VirtualCollector(CollectorView):
     """A collector in this process, which takes requests where the gRPC port hands them on.
 
@@ -118,8 +123,9 @@ class VirtualCollector(CollectorView):
         on: the time on which it runs; None: one of its own.
         data: the folder of its store; None: it has none.
         tokens: the file of its tokens; None: everybody may do everything.
-        forward: a backend for the signals of ``signals``.
-        selects: it gets the spans of incidents only.
+        forward: backends for the signals of ``signals``.
+        queue_size: bytes that wait for one at most.
+        ratio: of the traces that backends get beside those of incidents; None: they get all.
         outlets: makes further outlets.
     """
 
@@ -131,9 +137,10 @@ class VirtualCollector(CollectorView):
         *,
         data: Path | None = None,
         tokens: Path | None = None,
-        forward: MemoryBackend | None = None,
+        forward: Sequence[Backend] = (),
+        queue_size: int = 1 << 26,
         signals: frozenset[str] = frozenset({TRACES}),
-        selects: bool = False,
+        ratio: float | None = None,
         outlets: Callable[[Metrics, Store | None], Sequence[Outlet]] = lambda _, __: (),
         links: Links | None = None,
     ) -> None:
@@ -147,12 +154,14 @@ class VirtualCollector(CollectorView):
         if data is not None:
             data.mkdir(exist_ok=True)
             self.store = sqlite_store(data, metrics, wall=self.time.wall, clock=self.time.monotonic)
-        self._backend, self._forwarder = forward, None
-        if forward is not None:
+        self._memories = [one for one in forward if isinstance(one, MemoryBackend)]
+        self._forwarder = None
+        if forward:
             journal = None if data is None else Journal(data / "forward.sqlite3", metrics)
-            self._queues = Queues([forward.name], 1 << 26, journal)
+            backends = self.do(_reached(forward))
+            self._queues = Queues([one.name for one in backends], queue_size, journal)
             selection = Selection() if selects else None
-            self._forwarder = Forwarder(self._queues, [forward], metrics, signals=signals, selection=selection)
+            self._forwarder = Forwarder(self._queues, backends, metrics, signals=signals, selection=selection)
         self.service = Service(
             metrics,
             Outlets(metrics, terminal=Terminal(self._terminal), others=[self._memory, *outlets(metrics, self.store)]),
@@ -184,9 +193,7 @@ class VirtualCollector(CollectorView):
             await asyncio.sleep(0)
         await self._finished.all_kept()
         # The threads that write files are on the machine's time.
-        while (
-            self._backend is not None and self._backend.busy < DOWN and any(n for n, _ in self._queues.usage.values())
-        ):
+        while any(self._queues.usage[one.name][0] for one in self._memories if not one.is_down):
             await asyncio.sleep(0)
         if self.store is not None:
             self.store.settled(PATIENCE)

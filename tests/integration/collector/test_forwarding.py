@@ -20,11 +20,10 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from tests.support.certificates import Certificates
 from tests.support.collector_process import Collector, running
-from tests.support.commands import otel_fr
 from tests.support.grpc_calls import TRACES
-from tests.support.otlp_backends import Backend, grpc_backend, http_backend
+from tests.support.otlp_backends import Backend, MemoryBackend, grpc_backend, http_backend
 from tests.support.otlp_messages import spans
-from tests.support.played_job import Job
+from tests.support.virtual_collector import VirtualCollector
 from tests.support.waiting import PATIENCE, wait_for
 
 KILLS = int(os.environ.get("OTEL_FR_TEST_KILLS", "4"))
@@ -33,10 +32,10 @@ QUEUE = "otel_fr_collector_forward_queue_requests"
 DROPPED = "otel_fr_collector_forward_requests_dropped_total"
 
 
-@pytest.mark.parametrize("ends", [(signal.SIGKILL,), (signal.SIGTERM, signal.SIGKILL)])
-def test_what_was_acknowledged_survives_any_end_at_any_moment(tmp_path: Path, ends: tuple[signal.Signals, ...]) -> None:
+def test_what_was_acknowledged_survives_any_end_at_any_moment(tmp_path: Path) -> None:
     """Clients send while the collector is ended again and again; each request that was answered arrives."""
     moments = random.Random(20261121)
+    ends = (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL)
     acknowledged: list[bytes] = []
     numbers = iter(range(1, 10**9))
     with grpc_backend() as backend:
@@ -85,102 +84,87 @@ def _send_until_dead(
 def test_a_backend_that_comes_late_gets_everything_in_order_after_a_restart_too(tmp_path: Path) -> None:
     with grpc_backend() as probe:
         address = probe.url.removeprefix("grpc://")
-    options = ("--data", str(tmp_path / "data"), "--forward", f"http://{address}")
     first, second = [spans(n) for n in range(1, 9)], [spans(n) for n in range(9, 13)]
-    with running(tmp_path / "one", *options) as collector:
+    with VirtualCollector(data=tmp_path, forward=[probe]) as collector:
         for data in first:
             collector.send(TRACES, data)
         assert collector.metric(QUEUE) == 8
-        assert collector.stop() == 0
-    with running(tmp_path / "two", *options) as collector:
+        collector.stop()
+    with VirtualCollector(collector.time, data=tmp_path, forward=[probe]) as collector:
         for data in second:
             collector.send(TRACES, data)
         assert collector.metric(QUEUE) == 12
         with grpc_backend(address) as backend:
-            assert wait_for(lambda: len(backend.taken) == 12)
+            collector.deliver(lambda: len(backend.taken) == 12)
             assert backend.taken == [*first, *second]
-            assert wait_for(lambda: collector.metric(QUEUE) == 0)
+            collector.deliver(lambda: collector.metric(QUEUE) == 0)
 
 
-def test_each_backend_gets_everything_at_its_own_pace(tmp_path: Path) -> None:
+def test_each_backend_gets_everything_at_its_own_pace() -> None:
     """One is fast, one slow, one refuses all: none delays another, nor the correlation."""
     with grpc_backend() as fast, http_backend() as slow, grpc_backend() as refusing:
-        slow.delay, refusing.refuses = 0.2, True
-        options = [argument for one in (fast, slow, refusing) for argument in ("--forward", one.url)]
-        with running(tmp_path, *options) as collector, Job(collector, 2) as job:
+        slow.delay, refusing.refuses = 0.05, True
+        with VirtualCollector(forward=[fast, slow, refusing]) as collector, collector.job(2) as job:
             sent = {spans(n) for n in range(1, 31)}
             for data in sent:
                 collector.send(TRACES, data)
             job.step()
             job.skip(1)
             assert collector.wait_cause()["culprit_ranks"] == [1]
-            assert wait_for(lambda: sent <= set(fast.taken))
-            assert wait_for(lambda: sent <= set(slow.taken))
+            collector.deliver(lambda: sent <= set(fast.taken))
+            collector.deliver(lambda: sent <= set(slow.taken))
             assert set(slow.paths) == {"/otlp/v1/traces"}
-            assert wait_for(lambda: collector.metric(DROPPED, backend=refusing.url, reason="rejected") >= 30)
+            collector.deliver(lambda: collector.metric(DROPPED, backend=refusing.url, reason="rejected") >= 30)
             assert collector.metric(DROPPED, backend=slow.url) == 0
 
 
 @pytest.mark.parametrize("kind", [grpc_backend, http_backend])
 def test_a_backend_that_asks_for_a_delay_gets_no_request_until_then(
-    tmp_path: Path, kind: Callable[[], AbstractContextManager[Backend]]
+    kind: Callable[[], AbstractContextManager[Backend]],
 ) -> None:
-    with kind() as backend, running(tmp_path, "--forward", backend.url) as collector:
-        backend.busy, backend.retry_after = 1, 2.0
+    with kind() as backend, VirtualCollector(forward=[backend]) as collector:
+        backend.busy, backend.retry_after = 1, 1.0
         collector.send(TRACES, spans(1))
-        assert wait_for(lambda: backend.taken)
+        collector.deliver(lambda: backend.taken)
         assert len(backend.tried) == 2
-        assert backend.tried[1] - backend.tried[0] >= 2.0
+        assert backend.tried[1] - backend.tried[0] >= 1.0
 
 
 @pytest.mark.parametrize("server", [grpc_backend, http_backend])
 def test_a_request_that_its_backend_always_sends_away_does_not_hold_up_the_others(
-    tmp_path: Path, server: Callable[[], AbstractContextManager[Backend]]
+    server: Callable[[], AbstractContextManager[Backend]],
 ) -> None:
-    with server() as backend, running(tmp_path, "--forward", backend.url) as collector:
+    with server() as backend, VirtualCollector(forward=[backend]) as collector:
         backend.hated = spans(1)
         for number in range(1, 7):
             collector.send(TRACES, spans(number))
-        assert wait_for(lambda: len(backend.taken) == 5)
+        collector.deliver(lambda: len(backend.taken) == 5)
         assert backend.taken == [spans(number) for number in range(2, 7)]
-        assert wait_for(lambda: collector.metric(QUEUE) == 1)  # the backend has a request before we have its answer
+        collector.deliver(lambda: collector.metric(QUEUE) == 1)  # the backend has a request before we have its answer
         backend.hated = None
-        assert wait_for(lambda: backend.taken[5:] == [spans(1)])
+        collector.deliver(lambda: backend.taken[5:] == [spans(1)])
 
 
-def test_a_full_queue_drops_what_comes_and_says_so(tmp_path: Path) -> None:
-    with grpc_backend() as backend:
-        backend.busy = 10**6
-        with running(tmp_path, "--forward", backend.url, "--forward-queue-size", "100KB") as collector:
-            for n in range(20):
-                collector.send(TRACES, spans(n + 1, size=10_000))
-            kept = collector.metric(QUEUE)
-            assert 8 <= kept <= 10
-            assert collector.metric(DROPPED, reason="queue_full") == 20 - kept
-            assert collector.metric("otel_fr_collector_forward_queue_bytes") <= 100_000
-            assert "its queue is full" in collector.err_file.read_text()
+def test_a_full_queue_drops_what_comes_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    with VirtualCollector(forward=[MemoryBackend(is_down=True)], queue_size=100_000) as collector:
+        for n in range(20):
+            collector.send(TRACES, spans(n + 1, size=10_000))
+        kept = collector.metric(QUEUE)
+        assert 8 <= kept <= 10
+        assert collector.metric(DROPPED, reason="queue_full") == 20 - kept
+        assert collector.metric("otel_fr_collector_forward_queue_bytes") <= 100_000
+        assert "its queue is full" in caplog.text
 
 
-def test_a_broken_queue_file_is_put_aside(tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    data.mkdir()
-    (data / "forward.sqlite3").write_bytes(b"this is no database" * 500)
-    with (
-        grpc_backend() as backend,
-        running(tmp_path / "run", "--data", str(data), "--forward", backend.url) as collector,
-    ):
+def test_a_broken_queue_file_is_put_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "forward.sqlite3").write_bytes(b"this is no database" * 500)
+    backend = MemoryBackend()
+    with VirtualCollector(data=tmp_path, forward=[backend]) as collector:
         collector.send(TRACES, spans(1))
-        assert wait_for(lambda: backend.taken == [spans(1)])
-        assert len(list(data.glob("*.damaged-*"))) == 1
-        assert "is damaged" in collector.err_file.read_text()
-
-
-def test_two_collectors_do_not_share_a_folder(tmp_path: Path) -> None:
-    data = str(tmp_path / "data")
-    with running(tmp_path / "run", "--data", data):
-        done = otel_fr("collector", "--data", data)
-        assert done.returncode == 2
-        assert "in use by another collector" in done.stderr
+        collector.time.advance(1.0)
+        assert backend.taken == [spans(1)]
+        assert len(list(tmp_path.glob("*.damaged-*"))) == 1
+        assert "is damaged" in caplog.text
 
 
 def test_without_a_folder_the_end_waits_for_the_backends_for_a_bounded_time(tmp_path: Path) -> None:
@@ -191,7 +175,7 @@ def test_without_a_folder_the_end_waits_for_the_backends_for_a_bounded_time(tmp_
                 collector.send(TRACES, spans(n))
             assert collector.stop() == 0
             assert len(backend.taken) == 5
-    with running(tmp_path / "down", "--forward", backend.url, "--stop-seconds", "3") as collector:
+    with running(tmp_path / "down", "--forward", backend.url, "--stop-seconds", "1") as collector:
         collector.send(TRACES, spans(1))
         assert collector.stop() == 0
         assert "1 requests for" in collector.err_file.read_text()
@@ -215,27 +199,22 @@ def test_backends_are_reached_over_tls_with_their_headers(tmp_path: Path) -> Non
     assert "authorization" not in other.headers[0]
 
 
-def test_only_traces_of_incidents_are_sent_on(tmp_path: Path) -> None:
+def test_only_traces_of_incidents_are_sent_on() -> None:
     """Spans that came before the incident was known are sent on too."""
-    with grpc_backend() as backend:
-        options = ("--forward", backend.url, "--forward-mode", "incidents")
-        with running(tmp_path, *options) as collector, Job(collector, 3) as job:
-            collector.send(TRACES, spans(1))
-            job.step()
-            calls = [job.ranks[rank].issue(job.world, reduce_op="max" if rank == 1 else "sum") for rank in range(3)]
-            for call in calls:
-                job.ranks[call.rank].complete(call)
-            trace = bytes.fromhex(collector.wait_cause()["trace_id"])
-            job.quiet()
-
-            def names() -> list[str]:
-                found = [span for data in list(backend.taken) for span in _spans(data) if span.trace_id == trace]
-                return [span.name for span in found]
-
-            assert wait_for(lambda: sum(name.startswith("all_reduce ") for name in names()) == 3)  # the ranks' own
-            assert wait_for(lambda: [name for name in names() if name.startswith("INCIDENT ")])
-            others = [span for data in backend.taken for span in _spans(data) if span.trace_id != trace]
-            assert not [span for span in others if span.name.startswith("GET")]
+    backend = MemoryBackend()
+    with VirtualCollector(forward=[backend], selects=True) as collector, collector.job(3) as job:
+        collector.send(TRACES, spans(1))
+        job.step()
+        calls = [job.ranks[rank].issue(job.world, reduce_op="max" if rank == 1 else "sum") for rank in range(3)]
+        for call in calls:
+            job.ranks[call.rank].complete(call)
+        trace = bytes.fromhex(collector.wait_cause()["trace_id"])
+        collector.time.advance(5.0)
+    names = [span.name for data in backend.taken for span in _spans(data) if span.trace_id == trace]
+    assert sum(name.startswith("all_reduce ") for name in names) == 3  # the ranks' own
+    assert [name for name in names if name.startswith("INCIDENT ")]
+    others = [span for data in backend.taken for span in _spans(data) if span.trace_id != trace]
+    assert not [span for span in others if span.name.startswith("GET")]
 
 
 def _spans(data: bytes) -> list[Span]:
@@ -243,20 +222,13 @@ def _spans(data: bytes) -> list[Span]:
     return [span for resource in request.resource_spans for scope in resource.scope_spans for span in scope.spans]
 
 
-def test_what_is_too_old_is_dropped_and_counted(tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    with grpc_backend() as backend:
-        backend.busy = 10**6
-        with running(tmp_path / "one", "--data", str(data), "--forward", backend.url) as collector:
-            collector.send(TRACES, spans(1))
-            collector.kill()
-        with sqlite3.connect(data / "forward.sqlite3") as file:
-            day = 90_000 * 10**9
-            file.execute("UPDATE request SET id = id - ?", (day,))
-            file.execute("UPDATE pending SET request = request - ?", (day,))
-        backend.busy = 0
-        backend.delay = 0.0
-        other = ("--forward", "grpc://127.0.0.1:1")
-        with running(tmp_path / "two", "--data", str(data), *other) as collector:
-            assert "1 requests wait for " + backend.url in collector.err_file.read_text()
-            assert wait_for(lambda: collector.metric(DROPPED, backend=backend.url, reason="expired") == 1)
+def test_what_is_too_old_is_dropped_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with VirtualCollector(data=tmp_path, forward=[MemoryBackend(is_down=True)]) as first:
+        first.send(TRACES, spans(1))
+    with sqlite3.connect(tmp_path / "forward.sqlite3") as file:
+        day = 90_000 * 10**9
+        file.execute("UPDATE request SET id = id - ?", (day,))
+        file.execute("UPDATE pending SET request = request - ?", (day,))
+    with VirtualCollector(first.time, data=tmp_path, forward=[MemoryBackend(name="other")]) as second:
+        assert "1 requests wait for memory" in caplog.text
+        second.deliver(lambda: second.metric(DROPPED, backend="memory", reason="expired") == 1)

@@ -30,9 +30,10 @@ from tests.support.waiting import PATIENCE
 JSON = "application/json"
 
 
-@pytest.fixture
-def guarded(tmp_path: Path) -> Iterator[Collector]:
-    with running(tmp_path / "run", "--tokens", str(write_tokens(tmp_path / "tokens"))) as collector:
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collector]:
+    folder = tmp_path_factory.mktemp("guarded")
+    with running(folder, "--tokens", str(write_tokens(folder / "tokens"))) as collector:
         yield collector
 
 

@@ -147,7 +147,7 @@ def _is_up(url: str) -> bool:
 
 def test_traces_are_forwarded_byte_for_byte_with_an_incident_trace_above_them() -> None:
     sink = MemoryBackend(busy=2)
-    with VirtualCollector(forward=sink) as collector, collector.job(2) as job:
+    with VirtualCollector(forward=[sink]) as collector, collector.job(2) as job:
         sent = []
         for rank in job.ranks:
             span = rank.complete(rank.issue(job.world), send=False)
@@ -183,7 +183,7 @@ def test_traces_are_forwarded_byte_for_byte_with_an_incident_trace_above_them() 
 
 def test_malformed_requests_are_not_forwarded() -> None:
     sink = MemoryBackend()
-    with VirtualCollector(forward=sink) as collector, collector.job(1) as job:
+    with VirtualCollector(forward=[sink]) as collector, collector.job(1) as job:
         with pytest.raises(grpc.RpcError):
             collector.send(TRACES, b"\xff\xff")
         job.step()
@@ -193,7 +193,7 @@ def test_malformed_requests_are_not_forwarded() -> None:
 
 
 def test_a_backend_that_is_down_costs_no_incident() -> None:
-    with VirtualCollector(forward=MemoryBackend(busy=1_000_000)) as collector, collector.job(2) as job:
+    with VirtualCollector(forward=[MemoryBackend(is_down=True)]) as collector, collector.job(2) as job:
         job.step()
         job.skip(1)
         assert collector.wait_cause()["culprit_ranks"] == [1]

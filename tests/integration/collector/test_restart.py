@@ -216,12 +216,12 @@ def test_damaged_files_never_keep_the_collector_from_starting(
 ) -> None:
     """Both files of the data folder; what was in them is kept, and the log and the metrics say so."""
     backend = MemoryBackend()
-    with VirtualCollector(data=tmp_path, forward=backend) as first:
+    with VirtualCollector(data=tmp_path, forward=[backend]) as first:
         first.stop()
     files = [tmp_path / name for name in ("incidents.db", "forward.sqlite3")]
     for path in files:
         DAMAGES[damage](path)
-    with VirtualCollector(first.time, data=tmp_path, forward=backend) as second, second.job(2) as job:
+    with VirtualCollector(first.time, data=tmp_path, forward=[backend]) as second, second.job(2) as job:
         job.step()
         job.skip(1)
         incident = second.wait_cause()
@@ -232,7 +232,7 @@ def test_damaged_files_never_keep_the_collector_from_starting(
             assert list(tmp_path.glob(f"{path.name}.damaged-*"))
         assert caplog.text.count("is damaged") == 2
     caplog.clear()
-    with VirtualCollector(first.time, data=tmp_path, forward=backend) as third:
+    with VirtualCollector(first.time, data=tmp_path, forward=[backend]) as third:
         assert [one["id"] for one in listed(third)] == [incident["id"]]
     assert "is damaged" not in caplog.text
 

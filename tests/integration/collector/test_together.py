@@ -38,19 +38,19 @@ def spans_of(backend: Backend, trace: object) -> list[Span]:
 
 
 @pytest.mark.parametrize("is_killed", [True, False])
-@pytest.mark.parametrize("selects", [False, True])
+@pytest.mark.parametrize("ratio", [None, 0.0])
 def test_an_incidents_trace_is_whole_over_a_restart_in_every_mode(
-    tmp_path: Path, *, selects: bool, is_killed: bool
+    tmp_path: Path, *, ratio: float | None, is_killed: bool
 ) -> None:
     """The ranks' spans come when the hang ends, to the collector after a restart."""
     backend = MemoryBackend()
-    with VirtualCollector(data=tmp_path, forward=backend, selects=selects) as first, first.job(3) as job:
+    with VirtualCollector(data=tmp_path, forward=[backend], ratio=ratio) as first, first.job(3) as job:
         job.step()
         waiting = job.skip(1)
         trace = first.wait_cause()["trace_id"]
         assert first.time.wait_for(lambda: spans_of(backend, trace))
         first.kill() if is_killed else first.stop()
-        with VirtualCollector(first.time, data=tmp_path, forward=backend, selects=selects) as second:
+        with VirtualCollector(first.time, data=tmp_path, forward=[backend], ratio=ratio) as second:
             job.collector = second
             job.all_reported()
             for call in [*waiting, job.ranks[1].issue(job.world)]:
@@ -100,7 +100,7 @@ def test_an_incidents_root_span_is_not_lost_by_a_kill_just_after_the_incident_wa
 def test_what_the_end_brings_to_light_is_sent_on_as_well() -> None:
     """The mismatch has not settled when the collector is stopped: it is published then, and so is its trace."""
     backend = MemoryBackend()
-    with VirtualCollector(forward=backend) as collector, collector.job(3) as job:
+    with VirtualCollector(forward=[backend]) as collector, collector.job(3) as job:
         job.step()
         job.all_reported()
         assert len(backend.taken) == 3
@@ -119,7 +119,7 @@ def test_what_the_end_brings_to_light_is_sent_on_as_well() -> None:
 
 def test_backends_that_take_no_traces_are_not_sent_those_of_incidents() -> None:
     backend = MemoryBackend()
-    with VirtualCollector(forward=backend, signals=frozenset({LOGS})) as collector, collector.job(3) as job:
+    with VirtualCollector(forward=[backend], signals=frozenset({LOGS})) as collector, collector.job(3) as job:
         job.step()
         job.skip(1)
         collector.wait_cause()
