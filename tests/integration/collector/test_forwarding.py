@@ -15,14 +15,18 @@ from pathlib import Path
 
 import grpc
 import pytest
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs, ScopeLogs
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from tests.support.certificates import Certificates
 from tests.support.collector_process import Collector, running
-from tests.support.grpc_calls import TRACES
+from tests.support.grpc_calls import LOGS, METRICS, TRACES
 from tests.support.otlp_backends import Backend, MemoryBackend, grpc_backend, http_backend
 from tests.support.otlp_messages import spans
+from tests.support.rank_metrics import metrics_of
 from tests.support.virtual_collector import VirtualCollector
 from tests.support.waiting import PATIENCE, wait_for
 
@@ -215,6 +219,33 @@ def test_only_traces_of_incidents_are_sent_on() -> None:
     assert [name for name in names if name.startswith("INCIDENT ")]
     others = [span for data in backend.taken for span in _spans(data) if span.trace_id != trace]
     assert not [span for span in others if span.name.startswith("GET")]
+
+
+@pytest.mark.parametrize(("mode", "names"), [("incidents", set()), ("sampled", {"GET /2"})])
+def test_options_say_what_is_sent_on(tmp_path: Path, mode: str, names: set[str]) -> None:
+    with http_backend() as backend:
+        options = ["--forward", backend.url, "--forward-mode", mode, "--forward-ratio", "0.5"]
+        options += ["--forward-signals", "traces,logs", "--forward-queue-size", "100KB", "--forward-max-age", "1"]
+        with running(tmp_path, *options) as collector:
+            collector.send(TRACES, spans(1, trace=bytes(15) + b"\x01"))
+            collector.send(TRACES, spans(2, trace=bytes(9) + b"\xff" * 7))
+            collector.send(METRICS, metrics_of(0))
+            collector.send(LOGS, b"\x0a\x00")
+            assert wait_for(lambda: "/otlp/v1/logs" in backend.paths)
+            taken = dict(zip(backend.paths, backend.taken, strict=True))
+            assert taken.keys() == {"/otlp/v1/logs", *(["/otlp/v1/traces"] if names else [])}
+            assert {span.name for span in _spans(taken.get("/otlp/v1/traces", b""))} == names
+            backend.busy = 10**6
+            for _ in range(9):
+                collector.send(LOGS, _padded(12_000))
+            assert collector.metric(DROPPED, reason="queue_full") >= 1
+
+
+def _padded(size: int) -> bytes:
+    """A request for logs of about that size."""
+    record = LogRecord(body=AnyValue(string_value="x" * size))
+    logs = ResourceLogs(scope_logs=[ScopeLogs(log_records=[record])])
+    return ExportLogsServiceRequest(resource_logs=[logs]).SerializeToString()
 
 
 def _spans(data: bytes) -> list[Span]:
