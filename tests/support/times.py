@@ -80,6 +80,7 @@ class VirtualTime:
 
     def __init__(self) -> None:
         self._now = 1_000.0
+        self._epoch = time.time() - self._now
         self._numbers = itertools.count()
         self._repeated: list[_Repeated] = []
 
@@ -87,7 +88,7 @@ class VirtualTime:
         return self._now
 
     def wall(self) -> float:
-        return 1_800_000_000.0 + self._now
+        return self._epoch + self._now
 
     def take(self, seconds: float) -> None:
         """What the caller does takes so long; nothing else happens meanwhile."""

@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import io
 import json
+import socket
+import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
@@ -23,6 +25,7 @@ from otel_fr_collector.incidents.incident import Incident, IncidentChange
 from otel_fr_collector.incidents.links import Links
 from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.metrics import Metrics
+from otel_fr_collector.network.http_server import HttpServer
 from otel_fr_collector.network.tokens import Tokens, tenant_of
 from otel_fr_collector.otlp.signals import METHODS, TRACES
 from otel_fr_collector.outlets.outlet import Outlet
@@ -130,6 +133,7 @@ class VirtualCollector(CollectorView):
     """
 
     time: VirtualTime
+    http: str
 
     def __init__(
         self,
@@ -180,7 +184,35 @@ class VirtualCollector(CollectorView):
 
     def do(self, work: Awaitable[_T]) -> _T:
         """In its event loop."""
-        return self._loop.run_until_complete(asyncio.ensure_future(work, loop=self._loop))
+
+        async def await_it() -> _T:
+            return await work
+
+        if self._loop.is_running():
+            return asyncio.run_coroutine_threadsafe(await_it(), self._loop).result(PATIENCE)
+        return self._loop.run_until_complete(await_it())
+
+    @contextlib.contextmanager
+    def serving(self) -> Iterator[None]:
+        """Other programs can ask it at `http`, at any time."""
+
+        async def start() -> HttpServer:
+            server = HttpServer(self._app, listener)
+            server.start()
+            return server
+
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            self.http = f"http://127.0.0.1:{listener.getsockname()[1]}"
+            server = self.do(start())
+            thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+            thread.start()
+            try:
+                yield
+            finally:
+                self.service.outlets.event_stream.close()
+                self.do(server.stop(PATIENCE))
+                self._loop.call_soon_threadsafe(self._loop.stop)
+                thread.join(PATIENCE)
 
     async def _start(self) -> None:
         self._tasks = [asyncio.create_task(self._finished.run())]

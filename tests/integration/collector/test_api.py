@@ -22,13 +22,21 @@ from otel_fr_collector.outlets.event_stream import Event, EventStream
 from otel_fr_collector.web.job_views import detail, job_key
 
 from tests.support.collector_process import Collector, running
+from tests.support.collector_view import CollectorView
 from tests.support.played_job import Job
 from tests.support.staged_collector import Stage
+from tests.support.virtual_collector import VirtualCollector
 from tests.support.waiting import PATIENCE, wait_for
 
 
 @pytest.fixture
-def collector(tmp_path: Path) -> Iterator[Collector]:
+def collector() -> Iterator[VirtualCollector]:
+    with VirtualCollector() as started:
+        yield started
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[Collector]:
     with running(tmp_path) as started:
         yield started
 
@@ -39,7 +47,7 @@ def stage() -> Iterator[Stage]:
         yield running_stage
 
 
-def get(collector: Collector, path: str) -> dict[str, Any]:
+def get(collector: CollectorView, path: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(collector.get("/api/v1/" + path))
     return found
 
@@ -50,7 +58,7 @@ def refused(url: str) -> tuple[int, str]:
     return problem.value.code, json.load(problem.value)["error"]
 
 
-def job_of(collector: Collector, job: Job, check: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+def job_of(collector: CollectorView, job: Job, check: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
     """The job whole, once ``check`` holds for it."""
 
     def look() -> dict[str, Any] | None:
@@ -58,13 +66,13 @@ def job_of(collector: Collector, job: Job, check: Callable[[dict[str, Any]], boo
         whole = get(collector, f"jobs/{known['id']}") if known else None
         return whole if whole and check(whole) else None
 
-    found = wait_for(look)
+    found = collector.time.wait_for(look)
     assert found is not None, get(collector, "jobs")
     return found
 
 
-def test_a_job_shows_who_is_behind_who_waits_and_who_has_ended(collector: Collector) -> None:
-    with Job(collector, 4, "job/1 ü") as job:
+def test_a_job_shows_who_is_behind_who_waits_and_who_has_ended(collector: VirtualCollector) -> None:
+    with collector.job(4, "job/1 ü") as job:
         pairs = [job.group("a", [0, 1], "tp"), job.group("b", [2, 3], "tp")]
         for group in (job.world, job.world, *pairs):
             job.step(group)
@@ -94,8 +102,8 @@ def test_a_job_shows_who_is_behind_who_waits_and_who_has_ended(collector: Collec
     assert [found["groups"][index]["name"] for index in lanes["tp"]["group"]] == ["a", "a", "b", "b"]
 
 
-def test_unheard_ranks_are_shown_as_unheard(collector: Collector) -> None:
-    with Job(collector, 3) as job:
+def test_unheard_ranks_are_shown_as_unheard(collector: VirtualCollector) -> None:
+    with collector.job(3) as job:
         job.ranks[2].silent = True
         job.step(job.group("pair", [0, 1]))
         states = ["running", "running", "unheard"]
@@ -104,13 +112,11 @@ def test_unheard_ranks_are_shown_as_unheard(collector: Collector) -> None:
 
 
 def test_incidents_are_chosen_by_state_job_and_time(tmp_path: Path) -> None:
-    for options in ((), ("--data", str(tmp_path / "data"))):
-        folder = tmp_path / f"with-{len(options)}"
-        folder.mkdir()
-        with running(folder, *options) as collector:
+    for data in (None, tmp_path):
+        with VirtualCollector(data=data) as collector:
             times: list[str] = []
             for name in ("a", "b & c"):
-                with Job(collector, 2, name) as job:
+                with collector.job(2, name) as job:
                     job.step()
                     waiting = job.skip(1)
                     times.append(collector.wait_causes(len(times) + 1)[-1]["detected_at"])
@@ -119,7 +125,7 @@ def test_incidents_are_chosen_by_state_job_and_time(tmp_path: Path) -> None:
                             job.ranks[call.rank].complete(call)
                         collector.wait_cause(lambda one: one["state"] == "resolved")
 
-            def jobs(query: str, at: Collector = collector) -> list[str]:
+            def jobs(query: str, at: VirtualCollector = collector) -> list[str]:
                 return [one["job"] for one in get(at, f"incidents?{query}")["incidents"]]
 
             assert jobs("") == ["a", "b & c"]
@@ -156,12 +162,13 @@ def test_incidents_are_chosen_by_state_job_and_time(tmp_path: Path) -> None:
                 *odd[:4],
                 odd[5],
             ):
-                status, text = refused(f"{collector.http}/api/v1/incidents?{bad}")
-                assert status == 400
-                assert bad.split("=")[0] in text
-            assert refused(f"{collector.http}/api/v1/incidents/none")[0] == 404
-            assert refused(f"{collector.http}/api/v1/jobs/none")[0] == 404
-            assert refused(f"{collector.http}/api/v1/none") == (404, "Not Found")
+                answer = collector.fetch(f"/api/v1/incidents?{bad}")
+                assert answer.status == 400
+                assert bad.split("=")[0] in json.loads(answer.body)["error"]
+            assert collector.fetch("/api/v1/incidents/none").status == 404
+            assert collector.fetch("/api/v1/jobs/none").status == 404
+            answer = collector.fetch("/api/v1/none")
+            assert (answer.status, json.loads(answer.body)) == (404, {"error": "Not Found"})
 
 
 def events(url: str, found: list[tuple[str, Any]], opened: threading.Event) -> None:
@@ -178,14 +185,14 @@ def events(url: str, found: list[tuple[str, Any]], opened: threading.Event) -> N
                 opened.set()
 
 
-def test_the_stream_reports_jobs_and_each_change_and_ends_with_the_collector(collector: Collector) -> None:
+def test_the_stream_reports_jobs_and_each_change_and_ends_with_the_collector(process: Collector) -> None:
     found: list[tuple[str, Any]] = []
     opened = threading.Event()
-    reader = threading.Thread(target=events, args=(collector.http, found, opened), daemon=True)
+    reader = threading.Thread(target=events, args=(process.http, found, opened), daemon=True)
     reader.start()
     assert opened.wait(10)
     assert found[0] == ("jobs", {"jobs": []})
-    with Job(collector, 2) as job:
+    with Job(process, 2) as job:
         job.step()
         waiting = job.skip(1)
         assert wait_for(lambda: [data["change"] for name, data in found if name == "incident"][:1] == ["opened"])
@@ -195,7 +202,7 @@ def test_the_stream_reports_jobs_and_each_change_and_ends_with_the_collector(col
         assert wait_for(
             lambda: any(data["jobs"] and data["jobs"][0]["job"] == job.id for n, data in found if n == "jobs")
         )
-    assert collector.stop() == 0
+    assert process.stop() == 0
     reader.join(10)
     assert not reader.is_alive()
 
@@ -259,14 +266,11 @@ def test_a_job_of_four_thousand_ranks_is_shown_in_pieces(stage: Stage) -> None:
 @pytest.mark.parametrize("kept", [True, False], ids=["stored", "in memory"])
 def test_a_list_has_causes_with_the_number_of_their_consequences(tmp_path: Path, *, kept: bool) -> None:
     """Rank 2 is missing in a group with ranks 0 and 1; by that rank 0 is missing in a group with rank 3."""
-    with (
-        running(tmp_path, *(("--data", str(tmp_path / "data")) if kept else ())) as collector,
-        Job(collector, 4) as job,
-    ):
+    with VirtualCollector(data=tmp_path if kept else None) as collector, collector.job(4) as job:
         trio, pair = job.group("1", [0, 1, 2], "trio"), job.group("2", [0, 3], "pair")
         job.skip(2, trio)
         job.ranks[3].issue(pair)
-        assert wait_for(lambda: len(collector.incidents()) == 2)
+        assert collector.time.wait_for(lambda: len(collector.incidents()) == 2)
         cause, consequence = sorted(collector.incidents(), key=lambda one: one["caused_by"] is not None)
         assert consequence["caused_by"] == cause["id"]
         for view in ("", "view=brief&"):

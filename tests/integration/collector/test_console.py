@@ -17,10 +17,12 @@ from pathlib import Path
 import pytest
 
 from tests.support.collector_process import Collector, running
+from tests.support.collector_view import CollectorView
 from tests.support.commands import OTEL_FR, otel_fr, run
 from tests.support.incident_receivers import Receiver
 from tests.support.played_job import Job
 from tests.support.terminal import terminal
+from tests.support.virtual_collector import VirtualCollector
 from tests.support.waiting import PATIENCE, wait_for
 
 ESCAPE = "\x1b]0;owned\x07\x1b[2J"
@@ -28,20 +30,27 @@ ESCAPE = "\x1b]0;owned\x07\x1b[2J"
 
 
 @pytest.fixture
-def collector(tmp_path: Path) -> Iterator[Collector]:
+def collector() -> Iterator[VirtualCollector]:
+    """One for tests that look at what has happened."""
+    with VirtualCollector() as started, started.serving():
+        yield started
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[Collector]:
     with running(tmp_path) as started:
         yield started
 
 
-def hang(collector: Collector, job: Job) -> str:
+def hang(collector: CollectorView, job: Job) -> str:
     job.step()
     job.skip(1)
     number: str = collector.wait_cause(lambda one: one["job"] == job.id)["id"]
     return number
 
 
-def test_top_shows_the_jobs_and_what_is_wrong(collector: Collector) -> None:
-    with Job(collector, 2, "good") as good, Job(collector, 3, "bad" + ESCAPE) as bad:
+def test_top_shows_the_jobs_and_what_is_wrong(collector: VirtualCollector) -> None:
+    with collector.job(2, "good") as good, collector.job(3, "bad" + ESCAPE) as bad:
         good.step()
         hang(collector, bad)
         done = otel_fr("top", "--collector", collector.http)
@@ -56,9 +65,9 @@ def test_top_shows_the_jobs_and_what_is_wrong(collector: Collector) -> None:
 
 
 @pytest.mark.parametrize("command", [("top", "--once"), ("incidents",), ("incidents", "show")])
-def test_output_that_cannot_be_written_is_one_line(collector: Collector, command: tuple[str, ...]) -> None:
+def test_output_that_cannot_be_written_is_one_line(collector: VirtualCollector, command: tuple[str, ...]) -> None:
     """A terminal without the characters of a name, a disk that is full, a stdout that is closed."""
-    with Job(collector, 3, "läuft") as job:
+    with collector.job(3, "läuft") as job:
         number = hang(collector, job)
         arguments = [*command, *([number] if "show" in command else []), "--collector", collector.http]
         latin = otel_fr(*arguments, PYTHONIOENCODING="ascii")
@@ -72,17 +81,17 @@ def test_output_that_cannot_be_written_is_one_line(collector: Collector, command
             assert done.stderr.splitlines() == ([f"otel-fr {command[0]}: {said}"] if expected else [])
 
 
-def test_a_port_without_http_is_no_collector(collector: Collector) -> None:
-    done = otel_fr("incidents", "--collector", f"http://{collector.grpc}")
+def test_a_port_without_http_is_no_collector(process: Collector) -> None:
+    done = otel_fr("incidents", "--collector", f"http://{process.grpc}")
     assert done.returncode == 3
     assert done.stderr.endswith("is not an otel-fr collector; is this its HTTP address?\n")
     assert done.stderr.isascii()
 
 
-def test_top_refreshes_at_a_terminal_and_ends_by_ctrl_c(collector: Collector) -> None:
+def test_top_refreshes_at_a_terminal_and_ends_by_ctrl_c(process: Collector) -> None:
     main, side = pty.openpty()
-    command = [*OTEL_FR, "top", "--collector", collector.http, "--interval", "0.2"]
-    process = subprocess.Popen(command, stdin=side, stdout=side, stderr=side, start_new_session=True)
+    command = [*OTEL_FR, "top", "--collector", process.http, "--interval", "0.2"]
+    top = subprocess.Popen(command, stdin=side, stdout=side, stderr=side, start_new_session=True)
     os.close(side)
     shown = b""
 
@@ -95,22 +104,22 @@ def test_top_refreshes_at_a_terminal_and_ends_by_ctrl_c(collector: Collector) ->
 
     try:
         assert wait_for(lambda: sees(b"no job reports now"))
-        with Job(collector, 2, "late-comer") as job:
+        with Job(process, 2, "late-comer") as job:
             job.step()
             assert wait_for(lambda: sees(b"late-comer/0"))
-        collector.kill()
-        assert wait_for(lambda: sees(b"Trying again"))
-        process.send_signal(signal.SIGINT)
-        assert wait_for(lambda: sees(b"\x1b[?1049l") or process.poll() is not None)  # the screen is given back
-        assert process.wait(PATIENCE) == 130
-    finally:
         process.kill()
-        process.wait()
+        assert wait_for(lambda: sees(b"Trying again"))
+        top.send_signal(signal.SIGINT)
+        assert wait_for(lambda: sees(b"\x1b[?1049l") or top.poll() is not None)  # the screen is given back
+        assert top.wait(PATIENCE) == 130
+    finally:
+        top.kill()
+        top.wait()
         os.close(main)
 
 
-def test_keys_lead_from_the_jobs_to_one_job_and_its_incident_and_back(collector: Collector) -> None:
-    with Job(collector, 3, "good") as good, Job(collector, 3, "bad") as bad:
+def test_keys_lead_from_the_jobs_to_one_job_and_its_incident_and_back(collector: VirtualCollector) -> None:
+    with collector.job(3, "good") as good, collector.job(3, "bad") as bad:
         good.step()
         number = hang(collector, bad)
         command = [*OTEL_FR, "top", "--collector", collector.http, "--interval", "0.2"]
@@ -144,11 +153,12 @@ def test_keys_lead_from_the_jobs_to_one_job_and_its_incident_and_back(collector:
             assert top.mode() == before
 
 
-def test_of_more_jobs_than_fit_those_around_the_chosen_one_are_shown(collector: Collector) -> None:
+def test_of_more_jobs_than_fit_those_around_the_chosen_one_are_shown(collector: VirtualCollector) -> None:
     with contextlib.ExitStack() as stack:
-        jobs = [stack.enter_context(Job(collector, 1, f"job-{number:02}")) for number in range(20)]
+        jobs = [stack.enter_context(collector.job(1, f"job-{number:02}")) for number in range(20)]
         for job in jobs:
             job.step()
+        job.all_reported()
         with terminal([*OTEL_FR, "top", "--collector", collector.http], columns=80, lines=12) as top:
             assert top.shows("20 jobs, 0 open incidents")
             # The newest first. On a busy machine they are not heard of in the order in which they were made.
@@ -167,8 +177,8 @@ def test_of_more_jobs_than_fit_those_around_the_chosen_one_are_shown(collector: 
             assert top.mode() == top.before
 
 
-def test_incidents_are_listed_and_chosen(collector: Collector) -> None:
-    with Job(collector, 2, "one") as one, Job(collector, 2, "two " + ESCAPE) as two:
+def test_incidents_are_listed_and_chosen(collector: VirtualCollector) -> None:
+    with collector.job(2, "one") as one, collector.job(2, "two " + ESCAPE) as two:
         first, second = hang(collector, one), hang(collector, two)
         at = ("--collector", collector.http)
         listed = otel_fr("incidents", *at)
@@ -186,8 +196,10 @@ def test_incidents_are_listed_and_chosen(collector: Collector) -> None:
 
 
 @pytest.mark.parametrize("columns", [80, 120])
-def test_at_a_terminal_incidents_fit_its_width_and_one_is_shown_in_full(columns: int, collector: Collector) -> None:
-    with Job(collector, 4, "one") as job:
+def test_at_a_terminal_incidents_fit_its_width_and_one_is_shown_in_full(
+    columns: int, collector: VirtualCollector
+) -> None:
+    with collector.job(4, "one") as job:
         number = hang(collector, job)
         at = ("--collector", collector.http)
         with terminal([*OTEL_FR, "incidents", *at], columns=columns) as listed:
@@ -247,16 +259,16 @@ def test_incidents_are_followed_over_a_restart_and_each_change_is_printed_once(t
         assert process.wait(PATIENCE) == 130
 
 
-def test_followed_incidents_are_lines_for_people_too(collector: Collector, tmp_path: Path) -> None:
-    command = [*OTEL_FR, "incidents", "--follow", "--collector", collector.http]
-    with (tmp_path / "followed").open("wb") as out, Job(collector, 2, "job " + ESCAPE) as job:
-        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
+def test_followed_incidents_are_lines_for_people_too(process: Collector, tmp_path: Path) -> None:
+    command = [*OTEL_FR, "incidents", "--follow", "--collector", process.http]
+    with (tmp_path / "followed").open("wb") as out, Job(process, 2, "job " + ESCAPE) as job:
+        follower = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
         try:
-            number = hang(collector, job)
+            number = hang(process, job)
             assert wait_for(lambda: number in (tmp_path / "followed").read_text())
         finally:
-            process.kill()
-            process.wait()
+            follower.kill()
+            follower.wait()
     text = (tmp_path / "followed").read_text()
     assert text.startswith("opened   missing_rank job ")
     assert "rank 1 (node-0) did not join" in text

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from otel_fr.mcp_server.texts import MAX_CHARACTERS
-from tests.support.collector_process import Collector, running
+from tests.support.collector_process import running
 from tests.support.commands import OTEL_FR, otel_fr, python, run
 from tests.support.played_job import Job
 from tests.support.staged_collector import Stage
 from tests.support.tokens import READER, WRITER, Player, write_tokens
 from tests.support.torch_files import one_missing
+from tests.support.virtual_collector import VirtualCollector
 from tests.support.waiting import PATIENCE
 
 mcp = pytest.importorskip("mcp", reason="mcp is not installed")
@@ -28,8 +29,8 @@ Ask = Callable[..., Awaitable[str]]
 
 
 @pytest.fixture
-def collector(tmp_path: Path) -> Iterator[Collector]:
-    with running(tmp_path / "collector") as started:
+def collector() -> Iterator[VirtualCollector]:
+    with VirtualCollector() as started, started.serving():
         yield started
 
 
@@ -53,7 +54,7 @@ def talk(conversation: Callable[[Any, Ask], Awaitable[None]], *options: str) -> 
     asyncio.run(asyncio.wait_for(all_of_it(), PATIENCE))
 
 
-def test_a_hang_is_told_as_cause_and_consequence(collector: Collector) -> None:
+def test_a_hang_is_told_as_cause_and_consequence(collector: VirtualCollector) -> None:
     async def conversation(session: Any, ask: Ask) -> None:
         tools = (await session.list_tools()).tools
         assert {tool.name for tool in tools} == TOOLS
@@ -85,7 +86,7 @@ def test_a_hang_is_told_as_cause_and_consequence(collector: Collector) -> None:
         assert "no such incident" in await ask("get_incident", incident="0123456789abcdef")
         assert (await ask("list_incidents", limit=0)).startswith("ERROR")
 
-    with Job(collector, 3, "good") as good, Job(collector, 3, "bad") as bad:
+    with collector.job(3, "good") as good, collector.job(3, "bad") as bad:
         good.step()
         bad.step()
         bad.skip(1)
@@ -132,7 +133,7 @@ def test_a_token_for_reading_asks_no_rank(tmp_path: Path) -> None:
         talk(conversation, "--collector", collector.http, "--token-file", str(reader))
 
 
-def test_the_name_of_a_job_is_no_line_of_an_answer(collector: Collector) -> None:
+def test_the_name_of_a_job_is_no_line_of_an_answer(collector: VirtualCollector) -> None:
     async def conversation(_: Any, ask: Ask) -> None:
         jobs = await ask("list_jobs")
         number = jobs.rpartition("id ")[2]
@@ -143,7 +144,7 @@ def test_the_name_of_a_job_is_no_line_of_an_answer(collector: Collector) -> None
             assert not any(line.startswith("SYSTEM") for line in text.splitlines())
             assert not {"\x1b", "\u202e"} & set(text)
 
-    with Job(collector, 2, HOSTILE) as job:
+    with collector.job(2, HOSTILE) as job:
         job.step()
         job.skip(1)
         collector.wait_cause()
