@@ -128,7 +128,7 @@ class VirtualCollector(CollectorView):
         tokens: the file of its tokens; None: everybody may do everything.
         forward: backends for the signals of ``signals``.
         queue_size: bytes that wait for one at most.
-        ratio: of the traces that backends get beside those of incidents; None: they get all.
+        selects: they get the traces of incidents only.
         outlets: makes further outlets.
     """
 
@@ -144,7 +144,7 @@ class VirtualCollector(CollectorView):
         forward: Sequence[Backend] = (),
         queue_size: int = 1 << 26,
         signals: frozenset[str] = frozenset({TRACES}),
-        ratio: float | None = None,
+        selects: bool = False,
         outlets: Callable[[Metrics, Store | None], Sequence[Outlet]] = lambda _, __: (),
         links: Links | None = None,
     ) -> None:

@@ -38,19 +38,19 @@ def spans_of(backend: Backend, trace: object) -> list[Span]:
 
 
 @pytest.mark.parametrize("is_killed", [True, False])
-@pytest.mark.parametrize("ratio", [None, 0.0])
+@pytest.mark.parametrize("selects", [False, True])
 def test_an_incidents_trace_is_whole_over_a_restart_in_every_mode(
-    tmp_path: Path, *, ratio: float | None, is_killed: bool
+    tmp_path: Path, *, selects: bool, is_killed: bool
 ) -> None:
     """The ranks' spans come when the hang ends, to the collector after a restart."""
     backend = MemoryBackend()
-    with VirtualCollector(data=tmp_path, forward=[backend], ratio=ratio) as first, first.job(3) as job:
+    with VirtualCollector(data=tmp_path, forward=[backend], selects=selects) as first, first.job(3) as job:
         job.step()
         waiting = job.skip(1)
         trace = first.wait_cause()["trace_id"]
         assert first.time.wait_for(lambda: spans_of(backend, trace))
         first.kill() if is_killed else first.stop()
-        with VirtualCollector(first.time, data=tmp_path, forward=[backend], ratio=ratio) as second:
+        with VirtualCollector(first.time, data=tmp_path, forward=[backend], selects=selects) as second:
             job.collector = second
             job.all_reported()
             for call in [*waiting, job.ranks[1].issue(job.world)]:
