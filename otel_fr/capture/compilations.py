@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
-from types import CodeType, FrameType, ModuleType
+from types import CodeType, FrameType
 from typing import Any, Final
 
 from otel_fr.decision_names import COMPILATION
@@ -42,25 +41,14 @@ class _Callbacks(list[Any]):
         self.append(note)
 
 
-def install(module: ModuleType) -> Callable[[], None]:
-    """Register `note`.
+def with_note(callbacks: list[Any]) -> list[Any]:
+    """What takes the place of the callbacks before a compilation."""
+    return _Callbacks([*callbacks, note])
 
-    Args:
-        module: ``torch._dynamo.callback``.
 
-    Returns:
-        What undoes it.
-
-    Raises:
-        AttributeError: this torch has other callbacks.
-    """
-    handler = module.callback_handler
-    handler.start_callbacks = _Callbacks([*handler.start_callbacks, note])
-
-    def restore() -> None:
-        handler.start_callbacks = [callback for callback in handler.start_callbacks if callback is not note]
-
-    return restore
+def give_back(callbacks: list[Any], ours: list[Any]) -> None:
+    """The callbacks of others that came or went meanwhile."""
+    callbacks[:] = [callback for callback in ours if callback is not note]
 
 
 def note(arguments: Any = None) -> None:

@@ -26,10 +26,8 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from otel_fr.capture.recorder import Recorder
 
-FUNCTIONS: Final = ("destroy_process_group", "_abort_process_group")
-"""torch's functions that destroy a group, or all of them; recorded without an underscore.
-
-The second one ends the group's calls instead of waiting for them."""
+DESTROY: Final = "destroy_process_group"
+ABORT: Final = "abort_process_group"
 _FIXED: Final = (2, 8)
 WAIT_SECONDS: Final = 10.0
 """A group with calls that take longer, as when a peer has gone, is never destroyed."""
@@ -38,24 +36,15 @@ _POLL: Final = 0.01
 Wrapper = Callable[..., Any]
 
 
-def wrappers(c10d: ModuleType, recorder: Callable[[], Recorder | None]) -> dict[str, Wrapper]:
-    """What takes the place of torch's functions, by their names; empty: this torch has none of them.
+def recorded(c10d: ModuleType, recorder: Callable[[], Recorder | None], operation: str, original: Wrapper) -> Wrapper:
+    """What takes the place of torch's function.
 
     Args:
         recorder: that of the present recording; None: there is none.
+        operation: as which its calls are recorded.
     """
-    settles = keeps_gil(str(getattr(sys.modules.get("torch"), "__version__", "")))
-    originals = {name: getattr(c10d, name, None) for name in FUNCTIONS}
-    return {
-        name: _wrapper(c10d, recorder, name.lstrip("_"), original, settles and name == FUNCTIONS[0])
-        for name, original in originals.items()
-        if callable(original)
-    }
+    settles = operation == DESTROY and keeps_gil(str(getattr(sys.modules.get("torch"), "__version__", "")))
 
-
-def _wrapper(
-    c10d: ModuleType, recorder: Callable[[], Recorder | None], operation: str, original: Wrapper, settles: bool
-) -> Wrapper:
     @wraps(original)
     def destroy(group: Any = None, *args: Any, **kwargs: Any) -> Any:
         own = recorder()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Final
 
-from otel_fr.capture.replaced import replace
+from otel_fr.capture.replaced import Attribute, Replacements
 from otel_fr.capture.sites import Sites
 from otel_fr.communication_errors import type_name
 
@@ -37,7 +37,9 @@ class ExceptionHooks:
         recorded: the main thread's exception was recorded.
     """
 
-    def __init__(self, record: RecordException, record_of_thread: RecordException, sites: Sites) -> None:
+    def __init__(
+        self, record: RecordException, record_of_thread: RecordException, sites: Sites, replaced: Replacements
+    ) -> None:
         """Each ``record`` function takes type, message, stack, site and thread; the first call of ``record`` counts."""
         self.recorded = False
         self._record = record
@@ -45,10 +47,11 @@ class ExceptionHooks:
         self._seen: set[tuple[object, ...]] = set()
         self._sites = sites
         self._on = True
-        previous = sys.excepthook
-        previous_thread = threading.excepthook
-        previous_unraisable = sys.unraisablehook
+        replaced.put(Attribute.EXCEPTHOOK, sys, self._hook)
+        replaced.put(Attribute.THREAD_HOOK, threading, self._thread_hook)
+        replaced.put(Attribute.UNRAISABLE_HOOK, sys, self._unraisable_hook)
 
+    def _hook(self, previous: Callable[..., Any]) -> Callable[..., Any]:
         def excepthook(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> Any:
             if threading.get_ident() == threading.main_thread().ident and value is _last_value():
                 self.note(value, trace)
@@ -56,21 +59,23 @@ class ExceptionHooks:
                 self.note_of_thread(value, trace, None)
             return previous(kind, value, trace)
 
+        return excepthook
+
+    def _thread_hook(self, previous: Callable[..., Any]) -> Callable[..., Any]:
         def thread_hook(args: Any) -> Any:
             if args.exc_value is not None and not issubclass(args.exc_type, SystemExit):
                 self.note_of_thread(args.exc_value, args.exc_traceback, args.thread)
-            return previous_thread(args)
+            return previous(args)
 
+        return thread_hook
+
+    def _unraisable_hook(self, previous: Callable[..., Any]) -> Callable[..., Any]:
         def unraisable_hook(args: Any) -> Any:
             if args.exc_value is not None and _BARE_THREAD in (args.err_msg or ""):
                 self.note_of_thread(args.exc_value, args.exc_traceback, None)
-            return previous_unraisable(args)
+            return previous(args)
 
-        self._restores = [
-            replace(sys, "excepthook", excepthook),
-            replace(threading, "excepthook", thread_hook),
-            replace(sys, "unraisablehook", unraisable_hook),
-        ]
+        return unraisable_hook
 
     def note(self, value: BaseException, trace: TracebackType | None) -> None:
         """Record the exception that ends the main thread. Never raises."""
@@ -128,15 +133,9 @@ class ExceptionHooks:
         if not self.recorded and isinstance(value, BaseException):
             self.note(value, value.__traceback__)
 
-    def abandon(self) -> None:
-        """Stop recording, without removing the hooks."""
+    def stop(self) -> None:
+        """Stop recording; the hooks may stay below others."""
         self._on = False
-
-    def close(self) -> None:
-        """Remove the hooks, unless other hooks were installed after them."""
-        self._on = False
-        for restore in self._restores:
-            restore()
 
 
 def _last_value() -> object:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 import sys
 import threading
+from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final
 
-from otel_fr.capture.replaced import replace
+from otel_fr.capture.replaced import Attribute, Replacements
 from otel_fr.capture.sites import Sites
 
 _MAX_MESSAGE: Final = 500
@@ -26,19 +27,20 @@ class ExitHook:
         site: ``"file:line function"`` of that call; "" if its status was 0 or None, or there was no call.
     """
 
-    def __init__(self, sites: Sites) -> None:
+    def __init__(self, sites: Sites, replaced: Replacements) -> None:
         self.message = ""
         self.site = ""
         self._sites = sites
         self._on = True
-        previous = sys.exit
+        replaced.put(Attribute.EXIT, sys, self._hook)
 
+    def _hook(self, previous: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(previous)
         def exit_(*args: Any, **kwargs: Any) -> Any:
             self._note(args[0] if args else None, sys._getframe(1))
             return previous(*args, **kwargs)
 
-        self._restore = replace(sys, "exit", exit_)
+        return exit_
 
     def _note(self, status: object, caller: FrameType) -> None:
         """Never raises."""
@@ -53,11 +55,6 @@ class ExitHook:
         except Exception:  # noqa: BLE001, S110 - the program's exit is what matters
             pass
 
-    def abandon(self) -> None:
-        """Stop noting, without removing the hook."""
+    def stop(self) -> None:
+        """Stop noting; the hook may stay below another one."""
         self._on = False
-
-    def close(self) -> None:
-        """Remove the hook, unless another one was installed after it."""
-        self._on = False
-        self._restore()

@@ -2,7 +2,7 @@
 
 Every way to make a group (``init_process_group``, ``new_group``, ``split_group``, device meshes) ends in
 ``distributed_c10d._register_process_group``, and every way to end one in its two ``_unregister`` siblings, in all
-torch versions from 2.6 on. Those three names are replaced. Imports nothing but the standard library.
+torch versions from 2.6 on. Imports nothing else of otel-fr but `replaced`, the table of what is replaced.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
+
+from otel_fr.capture.replaced import C10D, COMPILER, GRAPHS, PACKAGE, TORCHFT, TORCHFT_MANAGER, Attribute, Replacements
 
 if TYPE_CHECKING:
     from otel_fr.capture.recorder import Recorder
@@ -24,16 +27,6 @@ if TYPE_CHECKING:
     from otel_fr.fault_tolerance.gloo_connections import GlooConnections
 
 _log = logging.getLogger("otel_fr")
-
-MODULE: Final = "torch.distributed.distributed_c10d"
-PACKAGE: Final = "torch.distributed"
-TORCHFT: Final = "torchft.process_group"
-TORCHFT_MANAGER: Final = "torchft.manager"
-COMPILER: Final = "torch._dynamo.callback"
-GRAPHS: Final = "torch.cuda.graphs"
-_CREATED: Final = "_register_process_group"
-_GONE: Final = "_unregister_process_group"
-_ALL_GONE: Final = "_unregister_all_process_groups"
 
 
 class _State:
@@ -43,11 +36,10 @@ class _State:
         self.installed = False
         self.failed = False
         self.fork_handler = False
-        self.originals: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
         self.session: Session | None = None
         self.notices_creations = False
         self.connections: GlooConnections | None = None
-        self.restores: list[Callable[[], None]] = []
+        self.replaced = Replacements()
 
 
 _state = _State()
@@ -111,15 +103,9 @@ def uninstall() -> None:
     _state.failed = False
     for finder in _finders:
         finder.withdraw()
-    for name, (ours, original) in _state.originals.items():
-        # Other code may have wrapped our function meanwhile; ours then only calls the original.
-        _replace(name, ours, original)
-    _state.originals.clear()
+    _state.replaced.undo()
     _state.notices_creations = False
     _state.connections = None
-    for restore in _state.restores:
-        restore()
-    _state.restores.clear()
     session, _state.session = _state.session, None
     if session is not None:
         session.stop()
@@ -133,55 +119,67 @@ def request_dump(reason: str) -> None:
 
 
 def _patch(module: ModuleType) -> None:
-    try:
-        created = getattr(module, _CREATED)
-        gone = getattr(module, _GONE)
-        all_gone = getattr(module, _ALL_GONE)
-    except AttributeError as error:
-        _log.warning("otel-fr is off: this torch is not supported (%s)", error)
+    needed = (Attribute.GROUP_REGISTERED, Attribute.GROUP_UNREGISTERED, Attribute.GROUPS_UNREGISTERED)
+    missing = [one.path for one in needed if not hasattr(module, one.path)]
+    if missing:
+        _log.warning("otel-fr is off: this torch is not supported (it has no %s)", ", ".join(missing))
         return
+    for attribute, make in zip(needed, (_registering, _unregistering, _unregistering_all), strict=True):
+        _replace(attribute, module, partial(make, module))
+    for patch in (_notice_creations, _notice_destructions, _notice_splits):
+        try:
+            patch(module)
+        except Exception:  # noqa: BLE001 - a torch that does it in another way: the calls are recorded all the same
+            _log.debug("otel-fr: %s", patch.__name__, exc_info=True)
 
+
+def _replace(attribute: Attribute, module: ModuleType, make: Callable[[Any], Any]) -> None:
+    """In the module, and in the package that imports its public functions."""
+    _state.replaced.put(attribute, module, make, sys.modules.get(PACKAGE))
+
+
+def _registering(module: ModuleType, original: Callable[..., Any]) -> Callable[..., Any]:
     def register(name: Any, group: Any, *args: Any, **kwargs: Any) -> Any:
-        result = created(name, group, *args, **kwargs)
+        result = original(name, group, *args, **kwargs)
         _guard(_on_created, module, str(name), group)
         return result
 
+    return register
+
+
+def _unregistering(_module: ModuleType, original: Callable[..., Any]) -> Callable[..., Any]:
     def unregister(name: Any, *args: Any, **kwargs: Any) -> Any:
-        result = gone(name, *args, **kwargs)
+        result = original(name, *args, **kwargs)
         _guard(_on_gone, str(name))
         return result
 
+    return unregister
+
+
+def _unregistering_all(_module: ModuleType, original: Callable[..., Any]) -> Callable[..., Any]:
     def unregister_all(*args: Any, **kwargs: Any) -> Any:
-        result = all_gone(*args, **kwargs)
+        result = original(*args, **kwargs)
         _guard(_on_gone, None)
         return result
 
-    replaced = [(_CREATED, register, created), (_GONE, unregister, gone), (_ALL_GONE, unregister_all, all_gone)]
-    try:
-        from otel_fr.capture import new_groups
-
-        wrappers = new_groups.wrappers(module, _recorder, note_creation)
-    except Exception:  # noqa: BLE001 - a torch that creates groups in another way: the calls are recorded all the same
-        _log.debug("otel-fr: the creation of process groups is not recorded", exc_info=True)
-    else:
-        replaced += [(name, ours, getattr(module, name)) for name, ours in wrappers.items()]
-        _state.notices_creations = bool(wrappers)
-    with contextlib.suppress(Exception):
-        from otel_fr.capture import destroy
-
-        replaced += [(name, ours, getattr(module, name)) for name, ours in destroy.wrappers(module, _recorder).items()]
-    for name, ours, original in replaced:
-        _state.originals[name] = (ours, original)
-        _replace(name, original, ours)
-    with contextlib.suppress(Exception):  # the groups that Python code registers are recorded all the same
-        _notice_splits(module)
+    return unregister_all
 
 
-def _replace(name: str, old: object, new: object) -> None:
-    """In the module, and in the package that imports its public functions."""
-    for module in (sys.modules.get(MODULE), sys.modules.get(PACKAGE)):
-        if module is not None and module.__dict__.get(name) is old:
-            setattr(module, name, new)
+def _notice_creations(module: ModuleType) -> None:
+    from otel_fr.capture.new_groups import Creations
+
+    if Creations.are_known(module):
+        creations = Creations(module, _recorder, note_creation)
+        _replace(Attribute.NEW_GROUP, module, creations.outer)
+        _replace(Attribute.GROUP_CREATION, module, creations.inner)
+        _state.notices_creations = True
+
+
+def _notice_destructions(module: ModuleType) -> None:
+    from otel_fr.capture import destroy
+
+    for attribute, operation in ((Attribute.DESTROY, destroy.DESTROY), (Attribute.ABORT, destroy.ABORT)):
+        _replace(attribute, module, partial(destroy.recorded, module, _recorder, operation))
 
 
 def _notice_splits(module: ModuleType) -> None:
@@ -200,7 +198,7 @@ def _notice_splits(module: ModuleType) -> None:
         def end(self, token: Any, error: BaseException | None) -> None:
             new_groups.end(_recorder(), token, error)
 
-    _state.restores.append(split_groups.install(module.ProcessGroup, Splits()))
+    _replace(Attribute.SPLIT, module, partial(split_groups.observed, Splits()))
 
 
 def _patch_torchft(module: ModuleType) -> None:
@@ -210,35 +208,38 @@ def _patch_torchft(module: ModuleType) -> None:
         def formed(*args: Any) -> None:
             _guard(_on_quorum, *args)
 
-        _state.restores.append(torchft.install(module, note_creation, formed))
+        make = partial(torchft.noticing, module, note_creation, formed)
+        is_known = _state.replaced.put(Attribute.CONFIGURE, module, make)
     except Exception:  # noqa: BLE001 - another torchft: its import and its groups work all the same
-        _log.warning("otel-fr does not record this version of torchft's process groups")
+        is_known = False
         _log.debug("otel-fr: torchft.process_group", exc_info=True)
+    if not is_known:
+        _log.warning("otel-fr does not record this version of torchft's process groups")
 
 
 def _patch_torchft_client(module: ModuleType) -> None:
     with contextlib.suppress(Exception):  # another torchft: quorums of equal numbers are taken for the same
         from otel_fr.capture import torchft
 
-        _state.restores.append(torchft.install_client(module))
+        _state.replaced.put(Attribute.MANAGER, module, torchft.with_client)
 
 
 def _patch_compiler(module: ModuleType) -> None:
     with contextlib.suppress(Exception):  # another torch: compilations are not noticed
-        from otel_fr.capture import compilations
+        from otel_fr.capture import compilations as ours
 
-        _state.restores.append(compilations.install(module))
+        _state.replaced.put(Attribute.COMPILATIONS, module, ours.with_note, give_back=ours.give_back)
 
 
 def _patch_graphs(module: ModuleType) -> None:
     with contextlib.suppress(Exception):  # another torch: replays are not counted
         from otel_fr.capture import graph_replays
 
-        _state.restores.append(graph_replays.install(module))
+        _state.replaced.put(Attribute.REPLAY, module, graph_replays.counting)
 
 
 _finders = (
-    _Finder(MODULE, _patch),
+    _Finder(C10D, _patch),
     _Finder(TORCHFT, _patch_torchft),
     _Finder(TORCHFT_MANAGER, _patch_torchft_client),
     _Finder(COMPILER, _patch_compiler),
@@ -322,7 +323,7 @@ def _on_quorum(signature: Any, args: Any, kwargs: Any, group: Any) -> None:
     if _state.connections is not None:
         _state.connections.created(name)
     if session is None:
-        session = _start_session(sys.modules[MODULE], group, run)
+        session = _start_session(sys.modules[C10D], group, run)
     session.quorum_formed(group, quorum, run)
 
 

@@ -8,7 +8,7 @@ Groups created with ``use_local_synchronization=True`` are created by their memb
 own, and c10d names them by their ranks: their creation is the first call of the new group itself. So is that of a group
 of ``split_group``, which its members create, each group of one call for itself.
 
-Imports nothing but the standard library: this is loaded with torch, also where nothing is recorded.
+Imports nothing else of otel-fr but `replaced`: this is loaded with torch, also where nothing is recorded.
 """
 
 from __future__ import annotations
@@ -22,14 +22,12 @@ from functools import wraps
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
+from otel_fr.capture.replaced import Attribute
+
 if TYPE_CHECKING:
     from otel_fr.capture.recorder import Recorder
     from otel_fr.ring import NewGroup
 
-OUTER: Final = "_new_group_with_tag"
-"""What ``new_group`` and torch's own callers of it call."""
-INNER: Final = "_new_process_group_helper"
-"""What creates the group, also the default one, once its name is known."""
 OPERATION: Final = "new_group"
 SPLIT: Final = "split_group"
 _READ: Final = ("backend", "global_ranks_in_group", "group_name", "group_desc", "timeout")
@@ -64,54 +62,66 @@ class _Here(threading.local):
     begun: _Begun | None = None
 
 
-def wrappers(
-    c10d: ModuleType, recorder: Callable[[], Recorder | None], before: Callable[[], None]
-) -> dict[str, Wrapper]:
-    """What takes the place of torch's functions, by their names; empty: this torch creates groups in another way.
+class Creations:
+    """What takes the place of the two functions of torch that create a group, one of which calls the other."""
 
-    Args:
+    def __init__(self, c10d: ModuleType, recorder: Callable[[], Recorder | None], before: Callable[[], None]) -> None:
+        """Args:
         recorder: that of the present recording; None: there is none.
         before: called when any process group, also the default one, is about to be created. Must not raise.
-    """
-    outer, inner = getattr(c10d, OUTER, None), getattr(c10d, INNER, None)
-    if not callable(outer) or not callable(inner):
-        return {}
-    outer_signature, inner_signature = inspect.signature(outer), inspect.signature(inner)
-    if not {*_READ} <= {*inner_signature.parameters}:
-        return {}
-    here = _Here()
+        """
+        self._c10d = c10d
+        self._recorder = recorder
+        self._before = before
+        self._here = _Here()
 
-    @wraps(outer)
-    def create(*args: Any, **kwargs: Any) -> Any:
-        if recorder() is None:
-            return outer(*args, **kwargs)
-        before = here.creators, here.begun
-        here.creators, here.begun = _creators(outer_signature, args, kwargs), None
-        try:
-            result = outer(*args, **kwargs)
-        except BaseException as error:
-            end(recorder(), here.begun, error)
-            raise
-        else:
-            end(recorder(), here.begun, None)
-            return result
-        finally:
-            here.creators, here.begun = before
+    @staticmethod
+    def are_known(c10d: ModuleType) -> bool:
+        """False: this torch creates groups in another way."""
+        outer, inner = (getattr(c10d, one.path, None) for one in (Attribute.NEW_GROUP, Attribute.GROUP_CREATION))
+        return callable(outer) and callable(inner) and {*_READ} <= {*inspect.signature(inner).parameters}
 
-    @wraps(inner)
-    def helper(*args: Any, **kwargs: Any) -> Any:
-        creators, own = here.creators, recorder()
-        if creators is not None and own is not None:
-            here.creators = None
+    def outer(self, original: Wrapper) -> Wrapper:
+        """For `Attribute.NEW_GROUP`."""
+        signature, here, recorder = inspect.signature(original), self._here, self._recorder
+
+        @wraps(original)
+        def create(*args: Any, **kwargs: Any) -> Any:
+            if recorder() is None:
+                return original(*args, **kwargs)
+            before = here.creators, here.begun
+            here.creators, here.begun = _creators(signature, args, kwargs), None
             try:
-                begin = _begin_by_all if creators == "all" else _begin_by_members
-                here.begun = begin(c10d, own, inner_signature.bind(*args, **kwargs).arguments)
-            except Exception:  # noqa: BLE001 - torch's own call must not see an error of ours
-                own.failed()
-        before()
-        return inner(*args, **kwargs)
+                result = original(*args, **kwargs)
+            except BaseException as error:
+                end(recorder(), here.begun, error)
+                raise
+            else:
+                end(recorder(), here.begun, None)
+                return result
+            finally:
+                here.creators, here.begun = before
 
-    return {OUTER: create, INNER: helper}
+        return create
+
+    def inner(self, original: Wrapper) -> Wrapper:
+        """For `Attribute.GROUP_CREATION`."""
+        signature, here = inspect.signature(original), self._here
+
+        @wraps(original)
+        def helper(*args: Any, **kwargs: Any) -> Any:
+            creators, own = here.creators, self._recorder()
+            if creators is not None and own is not None:
+                here.creators = None
+                try:
+                    begin = _begin_by_all if creators == "all" else _begin_by_members
+                    here.begun = begin(self._c10d, own, signature.bind(*args, **kwargs).arguments)
+                except Exception:  # noqa: BLE001 - torch's own call must not see an error of ours
+                    own.failed()
+            self._before()
+            return original(*args, **kwargs)
+
+        return helper
 
 
 def _creators(

@@ -17,7 +17,8 @@ from types import ModuleType, TracebackType
 from typing import Any, Final
 
 from otel_fr.capture.groups import backends_of
-from otel_fr.capture.replaced import replace
+from otel_fr.capture.replaced import Attribute, Replacements
+from otel_fr.capture.waits import Waits
 from otel_fr.communication_errors import is_of_communication
 from otel_fr.config import Config
 from otel_fr.fault_tolerance.gloo_connections import GlooConnections
@@ -27,8 +28,6 @@ _log = logging.getLogger("otel_fr")
 
 IGNORE: Final = "ignore"
 EXIT: Final = "exit"
-_BACKWARD: Final = "_engine_run_backward"
-"""What ``torch.autograd`` calls to run the backward pass, in which DDP's reducer waits (torch 2.6 to 2.14)."""
 
 
 class PeerActions:
@@ -47,6 +46,8 @@ class PeerActions:
         peers: Peers,
         connections: GlooConnections,
         find_group: Callable[[str], Any],
+        waits: Waits,
+        replaced: Replacements,
     ) -> None:
         self._c10d = c10d
         self._mode = config.on_peer_failure
@@ -54,14 +55,12 @@ class PeerActions:
         self._peers = peers
         self._connections = connections
         self._find_group = find_group
-        self._work_type: Any = c10d.Work
-        self._autograd: Any = torch.autograd
-        self._restore: list[Callable[[], None]] = []
-        self._restore_wait: Callable[[], None] | None = None
+        self._replaced = replaced
         self._is_exiting = False
         self._has_excepthook = False
         if self._mode != IGNORE:
-            self._install()
+            waits.explain_by(self._explanation)
+            replaced.put(Attribute.BACKWARD, torch.autograd, self._backward)
 
     # ---- messages of the monitor, on the thread that receives them
 
@@ -79,7 +78,7 @@ class PeerActions:
         # Before the first call ends: the error that this raises is explained by it.
         self._peers.note_ended(dict.fromkeys(names, failure))
         if not self._has_excepthook:
-            self._install_excepthook()
+            self._has_excepthook = self._replaced.put(Attribute.OUTERMOST_EXCEPTHOOK, sys, self._excepthook)
         exits = self._mode == EXIT or any(map(self._ends_silently, names))
         _log.warning(
             "otel-fr: %s; %s (OTEL_FR_ON_PEER_FAILURE=%s)",
@@ -115,36 +114,29 @@ class PeerActions:
 
     # ---- the errors that this raises
 
-    def _install(self) -> None:
-        peers = self._peers
-        wait = self._work_type.wait
+    def _explanation(self, error: Exception) -> PeerFailedError | None:
+        """Of what ``Work.wait`` raises."""
+        failure = self._peers.ended_by
+        if failure is None or isinstance(error, PeerFailedError) or not is_of_communication(error):
+            return None
+        return PeerFailedError(failure)
 
-        def our_wait(work: Any, *args: Any, **kwargs: Any) -> Any:
+    def _backward(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        """In which DDP's reducer waits."""
+        peers = self._peers
+
+        def run_backward(*args: Any, **kwargs: Any) -> Any:
             try:
-                return wait(work, *args, **kwargs)
+                return run(*args, **kwargs)
             except Exception as error:
-                failure = peers.ended_by
-                if failure is not None and not isinstance(error, PeerFailedError) and is_of_communication(error):
-                    raise PeerFailedError(failure) from error
+                peers.explain(error)
                 raise
 
-        our_wait.__doc__, our_wait.__name__ = wait.__doc__, "wait"
-        self._restore_wait = replace(self._work_type, "wait", our_wait)
-        run = getattr(self._autograd, _BACKWARD, None)
-        if run is not None:
+        return run_backward
 
-            def run_backward(*args: Any, **kwargs: Any) -> Any:
-                try:
-                    return run(*args, **kwargs)
-                except Exception as error:
-                    peers.explain(error)
-                    raise
-
-            self._restore.append(replace(self._autograd, _BACKWARD, run_backward))
-
-    def _install_excepthook(self) -> None:
+    def _excepthook(self, before: Callable[..., Any]) -> Callable[..., Any]:
         """Above all other hooks that there are now: torch's own prints only after the hook before it has returned."""
-        before, main = sys.excepthook, threading.main_thread()
+        main = threading.main_thread()
 
         def excepthook(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> Any:
             is_explained = self._peers.explain(value)
@@ -153,20 +145,7 @@ class PeerActions:
                 raise SystemExit(EXIT_CODE)  # the interpreter takes it for the program's own (pythonrun.c)
             return result
 
-        self._restore.append(replace(sys, "excepthook", excepthook))
-        self._has_excepthook = True
-
-    def close(self) -> None:
-        """Undo what was replaced but ``Work.wait``, where nobody has replaced it since."""
-        for restore in reversed(self._restore):
-            restore()
-        self._restore.clear()
-
-    def close_wait(self) -> None:
-        """Undo the replacement of ``Work.wait``, once what was put over it later is gone."""
-        if self._restore_wait is not None:
-            self._restore_wait()
-            self._restore_wait = None
+        return excepthook
 
 
 def _failure(message: dict[str, Any]) -> PeerFailure:

@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from otel_fr.capture import hook
+from otel_fr.capture.replaced import C10D
 from otel_fr.fault_tolerance.agreement import Agreement, Decision, Patience, ReconfigureError
 from otel_fr.fault_tolerance.peers import peers
 
@@ -47,7 +48,7 @@ _lives: weakref.WeakKeyDictionary[Any, _Life] = weakref.WeakKeyDictionary()
 
 def reconfigure(timeout: float, minimum: int) -> tuple[int, int]:
     """See `otel_fr.reconfigure`."""
-    c10d = sys.modules.get(hook.MODULE)
+    c10d = sys.modules.get(C10D)
     if c10d is None or not c10d.is_initialized():
         raise ReconfigureError("there is no process group yet: call torch.distributed.init_process_group first")
     group = c10d._get_default_group()

@@ -53,7 +53,7 @@ class Recorder(GroupRecorder):
         self._tensor_type = torch.Tensor
         self._device = torch.device
         self._unbox = self._types.ProcessGroup.unbox
-        self.waits = Waits(self._types.Work, self.end, self.waited)
+        self.waits = Waits(self._types, self.end, self.waited)
         self._generation = writer.generation
         self._signature_count = 0
 

@@ -31,6 +31,7 @@ from otel_fr.capture.exits import ExitHook
 from otel_fr.capture.launch import start_monitor
 from otel_fr.capture.peer_actions import PeerActions
 from otel_fr.capture.place import place_of
+from otel_fr.capture.replaced import Replacements
 from otel_fr.capture.responder import Responder, StackSignal
 from otel_fr.capture.torchft import Quorum
 from otel_fr.capture.worker_server import WorkerServer, is_wanted
@@ -108,12 +109,16 @@ class Session:
         except BaseException:
             self._writer.unlink()
             raise
-        self._hooks = ExceptionHooks(self._record_exception, self._record_thread_exception, self.recorder.sites)
-        self._exit_hook = ExitHook(self.recorder.sites)
+        sites, replaced = self.recorder.sites, Replacements()
+        self._replaced = replaced
+        self._hooks = ExceptionHooks(self._record_exception, self._record_thread_exception, sites, replaced)
+        self._exit_hook = ExitHook(sites, replaced)
         sections.attach(self._writer.activity)
         decisions.attach(self._writer.decisions)
         steps.install()
-        self._peer_actions = PeerActions(c10d, torch, config, peers, connections, self._find_group)
+        self._peer_actions = PeerActions(
+            c10d, torch, config, peers, connections, self._find_group, self.recorder.waits, replaced
+        )
         self._connect()
         atexit.register(self._at_exit)
         # Before the interpreter waits for threads, and before other handlers of `atexit`, each of which may block.
@@ -380,9 +385,7 @@ class Session:
         self._over = True
         with self._starting:  # a monitor that is being started now is the one to say goodbye to
             pass
-        self._peer_actions.close()
-        self._hooks.close()
-        self._exit_hook.close()
+        self._remove_hooks()
         self._kernels.remove()
         with self.recorder.lock:
             self._writer.set_state(ProcessState.CLEAN if clean else ProcessState.EXITING)
@@ -400,20 +403,21 @@ class Session:
         sections.detach()
         decisions.detach()
         self.recorder.close()
-        self._peer_actions.close_wait()
         if responder is not None:
             responder.close()
         return confirmed
+
+    def _remove_hooks(self) -> None:
+        self._hooks.stop()
+        self._exit_hook.stop()
+        self._replaced.undo()
 
     def abandon(self) -> None:
         """In a forked child of a recording rank: touch nothing of the parent's, and no lock that it may have held."""
         self._over = True
         self.recorder.on = False
         self.recorder.waits.stop_tracking()
-        self._hooks.abandon()
-        self._exit_hook.abandon()
-        self._peer_actions.close()
-        self._peer_actions.close_wait()
+        self._remove_hooks()
         peers.after_fork()
         if self._responder is not None:
             self._responder.abandon()

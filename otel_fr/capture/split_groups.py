@@ -9,9 +9,6 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from otel_fr.capture.replaced import replace
-
-_METHOD: Final = "split_group"
 _FURTHER: Final = ("timeout", "opts", "group_name", "group_desc", "device_types")
 """Its arguments after the ranks."""
 
@@ -32,18 +29,8 @@ class Observer(Protocol):
         """The call returns, or raises ``error``."""
 
 
-def install(group_type: Any, observer: Observer) -> Callable[[], None]:
-    """Notice each split.
-
-    Args:
-        group_type: torch's ``ProcessGroup``.
-
-    Returns:
-        what restores the method, unless other code has replaced it meanwhile.
-    """
-    original = getattr(group_type, _METHOD, None)
-    if original is None:  # an older torch
-        return lambda: None
+def observed(observer: Observer, original: Callable[..., Any]) -> Callable[..., Any]:
+    """What takes the place of ``ProcessGroup.split_group``."""
 
     def split_group(parent: Any, ranks: Any, *args: Any, **kwargs: Any) -> Any:
         token = observer.begin(parent, {**dict(zip(_FURTHER, args, strict=False)), **kwargs, "ranks": ranks})
@@ -58,7 +45,7 @@ def install(group_type: Any, observer: Observer) -> Callable[[], None]:
         return group
 
     split_group.__doc__ = original.__doc__
-    return replace(group_type, _METHOD, split_group)
+    return split_group
 
 
 def note(group: Any, ranks: Sequence[int]) -> list[str]:

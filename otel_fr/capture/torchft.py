@@ -24,10 +24,8 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from otel_fr import identity
-from otel_fr.capture.replaced import replace
 from otel_fr.encodable import encodable
 
-_METHOD: Final = "configure"
 _LIGHTHOUSE: Final = "TORCHFT_LIGHTHOUSE"
 _OWN_JOB: Final = "OTEL_FR_JOB_ID"
 
@@ -121,19 +119,16 @@ def folders() -> tuple[str, ...]:
     return ()
 
 
-def install(module: ModuleType, creating: Callable[[], None], formed: Callable[..., None]) -> Callable[[], None]:
-    """Notice each group that is formed.
+def noticing(
+    module: ModuleType, creating: Callable[[], None], formed: Callable[..., None], original: Callable[..., Any]
+) -> Callable[..., Any]:
+    """A method in place of ``ProcessGroupWrapper.configure`` that notices each group that is formed.
 
     Args:
         module: ``torchft.process_group``.
         creating: is called before, without arguments.
         formed: is called with what `quorum_of` takes, and torch's ``ProcessGroup``. Neither may raise.
-
-    Returns:
-        what restores the method, unless other code has replaced it meanwhile.
     """
-    wrapper = module.ProcessGroupWrapper
-    original = getattr(wrapper, _METHOD)
     signature = inspect.signature(original)
 
     def configure(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -146,7 +141,7 @@ def install(module: ModuleType, creating: Callable[[], None], formed: Callable[.
         return result
 
     configure.__doc__ = original.__doc__
-    return replace(wrapper, _METHOD, configure)
+    return configure
 
 
 class _Client:
@@ -165,10 +160,8 @@ class _Client:
         return found
 
 
-def install_client(module: ModuleType) -> Callable[[], None]:
-    """Notice the Lighthouse's answers. Takes ``torchft.manager``; returns what restores its ``Manager``."""
-    manager = module.Manager
-    original = manager.__init__
+def with_client(original: Callable[..., None]) -> Callable[..., None]:
+    """What takes the place of ``Manager.__init__``, to notice the Lighthouse's answers."""
 
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -177,7 +170,7 @@ def install_client(module: ModuleType) -> Callable[[], None]:
         if client is not None:
             self._client = _Client(client)
 
-    return replace(manager, "__init__", init)
+    return init
 
 
 def quorum_of(signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Quorum | None:

@@ -1,8 +1,8 @@
-"""The end of calls whose Work has no future (gloo's send, recv, reduce_scatter): recorded when they are waited for.
+"""What replaces ``Work.wait``: it records the end of calls, and explains the errors of calls that were ended.
 
-For the Python engine; the compiled one has ``FollowedWork`` (native/followed_work.hpp), which does the same.
-
-``Work.wait`` is replaced once such a call was made, because torch does not report their end in any other way. A Work is
+Recorded is the end of calls whose Work has no future (gloo's send, recv, reduce_scatter), which torch does not report
+in any other way. So the Python engine replaces ``wait`` once such a call was made; the compiled one does the same with
+``FollowedWork`` (native/followed_work.hpp). Errors are explained where calls may be ended for a failed peer. A Work is
 identified by its Python object. The last one of each thread is held until its caller has it, that is until the thread's
 next call; the others are kept by weak references.
 """
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from otel_fr.capture.dynamo import keep_out
-from otel_fr.capture.replaced import replace
+from otel_fr.capture.replaced import Attribute, Replacements
 from otel_fr.ring import POSTED, RecordState
 
 End = Callable[[int, int, int, int, int], None]
@@ -25,26 +25,28 @@ End = Callable[[int, int, int, int, int], None]
 class Waits:
     """Tracks Works until they are waited for or dropped."""
 
-    def __init__(self, work_type: Any, end: End, waited: Callable[[int, int], None]) -> None:
-        """``work_type``: torch's ``Work``. The callbacks must not raise.
+    def __init__(self, types: Any, end: End, waited: Callable[[int, int], None]) -> None:
+        """The callbacks must not raise.
 
         Args:
+            types: has torch's ``Work``.
             end: ``end(ticket, group index, sequence id, state, ns)``: the call has ended.
             waited: ``waited(ticket, ns)``: a thread began to wait for the call then; `POSTED`: no thread waits yet.
                 Called for sends and receives only: C++ waits for functional collectives, which Python does not see.
         """
-        self._type = work_type
+        self._types = types
         self._end = end
         self._waited = waited
-        self._restore: Callable[[], None] | None = None
+        self._replaced = Replacements()
+        self._is_installed = False
+        self._explanation: Callable[[Exception], Exception | None] = _none
         self._known: dict[int, tuple[weakref.ref[Any], int, int, int]] = {}
         self.held: dict[int, Any] = {}
         """Thread -> its last Work that has not been waited for."""
 
     def follow(self, work: Any, ticket: int, group_index: int, sequence_id: int) -> None:
         """Record the end of ``work`` when it comes. ``sequence_id``: 0 for a send or receive."""
-        if self._restore is None:
-            self._install()
+        self._install()
         key = id(work)
         known = self._known
 
@@ -58,8 +60,16 @@ class Waits:
         if not sequence_id:
             self._waited(ticket, POSTED)
 
+    def explain_by(self, explanation: Callable[[Exception], Exception | None]) -> None:
+        """Have what a wait raises replaced by its explanation, if there is one."""
+        self._explanation = explanation
+        self._install()
+
     def _install(self) -> None:
-        wait = self._type.wait
+        if not self._is_installed:
+            self._is_installed = self._replaced.put(Attribute.WAIT, self._types, self._make)
+
+    def _make(self, wait: Callable[..., Any]) -> Callable[..., Any]:
         known = self._known
         held = self.held
         end = self._end
@@ -68,32 +78,41 @@ class Waits:
 
         def our_wait(work: Any, *args: Any, **kwargs: Any) -> Any:
             entry = known.pop(id(work), None) if known else None
-            if entry is None:
-                return wait(work, *args, **kwargs)
-            held.pop(threading.get_ident(), None)
-            if not entry[3]:
-                waited(entry[1], clock())
+            if entry is not None:
+                held.pop(threading.get_ident(), None)
+                if not entry[3]:
+                    waited(entry[1], clock())
+            state = RecordState.FAILED
             try:
                 result = wait(work, *args, **kwargs)
-            except BaseException:
-                end(entry[1], entry[2], entry[3], RecordState.FAILED, clock())
-                raise
-            state = RecordState.FAILED if result is False else RecordState.COMPLETED  # False: it was aborted
-            end(entry[1], entry[2], entry[3], state, clock())
-            return result
+                state = RecordState.FAILED if result is False else RecordState.COMPLETED  # False: it was aborted
+                return result
+            except Exception as error:
+                explanation = self._explanation(error)
+                if explanation is None:
+                    raise
+                raise explanation from error
+            finally:
+                if entry is not None:
+                    end(entry[1], entry[2], entry[3], state, clock())
 
         our_wait.__doc__ = wait.__doc__
         our_wait.__name__ = "wait"
         keep_out(our_wait)
-        self._restore = replace(self._type, "wait", our_wait)
+        return our_wait
 
     def stop_tracking(self) -> None:
-        """Stop tracking, without restoring ``wait``."""
+        """Stop tracking and explaining, without restoring ``wait``."""
         self._known.clear()
+        self._explanation = _none
 
     def close(self) -> None:
         """Restore torch's own ``wait`` and stop tracking."""
-        if self._restore is not None:
-            self._restore()
-        self._known.clear()
+        self._replaced.undo()
+        self._is_installed = False
+        self.stop_tracking()
         self.held.clear()
+
+
+def _none(error: Exception) -> None:
+    """There is no explanation."""

@@ -6,25 +6,25 @@ torch's Python code gets that Work from ``ProcessGroup._end_coalescing``, which 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
-from typing import Any, Final
+from functools import partial, wraps
+from typing import Any
 
 from otel_fr.capture.native.library import KernelLibrary
 from otel_fr.capture.native.recorder import CompiledRecorder
-from otel_fr.capture.replaced import replace
+from otel_fr.capture.replaced import Attribute, Replacements
 from otel_fr.torch_recorder import is_followed
 
-_METHOD: Final = "_end_coalescing"
+
+def install(torch: Any, recorder: CompiledRecorder, library: KernelLibrary, replaced: Replacements) -> None:
+    """Follow each batch that is issued."""
+    if library.follow_batches():
+        follow = torch.ops.otel_fr.follow_batch.default
+        replaced.put(Attribute.END_BATCH, torch.distributed, partial(_following, recorder, library, follow))
 
 
-def install(torch: Any, recorder: CompiledRecorder, library: KernelLibrary) -> Callable[[], None]:
-    """Follow each batch that is issued. Returns what restores the method."""
-    group_type = torch.distributed.ProcessGroup
-    original = getattr(group_type, _METHOD, None)
-    if original is None or not library.follow_batches():
-        return lambda: None
-    follow = torch.ops.otel_fr.follow_batch.default
-
+def _following(
+    recorder: CompiledRecorder, library: KernelLibrary, follow: Callable[..., Any], original: Callable[..., Any]
+) -> Callable[..., Any]:
     @wraps(original)
     def end_coalescing(process_group: Any, *args: Any, **named: Any) -> Any:
         index = _index(recorder, process_group)
@@ -41,7 +41,7 @@ def install(torch: Any, recorder: CompiledRecorder, library: KernelLibrary) -> C
                 recorder.failed()
         return work
 
-    return replace(group_type, _METHOD, end_coalescing)
+    return end_coalescing
 
 
 def _index(recorder: CompiledRecorder, process_group: Any) -> int | None:

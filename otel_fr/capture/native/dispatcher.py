@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from otel_fr.capture.native import _ringwriter, batches
 from otel_fr.capture.native.library import KernelLibrary
 from otel_fr.capture.native.recorder import CompiledRecorder
+from otel_fr.capture.replaced import Replacements
 
 
 class CompiledKernels:
@@ -23,18 +23,17 @@ class CompiledKernels:
             raise RuntimeError("this torch has none of the c10d operators")
         self._library = library
         self._recorder = recorder
-        self._restore: Callable[[], None] | None = None
+        self._replaced = Replacements()
         try:
             library.install(_ringwriter.API, list(recorder.operators.values()))
             recorder.native.activate(True)
-            self._restore = batches.install(torch, recorder, library)
+            batches.install(torch, recorder, library, self._replaced)
         except BaseException:
             self.remove()
             raise
 
     def remove(self) -> None:
         """Restore torch's own dispatch."""
-        if self._restore is not None:
-            self._restore()
+        self._replaced.undo()
         self._recorder.native.activate(False)
         self._library.remove()

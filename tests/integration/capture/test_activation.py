@@ -212,6 +212,53 @@ def test_uninstrument_restores_wait_also_where_peers_are_acted_upon(tmp_path: Pa
     assert out.splitlines() == ["False", "True"]
 
 
+@pytest.mark.usefixtures("each_engine")
+def test_uninstrument_puts_back_every_attribute_of_the_table(tmp_path: Path) -> None:
+    """Also where all of them were replaced: peers are acted upon, and calls without a future were made."""
+    out = single_rank.succeed(
+        tmp_path,
+        """
+        import importlib
+        import otel_fr
+        from otel_fr.capture.replaced import Attribute
+        from otel_fr.fault_tolerance.peers import peers
+
+        def there():
+            found = {}
+            for one in Attribute:
+                if not one.module.startswith("torchft"):
+                    module = importlib.import_module(one.module)
+                    *above, name = one.path.split(".")
+                    for part in above:
+                        module = getattr(module, part)
+                    if hasattr(module, name):
+                        found[one] = vars(module)[name]
+            return found
+
+        otel_fr.uninstrument()
+        before = there()
+        public = dist.destroy_process_group
+        otel_fr.instrument()
+        session_module.start_monitor = no_monitor
+        store = dist.FileStore(os.path.join(os.environ["OTEL_FR_RING_DIR"], "store"), 1)
+        dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+        dist.reduce_scatter_tensor(torch.zeros(2), torch.ones(2))
+        hook._state.session._peer_actions.handle({"cmd": "end_calls", "names": []})
+        print([one.name for one, value in there().items() if value is before[one]])
+        print(dist.destroy_process_group is public)
+        otel_fr.uninstrument()
+        print([one.name for one, value in there().items() if value is not before[one]])
+        print(dist.destroy_process_group is public)
+        dist.destroy_process_group()
+        """,
+        OTEL_FR_ON_PEER_FAILURE="abort",
+    )
+    kept, *lines = out.splitlines()
+    assert kept in ("[]", "['END_BATCH']")  # this one is for the compiled engine
+    # init_process_group has put torch's own hook above the first of ours.
+    assert lines == ["False", "['EXCEPTHOOK', 'OUTERMOST_EXCEPTHOOK']", "True"]
+
+
 def test_uninstrument_leaves_no_trace_and_can_be_undone(tmp_path: Path) -> None:
     out = single_rank.succeed(
         tmp_path,

@@ -144,10 +144,12 @@ class CUDAGraph:  # a made one: there is no device
 
 import torch.cuda.graphs as graphs
 from otel_fr.capture import graph_replays
+from otel_fr.capture.replaced import Attribute, Replacements
 
 print(graphs.CUDAGraph.replay.__module__, graphs.CUDAGraph.replay.__wrapped__ is not None)
 original = CUDAGraph.replay
-restore = graph_replays.install(types.SimpleNamespace(CUDAGraph=CUDAGraph))
+replaced = Replacements()
+replaced.put(Attribute.REPLAY, types.SimpleNamespace(CUDAGraph=CUDAGraph), graph_replays.counting)
 CUDAGraph(1).replay()  # nothing is recorded yet
 start()
 graph = CUDAGraph(RuntimeError("no device"), 2, 3)
@@ -157,7 +159,7 @@ try:
 except RuntimeError as error:
     print(error)
 print(json.dumps(decided()))
-restore()
+replaced.undo()
 print(CUDAGraph.replay is original, torch.cuda.is_initialized())
 otel_fr.uninstrument()
 print(hasattr(graphs.CUDAGraph.replay, "__wrapped__"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from otel_fr.capture import torchft
+from otel_fr.capture.replaced import Attribute, Replacements
 from otel_fr.capture.torchft import Quorum
 
 MEMBERS = ("a:1", "b:2")
@@ -91,7 +93,8 @@ def test_only_groups_of_torch_are_noticed_and_the_method_is_restored() -> None:
     def formed(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any], _group: Any) -> None:
         noticed.append(torchft.quorum_of(signature, args, kwargs))
 
-    restore = torchft.install(module, lambda: None, formed)
+    replaced = Replacements()
+    assert replaced.put(Attribute.CONFIGURE, module, partial(torchft.noticing, module, lambda: None, formed))
     try:
         Wrapper(OfTorch()).configure("host:1/torchft/7/1", "a", 1, 2, 7, group_rank=1, group_world_size=2)
         Wrapper(OfTorch()).configure("host:1/own", "a", 0, 1)
@@ -99,7 +102,7 @@ def test_only_groups_of_torch_are_noticed_and_the_method_is_restored() -> None:
         with pytest.raises(ValueError, match="host"):
             Wrapper(OfTorch()).configure("host:1/torchft/7/1", "a", 2, 2, 7)
     finally:
-        restore()
+        replaced.undo()
     assert Wrapper.configure is original
     first, of_no_quorum = noticed
     assert first is not None
@@ -118,9 +121,10 @@ def test_the_client_answers_as_before_and_its_members_are_noted() -> None:
             self._client: Any = Client()
 
     module: Any = SimpleNamespace(Manager=Manager)
-    restore = torchft.install_client(module)
+    replaced = Replacements()
+    assert replaced.put(Attribute.MANAGER, module, torchft.with_client)
     manager = Manager()
-    restore()
+    replaced.undo()
     assert (manager._client._quorum(step=4).step, manager._client.address) == (4, "host:1")
     found = Quorum.of({"quorum_id": 1, "replica_id": "a", "rank": 0, "world_size": 2})
     assert found is not None
