@@ -49,6 +49,20 @@ class Operation(NamedTuple):
     outputs: Literal["", "same", "root", "larger", "smaller"] = ""
 
 
+class NewGroup(NamedTuple):
+    """The process group that a call of ``new_group`` or ``split_group`` creates.
+
+    Attributes:
+        ranks: global ranks of its members, in group order; empty: not known.
+        awaits_all: every rank of the parent group is waited for, not only the members.
+    """
+
+    name: str
+    description: str = ""
+    ranks: tuple[int, ...] = ()
+    awaits_all: bool = False
+
+
 # Spellings: the profiling_name of torch's ProcessGroupNCCL / Gloo / XCCL, and torchcomms' flight-recorder hook.
 # Analyzer: all_to_all_single is as ProcessGroupNCCL records it; under its own name, uneven splits are a fault.
 _TABLE: Final = (

@@ -22,8 +22,8 @@ from otel_fr.dumps.entry_reader import (
 )
 from otel_fr.dumps.safe_parse import UnreadableDump
 from otel_fr.identity import decode_ranks, encode_ranks
-from otel_fr.match.model import CallState, NewGroup
-from otel_fr.operations import ALL_TO_ALL, MESSAGES
+from otel_fr.match.model import CallState
+from otel_fr.operations import ALL_TO_ALL, MESSAGES, NewGroup
 
 _STATES = {state.value: state for state in CallState}
 _UNKNOWN_SPLITS: tuple[int, ...] = ()

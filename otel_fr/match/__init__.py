@@ -26,7 +26,6 @@ from otel_fr.match.model import (
     Evidence,
     Finding,
     Group,
-    NewGroup,
     Overdue,
     Place,
     Progress,
@@ -38,6 +37,7 @@ from otel_fr.match.model import (
 )
 from otel_fr.match.sentences import call_text
 from otel_fr.match.undecided import Suspects, lagging_calls, open_questions, suspects
+from otel_fr.operations import NewGroup
 
 __all__ = [
     "UNPLACED",

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
 import numpy as np
 
-from otel_fr.match.model import Call, Category, Group, NewGroup, Signature
+from otel_fr.match.model import Call, Category, Group, Signature
 from otel_fr.match.size_rules import PIECE_RULES, as_text, common_sizes, elements, listed, numels, shares
 from otel_fr.operations import (
     ALL_TO_ALL,
@@ -24,6 +24,7 @@ from otel_fr.operations import (
     PIECEWISE,
     REDUCING,
     ROOTED,
+    NewGroup,
     outputs,
     pieces,
 )

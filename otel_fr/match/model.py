@@ -11,26 +11,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, NamedTuple
 
-from otel_fr.operations import DESTRUCTIONS
+from otel_fr.operations import DESTRUCTIONS, NewGroup
 
 Sizes = tuple[tuple[int, ...], ...]
 Stream = Literal["collective", "p2p", "monitored_barrier", "group"]
 """A series of numbers of a group. ``"group"``: calls that create process groups, numbered in the default group, and
 those that destroy the group."""
-
-
-class NewGroup(NamedTuple):
-    """The process group that a call creates.
-
-    Attributes:
-        ranks: global; empty: not known.
-        awaits_all: every rank of the parent group is waited for, not only the members.
-    """
-
-    name: str
-    description: str = ""
-    ranks: tuple[int, ...] = ()
-    awaits_all: bool = False
 
 
 class Signature(NamedTuple):

@@ -10,8 +10,8 @@ from otel_fr.match.instances import Instance, LastCall
 from otel_fr.match.machines import Machines
 from otel_fr.match.misdirected import MisdirectedMessage
 from otel_fr.match.mismatch import Mismatch
-from otel_fr.match.model import Call, CallState, Ending, Evidence, Group, NewGroup, Progress, Rank
-from otel_fr.operations import other_half
+from otel_fr.match.model import Call, CallState, Ending, Evidence, Group, Progress, Rank
+from otel_fr.operations import NewGroup, other_half
 from otel_fr.presentation import (
     collective_text,
     count_text,

@@ -3,12 +3,13 @@
 The rank writes it with `RingWriter`; its monitor, or any program after a crash, reads it with `RingReader`.
 """
 
+from otel_fr.operations import NewGroup
 from otel_fr.ring.activity_reader import Activity, ActivityReader, Beats
 from otel_fr.ring.activity_writer import NO_ROW, ActivityWriter, Body
 from otel_fr.ring.codec import DefinitionError
 from otel_fr.ring.decision_reader import Decided, DecisionReader
 from otel_fr.ring.decision_writer import DecisionWriter
-from otel_fr.ring.definitions import GroupDef, NewGroup, SignatureDef, SiteDef
+from otel_fr.ring.definitions import GroupDef, SignatureDef, SiteDef
 from otel_fr.ring.files import private_folder
 from otel_fr.ring.layout import (
     COUNTERS,

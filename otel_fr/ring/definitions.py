@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, TypeVar
 
+from otel_fr.operations import NewGroup
 from otel_fr.ring.codec import Decoder, DefinitionError, Encoder, Sizes
 from otel_fr.ring.layout import DEFINITION, MAX_DEFINITION
 
@@ -124,37 +125,22 @@ _ANY_SOURCE, _TRUNCATED, _REDUCE_OP, _ROOT, _PEER, _TAG, _IN_SPLITS, _OUT_SPLITS
 )
 
 
-@dataclass(frozen=True, slots=True)
-class NewGroup:
-    """The process group that a call creates.
+def _write_new_group(out: Encoder, new: NewGroup) -> None:
+    out.uint(int(new.awaits_all))
+    out.text(new.name)
+    out.text(new.description)
+    _write_ranks(out, new.ranks)
 
-    Attributes:
-        ranks: global ranks of its members, in group order; empty: unknown.
-        awaits_all: every rank of the parent group is waited for, not only the members.
-    """
 
-    name: str
-    description: str
-    ranks: tuple[int, ...]
-    awaits_all: bool = False
+def _read_new_group(source: Decoder) -> NewGroup:
+    awaits_all = source.uint() == 1
+    name, description = source.text(), source.text()
+    return NewGroup(name, description, _read_ranks(source), awaits_all)
 
-    def write(self, out: Encoder) -> None:
-        """Append its encoding."""
-        out.uint(int(self.awaits_all))
-        out.text(self.name)
-        out.text(self.description)
-        _write_ranks(out, self.ranks)
 
-    @classmethod
-    def read(cls, source: Decoder) -> NewGroup:
-        """The inverse of `write`. Raises DefinitionError."""
-        awaits_all = source.uint() == 1
-        name, description = source.text(), source.text()
-        return cls(name, description, _read_ranks(source), awaits_all)
-
-    def shortened(self) -> NewGroup:
-        """This group without its ranks and with short texts."""
-        return NewGroup(_clip(self.name, _SHORT), _clip(self.description, _SHORT), (), self.awaits_all)
+def _without_ranks(new: NewGroup) -> NewGroup:
+    """And with short texts."""
+    return NewGroup(_clip(new.name, _SHORT), _clip(new.description, _SHORT), (), new.awaits_all)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +214,7 @@ class SignatureDef:
         if not same_dtypes:
             out.runs(self.output_dtypes)
         if self.new_group is not None:
-            self.new_group.write(out)
+            _write_new_group(out, self.new_group)
         return bytes(out.data)
 
     @classmethod
@@ -267,7 +253,7 @@ class SignatureDef:
             output_bytes=output_bytes,
             any_source=bool(flags & _ANY_SOURCE),
             truncated=bool(flags & _TRUNCATED),
-            new_group=NewGroup.read(source) if flags & _NEW else None,
+            new_group=_read_new_group(source) if flags & _NEW else None,
         )
 
     def first(self, count: int) -> SignatureDef:
@@ -284,7 +270,7 @@ class SignatureDef:
             input_splits=None if self.input_splits is None else self.input_splits[:count],
             output_splits=None if self.output_splits is None else self.output_splits[:count],
             truncated=True,
-            new_group=None if self.new_group is None else self.new_group.shortened(),
+            new_group=None if self.new_group is None else _without_ranks(self.new_group),
         )
 
 

@@ -17,7 +17,6 @@ from otel_fr_collector.jobs.span_reader import SpanReader
 
 from otel_fr import identity, rank_report
 from otel_fr.match import CallState, Group
-from otel_fr.match.model import NewGroup as Created
 from otel_fr.monitor.device_calls import Tracked
 from otel_fr.monitor.report_builder import reported_call, reported_group
 from otel_fr.monitor.span_builder import SpanBuilder
@@ -64,7 +63,7 @@ def test_it_reads_the_same_from_its_span_and_from_its_report(awaits_all: bool) -
     span = expand((0, *from_span(created(new), interner), None))
     report = from_report(created(new, RecordState.IN_FLIGHT), interner)
     assert span.signature is report.signature
-    assert span.signature.new_group == Created("3", "tp", (0, 2), awaits_all)
+    assert span.signature.new_group == NewGroup("3", "tp", (0, 2), awaits_all)
     assert (span.stream, span.sequence_id) == (report.stream, report.sequence_id) == ("group", 3)
     assert report.state is CallState.IN_FLIGHT
 
