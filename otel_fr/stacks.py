@@ -1,13 +1,20 @@
-"""Which frames are the user's, and the call site in the text of a process's stacks."""
+"""Reads the text of stacks, as `faulthandler` and `traceback` write it: threads, frames, and which are the user's."""
 
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 NATIVE_HEADING = "Native stacks, by py-spy:"
 """Begins the part of a stack's text with native frames, which comes last."""
-_FRAME = re.compile(r'File "(?P<file>[^"\n]+)", line (?P<line>\d+),? in (?P<name>[^\n]+)')
-_THREAD = re.compile(r"^(?:Current thread|Thread|Stack) ", re.MULTILINE)
+_FRAME = re.compile(
+    r'^[ |]*File "(?P<file>[^"\n]+)", line (?P<line>\d+),? in (?P<name>[^\n]+)(?:\n[ |]*    (?P<source>[^\n]*))?',
+    re.MULTILINE,
+)
+_HEADS = ("Thread ", "Current thread ", "Stack ")
+ORDER = "(most recent call "
+"""In the headings of threads, and of exceptions."""
+NEWEST_FIRST = f"{ORDER}first"
 _LIBRARIES = ("/torch/", "/otel_fr/", "/torchcomms/", "/torchinductor_", "/contextlib.py", "<frozen ", "<string>")
 _STANDARD_LIBRARY = re.compile(r"/lib(?:64)?/python3[^/]*/(?!(?:site|dist)-packages/)")
 _PACKAGES = "-packages/"
@@ -27,19 +34,59 @@ def is_library(file: str) -> bool:
     return any(part in file for part in _LIBRARIES) or is_wrapper(file) or bool(_STANDARD_LIBRARY.search(file))
 
 
+class Frame(NamedTuple):
+    """One frame of a stack's text. ``source``: the line of code, where the text has it."""
+
+    file: str
+    line: str
+    name: str
+    source: str
+
+    @property
+    def place(self) -> str:
+        """``"file:line function"``."""
+        return f"{self.file}:{self.line} {self.name}"
+
+
+def threads_of(text: str, most: int | None = None) -> list[str]:
+    """The first ``most`` threads of a process's stacks, each from its heading."""
+    starts: list[int] = []
+    at = text.find(ORDER)
+    while at >= 0 and (most is None or len(starts) <= most):
+        start = text.rfind("\n", 0, at) + 1
+        if text.startswith(_HEADS, start):
+            starts.append(start)
+        at = text.find(ORDER, at + 1)
+    ends = [*starts[1:], len(text)]
+    return [text[start:end] for start, end in zip(starts, ends, strict=False)][:most]
+
+
+def first_thread(text: str) -> str:
+    """The first thread; without a heading, as in the text of an exception, all of it. Native frames are left out."""
+    python = f"\n{text}".partition(f"\n{NATIVE_HEADING}\n")[0].removeprefix("\n")
+    found = threads_of(python, 1)
+    return found[0] if found else python
+
+
+def is_newest_first(thread: str) -> bool:
+    """The heading says that the first frame is the innermost. A text whose beginning was cut off ends with that."""
+    return NEWEST_FIRST in thread.partition("\n")[0]
+
+
+def frames_of(text: str) -> list[Frame]:
+    """The frames of the first thread, the innermost first."""
+    thread = first_thread(text)
+    found = [
+        Frame(one["file"], one["line"], one["name"].strip(), one["source"] or "") for one in _FRAME.finditer(thread)
+    ]
+    return found if is_newest_first(thread) else found[::-1]
+
+
 def site_of(stack: str) -> str:
     """``"file:line function"`` of the user's code in the first thread of a stack, or "" if there is no frame.
 
-    Takes the text of `faulthandler` (innermost frame first) and of `traceback` (innermost last). The user's frame is
-    the innermost one outside libraries; if all frames are in libraries, the innermost one.
+    The user's frame is the innermost one outside libraries; if all frames are in libraries, the innermost one.
     """
-    starts = [match.start() for match in _THREAD.finditer(stack)]
-    text = stack[: starts[1]] if len(starts) > 1 else stack
-    frames = list(_FRAME.finditer(text))
-    if not frames:
-        return ""
-    if "most recent call last" in text:
-        frames.reverse()
-    users = [frame for frame in frames if not (is_library(frame["file"]) or _PACKAGES in frame["file"])]
-    frame = (users or frames)[0]
-    return f"{frame['file']}:{frame['line']} {frame['name'].strip()}"
+    frames = frames_of(stack)
+    users = [frame for frame in frames if not (is_library(frame.file) or _PACKAGES in frame.file)]
+    return next((frame.place for frame in users or frames), "")

@@ -6,13 +6,8 @@ import re
 from typing import Final
 
 from otel_fr.match.model import Call, CallState, Ending, Evidence
-from otel_fr.match.stack_groups import first_thread, is_newest_first
+from otel_fr.stacks import NATIVE_HEADING, Frame, frames_of
 
-_NATIVE: Final = "\nNative stacks, by py-spy:\n"
-"""Before the part with native frames, which comes last (`otel_fr.stacks.NATIVE_HEADING`)."""
-_FRAME: Final = re.compile(
-    r'^[ ]*File "(?P<file>[^"\n]+)", line \d+,? in (?P<name>[^\n]+)(?:\n[ ]{4}(?P<source>[^\n]*))?', re.MULTILINE
-)
 _NATIVE_WAIT: Final = re.compile(
     r"\b((?:cuda|hip)(?:Device|Stream|Event)Synchronize|cu(?:Ctx|Stream|Event)Synchronize|_local_scalar_dense)"
 )
@@ -36,20 +31,18 @@ def sync_of(stack: str) -> str:
     Args:
         stack: text of `faulthandler`, or of `traceback` with the lines of code; native frames may follow.
     """
-    python, _, native = f"\n{stack}".partition(_NATIVE)
-    thread = first_thread(python)
-    frames = list(_FRAME.finditer(thread))
-    if frames:
-        found = _of_frame(frames[0 if is_newest_first(thread) else -1])
+    for innermost in frames_of(stack)[:1]:
+        found = _of_frame(innermost)
         if found:
             return found
+    native = f"\n{stack}".partition(f"\n{NATIVE_HEADING}\n")[2]
     wait = _NATIVE_WAIT.search(native.partition("\nThread ")[0])
     return wait[1] if wait is not None else ""
 
 
-def _of_frame(frame: re.Match[str]) -> str:
+def _of_frame(frame: Frame) -> str:
     """What the innermost frame is in."""
-    file, name = frame["file"], frame["name"].strip()
+    file, name = frame.file, frame.name
     module = _DEVICE_MODULE.search(file)
     if module is not None and name == "synchronize":
         return f"torch.{module['device']}{'.synchronize' if module['module'] == '__init__' else ': stream or event'}"
@@ -57,7 +50,7 @@ def _of_frame(frame: re.Match[str]) -> str:
         return "printing a tensor"
     if _C10D.search(file):
         return "torch.distributed.barrier" if name == "barrier" else ""
-    source = _SOURCE.search(frame["source"] or "")
+    source = _SOURCE.search(frame.source)
     if source is None:
         return ""
     return '.to("cpu")' if source["cpu"] else f".{source['method']}()"

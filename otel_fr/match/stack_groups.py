@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
 from otel_fr.match.model import StackGroup
+from otel_fr.stacks import NEWEST_FIRST, ORDER, first_thread, frames_of
 
 MAX_GROUPS: Final = 16
 """The groups of the most ranks are kept."""
 MAX_FRAMES: Final = 48
 """The innermost frames are kept."""
 _MAX_FRAME: Final = 300
-_FRAME: Final = re.compile(r'^\s*File "(?P<file>[^"\n]+)", line (?P<line>\d+),? in (?P<name>[^\n]+)', re.MULTILINE)
-_HEADS: Final = ("Thread ", "Current thread ", "Stack ")
-_NEWEST_FIRST: Final = "most recent call first"
 
 
 def group_stacks(stacks: Iterable[tuple[int, str]]) -> tuple[StackGroup, ...]:
@@ -39,43 +36,13 @@ def group_stacks(stacks: Iterable[tuple[int, str]]) -> tuple[StackGroup, ...]:
 
 def _main_thread(text: str) -> str:
     """The part of the first thread, without its name and id; it says which end of its frames is the innermost."""
-    part = first_thread(text)
-    if part is text and not part.startswith(_HEADS):
-        return text
-    head, _, frames = part.partition("\n")
-    return f"{_NEWEST_FIRST if _NEWEST_FIRST in head else ''}\n{frames.strip()}"
-
-
-def is_newest_first(thread: str) -> bool:
-    """Its heading says that the first frame is the innermost."""
-    return _NEWEST_FIRST in thread.partition("\n")[0]
-
-
-def first_thread(text: str) -> str:
-    """The part of the first thread, from its heading; without a heading all of the text."""
-    starts = [at for head in _HEADS for at in _lines_with(text, head)]
-    if not starts:
-        return text
-    first = min(starts)
-    later = [at for at in starts if at > first]
-    return text[first : min(later)] if later else text[first:]
-
-
-def _lines_with(text: str, head: str) -> list[int]:
-    """Where the first two lines begin that have this beginning."""
-    found = [0] if text.startswith(head) else []
-    at = text.find("\n" + head)
-    while at >= 0 and len(found) < 2:
-        found.append(at + 1)
-        at = text.find("\n" + head, at + 1)
-    return found
+    thread = first_thread(text)
+    head, _, frames = thread.partition("\n")
+    return f"{NEWEST_FIRST if NEWEST_FIRST in head else ''}\n{frames.strip()}" if ORDER in head else thread
 
 
 def _frames(text: str) -> tuple[str, ...]:
-    found = [f"{frame['file']}:{frame['line']} {frame['name'].strip()}"[:_MAX_FRAME] for frame in _FRAME.finditer(text)]
-    if _NEWEST_FIRST in text.partition("\n")[0]:
-        found.reverse()
-    return tuple(found[-MAX_FRAMES:])
+    return tuple(frame.place[:_MAX_FRAME] for frame in frames_of(text)[MAX_FRAMES - 1 :: -1])
 
 
 def groups_of(ranks: Iterable[int], stacks: Mapping[int, str]) -> tuple[StackGroup, ...]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from otel_fr.monitor.ending import RankProcess
 from otel_fr.monitor.process_state import Process, parse_status
-from otel_fr.stacks import site_of
+from otel_fr.stacks import site_of, threads_of
 
 ANSWER_SECONDS = 0.3
 """How long a rank may take to answer before it counts as blocked."""
@@ -92,15 +92,9 @@ def in_order(text: str, caller: int = 0) -> str:
 
     faulthandler writes the newest thread first and the main thread last.
     """
-    blocks: list[list[str]] = []
-    for line in text.splitlines():
-        if line.startswith(("Thread ", "Current thread ")):
-            blocks.append([])
-        if blocks and line.strip():
-            blocks[-1].append(line)
-    blocks.reverse()
-    blocks.sort(key=lambda block: f" 0x{caller:016x} " not in block[0])
-    return "\n\n".join("\n".join(block) for block in blocks)
+    blocks = ["\n".join(line for line in one.splitlines() if line.strip()) for one in reversed(threads_of(text))]
+    blocks.sort(key=lambda block: f" 0x{caller:016x} " not in block.partition("\n")[0])
+    return "\n\n".join(blocks)
 
 
 class StackRequest:

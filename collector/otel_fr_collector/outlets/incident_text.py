@@ -15,6 +15,7 @@ from otel_fr.presentation import (
     site_text,
 )
 from otel_fr.printable import one_line, printable_data
+from otel_fr.stacks import first_thread, is_newest_first
 from otel_fr_collector.incidents.incident import ChangeKind
 
 MAX_FRAMES = 12
@@ -61,14 +62,15 @@ def render(
 
 def trim_stack(stack: str) -> list[str]:
     """The first thread's innermost frames, at most `MAX_FRAMES`; a line says how many were left out."""
-    text = stack.strip("\n").split("\n\n")[0].splitlines()
+    thread = first_thread(stack.strip("\n")).partition("\n\n")[0]
+    text = thread.splitlines()
     starts = [i for i, line in enumerate(text) if line.lstrip().startswith("File ")]
     if len(starts) <= MAX_FRAMES:
         return text
     left = f"  ... {len(starts) - MAX_FRAMES} more frames"
-    if any("most recent call last" in line for line in text):
-        return [*text[: starts[0]], left, *text[starts[-MAX_FRAMES] :]]
-    return [*text[: starts[MAX_FRAMES]], left]
+    if is_newest_first(thread):
+        return [*text[: starts[MAX_FRAMES]], left]
+    return [*text[: starts[0]], left, *text[starts[-MAX_FRAMES] :]]
 
 
 def _title(data: CollectorIncidentData) -> str:

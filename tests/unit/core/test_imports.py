@@ -54,6 +54,7 @@ def files(name: str) -> list[Path]:
                 "otel_fr.decision_names",
                 "otel_fr.operations",
                 "otel_fr.communication_errors",
+                "otel_fr.stacks",
             },
         ),
     ],

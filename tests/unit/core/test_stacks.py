@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from otel_fr.dumps.fields import users_frame
-from otel_fr.stacks import site_of
+from otel_fr.stacks import NATIVE_HEADING, first_thread, frames_of, site_of, threads_of
 
 PACKAGES = "/opt/env/lib/python3.11/site-packages"
 TORCH = f"{PACKAGES}/torch/distributed/distributed_c10d.py:2900 all_gather"
@@ -45,3 +45,51 @@ def test_a_rank_is_in_the_users_code_also_where_a_package_runs() -> None:
   File "/home/me/job/train.py", line 42 in step
 """
     assert site_of(stack) == USER
+
+
+BEGUN = f"""Thread 0x00007f [MainThread] (most recent call first):
+  File "{PACKAGES}/torch/distributed/distributed_c10d.py", line 2900 in all_gather
+  File "/home/me/job/train.py", line 42 in step
+"""
+RAISED = """Traceback (most recent call last):
+  File "/home/me/job/train.py", line 9, in <module>
+    main()
+  File "/home/me/job/train.py", line 42, in step
+    loss = model(batch)
+RuntimeError: two
+Thread 3 of the loader has ended
+"""
+
+
+def test_frames_come_with_the_innermost_first_whatever_the_text_begins_with() -> None:
+    assert [frame.place for frame in frames_of(BEGUN)] == [TORCH, USER]
+    innermost, outermost = frames_of(RAISED)
+    assert (innermost.place, innermost.source) == (USER, "loss = model(batch)")
+    assert outermost.name == "<module>"
+
+
+def test_the_end_of_a_long_exception_has_its_innermost_frames_last() -> None:
+    """What does not fit is cut off at the beginning, and the heading with it."""
+    end = RAISED.partition("\n")[2]
+    assert frames_of(end) == frames_of(RAISED)
+    assert site_of(end) == USER
+
+
+def test_only_a_heading_begins_a_thread() -> None:
+    assert first_thread(RAISED) == RAISED
+    assert threads_of(RAISED) == []
+    assert threads_of(f"Fatal Python error: Aborted\n\n{BEGUN}\n{BEGUN}") == [f"{BEGUN}\n", BEGUN]
+    assert first_thread(f"Stack (most recent call first):\n{BEGUN}") == "Stack (most recent call first):\n"
+
+
+def test_native_frames_are_no_part_of_a_thread() -> None:
+    text = f"{BEGUN}\n{NATIVE_HEADING}\nThread 7 (idle)\n    wait (wait.c:3)\n"
+    assert first_thread(text) == BEGUN
+    assert first_thread(f"{NATIVE_HEADING}\nThread 7 (idle)\n") == ""
+
+
+def test_frames_of_a_group_of_exceptions_are_found() -> None:
+    text = (
+        '  + Exception Group Traceback (most recent call last):\n  |   File "/home/me/job/train.py", line 42, in step\n'
+    )
+    assert site_of(text) == USER
