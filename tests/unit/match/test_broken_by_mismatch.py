@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from otel_fr.match import Call, CallState, Category, Ending, Finding, Group, Progress, Rank, Signature
-from tests.support.verdicts import causes, judge
+from tests.support.evidence import judge
+from tests.support.verdicts import causes
 
 DP, TP = Group("d", "1", "dp", (0, 1, 2, 3)), Group("t", "2", "tp", (0, 1, 2, 3))
 SUM = Signature("all_reduce", ((16,),), ((16,),), ("Float",), ("Float",), "sum")

@@ -12,7 +12,8 @@ from otel_fr.decision_names import COMPILATION, GRAPH_REPLAYS, LAUNCHED
 from otel_fr.match import Decision, Finding, Rank
 from otel_fr.match.decisions import Divergence, divergences, first_divergence
 from otel_fr.match.replays import replays_text
-from tests.support.verdicts import causes, judge
+from tests.support.evidence import judge
+from tests.support.verdicts import causes
 from tests.unit.match.test_whereabouts import WORLD, alive, call, waiting
 
 

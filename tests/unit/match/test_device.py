@@ -17,7 +17,8 @@ from otel_fr.match import (
     diagnose,
     open_questions,
 )
-from tests.support.verdicts import causes, judge
+from tests.support.evidence import judge
+from tests.support.verdicts import causes
 
 TP = Group("tp", "1", "tp", (0, 1))
 WORLD = Group("w", "0", "default_pg", (0, 1, 2, 3))

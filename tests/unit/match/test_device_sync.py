@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from otel_fr.match import Call, CallState, Category, Finding, Group, Progress, Rank, Signature
 from otel_fr.match.device_sync import sync_of
-from tests.support.verdicts import causes, judge
+from tests.support.evidence import judge
+from tests.support.verdicts import causes
 
 SUM = Signature("all_reduce", ((4,),), ((4,),), ("Float",), ("Float",), "sum")
 LONG = 9.0

@@ -8,7 +8,8 @@ import pytest
 
 from otel_fr.match import Call, CallState, Category, Ending, Finding, Group, Progress, Rank, Signature
 from otel_fr.match.endings import describe_ending
-from tests.support.verdicts import causes, judge
+from tests.support.evidence import judge
+from tests.support.verdicts import causes
 
 WORLD = Group("w", "0", "default_pg", (0, 1, 2))
 SUM = Signature("all_reduce", ((4,),), ((4,),), ("Float",), ("Float",), "sum")

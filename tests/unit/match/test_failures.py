@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from otel_fr.match import Call, CallState, Category, Ending, Group, Progress, Rank, Signature
-from tests.support.verdicts import causes, judge
+from tests.support.evidence import judge
+from tests.support.verdicts import causes
 
 WORLD = Group("w", "0", "default_pg", (0, 1, 2))
 SIDE = Group("s", "1", "side", (0, 1))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from otel_fr.match import Call, CallState, Category, Ending, Finding, Group, Progress, Rank, Signature
-from tests.support.verdicts import judge
+from tests.support.evidence import judge
 
 WORLD = Group("w", "0", "default_pg", (0, 1, 2))
 SUM = Signature("all_reduce", ((4,),), ((4,),), ("Float",), ("Float",), "sum")

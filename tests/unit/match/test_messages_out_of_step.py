@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from otel_fr.match import Call, CallState, Category, Ending, Finding, Group, Progress, Rank, Signature
-from tests.support.verdicts import causes, judge
+from tests.support.evidence import judge
+from tests.support.verdicts import causes
 
 PIPES = tuple(Group(f"pp{i}", f"pp{i}", "mesh_pp", (i, i + 3)) for i in range(3))
 """Three pipelines of two stages: ranks 0 to 2, and 3 to 5."""

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from otel_fr.match import Call, CallState, Category, Finding, Group, Progress, Rank, Signature, diagnose
 from tests.support.device_model import Machine, Op
-from tests.support.verdicts import causes, judge
+from tests.support.evidence import judge
+from tests.support.verdicts import causes
 
 WORLD = Group("w", "0", "default_pg", (0, 1, 2))
 FLOATS = ("Float",)

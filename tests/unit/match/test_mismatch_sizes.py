@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from otel_fr.match import Call, CallState, Category, Finding, Group, Rank, Signature
-from tests.support.verdicts import judge
+from tests.support.evidence import judge
 
 FLOAT = ("Float",)
 

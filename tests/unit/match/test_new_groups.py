@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_fr.match import Call, CallState, Category, Finding, Group, NewGroup, Progress, Rank, Signature
-from tests.support.verdicts import causes, judge
+from tests.support.evidence import judge
+from tests.support.verdicts import causes
 
 WORLD = Group("w", "0", "default_pg", (0, 1, 2, 3))
 SUM = Signature("all_reduce", ((4,),), ((4,),), ("Float",), ("Float",), "sum")

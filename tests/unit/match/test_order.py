@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from otel_fr.match import Call, CallState, Evidence, Finding, Group, Progress, Rank, Signature
 from otel_fr.match.instances import line_up
 from otel_fr.match.order import positions
-from tests.support.verdicts import causes, judge
+from tests.support.evidence import judge
+from tests.support.verdicts import causes
 
 GROUPS = {
     "w": Group("w", "0", "default_pg", (0, 1, 2, 3)),

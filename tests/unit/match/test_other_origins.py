@@ -18,7 +18,8 @@ from otel_fr.match import (
     Signature,
     suspects,
 )
-from tests.support.verdicts import WINDOW, causes, judge
+from tests.support.evidence import WINDOW, judge
+from tests.support.verdicts import causes
 
 SUM = Signature("all_reduce", ((4,),), ((4,),), ("Float",), ("Float",), "sum")
 PAIRS = {

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from otel_fr.match import Call, CallState, Category, Ending, Finding, Group, Progress, Rank, Signature, diagnose
 from tests.support import mesh_model
 from tests.support.device_model import Machine
+from tests.support.evidence import judge
 from tests.support.mesh_model import FAULTS, SHAPES, Program, as_the_collector_sees_it, mesh
-from tests.support.verdicts import causes, judge
+from tests.support.verdicts import causes
 
 seeds = st.integers(0, 2**32)
 LIVE = pytest.mark.parametrize("live", [True, False], ids=["live", "files"])

@@ -8,7 +8,8 @@ import pytest
 
 from otel_fr.match import Call, Category, Ending, Overdue, Rank
 from otel_fr.match.overdue import reported
-from tests.support.verdicts import causes, judge
+from tests.support.evidence import judge
+from tests.support.verdicts import causes
 from tests.unit.match.test_whereabouts import PP, TP, WORLD, alive, call, waiting
 
 LOAD = Overdue("section", "loading", 12.0, 2.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from signal import SIGKILL
 
 from otel_fr.match import Call, CallState, Category, Ending, Finding, Group, Progress, Rank, Signature
-from tests.support.verdicts import judge
+from tests.support.evidence import judge
 
 WORLD = Group("w", "0", "default_pg", (0, 1, 2))
 ENDED = Rank(2, ending=Ending.KILLED, signal=SIGKILL, progress={"w": Progress(0, 0)})

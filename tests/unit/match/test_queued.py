@@ -8,7 +8,8 @@ from signal import SIGABRT
 import pytest
 
 from otel_fr.match import Call, CallState, Category, Ending, Finding, Group, Progress, Rank, Signature
-from tests.support.verdicts import WINDOW, causes, judge
+from tests.support.evidence import WINDOW, judge
+from tests.support.verdicts import causes
 
 WORLD = Group("w", "0", "default_pg", (0, 1, 2, 3))
 LEFT, RIGHT = Group("l", "1", "tp", (0, 1)), Group("r", "2", "dp", (0, 1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from otel_fr.match import Call, CallState, Category, Ending, Finding, Group, Progress, Rank, Signature
-from tests.support.verdicts import judge
+from tests.support.evidence import judge
 
 WORLD = Group("w", "0", "default_pg", (0, 1, 2, 3))
 HALF = Group("h", "1", "half", (2, 3))

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from otel_fr.match import Call, CallState, Category, Ending, Finding, Group, Progress, Rank, Signature
-from tests.support.verdicts import WINDOW, causes, judge
+from tests.support.evidence import WINDOW, judge
+from tests.support.verdicts import causes
 
 WORLD = Group("w", "0", "default_pg", (0, 1, 2))
 PAIR = Group("p", "1", "pair", (0, 1))

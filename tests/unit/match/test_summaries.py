@@ -8,7 +8,8 @@ import pytest
 
 from otel_fr.match import Call, CallState, Category, Ending, Group, Progress, Rank, Signature, ThreadException
 from otel_fr.presentation import MAX_MESSAGE, MAX_SUMMARY, message_text
-from tests.support.verdicts import causes, judge
+from tests.support.evidence import judge
+from tests.support.verdicts import causes
 
 SUM = Signature("all_reduce", ((4,),), ((4,),), ("Float",), ("Float",), "sum")
 TRACEBACK = """RuntimeError: Caught OSError in DataLoader worker process 0.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from otel_fr.match import Call, CallState, Category, Ending, Group, Progress, Rank, Signature
-from tests.support.verdicts import causes, judge
+from tests.support.evidence import judge
+from tests.support.verdicts import causes
 
 WORLD = Group("w", "0", "default_pg", (0, 1, 2, 3))
 ACROSS = Group("d", "3", "dp", (1, 3))

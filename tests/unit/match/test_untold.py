@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from otel_fr.fingerprint import NO_REDUCE_OP, NO_ROOT, ONE_TENSOR, untold
 from otel_fr.match import Call, CallState, Category, Finding, Group, Progress, Rank, Signature
-from tests.support.verdicts import judge
+from tests.support.evidence import judge
 
 SIZE = 6
 WORLD = Group("w", "0", "default_pg", tuple(range(SIZE)))

@@ -7,7 +7,8 @@ import dataclasses
 import pytest
 
 from otel_fr.match import Call, CallState, Category, Ending, Finding, Group, Progress, Rank, Signature
-from tests.support.verdicts import causes, judge
+from tests.support.evidence import judge
+from tests.support.verdicts import causes
 
 WORLD = Group("w", "0", "default_pg", (0, 1, 2))
 TP = Group("t", "3", "tp", (1, 2))

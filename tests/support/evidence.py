@@ -1,0 +1,108 @@
+"""Evidence made by hand for the match engine, with defaults for what a test does not care about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from otel_fr.match import Call, CallState, Category, Evidence, Finding, Group, Progress, Rank, Signature, diagnose
+from tests.support.verdicts import causes
+
+WINDOW = 2.0
+"""Seconds after which a call in flight counts as waiting."""
+LONG = 9.0
+"""Seconds that a call in flight has lasted, and that a rank was idle, unless a test says otherwise."""
+
+FLOAT = ("Float",)
+SUM = Signature("all_reduce", ((4,),), ((4,),), FLOAT, FLOAT, "sum")
+MAX = SUM._replace(reduce_op="max")
+LARGE = SUM._replace(input_sizes=((8,),), output_sizes=((8,),))
+BROADCAST = Signature("broadcast", ((4,),), ((4,),), FLOAT, FLOAT)
+BARRIER = Signature("barrier")
+
+
+def world(size: int) -> Group:
+    """The default group."""
+    return Group("w", "0", "default_pg", tuple(range(size)))
+
+
+WORLD = world(3)
+
+
+def call(
+    rank: int,
+    number: int = 5,
+    state: CallState = CallState.IN_FLIGHT,
+    signature: Signature = SUM,
+    *,
+    group: Group | str = WORLD,
+    **more: Any,
+) -> Call:
+    """A rank's part in the collective of that number of the group."""
+    fields = {"record": number, "age": None if state is CallState.COMPLETED else LONG, **more}
+    id_ = group if isinstance(group, str) else group.id
+    return Call(
+        rank=rank, group=id_, stream="collective", sequence_id=number, signature=signature, state=state, **fields
+    )
+
+
+def message(
+    rank: int,
+    operation: str,
+    peer: int | None,
+    number: int = 1,
+    state: CallState = CallState.IN_FLIGHT,
+    *,
+    tag: int = 0,
+    length: int = 4,
+    **more: Any,
+) -> Call:
+    """A send to ``peer`` or a receive from it, after all collectives. None: from any source."""
+    sizes = ((length,),)
+    signature = Signature(operation, sizes, sizes, FLOAT, FLOAT, peer=peer, tag=tag, any_source=peer is None)
+    fields: dict[str, Any] = {"stream": "p2p", "record": 100 + number, **more}
+    return call(rank, number, state, fields.pop("signature", signature), **fields)
+
+
+def rank(
+    number: int,
+    reached: int | None = None,
+    done: int | None = None,
+    *,
+    counts: Mapping[str, tuple[int | None, int | None]] | None = None,
+    **more: Any,
+) -> Rank:
+    """A rank that has enqueued so many collectives of the default group, and is in no call.
+
+    Args:
+        reached: None: it has not used the group.
+        done: how many have completed; None: all.
+        counts: the same of groups by their id.
+    """
+    progress = {} if reached is None else {"w": Progress(reached, reached if done is None else done)}
+    progress |= {id_: Progress(*own) for id_, own in (counts or {}).items()}
+    return Rank(number, **{"idle": LONG, "progress": progress, **more})
+
+
+def judge(
+    calls: Iterable[Call], ranks: Iterable[Rank], groups: Iterable[Group] = (WORLD,), world_size: int | None = None
+) -> list[Finding]:
+    """What the engine finds."""
+    by_id, by_rank = {group.id: group for group in groups}, {rank.rank: rank for rank in ranks}
+    return diagnose(Evidence(groups=by_id, calls=list(calls), ranks=by_rank, window=WINDOW, world_size=world_size))
+
+
+def verdict(calls: Iterable[Call], ranks: Iterable[Rank], *groups: Group, size: int = 3) -> list[Finding]:
+    """What it finds in a job of so many ranks. ``groups``: other than the default group."""
+    return judge(calls, ranks, (world(size), *groups), size)
+
+
+def cause(calls: Iterable[Call], ranks: Iterable[Rank], *groups: Group, size: int = 3) -> Finding:
+    """The one finding that no other explains."""
+    (found,) = causes(verdict(calls, ranks, *groups, size=size))
+    return found
+
+
+def blamed(findings: Iterable[Finding]) -> list[tuple[Category, tuple[int, ...]]]:
+    """The category and the culprits of each finding that no other explains."""
+    return [(finding.category, finding.culprit_ranks) for finding in causes(findings)]
