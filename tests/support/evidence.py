@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from otel_fr.match import Call, CallState, Category, Evidence, Finding, Group, Progress, Rank, Signature, diagnose
+from otel_fr.match.model import Stream
 from tests.support.verdicts import causes
 
 WINDOW = 2.0
@@ -36,14 +37,13 @@ def call(
     signature: Signature = SUM,
     *,
     group: Group | str = WORLD,
+    stream: Stream = "collective",
     **more: Any,
 ) -> Call:
     """A rank's part in the collective of that number of the group."""
     fields = {"record": number, "age": None if state is CallState.COMPLETED else LONG, **more}
     id_ = group if isinstance(group, str) else group.id
-    return Call(
-        rank=rank, group=id_, stream="collective", sequence_id=number, signature=signature, state=state, **fields
-    )
+    return Call(rank=rank, group=id_, stream=stream, sequence_id=number, signature=signature, state=state, **fields)
 
 
 def message(
@@ -60,8 +60,7 @@ def message(
     """A send to ``peer`` or a receive from it, after all collectives. None: from any source."""
     sizes = ((length,),)
     signature = Signature(operation, sizes, sizes, FLOAT, FLOAT, peer=peer, tag=tag, any_source=peer is None)
-    fields: dict[str, Any] = {"stream": "p2p", "record": 100 + number, **more}
-    return call(rank, number, state, fields.pop("signature", signature), **fields)
+    return call(rank, number, state, signature, stream="p2p", **{"record": 100 + number, **more})
 
 
 def rank(
@@ -72,7 +71,7 @@ def rank(
     counts: Mapping[str, tuple[int | None, int | None]] | None = None,
     **more: Any,
 ) -> Rank:
-    """A rank that has enqueued so many collectives of the default group, and is in no call.
+    """A rank that has enqueued so many collectives of the default group.
 
     Args:
         reached: None: it has not used the group.
@@ -93,8 +92,17 @@ def judge(
 
 
 def verdict(calls: Iterable[Call], ranks: Iterable[Rank], *groups: Group, size: int = 3) -> list[Finding]:
-    """What it finds in a job of so many ranks. ``groups``: other than the default group."""
-    return judge(calls, ranks, (world(size), *groups), size)
+    """What it finds in a job of so many ranks. ``groups``: other than the default group.
+
+    No rank has completed a collective in which a call of its own has not ended.
+    """
+    calls, by_rank = list(calls), {info.rank: info for info in ranks}
+    for one in calls:
+        progress = by_rank[one.rank].progress.get(one.group) if one.rank in by_rank else None
+        is_open = one.stream == "collective" and one.state is not CallState.COMPLETED
+        if progress is not None and progress.completed is not None and is_open:
+            progress.completed = min(progress.completed, one.sequence_id - 1)
+    return judge(calls, by_rank.values(), (world(size), *groups), size)
 
 
 def cause(calls: Iterable[Call], ranks: Iterable[Rank], *groups: Group, size: int = 3) -> Finding:
@@ -103,6 +111,9 @@ def cause(calls: Iterable[Call], ranks: Iterable[Rank], *groups: Group, size: in
     return found
 
 
-def blamed(findings: Iterable[Finding]) -> list[tuple[Category, tuple[int, ...]]]:
+def blamed(
+    calls: Iterable[Call], ranks: Iterable[Rank], *groups: Group, size: int = 3
+) -> list[tuple[Category, tuple[int, ...]]]:
     """The category and the culprits of each finding that no other explains."""
-    return [(finding.category, finding.culprit_ranks) for finding in causes(findings)]
+    found = causes(verdict(calls, ranks, *groups, size=size))
+    return [(finding.category, finding.culprit_ranks) for finding in found]

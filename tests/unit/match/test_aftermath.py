@@ -4,30 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from otel_fr.match import Call, CallState, Category, Ending, Finding, Group, Progress, Rank, Signature
-from tests.support.evidence import judge
+from otel_fr.match import CallState, Category, Ending, Finding, Progress, Rank, Signature
+from tests.support.evidence import LARGE, MAX, SUM, blamed, call, rank, verdict
 from tests.support.verdicts import causes
 
-WORLD = Group("w", "0", "default_pg", (0, 1, 2, 3))
-SUM = Signature("all_reduce", ((4,),), ((4,),), ("Float",), ("Float",), "sum")
-MAX = SUM._replace(reduce_op="max")
-LONG = SUM._replace(input_sizes=((8,),), output_sizes=((8,),))
 LAST = 9
 """The collective in which the others wait for the rank with the second fault."""
-
-
-def call(rank: int, seq: int, signature: Signature = SUM, state: CallState = CallState.COMPLETED) -> Call:
-    age = 9.0 if state is CallState.IN_FLIGHT else None
-    return Call(
-        rank=rank,
-        group="w",
-        stream="collective",
-        sequence_id=seq,
-        record=seq,
-        signature=signature,
-        state=state,
-        age=age,
-    )
 
 
 def job(odd: dict[tuple[int, int], Signature], away: Rank, last: int = LAST) -> list[Finding]:
@@ -36,12 +18,11 @@ def job(odd: dict[tuple[int, int], Signature], away: Rank, last: int = LAST) -> 
     Args:
         odd: (rank, number) -> the call that it made there.
     """
-    calls = [call(rank, seq, odd.get((rank, seq), SUM)) for rank in range(4) for seq in range(1, last)]
-    waiting = [rank for rank in range(4) if rank != away.rank]
-    calls += [call(rank, last, odd.get((rank, last), SUM), CallState.IN_FLIGHT) for rank in waiting]
+    calls = [call(r, seq, CallState.COMPLETED, odd.get((r, seq), SUM)) for r in range(4) for seq in range(1, last)]
+    waiting = [r for r in range(4) if r != away.rank]
+    calls += [call(r, last, signature=odd.get((r, last), SUM)) for r in waiting]
     away.progress = {"w": Progress(last - 1, last - 1)}
-    ranks = [away, *(Rank(rank, idle=9.0, progress={"w": Progress(last, last - 1)}) for rank in waiting)]
-    return judge(calls, ranks, [WORLD], 4)
+    return verdict(calls, [away, *(rank(number, last) for number in waiting)], size=4)
 
 
 def shown(findings: list[Finding]) -> list[tuple[Category, tuple[int, ...], int | None, tuple[int, ...]]]:
@@ -49,10 +30,10 @@ def shown(findings: list[Finding]) -> list[tuple[Category, tuple[int, ...], int 
 
 
 AWAY = [
-    (Rank(1, idle=9.0), Category.MISSING_RANK),
+    (rank(1), Category.MISSING_RANK),
     (Rank(1, ending=Ending.KILLED, signal=9), Category.RANK_DEAD),
     (Rank(1, ending=Ending.RAISED, exception="KeyError: 'missing column'"), Category.RANK_DEAD),
-    (Rank(1, idle=9.0, python_blocked=True), Category.RANK_STUCK),
+    (rank(1, python_blocked=True), Category.RANK_STUCK),
 ]
 
 
@@ -78,12 +59,12 @@ def test_a_rank_that_ended_early_was_out_of_step_since_the_mismatch() -> None:
 
 def test_a_fault_in_the_call_after_a_mismatch_follows_from_it() -> None:
     """No rank has shown that the job got over it."""
-    found = job({(3, LAST - 1): MAX}, Rank(1, idle=9.0))
+    found = job({(3, LAST - 1): MAX}, rank(1))
     assert shown(found) == [(Category.REDUCE_OP_MISMATCH, (3,), LAST - 1, (0, 2))]
 
 
 def test_another_ranks_later_mismatch_is_a_second_fault() -> None:
-    odd = {(3, 2): MAX, (1, 5): LONG}
+    odd = {(3, 2): MAX, (1, 5): LARGE}
     found = job(odd, Rank(0, ending=Ending.KILLED, signal=9))
     assert shown(found) == [
         (Category.REDUCE_OP_MISMATCH, (3,), 2, ()),
@@ -95,7 +76,7 @@ def test_another_ranks_later_mismatch_is_a_second_fault() -> None:
 @pytest.mark.parametrize("step", [1, 2, 4])
 def test_the_same_mismatch_in_every_step_is_one_fault_and_the_job_gets_over_it(step: int) -> None:
     odd = {(3, seq): MAX for seq in range(step, LAST, step)}
-    assert shown(job(odd, Rank(1, idle=9.0))) == [
+    assert shown(job(odd, rank(1))) == [
         (Category.REDUCE_OP_MISMATCH, (3,), step, ()),
         (Category.MISSING_RANK, (1,), LAST, (0, 2, 3)),
     ]
@@ -103,32 +84,31 @@ def test_the_same_mismatch_in_every_step_is_one_fault_and_the_job_gets_over_it(s
 
 def test_ranks_that_hang_in_the_disagreeing_calls_wait_because_of_them() -> None:
     """Rank 2 completed its call and waits in the next one, for ranks that the mismatch holds up."""
-    calls = [call(rank, 4, MAX if rank == 3 else SUM, CallState.IN_FLIGHT) for rank in (0, 1, 3)]
-    calls += [call(2, 4), call(2, 5, state=CallState.IN_FLIGHT)]
-    ranks = [Rank(rank, idle=9.0, progress={"w": Progress(4, 3)}) for rank in (0, 1, 3)]
-    ranks.append(Rank(2, idle=9.0, progress={"w": Progress(5, 4)}))
-    found = judge(calls, ranks, [WORLD], 4)
+    calls = [call(r, 4, signature=MAX if r == 3 else SUM) for r in (0, 1, 3)]
+    calls += [call(2, 4, CallState.COMPLETED), call(2, 5)]
+    found = verdict(calls, [*(rank(r, 4) for r in (0, 1, 3)), rank(2, 5)], size=4)
     assert shown(found) == [(Category.REDUCE_OP_MISMATCH, (3,), 4, (0, 1))]
     assert [(f.sequence_id, f.waiting_ranks) for f in found if f.caused_by] == [(5, (2,))]
 
 
 def test_a_call_too_many_shifts_all_later_calls() -> None:
     """From number 4 on, rank 3 is one call behind; in number 9, which fits, it waits for rank 1."""
-    kinds = [SUM, SUM, LONG] * 3
+    kinds = [SUM, SUM, LARGE] * 3
     own = [SUM, *kinds]
     odd = {(rank, seq): (own if rank == 3 else kinds)[seq - 1] for rank in range(4) for seq in range(1, LAST)}
     odd |= {(rank, LAST): SUM for rank in range(4)}
-    found = job(odd, Rank(1, idle=9.0))
-    (cause,) = causes(found)
-    assert (cause.category, cause.culprit_ranks) == (Category.SIZE_MISMATCH, (3,))
+    found = job(odd, rank(1))
+    assert [(f.category, f.culprit_ranks) for f in causes(found)] == [(Category.SIZE_MISMATCH, (3,))]
 
 
 def test_a_death_that_no_collective_shows_does_not_follow_from_a_mismatch_that_is_over() -> None:
-    calls = [call(rank, seq, MAX if (rank, seq) == (3, 4) else SUM) for rank in range(4) for seq in range(1, LAST)]
-    ranks = [Rank(rank, idle=0.1, progress={"w": Progress(LAST - 1, LAST - 1)}) for rank in range(4)]
+    signatures = {(3, 4): MAX}
+    calls = [
+        call(r, seq, CallState.COMPLETED, signatures.get((r, seq), SUM)) for r in range(4) for seq in range(1, LAST)
+    ]
+    ranks = [rank(r, LAST - 1, idle=0.1) for r in range(4)]
     ranks[1].ending, ranks[1].signal = Ending.KILLED, 9
-    found = judge(calls, ranks, [WORLD], 4)
-    assert [(f.category, f.culprit_ranks) for f in causes(found)] == [
+    assert blamed(calls, ranks, size=4) == [
         (Category.REDUCE_OP_MISMATCH, (3,)),
         (Category.RANK_DEAD, (1,)),
     ]

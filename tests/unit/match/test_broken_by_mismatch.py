@@ -6,41 +6,37 @@ from typing import Any
 
 import pytest
 
-from otel_fr.match import Call, CallState, Category, Ending, Finding, Group, Progress, Rank, Signature
-from tests.support.evidence import judge
+from otel_fr.match import Call, CallState, Category, Ending, Finding, Group, Signature
+from tests.support.evidence import LARGE, SUM, call, judge, rank
 from tests.support.verdicts import causes
 
 DP, TP = Group("d", "1", "dp", (0, 1, 2, 3)), Group("t", "2", "tp", (0, 1, 2, 3))
-SUM = Signature("all_reduce", ((16,),), ((16,),), ("Float",), ("Float",), "sum")
-LONGER = SUM._replace(input_sizes=((17,),), output_sizes=((17,),))
 ABORTED = 2
 """The rank that the backend aborts."""
 
 
-def call(rank: int, group: str, signature: Signature, state: CallState, **more: Any) -> Call:
-    return Call(
-        rank=rank, group=group, stream="collective", sequence_id=7, record=7 if group == "d" else 8,
-        signature=signature, state=state, timeout=12.0, **more,
-    )  # fmt: skip
+def seventh(rank: int, group: str, signature: Signature, state: CallState, **more: Any) -> Call:
+    record = 7 if group == "d" else 8
+    return call(rank, 7, state, signature, group=group, record=record, timeout=12.0, **more)
 
 
 def failed(rank: int, group: str, signature: Signature = SUM, *, after: float = 4.0) -> Call:
-    return call(rank, group, signature, CallState.FAILED, age=6.0, duration=after, error="collective_failed")
+    return seventh(rank, group, signature, CallState.FAILED, age=6.0, duration=after, error="collective_failed")
 
 
 def hanging(rank: int, group: str, signature: Signature = SUM) -> Call:
-    return call(rank, group, signature, CallState.IN_FLIGHT, age=6.0)
+    return seventh(rank, group, signature, CallState.IN_FLIGHT, age=6.0)
 
 
-def verdict(dp: list[Call], tp: list[Call]) -> list[Finding]:
+def judged(dp: list[Call], tp: list[Call]) -> list[Finding]:
     """All issue an asynchronous all_reduce in dp and then one in tp."""
-    progress = {"d": Progress(7, 6), "t": Progress(7, 6)}
-    ranks = [Rank(r, ending=Ending.RAISED, exit_code=1, idle=2.0, progress=dict(progress)) for r in range(4)]
-    ranks[ABORTED] = Rank(ABORTED, ending=Ending.KILLED, signal=6, idle=2.0, progress=dict(progress))
+    counts = {"d": (7, 6), "t": (7, 6)}
+    ranks = [rank(r, counts=counts, ending=Ending.RAISED, exit_code=1, idle=2.0) for r in range(4)]
+    ranks[ABORTED] = rank(ABORTED, counts=counts, ending=Ending.KILLED, signal=6, idle=2.0)
     return judge([*dp, *tp], ranks, (DP, TP), 4)
 
 
-TP_CALLS = [failed(0, "t"), failed(1, "t"), hanging(ABORTED, "t"), failed(3, "t", LONGER)]
+TP_CALLS = [failed(0, "t"), failed(1, "t"), hanging(ABORTED, "t"), failed(3, "t", LARGE)]
 
 
 @pytest.mark.parametrize(
@@ -49,7 +45,7 @@ TP_CALLS = [failed(0, "t"), failed(1, "t"), hanging(ABORTED, "t"), failed(3, "t"
     ids=["failed on all", "in flight on the one that died"],
 )
 def test_the_mismatch_is_the_only_cause(dp: list[Call]) -> None:
-    findings = verdict(dp, TP_CALLS)
+    findings = judged(dp, TP_CALLS)
     (cause,) = causes(findings)
     assert (cause.category, cause.culprit_ranks) == (Category.SIZE_MISMATCH, (3,))
     assert all(finding.caused_by == cause.key for finding in findings if finding is not cause)
@@ -57,14 +53,14 @@ def test_the_mismatch_is_the_only_cause(dp: list[Call]) -> None:
 
 
 def test_calls_that_timed_out_are_a_fault_of_their_own() -> None:
-    timed_out = [call(r, "d", SUM, CallState.FAILED, age=20.0, duration=12.0, error="timeout") for r in range(4)]
-    found = {finding.category for finding in causes(verdict(timed_out, TP_CALLS))}
+    timed_out = [seventh(r, "d", SUM, CallState.FAILED, age=20.0, duration=12.0, error="timeout") for r in range(4)]
+    found = {finding.category for finding in causes(judged(timed_out, TP_CALLS))}
     assert Category.STALLED_COLLECTIVE in found
 
 
 def test_a_death_outside_of_the_mismatch_is_a_fault_of_its_own() -> None:
     """It had ended its own call there."""
-    done = call(ABORTED, "t", SUM, CallState.COMPLETED, age=None)
+    done = seventh(ABORTED, "t", SUM, CallState.COMPLETED, age=None)
     tp = [one if one.rank != ABORTED else done for one in TP_CALLS]
-    found = {finding.category for finding in causes(verdict([failed(0, "d"), hanging(ABORTED, "d")], tp))}
+    found = {finding.category for finding in causes(judged([failed(0, "d"), hanging(ABORTED, "d")], tp))}
     assert found == {Category.SIZE_MISMATCH, Category.RANK_DEAD}

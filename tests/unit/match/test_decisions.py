@@ -12,9 +12,8 @@ from otel_fr.decision_names import COMPILATION, GRAPH_REPLAYS, LAUNCHED
 from otel_fr.match import Decision, Finding, Rank
 from otel_fr.match.decisions import Divergence, divergences, first_divergence
 from otel_fr.match.replays import replays_text
-from tests.support.evidence import judge
-from tests.support.verdicts import causes
-from tests.unit.match.test_whereabouts import WORLD, alive, call, waiting
+from tests.support.evidence import call, cause, verdict
+from tests.unit.match.test_whereabouts import alive, waiting
 
 
 def decided(name: str, *runs: tuple[object, int, int], steps: bool = True) -> list[Decision]:
@@ -192,11 +191,10 @@ def test_one_other_decision_is_found_wherever_it_is(step: int, more: int, stays:
 
 def judged(*decisions: list[Decision]) -> Finding:
     """Rank 1 has not joined the fifth collective, in which the others wait."""
-    ranks = [waiting(0, WORLD, 5), alive(1, w=4), waiting(2, WORLD, 5)]
+    ranks = [waiting(0, 5), alive(1, w=4), waiting(2, 5)]
     for rank in ranks:
         rank.decisions = tuple(decisions[rank.rank])
-    (finding,) = causes(judge([call(rank, WORLD, 5) for rank in (0, 2)], ranks, [WORLD], 3))
-    return finding
+    return cause([call(rank) for rank in (0, 2)], ranks)
 
 
 def test_the_culprits_finding_has_it_and_nothing_else_changes() -> None:
@@ -212,7 +210,7 @@ def test_differences_of_healthy_ranks_are_no_fault() -> None:
     ranks = [alive(rank, w=5) for rank in range(3)]
     for rank in ranks:
         rank.decisions = tuple(ASTRAY if rank.rank == 1 else STEADY)
-    assert judge([], ranks, [WORLD], 3) == []
+    assert verdict([], ranks) == []
 
 
 def replayed(*counts: int) -> dict[int, Rank]:

@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 
 from otel_fr.match import Call, CallState, Category, Ending, Finding, Group, NewGroup, Progress, Rank, Signature
-from tests.support.evidence import judge
+from tests.support.evidence import SUM, WORLD, judge
 from tests.support.verdicts import causes
 
-WORLD = Group("w", "0", "default_pg", (0, 1, 2))
 PAIR = Group("p", "1", "pair", (0, 1))
-SUM = Signature("all_reduce", ((4,),), ((4,),), ("Float",), ("Float",), "sum")
 
 
 def left(number: int, **more: Any) -> Rank:

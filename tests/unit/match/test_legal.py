@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 
-from otel_fr.match import Call, CallState, Category, Group, Signature, compare
-
-GROUP = Group("g", "0", "default_pg", (0, 1, 2))
-
+from otel_fr.match import Category, Signature, compare
+from tests.support.evidence import WORLD, call
 
 Shapes = Sequence[Sequence[int]]
 
@@ -18,18 +16,6 @@ Shapes = Sequence[Sequence[int]]
 def sig(operation: str, sent: Shapes = (), got: Shapes = (), dtype: str = "Float", **more: Any) -> Signature:
     inputs, outputs = tuple(map(tuple, sent)), tuple(map(tuple, got))
     return Signature(operation, inputs, outputs, (dtype,) * bool(inputs), (dtype,) * bool(outputs), **more)
-
-
-def call(rank: int, signature: Signature) -> Call:
-    return Call(
-        rank=rank,
-        group="g",
-        stream="collective",
-        sequence_id=1,
-        record=0,
-        signature=signature,
-        state=CallState.IN_FLIGHT,
-    )
 
 
 LEGAL = {
@@ -154,17 +140,17 @@ FAULTY = {
 @pytest.mark.parametrize("name", LEGAL)
 def test_legal_differences_are_not_reported(name: str) -> None:
     a, b = LEGAL[name]
-    assert compare(GROUP, call(0, a), call(1, b)) is None
-    assert compare(GROUP, call(1, b), call(0, a)) is None
+    assert compare(WORLD, call(0, signature=a), call(1, signature=b)) is None
+    assert compare(WORLD, call(1, signature=b), call(0, signature=a)) is None
 
 
 @pytest.mark.parametrize("name", FAULTY)
 def test_differences_that_break_the_collective_are_reported_with_both_values(name: str) -> None:
     a, b, category, field = FAULTY[name]
-    found = compare(GROUP, call(0, a), call(1, b))
+    found = compare(WORLD, call(0, signature=a), call(1, signature=b))
     assert found is not None
     assert (found.category, found.field) == (category, field)
     assert found.first != found.second
-    turned = compare(GROUP, call(1, b), call(0, a))
+    turned = compare(WORLD, call(1, signature=b), call(0, signature=a))
     assert turned is not None
     assert (turned.first, turned.second) == (found.second, found.first)

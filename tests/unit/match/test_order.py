@@ -8,34 +8,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_fr.match import Call, CallState, Evidence, Finding, Group, Progress, Rank, Signature
+from otel_fr.match import Call, CallState, Evidence, Finding, Group, Progress, Rank
 from otel_fr.match.instances import line_up
 from otel_fr.match.order import positions
-from tests.support.evidence import judge
+from tests.support.evidence import LARGE, SUM, call, judge, world
 from tests.support.verdicts import causes
 
 GROUPS = {
-    "w": Group("w", "0", "default_pg", (0, 1, 2, 3)),
+    "w": world(4),
     "a": Group("a", "1", "tp", (0, 1, 2)),
     "b": Group("b", "2", "dp", (1, 2, 3)),
     "c": Group("c", "3", "cp", (1, 2)),
 }
-SUM = Signature("all_reduce", ((4,),), ((4,),), ("Float",), ("Float",), "sum")
-LONG = SUM._replace(input_sizes=((8,),), output_sizes=((8,),))
 Step = tuple[str, frozenset[int]]
 """A collective of a group, and the ranks that bring another size to it."""
-
-
-def call(rank: int, group: str, number: int, record: int, signature: Signature = SUM) -> Call:
-    return Call(
-        rank=rank,
-        group=group,
-        stream="collective",
-        sequence_id=number,
-        record=record,
-        signature=signature,
-        state=CallState.COMPLETED,
-    )
 
 
 def calls_of(program: list[Step], lost: frozenset[tuple[int, int]] = frozenset()) -> list[Call]:
@@ -46,17 +32,15 @@ def calls_of(program: list[Step], lost: frozenset[tuple[int, int]] = frozenset()
         counts[name] += 1
         for rank in GROUPS[name].ranks:
             if (rank, step) not in lost:
-                signature = LONG if rank in odd else SUM
-                found.append(call(rank, name, counts[name], step, signature))
+                signature = LARGE if rank in odd else SUM
+                found.append(call(rank, counts[name], CallState.COMPLETED, signature, group=name, record=step))
     return found
 
 
-def verdict(program: list[Step], lost: frozenset[tuple[int, int]] = frozenset()) -> list[Finding]:
+def judged(program: list[Step], lost: frozenset[tuple[int, int]] = frozenset()) -> list[Finding]:
     done = {name: sum(step[0] == name for step in program) for name in GROUPS}
-    ranks = [
-        Rank(rank, idle=0.1, progress={n: Progress(done[n], done[n]) for n in GROUPS if rank in GROUPS[n].ranks})
-        for rank in range(4)
-    ]
+    counts = [{name: Progress(done[name], done[name]) for name in GROUPS if r in GROUPS[name].ranks} for r in range(4)]
+    ranks = [Rank(r, idle=0.1, progress=own) for r, own in enumerate(counts)]
     return judge(calls_of(program, lost), ranks, GROUPS.values(), 4)
 
 
@@ -93,7 +77,7 @@ losses = st.sets(st.tuples(st.integers(0, 3), st.integers(0, 9)), max_size=8).ma
 def test_no_mismatch_follows_from_a_later_one_and_the_first_cause_is_the_first(
     program: list[Step], lost: frozenset[tuple[int, int]]
 ) -> None:
-    findings, order = verdict(program, lost), before(program, lost)
+    findings, order = judged(program, lost), before(program, lost)
     assert all((one.key, one.caused_by) not in order for one in findings)
     told = [one.key for one in causes(findings)]
     assert not any((later, earlier) in order for i, earlier in enumerate(told) for later in told[i + 1 :])
@@ -111,7 +95,7 @@ def test_ranks_that_are_out_of_step_have_an_order_too(
         counts = dict.fromkeys(GROUPS, 0)
         for record, name in enumerate(data.draw(st.permutations(own))):
             counts[name] += 1
-            found.append(call(rank, name, counts[name], record))
+            found.append(call(rank, counts[name], CallState.COMPLETED, group=name, record=record))
     instances = line_up(Evidence(groups=GROUPS, calls=found, ranks={}, window=2.0))
     order = positions(instances, set(instances))
     assert sorted(order.values()) == list(range(1, len(instances) + 1))
@@ -120,19 +104,19 @@ def test_ranks_that_are_out_of_step_have_an_order_too(
 
 def test_a_mismatch_of_two_groups_is_the_one_that_the_rank_met_first() -> None:
     """Rank 1 comes before rank 2, and has not differed: only rank 2's own calls show which came first."""
-    first = verdict([("b", frozenset({2})), ("c", frozenset({2}))])
+    first = judged([("b", frozenset({2})), ("c", frozenset({2}))])
     assert [(one.key, one.culprit_ranks) for one in causes(first)] == [("b/collective/1", (2,))]
     assert [(one.key, one.caused_by) for one in first if one.caused_by] == [("c/collective/1", "b/collective/1")]
 
 
 def test_a_mismatch_across_ranks_is_ordered_by_the_collective_between() -> None:
     program = [("b", frozenset({3})), ("w", frozenset()), ("a", frozenset({0}))]
-    assert [one.culprit_ranks for one in causes(verdict(program))] == [(3,), (0,)]
+    assert [one.culprit_ranks for one in causes(judged(program))] == [(3,), (0,)]
     program = [("a", frozenset({0})), ("w", frozenset()), ("b", frozenset({3}))]
-    assert [one.culprit_ranks for one in causes(verdict(program))] == [(0,), (3,)]
+    assert [one.culprit_ranks for one in causes(judged(program))] == [(0,), (3,)]
 
 
 @pytest.mark.parametrize("rank", [1, 2])
 def test_of_two_ranks_without_a_majority_the_one_that_differed_before_explains_it(rank: int) -> None:
-    found = verdict([("w", frozenset({rank})), ("c", frozenset({rank}))])
+    found = judged([("w", frozenset({rank})), ("c", frozenset({rank}))])
     assert [(one.key, one.culprit_ranks) for one in causes(found)] == [("w/collective/1", (rank,))]

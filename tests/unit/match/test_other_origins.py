@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import pytest
 
 from otel_fr.match import (
@@ -13,42 +16,23 @@ from otel_fr.match import (
     Evidence,
     Finding,
     Group,
-    Progress,
     Rank,
     Signature,
     suspects,
 )
-from tests.support.evidence import WINDOW, judge
+from tests.support import evidence
+from tests.support.evidence import WINDOW, blamed, judge, world
 from tests.support.verdicts import causes
 
-SUM = Signature("all_reduce", ((4,),), ((4,),), ("Float",), ("Float",), "sum")
 PAIRS = {
     "tp 0": Group("tp 0", "1", "tp", (0, 1)),
     "tp 1": Group("tp 1", "2", "tp", (2, 3)),
     "dp 0": Group("dp 0", "3", "dp", (0, 2)),
     "dp 1": Group("dp 1", "4", "dp", (1, 3)),
 }
-WORLD = Group("w", "0", "default_pg", (0, 1, 2))
+call, rank = partial(evidence.call, age=None), partial(evidence.rank, idle=None)
+"""Files without times."""
 UNHEARD = Rank(3, ending=Ending.UNKNOWN, complete=False)
-
-
-def call(rank: int, group: str, number: int, record: int, **more: object) -> Call:
-    made = Call(
-        rank=rank,
-        group=group,
-        stream="collective",
-        sequence_id=number,
-        record=record,
-        signature=SUM,
-        state=CallState.IN_FLIGHT,
-    )
-    for name, value in more.items():
-        object.__setattr__(made, name, value)
-    return made
-
-
-def rank(number: int, counts: dict[str, tuple[int | None, int | None]], *, complete: bool = True) -> Rank:
-    return Rank(number, progress={id_: Progress(*own) for id_, own in counts.items()}, complete=complete)
 
 
 def pairs(calls: list[Call], ranks: list[Rank]) -> tuple[list[Finding], list[tuple[int, ...]]]:
@@ -61,15 +45,15 @@ def pairs(calls: list[Call], ranks: list[Rank]) -> tuple[list[Finding], list[tup
 def test_a_call_that_others_completed_may_have_begun_it() -> None:
     """Rank 0's device is stuck in number 10. Rank 1 completed it and would next wait for rank 3."""
     calls = [
-        *(call(0, "tp 0", number, number) for number in (10, 11)),
-        call(1, "tp 0", 11, 11),
-        *(call(r, "dp 1" if r else "dp 0", 5, 12) for r in (0, 1)),
-        call(2, "dp 0", 5, 12),
+        *(call(0, number, group="tp 0", record=number) for number in (10, 11)),
+        call(1, 11, group="tp 0", record=11),
+        *(call(r, 5, group="dp 1" if r else "dp 0", record=12) for r in (0, 1)),
+        call(2, 5, group="dp 0", record=12),
     ]
     ranks = [
-        rank(0, {"tp 0": (11, 9), "dp 0": (5, 4)}),
-        rank(1, {"tp 0": (11, 10), "dp 1": (5, 4)}),
-        rank(2, {"tp 1": (11, 11), "dp 0": (5, 4)}),
+        rank(0, counts={"tp 0": (11, 9), "dp 0": (5, 4)}),
+        rank(1, counts={"tp 0": (11, 10), "dp 1": (5, 4)}),
+        rank(2, counts={"tp 1": (11, 11), "dp 0": (5, 4)}),
     ]
     found, nearest = pairs(calls, ranks)
     assert found == []
@@ -77,21 +61,21 @@ def test_a_call_that_others_completed_may_have_begun_it() -> None:
 
 
 def test_a_call_that_all_joined_and_nothing_before_it_blocks_may_have_begun_it() -> None:
-    calls = [*(call(r, "tp 0", 11, 11) for r in (0, 1)), call(1, "dp 1", 5, 12)]
+    calls = [*(call(r, 11, group="tp 0", record=11) for r in (0, 1)), call(1, 5, group="dp 1", record=12)]
     ranks = [
-        rank(0, {"tp 0": (11, 10), "dp 0": (4, 4)}),
-        rank(1, {"tp 0": (11, 10), "dp 1": (5, 4)}),
-        rank(2, {"tp 1": (11, 11), "dp 0": (4, 4)}),
+        rank(0, counts={"tp 0": (11, 10), "dp 0": (4, 4)}),
+        rank(1, counts={"tp 0": (11, 10), "dp 1": (5, 4)}),
+        rank(2, counts={"tp 1": (11, 11), "dp 0": (4, 4)}),
     ]
     assert pairs(calls, ranks)[0] == []
 
 
 def test_what_all_joined_behind_the_wait_for_it_shows_no_other_origin() -> None:
-    calls = [call(1, "dp 1", 5, 10), *(call(r, "tp 0", 11, 11) for r in (0, 1))]
+    calls = [call(1, 5, group="dp 1", record=10), *(call(r, 11, group="tp 0", record=11) for r in (0, 1))]
     ranks = [
-        rank(0, {"tp 0": (11, 10), "dp 0": (5, 5)}),
-        rank(1, {"tp 0": (11, 10), "dp 1": (5, 4)}),
-        rank(2, {"tp 1": (11, 11), "dp 0": (5, 5)}),
+        rank(0, counts={"tp 0": (11, 10), "dp 0": (5, 5)}),
+        rank(1, counts={"tp 0": (11, 10), "dp 1": (5, 4)}),
+        rank(2, counts={"tp 1": (11, 11), "dp 0": (5, 5)}),
     ]
     (cause,) = causes(pairs(calls, ranks)[0])
     assert (cause.category, cause.culprit_ranks) == (Category.MISSING_RANK, (3,))
@@ -99,39 +83,46 @@ def test_what_all_joined_behind_the_wait_for_it_shows_no_other_origin() -> None:
 
 def test_a_rank_that_left_out_a_call_may_have_begun_it() -> None:
     """Rank 0 made fewer calls of its pair than rank 1 before the same call of all."""
-    world = Group("w", "0", "default_pg", (0, 1, 2, 3))
-    calls = [call(r, "w", 6, 20) for r in (0, 1, 2)]
+    calls = [call(r, 6, record=20) for r in (0, 1, 2)]
     ranks = [
-        rank(0, {"tp 0": (9, 9), "dp 0": (4, 4), "w": (6, 5)}),
-        rank(1, {"tp 0": (10, 10), "dp 1": (4, 4), "w": (6, 5)}),
-        rank(2, {"tp 1": (10, 10), "dp 0": (4, 4), "w": (6, 5)}),
+        rank(0, counts={"tp 0": (9, 9), "dp 0": (4, 4), "w": (6, 5)}),
+        rank(1, counts={"tp 0": (10, 10), "dp 1": (4, 4), "w": (6, 5)}),
+        rank(2, counts={"tp 1": (10, 10), "dp 0": (4, 4), "w": (6, 5)}),
     ]
-    groups = [*PAIRS.values(), world]
+    groups = [*PAIRS.values(), world(4)]
     assert all(3 not in finding.culprit_ranks for finding in judge(calls, [*ranks, UNHEARD], groups, 4))
 
 
 def test_a_rank_in_no_call_of_which_it_is_not_known_how_far_it_came_may_have_begun_it() -> None:
     """Files that hold only calls in flight, without counts."""
-    world = Group("w", "0", "default_pg", (0, 1, 2, 3))
-    ranks = [rank(r, {"w": (6, 5)}, complete=False) for r in (0, 1)]
-    stopped = rank(2, {"w": (None, None)}, complete=False)
-    calls = [call(r, "w", 6, 20) for r in (0, 1)]
-    assert judge(calls, [*ranks, stopped, UNHEARD], [world], 4) == []
-    calls.append(call(2, "w", 6, 20))
-    (cause,) = causes(judge(calls, [*ranks, rank(2, {"w": (6, 5)}), UNHEARD], [world], 4))
+    ranks = [rank(r, 6, 5, complete=False) for r in (0, 1)]
+    stopped = rank(2, counts={"w": (None, None)}, complete=False)
+    calls = [call(r, 6, record=20) for r in (0, 1)]
+    assert judge(calls, [*ranks, stopped, UNHEARD], [world(4)], 4) == []
+    calls.append(call(2, 6, record=20))
+    (cause,) = causes(judge(calls, [*ranks, rank(2, 6, 5), UNHEARD], [world(4)], 4))
     assert cause.culprit_ranks == (3,)
 
 
 def test_a_rank_that_came_after_the_others_timed_out_is_late_also_if_one_left_no_evidence() -> None:
-    timed_out = {"state": CallState.FAILED, "error": "timeout", "duration": 6.0, "timeout": 6.0, "gap": 0.01}
-    late = {"state": CallState.FAILED, "error": "collective_failed", "duration": 0.1, "timeout": 6.0, "gap": 8.0}
-    calls = [call(0, "w", 3, 3, **timed_out), call(1, "w", 3, 3, **late)]
-    ranks = [rank(r, {"w": (3, 2)}) for r in (0, 1)]
-    for info in ranks:
-        info.ending = Ending.RAISED
+    timed_out: dict[str, Any] = {
+        "state": CallState.FAILED,
+        "error": "timeout",
+        "duration": 6.0,
+        "timeout": 6.0,
+        "gap": 0.01,
+    }
+    late: dict[str, Any] = {
+        "state": CallState.FAILED,
+        "error": "collective_failed",
+        "duration": 0.1,
+        "timeout": 6.0,
+        "gap": 8.0,
+    }
+    calls = [call(0, 3, record=3, **timed_out), call(1, 3, record=3, **late)]
+    ranks = [rank(r, 3, ending=Ending.RAISED) for r in (0, 1)]
     unheard = Rank(2, ending=Ending.UNKNOWN, complete=False)
-    found = causes(judge(calls, [*ranks, unheard], [WORLD], 3))
-    assert [(finding.category, finding.culprit_ranks) for finding in found] == [(Category.STRAGGLER, (1,))]
+    assert blamed(calls, [*ranks, unheard]) == [(Category.STRAGGLER, (1,))]
 
 
 @pytest.mark.parametrize(
@@ -143,16 +134,16 @@ def test_a_message_in_flight_whose_other_end_is_not_shown_may_have_begun_it(
     peer: int, record: int, named: tuple[int, ...]
 ) -> None:
     """Rank 0 may have completed it, and the device of rank 1 not."""
-    message = Signature("recv", (), ((4,),), (), ("Float",), peer=peer, tag=0, any_source=True)
+    half = Signature("recv", (), ((4,),), (), ("Float",), peer=peer, tag=0, any_source=True)
     calls = [
-        call(1, "dp 1", 5, 12),
-        call(1, "tp 0", 7, record, stream="p2p", signature=message),
-        *(call(r, "tp 1" if r else "tp 0", 11, 13) for r in (0, 2)),
+        call(1, 5, group="dp 1", record=12),
+        call(1, 7, signature=half, group="tp 0", stream="p2p", record=record),
+        *(call(r, 11, group="tp 1" if r else "tp 0", record=13) for r in (0, 2)),
     ]
     ranks = [
-        rank(0, {"tp 0": (11, 10), "dp 0": (5, 5)}),
-        rank(1, {"tp 0": (10, 10), "dp 1": (5, 4)}),
-        rank(2, {"tp 1": (11, 10), "dp 0": (5, 5)}),
+        rank(0, counts={"tp 0": (11, 10), "dp 0": (5, 5)}),
+        rank(1, counts={"tp 0": (10, 10), "dp 1": (5, 4)}),
+        rank(2, counts={"tp 1": (11, 10), "dp 0": (5, 5)}),
     ]
     found = causes(pairs(calls, ranks)[0])
     assert [finding.culprit_ranks for finding in found] == ([named] if named else [])
@@ -161,14 +152,11 @@ def test_a_message_in_flight_whose_other_end_is_not_shown_may_have_begun_it(
 def test_a_rank_that_left_out_a_call_is_named_although_others_wait_beside_it() -> None:
     """All have joined call 8 of the world, rank 5 after call 49 of its shard; rank 4 has not come to that one."""
     shards = [Group(f"s{i}", str(i + 1), "shard", tuple(range(3 * i, 3 * i + 3))) for i in (0, 1)]
-    world = Group("w", "0", "default_pg", tuple(range(6)))
     calls, ranks = [], []
     for number in range(6):
         shard = shards[number // 3].id
         order = [(shard, 49), ("w", 8)] if number == 5 else [("w", 8)] if number == 4 else [("w", 8), (shard, 49)]
-        calls += [call(number, group, seq, 80 + at) for at, (group, seq) in enumerate(order)]
-        ranks.append(rank(number, {shard: (48 + (number != 4), 48), "w": (8, 7)}))
-    (cause,) = causes(judge(calls, ranks, [*shards, world], 6))
+        calls += [call(number, seq, group=group, record=80 + at) for at, (group, seq) in enumerate(order)]
+        ranks.append(rank(number, counts={shard: (48 + (number != 4), 48), "w": (8, 7)}))
+    (cause,) = causes(judge(calls, ranks, [*shards, world(6)], 6))
     assert cause.culprit_ranks == (5,)
-    assert "ranks 3, 5 wait in all_reduce number 49" in cause.summary
-    assert "unlike the other ranks, rank 5 left out a call before it, or made one too many" in cause.summary

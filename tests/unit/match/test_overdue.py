@@ -8,9 +8,9 @@ import pytest
 
 from otel_fr.match import Call, Category, Ending, Overdue, Rank
 from otel_fr.match.overdue import reported
-from tests.support.evidence import judge
+from tests.support.evidence import WORLD, call, judge
 from tests.support.verdicts import causes
-from tests.unit.match.test_whereabouts import PP, TP, WORLD, alive, call, waiting
+from tests.unit.match.test_whereabouts import PP, TP, alive, waiting
 
 LOAD = Overdue("section", "loading", 12.0, 2.0)
 SAVE = Overdue("section", "saving", 5.0, 3.0, is_learned=True)
@@ -27,32 +27,26 @@ def overdue(rank: Rank, *items: Overdue, **changes: object) -> Rank:
 
 
 def waiters(*ranks: int) -> list[Rank]:
-    return [waiting(rank, WORLD, 5) for rank in ranks]
+    return [waiting(rank, 5) for rank in ranks]
 
 
 def in_it(*ranks: int) -> list[Call]:
-    return [call(rank, WORLD, 5) for rank in ranks]
+    return [call(rank) for rank in ranks]
 
 
 @pytest.mark.parametrize(
-    ("item", "category", "text"),
+    ("item", "category"),
     [
-        (
-            LOAD,
-            Category.SECTION_OVERRUN,
-            "rank 1 has been in section loading for 12.0 s, longer than the limit of 2.0 s",
-        ),
-        (SAVE, Category.SECTION_OVERRUN, "in section saving for 5.0 s, longer than the learned limit of 3.0 s"),
-        (BEAT, Category.HEARTBEAT_MISSED, "rank 1 has sent no heartbeat for 70.0 s, longer than the limit of 60.0 s"),
-        (OUTSIDE, Category.SECTION_OVERRUN, "rank 1 has been outside all sections for 70.0 s"),
+        (LOAD, Category.SECTION_OVERRUN),
+        (SAVE, Category.SECTION_OVERRUN),
+        (BEAT, Category.HEARTBEAT_MISSED),
+        (OUTSIDE, Category.SECTION_OVERRUN),
     ],
 )
-def test_a_rank_that_others_wait_for_has_one_cause(item: Overdue, category: Category, text: str) -> None:
+def test_a_rank_that_others_wait_for_has_one_cause(item: Overdue, category: Category) -> None:
     rank = overdue(alive(1, w=4), item)
     (cause,) = judge(in_it(0, 2), [*waiters(0, 2), rank], GROUPS, 3)
     assert (cause.category, cause.culprit_ranks, cause.waiting_ranks) == (category, (1,), (0, 2))
-    assert text in cause.text
-    assert "did not join all_reduce number 5" in cause.text
     assert "limit" in cause.values[1]
     assert cause.stuck_on == "host"
 
@@ -61,7 +55,6 @@ def test_without_peers_that_wait_it_is_a_cause_of_its_own() -> None:
     (cause,) = judge([], [alive(0, w=4), overdue(alive(1, w=4), LOAD), alive(2, w=4)], GROUPS, 3)
     assert (cause.category, cause.culprit_ranks, cause.waiting_ranks) == (Category.SECTION_OVERRUN, (1,), ())
     assert cause.call_sites == {1: "train.py:7 load"}
-    assert "alive at train.py:7 load" in cause.text
     assert cause.age == 12.0
 
 
@@ -69,21 +62,18 @@ def test_ranks_overdue_with_the_same_share_one_incident() -> None:
     ranks = [overdue(alive(rank, w=4), LOAD._replace(age=10.0 + rank)) for rank in range(3)]
     (cause,) = judge([], ranks, GROUPS, 3)
     assert cause.culprit_ranks == (0, 1, 2)
-    assert "ranks 0-2 have been in section loading for up to 12.0 s" in cause.text
 
 
 def test_a_rank_that_waits_is_no_cause_however_long_its_section_lasts() -> None:
     ranks = [overdue(rank, LOAD, BEAT) for rank in waiters(0, 2)]
     (cause,) = causes(judge(in_it(0, 2), [*ranks, alive(1, w=4)], GROUPS, 3))
     assert (cause.category, cause.culprit_ranks) == (Category.MISSING_RANK, (1,))
-    short = Call(**{name: getattr(in_it(0)[0], name) for name in Call.__slots__} | {"age": 0.2})
-    assert judge([short], [overdue(waiting(0, WORLD, 5), LOAD), alive(1, w=5), alive(2, w=5)], GROUPS, 3) == []
+    assert judge([call(0, age=0.2)], [overdue(waiting(0, 5), LOAD), alive(1, w=5), alive(2, w=5)], GROUPS, 3) == []
 
 
 def test_one_of_two_culprits_that_is_overdue_does_not_speak_for_the_other() -> None:
     (cause,) = judge(in_it(0), [*waiters(0), overdue(alive(1, w=4), LOAD), alive(2, w=4)], GROUPS, 3)
     assert (cause.category, cause.culprit_ranks) == (Category.MISSING_RANK, (1, 2))
-    assert cause.text.endswith("rank 1 has been in section loading for 12.0 s, longer than the limit of 2.0 s")
     assert cause.values == {1: "section loading, limit 2.0 s"}
 
 
@@ -91,7 +81,6 @@ def test_a_rank_that_does_not_run_python_stays_stuck() -> None:
     rank = overdue(alive(1, w=4), LOAD, python_blocked=True)
     (cause,) = judge(in_it(0, 2), [*waiters(0, 2), rank], GROUPS, 3)
     assert cause.category is Category.RANK_STUCK
-    assert "section loading" in cause.text
 
 
 @pytest.mark.parametrize("number", [SIGTERM, SIGKILL])
@@ -100,8 +89,6 @@ def test_a_rank_that_its_monitor_ended_was_overdue_not_dead(number: int) -> None
     others = [overdue(one) for one in waiters(0, 2)]
     (cause,) = causes(judge(in_it(0, 2), [*others, rank], GROUPS, 3))
     assert (cause.category, cause.culprit_ranks) == (Category.SECTION_OVERRUN, (1,))
-    assert "rank 1 had been in section loading" in cause.text
-    assert "when its monitor ended it" in cause.text
     (alone,) = causes(judge([], [alive(0, w=4), rank, alive(2, w=4)], GROUPS, 3))
     assert (alone.category, alone.culprit_ranks) == (Category.SECTION_OVERRUN, (1,))
 
@@ -118,7 +105,6 @@ def test_a_rank_that_raised_in_its_section_is_dead() -> None:
     rank = overdue(alive(1, w=4), LOAD, ending=Ending.RAISED, exception="ValueError: bad sample")
     (cause,) = causes(judge(in_it(0, 2), [*waiters(0, 2), rank], GROUPS, 3))
     assert cause.category is Category.RANK_DEAD
-    assert "section loading" in cause.text
 
 
 def test_it_follows_from_a_cause_that_is_known() -> None:
@@ -133,7 +119,7 @@ def test_it_follows_from_a_cause_that_is_known() -> None:
 def test_the_innermost_section_is_named() -> None:
     rank = overdue(alive(1, w=4), BEAT, LOAD, SAVE)
     (cause,) = judge([], [alive(0, w=4), rank], GROUPS, 3)
-    assert "section saving" in cause.text
+    assert cause.values == {1: "section saving, learned limit 3.0 s"}
 
 
 def test_only_what_is_overdue_and_complete_is_read_of_a_report() -> None:
@@ -149,8 +135,7 @@ def test_only_what_is_overdue_and_complete_is_read_of_a_report() -> None:
 
 def test_ranks_ended_before_it_shows_for_whom_they_wait_have_an_incident_without_a_culprit() -> None:
     exchange = Overdue("section", "exchange", 0.6, 0.5)
-    calls = [call(rank, WORLD, 5) for rank in (0, 2)]
-    short = [Call(**{name: getattr(one, name) for name in Call.__slots__} | {"age": 0.6}) for one in calls]
+    short = [call(rank, age=0.6) for rank in (0, 2)]
     ended = [
         overdue(rank, exchange, ending=Ending.KILLED, signal=int(SIGTERM), ended_by_monitor=True)
         for rank in waiters(0, 2)
@@ -159,5 +144,3 @@ def test_ranks_ended_before_it_shows_for_whom_they_wait_have_an_incident_without
     found = judge(short, [*ended, stopped], GROUPS, 3)
     assert [one.category for one in found] == [Category.SECTION_OVERRUN]
     assert (found[0].culprit_ranks, found[0].waiting_ranks) == ((), (0, 2))
-    assert "when their monitors ended them" in found[0].text
-    assert "all_reduce number 5" in found[0].text

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from otel_fr.match import Call, CallState, Ending, Group, Progress, Rank, Signature
-from tests.support.evidence import WINDOW, judge
+from otel_fr.match import Call, CallState, Ending, Group, Progress, Rank
+from tests.support.evidence import SUM, WINDOW, judge
 from tests.support.verdicts import causes
 
 WORLD, PAIR = Group("w", "0", "default_pg", (0, 1, 2)), Group("p", "1", "", (0, 1))
-SUM = Signature("all_reduce", ((4,),), ((4,),), ("Float",), ("Float",), "sum")
 LONG = 3 * WINDOW
 
 

@@ -7,10 +7,9 @@ import dataclasses
 import pytest
 
 from otel_fr.match import Call, CallState, Category, Ending, Finding, Group, Progress, Rank, Signature
-from tests.support.evidence import WINDOW, judge
+from tests.support.evidence import WINDOW, WORLD, judge
 from tests.support.verdicts import causes
 
-WORLD = Group("w", "0", "default_pg", (0, 1, 2))
 PAIR = Group("p", "1", "pair", (1, 3))
 TIMEOUT = WINDOW / 2
 GAVE_UP = "RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 1000ms for recv operation"

@@ -9,13 +9,11 @@ from typing import Any
 
 import pytest
 
-from otel_fr.match import Call, CallState, Category, Ending, Finding, Group, Progress, Rank, Signature
-from tests.support.evidence import WINDOW, judge
+from otel_fr.match import Call, CallState, Category, Ending, Finding, Group, Progress, Rank
+from tests.support.evidence import SUM, WINDOW, WORLD, judge
 from tests.support.verdicts import causes
 
-WORLD = Group("w", "0", "default_pg", (0, 1, 2))
 PAIR = Group("p", "1", "pair", (0, 1))
-SUM = Signature("all_reduce", ((4,),), ((4,),), ("Float",), ("Float",), "sum")
 CLOSED: dict[str, Any] = {"ending": Ending.RAISED, "exception": "RuntimeError: [gloo] Connection closed by peer"}
 STOPPED: dict[str, Any] = {"ending": Ending.KILLED, "signal": SIGTERM}
 

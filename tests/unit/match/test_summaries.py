@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from otel_fr.match import Call, CallState, Category, Ending, Group, Progress, Rank, Signature, ThreadException
+from otel_fr.match import Category, Ending, Group, Rank, ThreadException
 from otel_fr.presentation import MAX_MESSAGE, MAX_SUMMARY, message_text
-from tests.support.evidence import judge
-from tests.support.verdicts import causes
+from tests.support.evidence import call, cause, judge, rank, world
 
-SUM = Signature("all_reduce", ((4,),), ((4,),), ("Float",), ("Float",), "sum")
 TRACEBACK = """RuntimeError: Caught OSError in DataLoader worker process 0.
 Original Traceback (most recent call last):
   File "worker.py", line 3, in fetch
     raise OSError("disk full")
 OSError: disk full
 """
-
-
-def call(rank: int, state: CallState, signature: Signature = SUM, group: str = "w") -> Call:
-    return Call(
-        rank=rank, group=group, stream="collective", sequence_id=1, record=1, signature=signature, state=state, age=9.0
-    )
 
 
 @pytest.mark.parametrize(
@@ -53,7 +43,7 @@ def test_the_summary_of_ranks_that_raised_long_messages_is_one_line() -> None:
         for rank in range(8)
     }
     left = Rank(8, ending=Ending.RAISED, exit_code=1, exit_message=TRACEBACK)
-    found = judge([], [*raised.values(), left], [Group("w", "0", "default_pg", tuple(range(9)))], 9)
+    found = judge([], [*raised.values(), left], [world(9)], 9)
     assert found
     for finding in found:
         assert "\n" not in finding.summary
@@ -62,24 +52,16 @@ def test_the_summary_of_ranks_that_raised_long_messages_is_one_line() -> None:
 
 def test_names_and_sizes_do_not_make_a_summary_endless() -> None:
     group = Group("w", "0", "a name\nof two lines" * 500, (0, 1, 2))
-    waiting = [call(rank, CallState.IN_FLIGHT, SUM, "w") for rank in (0, 2)]
-    ranks = [Rank(rank, idle=9.0, progress={"w": Progress(int(rank != 1), 0)}) for rank in range(3)]
-    (found,) = judge(waiting, ranks, [group], 3)
+    ranks = [rank(r, int(r != 1), 0) for r in range(3)]
+    (found,) = judge([call(r, 1) for r in (0, 2)], ranks, [group], 3)
     assert len(found.summary) == MAX_SUMMARY
     assert "\n" not in found.summary
 
 
 def test_ranks_that_ended_alike_are_named_together() -> None:
     """As when a configuration that all ranks read is wrong: not one sentence for each rank."""
-    world = Group("w", "0", "default_pg", tuple(range(64)))
-    wrong: dict[str, Any] = {
-        "ending": Ending.RAISED,
-        "exception": "KeyError: 'lr'",
-        "exception_site": "train.py:8 main",
-    }
-    ranks = [Rank(r, idle=0.1, progress={"w": Progress(9, 9)}, **wrong) for r in range(62)]
-    ranks += [Rank(r, idle=0.1, progress={"w": Progress(9, 9)}, ending=Ending.KILLED, signal=11) for r in (62, 63)]
-    (found,) = causes(judge([], ranks, (world,)))
-    assert found.category is Category.RANK_DEAD
-    both = "ranks 62, 63 were killed by signal 11 (SIGSEGV)"
-    assert found.summary == f"ranks 0-61 raised KeyError: 'lr' at train.py:8 main; {both}"
+    ranks = [rank(r, 9, ending=Ending.RAISED, exception="KeyError: 'lr'") for r in range(62)]
+    ranks += [rank(r, 9, ending=Ending.KILLED, signal=11) for r in (62, 63)]
+    found = cause([], ranks, size=64)
+    assert (found.category, found.culprit_ranks) == (Category.RANK_DEAD, tuple(range(64)))
+    assert found.summary.count("rank") == 2
