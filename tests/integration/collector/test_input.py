@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
-from pathlib import Path
 
 import grpc
 import pytest
@@ -25,11 +24,17 @@ from otel_fr import semconv
 from tests.support.collector_process import Collector, running
 from tests.support.grpc_calls import LOGS, METRICS, TRACES, WATCH, refused
 from tests.support.otlp_messages import attribute
-from tests.support.played_job import Job
-from tests.support.waiting import PATIENCE, wait_for
+from tests.support.virtual_collector import VirtualCollector
+from tests.support.waiting import PATIENCE
 
 REJECTED = "otel_fr_collector_requests_rejected_total"
 ITEMS = "otel_fr_collector_items_received_total"
+
+
+@pytest.fixture
+def collector() -> Iterator[VirtualCollector]:
+    with VirtualCollector() as started:
+        yield started
 
 
 @pytest.fixture(scope="module")
@@ -38,10 +43,10 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collector]:
         yield started
 
 
-def test_a_healthy_job_causes_nothing(shared: Collector) -> None:
+def test_a_healthy_job_causes_nothing(collector: VirtualCollector) -> None:
     """Ranks ahead of others, spans in any order, groups of all kinds, uneven lists, every one of them legal."""
     order = random.Random(4711)
-    with Job(shared, 4, "healthy") as job:
+    with collector.job(4, "healthy") as job:
         pair = job.group("1", [1, 3], "pair")
         for step in range(60):
             job.step(pair, "broadcast", root=1)
@@ -58,13 +63,13 @@ def test_a_healthy_job_causes_nothing(shared: Collector) -> None:
         job.all_reported()
         for rank in job.ranks:
             rank.exit(clean=True)
-        assert shared.metric("otel_fr_progress_lag", job_id="healthy", process_group="default_pg") == 0
-    assert [one for one in shared.incidents() if one["job"] == "healthy"] == []
-    assert shared.metric("otel_fr_collector_pending_calls") == 0
+        assert collector.metric("otel_fr_progress_lag", job_id="healthy", process_group="default_pg") == 0
+    assert [one for one in collector.incidents() if one["job"] == "healthy"] == []
+    assert collector.metric("otel_fr_collector_pending_calls") == 0
 
 
-def test_a_rank_ahead_of_the_others_is_no_fault(shared: Collector) -> None:
-    with Job(shared, 2, "ahead") as job:
+def test_a_rank_ahead_of_the_others_is_no_fault(collector: VirtualCollector) -> None:
+    with collector.job(2, "ahead") as job:
         for rank in job.ranks:
             with rank.lock:  # no report shows them in flight, for however long a busy machine takes
                 calls = [rank.issue(job.world, "broadcast", root=0) for _ in range(300)]
@@ -72,25 +77,27 @@ def test_a_rank_ahead_of_the_others_is_no_fault(shared: Collector) -> None:
             for start in range(0, 300, 10):
                 rank.send_spans(spans[start : start + 10])
             job.all_reported()
-    assert [one for one in shared.incidents() if one["job"] == "ahead"] == []
+    assert [one for one in collector.incidents() if one["job"] == "ahead"] == []
 
 
-def test_a_cancelled_job_is_no_fault(shared: Collector) -> None:
-    with Job(shared, 2, "cancelled") as job:
+def test_a_cancelled_job_is_no_fault(collector: VirtualCollector) -> None:
+    with collector.job(2, "cancelled") as job:
         job.step()
         for rank in job.ranks:
             rank.issue(job.world)
         for rank in job.ranks:
             rank.exit(signal=15)
             job.all_reported()
-        judged = shared.metric("otel_fr_collector_judgement_duration_seconds_count")
-        assert wait_for(lambda: shared.metric("otel_fr_collector_judgement_duration_seconds_count") > judged)
-    assert [one for one in shared.incidents() if one["job"] == "cancelled"] == []
+        judged = collector.metric("otel_fr_collector_judgement_duration_seconds_count")
+        assert collector.time.wait_for(
+            lambda: collector.metric("otel_fr_collector_judgement_duration_seconds_count") > judged
+        )
+    assert [one for one in collector.incidents() if one["job"] == "cancelled"] == []
 
 
-def test_spans_sent_twice_count_once(shared: Collector) -> None:
-    before = shared.metric("otel_fr_collector_pending_calls")
-    with Job(shared, 2, "twice") as job:
+def test_spans_sent_twice_count_once(collector: VirtualCollector) -> None:
+    before = collector.metric("otel_fr_collector_pending_calls")
+    with collector.job(2, "twice") as job:
         spans = []
         for rank in job.ranks:
             call = rank.issue(job.world)
@@ -98,7 +105,7 @@ def test_spans_sent_twice_count_once(shared: Collector) -> None:
         for rank, span in spans:
             rank.send_spans([span, span])
         job.all_reported()
-        assert shared.metric("otel_fr_collector_pending_calls") == before
+        assert collector.metric("otel_fr_collector_pending_calls") == before
 
 
 @pytest.mark.parametrize(("method", "signal"), [(TRACES, "traces"), (LOGS, "logs"), (METRICS, "metrics")])
@@ -157,12 +164,12 @@ def test_what_nccl_inspector_posts_is_taken_as_other_softwares(shared: Collector
     assert shared.metric(counted, signal="metrics", kind="other") == before + 1
 
 
-def test_a_span_that_lacks_what_it_needs_is_a_warning(shared: Collector) -> None:
-    with Job(shared, 2, "odd") as job:
+def test_a_span_that_lacks_what_it_needs_is_a_warning(collector: VirtualCollector) -> None:
+    with collector.job(2, "odd") as job:
         span = job.ranks[0].complete(job.ranks[0].issue(job.world), send=False)
         (number,) = (one for one in span.attributes if one.key == semconv.SEQUENCE_ID)
         span.attributes.remove(number)
-        answer = ExportTraceServiceResponse.FromString(shared.send(TRACES, job.ranks[0].spans_request([span])))
+        answer = ExportTraceServiceResponse.FromString(collector.send(TRACES, job.ranks[0].spans_request([span])))
     assert answer.partial_success.rejected_spans == 0
     assert "sequence id" in answer.partial_success.error_message
 
@@ -179,18 +186,18 @@ def test_a_span_that_lacks_what_it_needs_is_a_warning(shared: Collector) -> None
         '{"v": 1, "rank": 0, "n": 1, "groups": 7}',
     ],
 )
-def test_an_unusable_report_is_counted_and_harmless(shared: Collector, body: str) -> None:
-    before = shared.metric("otel_fr_collector_rank_reports_total", outcome="invalid")
-    with Job(shared, 2, "unusable") as job:
+def test_an_unusable_report_is_counted_and_harmless(collector: VirtualCollector, body: str) -> None:
+    before = collector.metric("otel_fr_collector_rank_reports_total", outcome="invalid")
+    with collector.job(2, "unusable") as job:
         record = LogRecord(event_name="torch.rank.progress", body=AnyValue(string_value=body))
         logs = ResourceLogs(resource=job.ranks[0].resource(), scope_logs=[ScopeLogs(log_records=[record])])
-        shared.send(LOGS, ExportLogsServiceRequest(resource_logs=[logs]).SerializeToString())
-    assert shared.metric("otel_fr_collector_rank_reports_total", outcome="invalid") == before + 1
+        collector.send(LOGS, ExportLogsServiceRequest(resource_logs=[logs]).SerializeToString())
+    assert collector.metric("otel_fr_collector_rank_reports_total", outcome="invalid") == before + 1
 
 
-def test_texts_that_are_not_unicode_disturb_neither_verdicts_nor_metrics(tmp_path: Path) -> None:
+def test_texts_that_are_not_unicode_disturb_neither_verdicts_nor_metrics(collector: VirtualCollector) -> None:
     """A lone surrogate, as Python makes of a byte that is not UTF-8, in the description of a process group."""
-    with running(tmp_path) as collector, Job(collector, 2, "odd-names") as job:
+    with collector.job(2, "odd-names") as job:
         group = job.group("1", [0, 1], "stage \udcff")
         job.skip(1, group)
         incident = collector.wait_cause()
@@ -207,18 +214,16 @@ def test_a_control_request_that_is_none_is_rejected(shared: Collector, data: byt
     assert "Traceback" not in shared.err_file.read_text()
 
 
-def test_a_report_that_comes_late_is_dropped(shared: Collector) -> None:
-    with Job(shared, 2, "late") as job:
+def test_a_report_that_comes_late_is_dropped(collector: VirtualCollector) -> None:
+    with collector.job(2, "late") as job:
         job.all_reported()
-        before = shared.metric("otel_fr_collector_rank_reports_total", outcome="late")
+        before = collector.metric("otel_fr_collector_rank_reports_total", outcome="late")
         job.ranks[0].send_report(n=1)
-        assert shared.metric("otel_fr_collector_rank_reports_total", outcome="late") == before + 1
+        assert collector.metric("otel_fr_collector_rank_reports_total", outcome="late") == before + 1
 
 
-def test_incidents_can_be_asked_for_over_http(tmp_path: Path) -> None:
-    import json
-
-    with running(tmp_path) as collector, Job(collector, 2) as job:
+def test_incidents_can_be_asked_for_over_http(collector: VirtualCollector) -> None:
+    with collector.job(2) as job:
         assert json.loads(collector.get("/api/v1/incidents")) == {"incidents": []}
         job.step()
         job.skip(1)

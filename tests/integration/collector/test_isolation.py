@@ -72,7 +72,7 @@ def test_a_slow_receiver_neither_delays_the_others_nor_the_end(tmp_path: Path, b
     with contextlib.ExitStack() as stack:
         urls = [stack.enter_context(hostile_server(behaviour)) for _ in range(4)]
         options = ["--alertmanager", urls[0], "--webhook", urls[1], "--webhook", urls[2]]
-        options += ["--forward", urls[3] + "/otlp", "--stop-seconds", "3"]
+        options += ["--forward", urls[3] + "/otlp", "--stop-seconds", "1"]
         collector, alerts, hook, grafana = stack.enter_context(with_every_outlet(tmp_path, *options))
         with Job(collector, 2) as job:
             job.step()

@@ -28,7 +28,7 @@ from otel_fr_collector.storage.opening import collector_id, open_store
 from otel_fr_collector.storage.retention import Retention
 from otel_fr_collector.storage.store import Store
 
-from tests.support.collector_process import start
+from tests.support.collector_process import patched, start
 from tests.support.commands import otel_fr
 from tests.support.played_job import Job
 from tests.support.postgres import PASSWORD, PostgresServer, postgres_server
@@ -36,6 +36,7 @@ from tests.support.stores import DirectPostgres
 from tests.support.waiting import until, wait_for
 from tests.unit.collector.test_store import NOW, incident
 
+IMPATIENT = patched(storage__postgres_backend__RETRY=0.2)
 OPENED, OVER = (incident(1).mark(kind) for kind in (ChangeKind.OPENED, ChangeKind.RESOLVED))
 
 
@@ -342,7 +343,7 @@ def test_a_collector_works_while_the_server_is_away_and_never_shows_the_password
     file = tmp_path / "url"
     file.write_text(url + "\n")
     server.kill()
-    with start(tmp_path, 1, "--store", str(file)) as first, Job(first, 2) as job:
+    with start(tmp_path, 1, "--store", str(file), program=IMPATIENT) as first, Job(first, 2) as job:
         job.step()
         job.skip(1)
         opened = first.wait_cause()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -14,12 +15,20 @@ import psycopg
 import pytest
 from otel_fr_collector.storage.postgres_sharing import ORPHANED_AFTER
 
-from tests.support.collector_process import Collector, running
+from tests.support.collector_process import Collector, patched, running
 from tests.support.incident_receivers import AlertSink, Receiver
 from tests.support.played_job import Job
 from tests.support.postgres import PostgresServer
 from tests.support.relay import Relay
 from tests.support.waiting import wait_for
+
+PROGRAM = patched(
+    storage__persistence__SHARE_SECONDS=0.2,
+    storage__postgres_backend__RETRY=0.2,
+    storage__postgres_connection__ANSWER_SECONDS=3.0,
+    web__finished__SHOW_SECONDS=0.5,
+)
+"""Collectors that tell each other soon, and see soon that the database is away."""
 
 
 class Site:
@@ -30,18 +39,24 @@ class Site:
         self.alerts, self.hook = AlertSink(), Receiver()
         stack.callback(self.alerts.close)
         stack.callback(self.hook.close)
-        self.collectors: list[Collector] = []
 
-    def start(self, *options: str, port: int | None = None) -> Collector:
-        """Start one more; ``port``: it reaches the database there."""
-        number = len(self.collectors)
-        url = self._url if port is None else re.sub(r":\d+/", f":{port}/", self._url)
-        given: tuple[str, ...] = ("--store", url, "--data", str(self._folder / f"data-{number}"))
-        given += ("--external-url", f"http://collector-{number}.example")
-        given += ("--alertmanager", self.alerts.url, "--webhook", self.hook.url + "/in", *options)
-        made = self._stack.enter_context(running(self._folder / f"collector-{number}", *given))
-        self.collectors.append(made)
-        return made
+    def start(self, *options: str, ports: Sequence[int | None] = (None, None)) -> list[Collector]:
+        """Start one for each of ``ports``, at once; where that is a number, it reaches the database there."""
+
+        def run(number: int) -> contextlib.AbstractContextManager[Collector]:
+            url = self._url if ports[number] is None else re.sub(r":\d+/", f":{ports[number]}/", self._url)
+            given = ["--store", url, "--data", str(self._folder / f"data-{number}")]
+            given += ["--external-url", f"http://collector-{number}.example"]
+            given += ["--alertmanager", self.alerts.url, "--webhook", self.hook.url + "/in", *options]
+            context = running(self._folder / f"collector-{number}", *given, program=PROGRAM)
+            collectors[number] = context.__enter__()
+            return context
+
+        collectors: dict[int, Collector] = {}
+        with ThreadPoolExecutor(len(ports)) as pool:
+            for context in pool.map(run, range(len(ports))):
+                self._stack.push(context)
+        return [collectors[number] for number in sorted(collectors)]
 
     def posted(self, change: str) -> list[str]:
         """The ids of the incidents of such changes, as a receiver counts them that drops posts whose id it knows.
@@ -97,7 +112,7 @@ def finish(job: Job, waiting: list[Any]) -> None:
 
 
 def test_an_incident_goes_on_in_another_collector_when_its_own_is_killed(site: Site) -> None:
-    first, second = site.start(), site.start()
+    first, second = site.start()
     with Job(first, 3) as job:
         job.step()
         waiting = job.skip(1)
@@ -123,7 +138,7 @@ def test_an_incident_goes_on_in_another_collector_when_its_own_is_killed(site: S
 
 
 def test_a_fault_that_shows_after_its_collector_was_killed_is_found_by_another(site: Site) -> None:
-    first, second = site.start(), site.start()
+    first, second = site.start()
     with Job(first, 3) as job:
         job.step()
         assert wait_for(lambda: "job-7" in jobs(second)), "the first has told of it"
@@ -138,7 +153,7 @@ def test_a_fault_that_shows_after_its_collector_was_killed_is_found_by_another(s
 
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_of_a_job_that_two_collectors_hear_nothing_is_lost_or_told_twice(site: Site, is_killed: bool) -> None:
-    first, second = site.start(), site.start()
+    first, second = site.start()
     with Job(All(first, second), 3) as job:
         job.step()
         waiting = job.skip(1)
@@ -165,7 +180,7 @@ def test_of_a_job_that_two_collectors_hear_nothing_is_lost_or_told_twice(site: S
 
 def test_a_job_that_moves_takes_its_incident_along(site: Site) -> None:
     """As when a collector is added behind a load balancer. The one that it leaves is well, and resolves nothing."""
-    first, second = site.start(), site.start()
+    first, second = site.start()
     with Job(first, 3) as job:
         job.step()
         waiting = job.skip(1)
@@ -183,7 +198,7 @@ def test_a_job_that_moves_takes_its_incident_along(site: Site) -> None:
 
 def test_the_incident_of_a_job_that_ended_with_its_collector_is_resolved_by_another(site: Site) -> None:
     """Nobody hears of the job any more; its next attempt reports to the other collector."""
-    first, second = site.start(), site.start()
+    first, second = site.start()
     with Job(first, 2) as job:
         job.step()
         job.skip(1)
@@ -206,7 +221,7 @@ def test_a_collector_that_was_cut_off_from_the_database_keeps_its_job_and_what_i
 ) -> None:
     """The job reports to it all the time. The other one takes the incident, as if the collector had died."""
     with Relay("127.0.0.1", postgres.port) as relay:
-        first, second = site.start(port=relay.port), site.start()
+        first, second = site.start(ports=(relay.port, None))
         with Job(first, 3) as job:
             job.step()
             waiting = job.skip(1)
@@ -229,7 +244,7 @@ def test_a_collector_that_was_cut_off_from_the_database_keeps_its_job_and_what_i
 
 def test_each_collector_knows_what_follows_from_an_incident_of_another(site: Site) -> None:
     """Rank 2 is missing in a group with ranks 0 and 1; by that rank 0 is missing in a group with rank 3."""
-    first, second = site.start(), site.start()
+    first, second = site.start()
     with Job(first, 4) as job:
         trio, pair = job.group("1", [0, 1, 2], "trio"), job.group("2", [0, 3], "pair")
         job.skip(2, trio)
@@ -250,7 +265,7 @@ def test_each_collector_shows_the_jobs_and_incidents_of_all_to_those_who_may_see
     write, all_jobs, own = "w" * 20, "a" * 20, "o" * 20
     tokens.write_text(f"{write} write *\n{all_jobs} read *\n{own} read team-a/\n")
     options = ("--tokens", str(tokens))
-    first, second = site.start(*options), site.start(*options)
+    first, second = site.start(*options)
 
     def read(collector: Collector, path: str, token: str) -> Any:
         answer = collector.fetch(path, Authorization=f"Bearer {token}")
