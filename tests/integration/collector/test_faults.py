@@ -317,6 +317,7 @@ def test_a_collector_that_was_suspended_reports_no_fault(collector: VirtualColle
         late = job.ranks[1].issue(job.world)
         spans = [job.ranks[call.rank].complete(call, send=False) for call in (waiting, late)]
         collector.time.take(3.0)  # longer than a stall and than a silence; nothing happens meanwhile
+        collector.time.advance(0.0)  # it looks before it has read what the ranks have sent
         for rank, span in zip(job.ranks, spans, strict=True):
             rank.send_spans([span])
         job.all_reported()
