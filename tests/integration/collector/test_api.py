@@ -1,4 +1,4 @@
-"""The JSON API and the live stream: what a real collector says of real reports, and that it stays cheap and bounded."""
+"""The JSON API and the live stream: what a collector says of real reports, and that it stays cheap and bounded."""
 
 from __future__ import annotations
 

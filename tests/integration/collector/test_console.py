@@ -1,4 +1,4 @@
-"""``otel-fr top`` and ``otel-fr incidents`` against a real collector, and what they say when there is none."""
+"""``otel-fr top`` and ``otel-fr incidents`` against a collector, and what they say when there is none."""
 
 from __future__ import annotations
 

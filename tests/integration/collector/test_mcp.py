@@ -1,4 +1,4 @@
-"""``otel-fr mcp`` against a real collector, asked by the client of the package mcp over stdio."""
+"""``otel-fr mcp`` against a collector, asked by the client of the package mcp over stdio."""
 
 from __future__ import annotations
 

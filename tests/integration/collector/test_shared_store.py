@@ -20,6 +20,7 @@ from tests.support.incident_receivers import AlertSink, Receiver
 from tests.support.played_job import Job
 from tests.support.postgres import PostgresServer
 from tests.support.relay import Relay
+from tests.support.tokens import Player
 from tests.support.waiting import wait_for
 
 PROGRAM = patched(
@@ -271,15 +272,11 @@ def test_each_collector_shows_the_jobs_and_incidents_of_all_to_those_who_may_see
         answer = collector.fetch(path, Authorization=f"Bearer {token}")
         return json.loads(answer.body) if answer.status == 200 else answer.status
 
-    class Sender:
-        def send(self, method: str, data: bytes, **options: Any) -> bytes:
-            return first.send(method, data, metadata=(("authorization", f"Bearer {write}"),), **options)
-
     events = Request(second.http + "/api/v1/events", headers={"Authorization": f"Bearer {own}"})
     with (
         urlopen(events, timeout=100) as stream,
-        Job(Sender(), 2, "team-a/train") as one,
-        Job(Sender(), 2, "team-b/train") as other,
+        Job(Player(first, write), 2, "team-a/train") as one,
+        Job(Player(first, write), 2, "team-b/train") as other,
     ):
         for job in (other, one):
             job.step()
