@@ -22,11 +22,9 @@ from otel_fr_collector.forward.journal import Journal
 from otel_fr_collector.forward.queues import Queues
 from otel_fr_collector.forward.selection import Selection
 from otel_fr_collector.incidents.incident import Incident, IncidentChange
-from otel_fr_collector.incidents.links import Links
 from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.http_server import HttpServer
-from otel_fr_collector.network.tokens import Tokens, tenant_of
 from otel_fr_collector.otlp.signals import METHODS, TRACES
 from otel_fr_collector.outlets.outlet import Outlet
 from otel_fr_collector.outlets.outlets import Outlets
@@ -125,7 +123,6 @@ class VirtualCollector(CollectorView):
     Args:
         on: the time on which it runs; None: one of its own.
         data: the folder of its store; None: it has none.
-        tokens: the file of its tokens; None: everybody may do everything.
         forward: backends for the signals of ``signals``.
         queue_size: bytes that wait for one at most.
         selects: they get the traces of incidents only.
@@ -140,20 +137,17 @@ class VirtualCollector(CollectorView):
         on: VirtualTime | None = None,
         *,
         data: Path | None = None,
-        tokens: Path | None = None,
         forward: Sequence[Backend] = (),
         queue_size: int = 1 << 26,
         signals: frozenset[str] = frozenset({TRACES}),
         selects: bool = False,
         outlets: Callable[[Metrics, Store | None], Sequence[Outlet]] = lambda _, __: (),
-        links: Links | None = None,
     ) -> None:
         self.time = on or VirtualTime()
         self._loop = asyncio.new_event_loop()
         self._memory, self._terminal = _Memory(), io.StringIO()
         self._contexts = contextlib.ExitStack()
         metrics = Metrics()
-        known = None if tokens is None else Tokens(tokens)
         self.store = None
         if data is not None:
             data.mkdir(exist_ok=True)
@@ -173,12 +167,10 @@ class VirtualCollector(CollectorView):
             self.time.wall,
             forwarder=self._forwarder,
             store=self.store,
-            links=links,
-            tenant_of=tenant_of if known is None else known.tenant_of,
         )
-        self._intake = Intake(self.service, tokens=known, clock=self.time.monotonic)
+        self._intake = Intake(self.service, clock=self.time.monotonic)
         self._finished = Finished(self.service)
-        self._app = make_app(self.service, known, self._finished)
+        self._app = make_app(self.service, finished=self._finished)
         self.do(self._start())
         self._contexts.callback(self.time.every(TICK, lambda: self.do(self._step())))
 
@@ -205,7 +197,10 @@ class VirtualCollector(CollectorView):
             self.http = f"http://127.0.0.1:{listener.getsockname()[1]}"
             server = self.do(start())
             thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+            runs = threading.Event()
+            self._loop.call_soon(runs.set)
             thread.start()
+            runs.wait(PATIENCE)
             try:
                 yield
             finally:
@@ -278,12 +273,12 @@ class VirtualCollector(CollectorView):
             raise Refused(grpc.StatusCode.UNAVAILABLE)
         self.time.take(REQUEST_SECONDS)
         try:
-            return self.do(self._take(_SIGNALS[method], data, dict(options.get("metadata", ()))))
+            return self.do(self._take(_SIGNALS[method], data))
         except RejectedError as error:
             raise Refused(_CODES[error.code]) from error
 
-    async def _take(self, signal: str, data: bytes, metadata: dict[str, str]) -> bytes:
-        with self._intake.admit("ipv4:127.0.0.1", metadata.get("authorization", ""), signal) as request:
+    async def _take(self, signal: str, data: bytes) -> bytes:
+        with self._intake.admit("ipv4:127.0.0.1", "", signal) as request:
             request.hold(len(data))
             return await self._intake.take(request, signal, data)
 
