@@ -186,6 +186,7 @@ class SqliteBackend(SqliteReading):
         problem = str(db.execute("PRAGMA integrity_check(1)").fetchone()[0])
         if problem != "ok":
             raise DamagedError(" ".join(problem.split()))
+        db.execute("PRAGMA shrink_memory")  # pages that the check has read would hide damage that comes later
         migrate(db)
 
     def _flush(self, *, again: bool = False) -> None:
