@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import heapq
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
-from typing import Final, NamedTuple
+from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, Exemplar, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from otel_fr.presentation import group_name
 from otel_fr.printable import one_line
 from otel_fr_collector.jobs.numbers import Durations, Key, Series, bus_factor
 from otel_fr_collector.jobs.runs import Runs
@@ -32,13 +30,6 @@ _HISTOGRAMS: Final[tuple[tuple[str, Callable[[Series], Durations]], ...]] = (
 )
 
 
-class _Bandwidth(NamedTuple):
-    """Bytes per second."""
-
-    algorithm: float
-    bus: float
-
-
 class CollectiveMetrics(Collector):
     """Totals of each job's runs, those that are no longer known included, read at each scrape."""
 
@@ -57,8 +48,7 @@ class CollectiveMetrics(Collector):
             durations = {values: of(series[values]) for values in most}
             shown = [values for values in most if durations[values].counts][:MAX_HISTOGRAMS]
             yield _histograms(name, durations, shown, bounds)
-        yield from self._bandwidths()
-        yield self._in_flight()
+        yield self._bandwidths()
         yield self._steps()
 
     def _series(self) -> tuple[dict[Values, Series], dict[str, tuple[float, ...]]]:
@@ -80,9 +70,10 @@ class CollectiveMetrics(Collector):
             add(name, known, of)
         return found, bounds
 
-    def _bandwidths(self) -> Iterator[GaugeMetricFamily]:
+    def _bandwidths(self) -> GaugeMetricFamily:
         """Of several runs or groups with the same labels, the fastest."""
-        found: dict[Values, _Bandwidth] = {}
+        family = empty(GaugeMetricFamily, "otel_fr_collective_bus_bandwidth_bytes_per_second")
+        found: dict[Values, float] = {}
         for run in self._runs.by_id.values():
             if run.numbers is None:
                 continue
@@ -91,35 +82,11 @@ class CollectiveMetrics(Collector):
                 speed = series.speed(window)
                 if speed is None or speed.seconds <= 0:
                     continue
-                algorithm = speed.bytes / speed.seconds
-                own = _Bandwidth(algorithm, algorithm * bus_factor(key.operation, key.group_size))
+                own = speed.bytes / speed.seconds * bus_factor(key.operation, key.group_size)
                 values = _values(job, key)
                 found[values] = max(found.get(values, own), own)
-        most = heapq.nlargest(MAX_SERIES, found, key=lambda values: found[values].bus)
-        for name, field in (
-            ("otel_fr_collective_algorithm_bandwidth_bytes_per_second", 0),
-            ("otel_fr_collective_bus_bandwidth_bytes_per_second", 1),
-        ):
-            family = empty(GaugeMetricFamily, name)
-            for values in most:
-                family.add_metric(values, found[values][field])
-            yield family
-
-    def _in_flight(self) -> GaugeMetricFamily:
-        family = empty(GaugeMetricFamily, "otel_fr_collective_in_flight")
-        found: Counter[Values] = Counter()
-        for run in self._runs.by_id.values():
-            tally: Counter[str] = Counter(dict.fromkeys(run.groups, 0))
-            for rank in run.ranks.values():
-                if rank.report is not None and rank.ended is None:
-                    tally.update(call.group for call in rank.report.inflight)
-            job = one_line(run.id.job)
-            for id_, count in tally.items():
-                group = run.groups.get(id_)
-                if group is not None:
-                    found[job, one_line(group_name(group.group.name, group.group.description))] += count
-        for values, count in found.most_common(MAX_SERIES):
-            family.add_metric(values, count)
+        for values in heapq.nlargest(MAX_SERIES, found, key=lambda key: found[key]):
+            family.add_metric(values, found[values])
         return family
 
     def _steps(self) -> HistogramMetricFamily:

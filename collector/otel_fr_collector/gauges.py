@@ -5,25 +5,24 @@ from __future__ import annotations
 import heapq
 import time
 from collections import Counter as Tally
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from otel_fr.incident import CollectorIncidentData, ProcessGroupData
-from otel_fr.match.lateness import Lateness
 from otel_fr.presentation import group_name
 from otel_fr.printable import one_line
 from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.jobs.runs import Runs
-from otel_fr_collector.jobs.tallies import RankTally
 from otel_fr_collector.metric_table import FAMILIES, empty
 
 MAX_SERIES = 1_000
 """Series of one family with labels of jobs and groups; the highest values come first."""
-MAX_STRAGGLERS, MAX_STRAGGLERS_OF_GROUP = 100, 3
-"""Ranks with metrics of their own: those that are waited for most, of all groups and of one."""
+MAX_STRAGGLERS = 100
+"""Ranks that are named: those that are waited for most."""
 MAX_RANKS_OF_GROUP = 64
 """Ranks of one group with counters of waits: those that were waited for most."""
 
@@ -34,7 +33,7 @@ def group_label(group: ProcessGroupData | None) -> str:
 
 
 class JobGauges(Collector):
-    """Runs, open incidents, lag, skew and stragglers, read from the live state at each scrape."""
+    """Ranks, open incidents, lag and stragglers, read from the live state at each scrape."""
 
     def __init__(
         self,
@@ -49,7 +48,6 @@ class JobGauges(Collector):
     def collect(self) -> Iterator[Metric]:
         runs = list(self._runs.by_id.values())
         evicted, usage = self._runs.evicted(), self._runs.usage
-        yield _gauge("otel_fr_collector_runs", len(runs))
         yield _gauge("otel_fr_collector_ranks", sum(len(run.ranks) for run in runs))
         yield _gauge("otel_fr_collector_pending_calls", sum(run.call_count for run in runs))
         now = self._clock()
@@ -58,11 +56,8 @@ class JobGauges(Collector):
         yield _counter("otel_fr_collector_capacity_exceeded", usage.refused)
         yield self._incidents()
         yield self._lag()
-        yield self._skew()
-        yield from self._stragglers()
-        yield from self._slowest()
-        yield self._steps()
-        yield from self._waits()
+        yield self._slowest()
+        yield self._waits()
 
     def _incidents(self) -> GaugeMetricFamily:
         family = empty(GaugeMetricFamily, "otel_fr_incidents_open")
@@ -92,86 +87,33 @@ class JobGauges(Collector):
             family.add_metric(values, lags[values])
         return family
 
-    def _skew(self) -> SummaryMetricFamily:
-        family = empty(SummaryMetricFamily, "otel_fr_collective_skew_seconds")
-        skews: dict[tuple[str, str], tuple[int, float]] = {}
-        for run in self._runs.by_id.values():
-            for state in run.groups.values():
-                if state.skew_count:
-                    label = _labels(run, state)
-                    count, total = skews.get(label, (0, 0.0))
-                    skews[label] = (count + state.skew_count, total + state.skew_sum)
-        for values in sorted(skews, key=lambda key: -skews[key][1])[:MAX_SERIES]:
-            family.add_metric(values, *skews[values])
-        return family
-
-    def _stragglers(self) -> Iterator[GaugeMetricFamily]:
-        behind = empty(GaugeMetricFamily, "otel_fr_straggler_behind_seconds")
-        ratio = empty(GaugeMetricFamily, "otel_fr_straggler_late_ratio")
-        found: dict[tuple[str, str, str], Lateness] = {}
-        for run in self._runs.by_id.values():
-            for state in run.groups.values():
-                for one in state.waits.lateness()[:MAX_STRAGGLERS_OF_GROUP]:
-                    label = (*_labels(run, state), str(one.rank))
-                    if label not in found or found[label].waited < one.waited:
-                        found[label] = one
-        for values in sorted(found, key=lambda key: -found[key].waited)[:MAX_STRAGGLERS]:
-            behind.add_metric(values, found[values].seconds)
-            ratio.add_metric(values, found[values].share)
-        yield behind
-        yield ratio
-
-    def _slowest(self) -> Iterator[GaugeMetricFamily]:
-        """The ranks that are named, with what they cost."""
-        ratio = empty(GaugeMetricFamily, "otel_fr_straggler_wait_ratio")
-        lost = empty(GaugeMetricFamily, "otel_fr_straggler_lost_per_step_seconds")
+    def _slowest(self) -> GaugeMetricFamily:
+        """The ranks that are named."""
+        family = empty(GaugeMetricFamily, "otel_fr_straggler_wait_ratio")
         now = self._clock()
-        found: dict[tuple[str, str, str], tuple[float, float | None]] = {}
+        found: dict[tuple[str, str, str], float] = {}
         for run in self._runs.by_id.values():
-            steps = run.steps.per_second(now)
             for state, slowest in run.slowest(now):
-                each = slowest.waited / steps if steps else None
-                labels = _labels(run, state)
-                found[labels[0], labels[1], str(slowest.rank)] = slowest.waited, each
-        for values in heapq.nlargest(MAX_STRAGGLERS, found, key=lambda key: found[key][0]):
-            ratio.add_metric(values, found[values][0])
-            if (each := found[values][1]) is not None:
-                lost.add_metric(values, each)
-        yield ratio
-        yield lost
-
-    def _steps(self) -> GaugeMetricFamily:
-        """Of several runs of a job, the newest with steps counts."""
-        family = empty(GaugeMetricFamily, "otel_fr_step_average_seconds")
-        now = self._clock()
-        found: dict[str, float] = {}
-        for run in self._runs.by_id.values():
-            if steps := run.steps.per_second(now):
-                found[one_line(run.id.job)] = 1 / steps
-        for job, seconds in list(found.items())[-MAX_SERIES:]:
-            family.add_metric((job,), seconds)
+                job, group = _labels(run, state)
+                found[job, group, str(slowest.rank)] = slowest.waited
+        for values in heapq.nlargest(MAX_STRAGGLERS, found, key=lambda key: found[key]):
+            family.add_metric(values, found[values])
         return family
 
-    def _waits(self) -> Iterator[CounterMetricFamily]:
+    def _waits(self) -> CounterMetricFamily:
         """Totals of the ranks, with what runs of the same job had counted that are no longer known."""
-        found: dict[tuple[str, str, str], RankTally] = {}
+        found: defaultdict[tuple[str, str, str], float] = defaultdict(float)
         for run in self._runs.by_id.values():
             for state in run.groups.values():
-                labels = _labels(run, state)
+                job, group = _labels(run, state)
                 for rank, tally in state.waits.tallies.largest(MAX_RANKS_OF_GROUP):
-                    found.setdefault((*labels, str(rank)), RankTally()).add(tally)
+                    found[job, group, str(rank)] += tally.waited_for
         for job, group, rank, tally in self._runs.past.items():
-            found.setdefault((one_line(job), one_line(group), str(rank)), RankTally()).add(tally)
-        most = heapq.nlargest(MAX_SERIES, found.items(), key=lambda item: item[1].waited_for)
-        for name, field in (
-            ("otel_fr_rank_waited_for_seconds", "waited_for"),
-            ("otel_fr_rank_waited_seconds", "waited"),
-            ("otel_fr_rank_came_last", "came_last"),
-        ):
-            family = empty(CounterMetricFamily, name)
-            for values, tally in most:
-                family.add_metric(values, getattr(tally, field))
-            yield family
+            found[one_line(job), one_line(group), str(rank)] += tally.waited_for
+        family = empty(CounterMetricFamily, "otel_fr_rank_waited_for_seconds")
+        for values in heapq.nlargest(MAX_SERIES, found, key=lambda key: found[key]):
+            family.add_metric(values, found[values])
+        return family
 
 
 def _labels(run: Run, state: GroupState) -> tuple[str, str]:

@@ -105,41 +105,12 @@ _JOBS = (
         *(_JOB, _GROUP, _CATEGORY),
         act="Act when it is above 0, by the runbook of the category (TorchDistributedIncidentOpen).",
     ),
-    _counter(
-        "otel_fr_incidents_opened",
-        "incidents",
-        "Incidents opened; consequences of another incident are not counted.",
-        _CATEGORY,
-    ),
     _gauge(
         "otel_fr_progress_lag",
         "collectives",
         "Collectives by which the last member of a process group is behind the first.",
         *(_JOB, _GROUP),
         act="A lag that comes and goes is normal; one that only grows shows a rank that was left behind.",
-    ),
-    _summary(
-        "otel_fr_collective_skew_seconds",
-        "seconds",
-        "How much longer a collective took the member that joined first than the one that joined last, each by its own"
-        " clock, on devices by theirs; one collective in 16 is measured.",
-        *(_JOB, _GROUP),
-        act="Its sum divided by its count is the average time that a group waits for its slowest rank.",
-    ),
-    _gauge(
-        "otel_fr_straggler_behind_seconds",
-        "seconds",
-        "By how much a rank came later than half of its process group, on average of the collectives in which it"
-        " was late, in the latest 64 blocks of 0.4 s with waits; only the ranks that are waited for most.",
-        *(_JOB, _GROUP, _RANK),
-    ),
-    _gauge(
-        "otel_fr_straggler_late_ratio",
-        "0 to 1",
-        "In how many of the latest 64 blocks of 0.4 s with waits the same rank was late.",
-        *(_JOB, _GROUP, _RANK),
-        act="An incident of category straggler opens when it stays above 85 %, and others wait for the"
-        " rank for 10 % of their time.",
     ),
     _gauge(
         "otel_fr_straggler_wait_ratio",
@@ -148,19 +119,8 @@ _JOBS = (
         " waits of --straggler-seconds in all. Only a rank that was late in 85 % of them, if it is"
         " 10 % or more: in other groups no rank is named.",
         *(_JOB, _GROUP, _RANK),
-        act="Act when it stays: the job is slowed down by so much.",
-    ),
-    _gauge(
-        "otel_fr_straggler_lost_per_step_seconds",
-        "seconds",
-        "The same as seconds lost in each training step, where the number of the step is known.",
-        *(_JOB, _GROUP, _RANK),
-    ),
-    _gauge(
-        "otel_fr_step_average_seconds",
-        "seconds",
-        "Average duration of a training step in the latest minute, where the number of the step is known.",
-        _JOB,
+        act="Act when it stays: the job is slowed down by so much. Of a step, it is as much of the time that"
+        " otel_fr_step_duration_seconds has.",
     ),
     _counter(
         "otel_fr_rank_waited_for_seconds",
@@ -170,18 +130,6 @@ _JOBS = (
         f" rank was late because a call of another group ended late, it is not counted. {_WAITS_SAMPLED}",
         *(_JOB, _GROUP, _RANK),
         act="The rate is the share of the time that is lost to the rank. In every job there are some waits.",
-    ),
-    _counter(
-        "otel_fr_rank_waited_seconds",
-        "seconds",
-        "Time that this rank waited for the last one, in the same collectives.",
-        *(_JOB, _GROUP, _RANK),
-    ),
-    _counter(
-        "otel_fr_rank_came_last",
-        "collectives",
-        "Of the same collectives, those in which this rank came last.",
-        *(_JOB, _GROUP, _RANK),
     ),
 )
 _NUMBERS = (
@@ -210,25 +158,13 @@ _NUMBERS = (
         *_SERIES,
     ),
     _gauge(
-        "otel_fr_collective_algorithm_bandwidth_bytes_per_second",
-        "bytes per second",
-        "Size divided by duration of the member that spent the least time in these calls in the latest 30 s, since the"
-        " others waited for it: algbw of nccl-tests. Of calls on devices, by the devices' times, if these are known.",
-        *_SERIES,
-    ),
-    _gauge(
         "otel_fr_collective_bus_bandwidth_bytes_per_second",
         "bytes per second",
-        "The same times the factor of nccl-tests for the operation and the size of the group (busbw), to compare with"
-        " the bandwidth of the hardware.",
+        "Size divided by duration of the member that spent the least time in these calls in the latest 30 s, since the"
+        " others waited for it, times the factor of nccl-tests for the operation and the size of the group (busbw), to"
+        " compare with the bandwidth of the hardware. Of calls on devices, by the devices' times, if these are known.",
         *_SERIES,
         act="Act when it falls for the same size: compare it with nccl-tests on the same machines.",
-    ),
-    _gauge(
-        "otel_fr_collective_in_flight",
-        "calls",
-        "Calls that are enqueued and have not ended, by the ranks' latest reports, which list at most 64 of each rank.",
-        *(_JOB, _GROUP),
     ),
     _histogram(
         "otel_fr_step_duration_seconds",
@@ -238,13 +174,6 @@ _NUMBERS = (
     ),
 )
 _REQUESTS = (
-    _counter(
-        "otel_fr_collector_requests_accepted",
-        "requests",
-        "OTLP requests accepted.",
-        _SIGNAL,
-        act="Act when it does not grow while jobs run: their telemetry does not arrive.",
-    ),
     _counter(
         "otel_fr_collector_requests_rejected",
         "requests",
@@ -260,27 +189,18 @@ _REQUESTS = (
         "OTLP requests that are being received, correlated or written to the forward queue.",
     ),
     _gauge(
-        "otel_fr_collector_requests_in_flight_capacity",
-        "requests",
-        "Limit of requests_in_flight; beyond it requests are rejected with reason capacity.",
-    ),
-    _gauge(
         "otel_fr_collector_requests_in_flight_bytes",
         "bytes",
         "Size of the OTLP requests in flight.",
-        act="Act when it stays near its capacity: the collector, or its disk, is too slow for what arrives.",
-    ),
-    _gauge(
-        "otel_fr_collector_requests_in_flight_capacity_bytes",
-        "bytes",
-        "Limit of requests_in_flight_bytes (--max-queue-size); beyond it requests are rejected with reason capacity.",
+        act="Act when it stays near --max-queue-size: the collector, or its disk, is too slow for what arrives.",
     ),
     _counter(
         "otel_fr_collector_items_received",
         "spans, log records, metrics",
         "Spans, log records and metrics received: of otel-fr, of other software, or invalid.",
         *(_SIGNAL, Label("kind", ("otel_fr", "other", "invalid"))),
-        act="Act on invalid: an OpenTelemetry Collector on the way may alter what otel-fr sends.",
+        act="Act on invalid: an OpenTelemetry Collector on the way may alter what otel-fr sends; and when otel_fr"
+        " does not grow while jobs run: their telemetry does not arrive.",
     ),
     _counter(
         "otel_fr_collector_rank_reports",
@@ -313,7 +233,6 @@ _JUDGING = (
     ),
 )
 _MEMORY = (
-    _gauge("otel_fr_collector_runs", "runs", "Runs in memory."),
     _gauge("otel_fr_collector_ranks", "ranks", "Ranks in memory, of all runs."),
     _gauge("otel_fr_collector_pending_calls", "calls", "Calls in memory, of collectives that are not complete."),
     _gauge(
@@ -345,13 +264,6 @@ _MEMORY = (
 )
 _FORWARDING = (
     _counter(
-        "otel_fr_collector_forward_requests_enqueued",
-        "requests",
-        "Requests put into the queue of a backend.",
-        *(_SIGNAL, _BACKEND),
-        needs="--forward",
-    ),
-    _counter(
         "otel_fr_collector_forward_requests_sent",
         "requests",
         "Requests that a backend has accepted.",
@@ -365,21 +277,6 @@ _FORWARDING = (
         "Requests that will not reach a backend.",
         *(_BACKEND, Label("reason", _DROPPED_REASONS)),
         act="Act when it grows, by its reason (OtelFrForwardDrops).",
-        needs="--forward",
-    ),
-    _counter(
-        "otel_fr_collector_forward_attempts_failed",
-        "attempts",
-        "Attempts to send a request that failed and will be repeated.",
-        _BACKEND,
-        act="Act when it grows for minutes: the backend is down or overloaded. The log has its answer.",
-        needs="--forward",
-    ),
-    _gauge(
-        "otel_fr_collector_forward_queue_requests",
-        "requests",
-        "Requests that wait for a backend.",
-        _BACKEND,
         needs="--forward",
     ),
     _gauge(
@@ -413,14 +310,6 @@ _PUBLISHING = (
         act="Act when it is 0: the disk of --data is full or broken, or the database away (OtelFrStoreDown).",
         needs="--data or --store",
     ),
-    _gauge(
-        "otel_fr_collector_alerts",
-        "alerts",
-        "Alerts that fire, or that are resolved and not yet posted.",
-        act="Act when it nears its capacity.",
-        needs="--alertmanager",
-    ),
-    _gauge("otel_fr_collector_alerts_capacity", "alerts", "Limit of alerts.", needs="--alertmanager"),
     _counter(
         "otel_fr_collector_alerts_dropped",
         "alerts",
@@ -445,29 +334,6 @@ _PUBLISHING = (
         *(_OUTLET, Label("outcome", ("sent", "failed", "rejected", "dropped"))),
         act="Act when any but sent grows (OtelFrDeliveriesFail).",
         needs=_DELIVERY,
-    ),
-    _gauge(
-        "otel_fr_collector_delivery_queue_size",
-        "deliveries",
-        "Deliveries that wait for a receiver.",
-        _OUTLET,
-        act="Act when it grows for minutes: the receiver does not accept them. The log has its answer.",
-        needs=_DELIVERY,
-    ),
-    _gauge(
-        "otel_fr_collector_delivery_queue_capacity",
-        "deliveries",
-        "Limit of delivery_queue_size; beyond it the tenant, and then the job, with the most loses its oldest.",
-        _OUTLET,
-        needs=_DELIVERY,
-    ),
-    _counter(
-        "otel_fr_collector_listeners_dropped",
-        "listeners",
-        "Listeners of the event stream that were disconnected or refused: slow, because they did not read; limit,"
-        " because there are too many of their access.",
-        Label("reason", ("slow", "limit")),
-        act="A page connects again by itself. Act on limit when users report an error 503.",
     ),
 )
 _PORTS = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Summary, disable_created_metrics
@@ -26,27 +25,22 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry(auto_describe=True)
-        self.requests_accepted = self._counter("otel_fr_collector_requests_accepted")
         self.requests_rejected = self._counter("otel_fr_collector_requests_rejected")
         self.items_received = self._counter("otel_fr_collector_items_received")
         self.rank_reports = self._counter("otel_fr_collector_rank_reports")
         self.disagreements = self._counter("otel_fr_collector_disagreements")
         self.errors = self._counter("otel_fr_collector_internal_errors")
-        self.incidents_opened = self._counter("otel_fr_incidents_opened")
         judging = FAMILIES["otel_fr_collector_judgement_duration_seconds"]
         self.judgement_duration = Summary(judging.name, judging.help, registry=self.registry)
         store = FAMILIES["otel_fr_collector_store_up"]
         self.store_up = Gauge(store.name, store.help, registry=None)
-        self.forward_enqueued = self._counter("otel_fr_collector_forward_requests_enqueued")
         self.forward_sent = self._counter("otel_fr_collector_forward_requests_sent")
         self.forward_dropped = self._counter("otel_fr_collector_forward_requests_dropped")
-        self.forward_attempts_failed = self._counter("otel_fr_collector_forward_attempts_failed")
         self.alert_posts = self._counter("otel_fr_collector_alert_posts")
         self.alerts_dropped = self._counter("otel_fr_collector_alerts_dropped")
-        self.listeners_dropped = self._counter("otel_fr_collector_listeners_dropped")
         self.output_dropped = self._counter("otel_fr_collector_output_lines_dropped")
         self.deliveries = self._counter("otel_fr_collector_deliveries")
-        self._delivery_queues = _DeliveryQueues()
+        self._has_deliveries = False
 
     def watch_store(self) -> None:
         """Serve whether all incidents are on disk."""
@@ -56,14 +50,10 @@ class Metrics:
         """Serve the Unix time at which the ports' certificate expires."""
         self._gauge("otel_fr_collector_tls_certificate_expiry_timestamp_seconds", expires)
 
-    def watch_intake(
-        self, requests: Callable[[], float], size: Callable[[], float], *, max_requests: int, max_bytes: int
-    ) -> None:
-        """Serve the number and the bytes of the requests in flight, and their limits."""
+    def watch_intake(self, requests: Callable[[], float], size: Callable[[], float]) -> None:
+        """Serve the number and the bytes of the requests in flight."""
         self._gauge("otel_fr_collector_requests_in_flight", requests)
-        self._gauge("otel_fr_collector_requests_in_flight_capacity", lambda: max_requests)
         self._gauge("otel_fr_collector_requests_in_flight_bytes", size)
-        self._gauge("otel_fr_collector_requests_in_flight_capacity_bytes", lambda: max_bytes)
 
     def watch_forwarding(self, usage: Mapping[str, Sequence[int]], max_bytes: int, is_up: Callable[[], bool]) -> None:
         """Serve what becomes of forwarded requests, and the queues of the backends.
@@ -75,28 +65,23 @@ class Metrics:
         """
         self._gauge("otel_fr_collector_forward_queue_up", is_up)
         for name, counter in (
-            ("otel_fr_collector_forward_requests_enqueued", self.forward_enqueued),
             ("otel_fr_collector_forward_requests_sent", self.forward_sent),
             ("otel_fr_collector_forward_requests_dropped", self.forward_dropped),
-            ("otel_fr_collector_forward_attempts_failed", self.forward_attempts_failed),
         ):
             _add_series(counter, name, backend=usage)
             self.registry.register(counter)
         self.registry.register(_ForwardQueues(usage, max_bytes))
 
-    def watch_alerts(self, held: Callable[[], float], capacity: int) -> None:
-        """Serve the posts to Alertmanager, and how many alerts are held for it."""
+    def watch_alerts(self) -> None:
+        """Serve the posts to Alertmanager."""
         self.registry.register(self.alert_posts)
         self.registry.register(self.alerts_dropped)
-        self._gauge("otel_fr_collector_alerts", held)
-        self._gauge("otel_fr_collector_alerts_capacity", lambda: capacity)
 
-    def watch_deliveries(self, outlet: str, waiting: Callable[[], int], capacity: int) -> None:
-        """Serve the deliveries of one outlet, and its queue. Outlets of one name are added up."""
-        if not self._delivery_queues.queues:
+    def watch_deliveries(self, outlet: str) -> None:
+        """Serve the deliveries of one outlet. Outlets of one name are added up."""
+        if not self._has_deliveries:
             self.registry.register(self.deliveries)
-            self.registry.register(self._delivery_queues)
-        self._delivery_queues.queues.append((outlet, waiting, capacity))
+            self._has_deliveries = True
         _add_series(self.deliveries, "otel_fr_collector_deliveries", outlet=[outlet])
 
     def _counter(self, name: str) -> Counter:
@@ -119,28 +104,9 @@ class _ForwardQueues(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
         usage = {backend: tuple(values) for backend, values in self._usage.items()}
         yield _gauges(
-            "otel_fr_collector_forward_queue_requests", {backend: values[0] for backend, values in usage.items()}
-        )
-        yield _gauges(
             "otel_fr_collector_forward_queue_bytes", {backend: values[1] for backend, values in usage.items()}
         )
         yield _gauges("otel_fr_collector_forward_queue_capacity_bytes", dict.fromkeys(usage, self._max_bytes))
-
-
-class _DeliveryQueues(Collector):
-    """``queues``: for each, its outlet, how many deliveries wait, and how many may."""
-
-    def __init__(self) -> None:
-        self.queues: list[tuple[str, Callable[[], int], int]] = []
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        size: Tally[str] = Tally()
-        capacity: Tally[str] = Tally()
-        for outlet, waiting, most in self.queues:
-            size[outlet] += waiting()
-            capacity[outlet] += most
-        yield _gauges("otel_fr_collector_delivery_queue_size", size)
-        yield _gauges("otel_fr_collector_delivery_queue_capacity", capacity)
 
 
 def _gauges(name: str, values: Mapping[str, int]) -> GaugeMetricFamily:

@@ -338,8 +338,6 @@ class Service:
             has_files = run is not None and len(change.incident.files) >= len(run.ranks)
             self.outlets.publish(change, now, has_files=has_files)
             is_new = change.kind is ChangeKind.OPENED
-            if is_new and change.incident.cause is None:
-                self.metrics.incidents_opened.labels(change.data["category"]).inc()
             if change.kind is not ChangeKind.RESOLVED and change.incident.cause is None:
                 with self._faults.caught("control", "commands could not be sent to monitors"):
                     self._command_monitors(change.incident, is_new)

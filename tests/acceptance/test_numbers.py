@@ -26,11 +26,8 @@ def test_the_slowed_rank_is_named_with_the_seconds_lost_in_each_step(tmp_path: P
     with torchrun.collector(tmp_path / "collector") as running:
         env = torchrun.endpoint(running, torchrun.UNHURRIED)
         with torchrun.start(tmp_path, "slowed.py", "slow", str(stop), nproc=RANKS, env=env) as job:
-            lost = until(lambda: running.metric("otel_fr_straggler_lost_per_step_seconds", rank=str(SLOW)))
-            ratio = running.metric("otel_fr_straggler_wait_ratio", rank=str(SLOW))
-            of_step = running.metric("otel_fr_step_average_seconds")
+            ratio = until(lambda: running.metric("otel_fr_straggler_wait_ratio", rank=str(SLOW)))
             waited_for = [running.metric("otel_fr_rank_waited_for_seconds_total", rank=str(r)) for r in range(RANKS)]
-            waited = [running.metric("otel_fr_rank_waited_seconds_total", rank=str(rank)) for rank in range(RANKS)]
             named = {labels["rank"] for labels, _ in running.samples("otel_fr_straggler_wait_ratio")}
             head = until(
                 lambda: next((one for one in json.loads(running.get("/api/v1/jobs"))["jobs"] if one["late"]), None)
@@ -58,10 +55,9 @@ def test_the_slowed_rank_is_named_with_the_seconds_lost_in_each_step(tmp_path: P
     assert DELAY < took / steps < 10 * DELAY
     assert bandwidth > 0
     assert named == {str(SLOW)}
-    assert 0.5 * DELAY < lost < 2 * DELAY
     assert 0.3 < ratio <= 1.0
-    assert of_step > DELAY
     assert waited_for[SLOW] > 2 * max(waited_for[:SLOW])
+    waited = rates["ranks"]["waited_s"]
     assert min(waited[:SLOW]) > 2 * waited[SLOW]
 
 
@@ -71,7 +67,7 @@ def test_of_a_healthy_job_nobody_is_named(tmp_path: Path) -> None:
     with torchrun.collector(tmp_path / "collector") as running:
         env = torchrun.endpoint(running, torchrun.UNHURRIED)
         with torchrun.start(tmp_path, "slowed.py", "healthy", str(stop), nproc=RANKS, env=env) as job:
-            assert until(lambda: running.metric("otel_fr_step_average_seconds"))
+            assert until(lambda: running.metric("otel_fr_rank_waited_for_seconds_total"))
             end = time.monotonic() + HEALTHY_SECONDS
             while time.monotonic() < end:
                 assert running.samples("otel_fr_straggler_wait_ratio") == []

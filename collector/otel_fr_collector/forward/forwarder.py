@@ -133,8 +133,6 @@ class Forwarder:
 
     def _put(self, signal: str, data: bytes) -> Put:
         put = self._queues.put(signal, data)
-        for name in put.kept:
-            self._metrics.forward_enqueued.labels(signal, name).inc()
         for name in put.full:
             self._metrics.forward_dropped.labels(name, "queue_full").inc()
         for sender in self._senders:

@@ -183,7 +183,6 @@ class Sender:
         else:
             self._metrics.forward_sent.labels(request.signal, name).inc()
             return None
-        self._metrics.forward_attempts_failed.labels(name).inc()
         return failure
 
 

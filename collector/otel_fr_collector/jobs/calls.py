@@ -223,17 +223,6 @@ def expand(call: RankCall | CompactCall) -> RankCall:
     )
 
 
-def time_in(call: RankCall | CompactCall) -> float | None:
-    """Seconds that the rank spent in a call that has completed: its device where it has one, else from enqueueing it.
-
-    None: not known. What the host sees of the end of a call on a device says nothing of when it was, see `RankCall`.
-    """
-    call = expand(call)
-    if call.before is not None and call.before.device is not None:
-        return call.before.device
-    return None if call.is_end_seen or call.state is not CallState.COMPLETED else call.duration
-
-
 def bare(call: RankCall) -> RankCall:
     """The call without what may be large."""
     signature = Signature(call.signature.operation[:MAX_OPERATION])

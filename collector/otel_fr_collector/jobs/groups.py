@@ -18,7 +18,6 @@ from otel_fr_collector.jobs.calls import (
     bare,
     expand,
     is_even,
-    time_in,
     weight_of,
     weight_of_texts,
 )
@@ -34,8 +33,6 @@ MAX_EXTRA = 4_096
 """Calls of one instance besides each member's first."""
 MANY_CALLS = 64
 """Calls of an instance from which batches that hardly grow are not compared with each call."""
-SKEW_EVERY = 16
-"""One of so many collectives is measured for skew, at the same numbers in every run."""
 MAX_STREAMS = 1_024
 """Streams of one group (each pair of ranks and tag is one) whose complete instances are remembered."""
 MAX_DISAGREEING = 64
@@ -89,7 +86,6 @@ class CompletedInstances:
 class GroupState:
     """One process group of one run. ``group.ranks`` is empty until a report names the members.
 
-    ``skew_sum``: seconds, over ``skew_count`` complete collectives.
     ``uncompared``: instances whose pieces could not be compared when they came, because the order of the members was
     not known; and how many of the calls of each have been compared since.
     ``waits``: for whom its ranks wait.
@@ -106,8 +102,6 @@ class GroupState:
     weight: int = 0
     evicted: int = 0
     evicted_calls: int = 0
-    skew_sum: float = 0.0
-    skew_count: int = 0
     waits: Waits = field(default_factory=lambda: Waits(StragglerLimits(), Usage()))
     fingerprints: Fingerprints = field(default_factory=Fingerprints)
     inquiries: int = 0
@@ -154,7 +148,7 @@ class GroupState:
             for call in calls:
                 rank, template = call[0], call[1]
                 if template.is_end_seen:
-                    self._add_timed(call)
+                    self.waits.add_timed(call, self.size)
                 key = group_id, "collective", call[2]
                 instance = incomplete.get(key)
                 if instance is None:
@@ -176,11 +170,6 @@ class GroupState:
             self.call_count += count
             self.weight += count
         return found
-
-    def _add_timed(self, call: CompactCall) -> None:
-        calls = self.waits.add_timed(call, self.size)
-        if calls is not None and call[2] % SKEW_EVERY == 0:
-            self._measure_skew(calls.values())
 
     def _begin(self, key: InstanceKey, call: CompactCall, template: Template) -> bool:
         """Begin an instance with a completed collective, which the caller counts. False: `add` has to do that."""
@@ -264,14 +253,6 @@ class GroupState:
         self.weight -= self.completed.evict_oldest() * STREAM_WEIGHT
         return 0
 
-    def _measure_skew(self, calls: Iterable[RankCall | CompactCall]) -> None:
-        """How much longer the first member was in the collective than the last, each by its own clock."""
-        durations = [time_in(call) for call in calls]
-        known = [duration for duration in durations if duration is not None]
-        if len(known) == len(durations):
-            self.skew_sum += max(known) - min(known)
-            self.skew_count += 1
-
     def _create(self, key: InstanceKey, call: RankCall) -> IncompleteInstance:
         signature = call.signature
         weight = INSTANCE_WEIGHT + weight_of(signature)
@@ -324,8 +305,6 @@ class GroupState:
     def _complete(self, instance: IncompleteInstance) -> None:
         if instance.key[1] == "collective" and not instance.extra:
             self.waits.add(instance.key[-1], instance.calls, self.group.ranks)
-            if instance.key[-1] % SKEW_EVERY == 0:
-                self._measure_skew(instance.calls.values())
         del self.incomplete[instance.key]
         gone = len(instance.calls) + len(instance.extra)
         self.call_count -= gone

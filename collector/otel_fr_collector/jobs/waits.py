@@ -113,34 +113,33 @@ class Waits:
             if signature.operation in ENDS_TOGETHER:
                 self._measure(calls, _durations(calls), of)
 
-    def add_timed(self, call: CompactCall, members: int) -> Mapping[int, CompactCall] | None:
-        """Take one rank's call on its device; returns those with times there, once the calls of all have come.
+    def add_timed(self, call: CompactCall, members: int) -> None:
+        """Take one rank's call on its device; it is measured once the calls of all have come.
 
         A report may have told before that the call has ended, so it may be in no instance any more.
         """
         rank, template, sequence = call[:3]
         is_timed = call[8] is not None and call[8].device is not None
         if self.is_off or members < 2 or not (is_timed or self._open or self.measured):
-            return None
+            return
         calls = self._open.get(sequence)
         if calls is None:
             if not self._is_measured(sequence):
-                return None
+                return
             while self._open and (len(self._open) >= MAX_OPEN or self._usage.timed >= MAX_TIMED):
                 self._close(next(iter(self._open)))
             calls = self._open[sequence] = {}
         self._usage.timed += rank not in calls
         calls.setdefault(rank, call)
         if len(calls) < members:
-            return None
+            return
         self._close(sequence)
         timed = {rank: one for rank, one in calls.items() if one[8] is not None and one[8].device is not None}
         if len(timed) < max(2, TIMED_SHARE * members):
-            return None
+            return
         of = self._note(sequence, calls[min(calls)][5] / NANO, len(timed))
         if template.signature.operation in ENDS_TOGETHER_ON_DEVICE:
             self._measure(timed, _on_devices(timed), of)
-        return timed
 
     def lateness(self) -> list[Lateness]:
         """See `Blocks.lateness`."""

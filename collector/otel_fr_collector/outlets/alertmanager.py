@@ -98,7 +98,7 @@ class Alertmanager:
         self._log = Throttle()
         self._lanes = [AlertLane(url, metrics, self._held, self._delivered) for url in dict.fromkeys(urls)]
         self._tasks: set[asyncio.Task[None]] = set()
-        metrics.watch_alerts(lambda: len(self._alerts), MAX_ALERTS)
+        metrics.watch_alerts()
 
     def start(self) -> None:
         """Start posting; needs a running event loop."""

@@ -79,7 +79,7 @@ class DeliveryQueue(Generic[T]):
         self._task: asyncio.Task[None] | None = None
         self._in_progress = self._given_up = 0
         self._log = Throttle()
-        metrics.watch_deliveries(name, lambda: len(self._queue) + self._in_progress, MAX_QUEUED)
+        metrics.watch_deliveries(name)
 
     def start(self) -> None:
         """Start to deliver; needs a running event loop."""

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from otel_fr.incident import CollectorIncidentData
 from otel_fr_collector.incidents.incident import ChangeKind, IncidentChange
-from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.tokens import Access
 
 MAX_LISTENERS = 256
@@ -66,8 +65,7 @@ class Listener:
 class EventStream:
     """All listeners."""
 
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
+    def __init__(self) -> None:
         self._listeners: dict[Listener, None] = {}
         self._closed = False
 
@@ -109,7 +107,6 @@ class EventStream:
             TooManyListenersError: this access would then have as many as that one.
         """
         if len(self._listeners) >= MAX_LISTENERS:
-            self._metrics.listeners_dropped.labels("limit").inc()
             held = Counter(one.access for one in self._listeners)
             largest, count = held.most_common(1)[0]
             if held[access] + 1 >= count:
@@ -134,5 +131,4 @@ class EventStream:
     def _send(self, event: Event, listeners: list[Listener]) -> None:
         for listener in listeners:
             if not listener.put(event):
-                self._metrics.listeners_dropped.labels("slow").inc()
                 self.end(listener)

@@ -37,7 +37,7 @@ class Outlets:
     _faults: Faults = field(init=False)
 
     def __post_init__(self) -> None:
-        self.event_stream = EventStream(self.metrics)
+        self.event_stream = EventStream()
         self._faults = Faults(self.metrics)
 
     def start(self) -> None:

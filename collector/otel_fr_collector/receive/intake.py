@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from otel_fr_collector.network.tokens import EVERYTHING, Access, Grant, Tokens
-from otel_fr_collector.otlp.signals import LOGS, METHODS, MalformedError
+from otel_fr_collector.otlp.signals import LOGS, MalformedError
 from otel_fr_collector.otlp.wire import TooManyError
 from otel_fr_collector.receive.in_flight import InFlight
 from otel_fr_collector.receive.inflate import CorruptError, Inflater
@@ -180,7 +180,6 @@ class Intake:
         self._service = service
         self._clock = clock
         self._metrics = service.metrics
-        self._accepted = {signal: service.metrics.requests_accepted.labels(signal) for signal in METHODS}
         self._in_flight = InFlight(MAX_REQUESTS, self.limits.max_queue_size)
         self._client_requests: dict[str, int] = {}
         self._client_bytes: dict[str, int] = {}
@@ -190,12 +189,7 @@ class Intake:
         self._waiting: dict[IncomingRequest, float] = {}
         """Requests with reports that wait for their turn, the oldest first, and since when (monotonic)."""
         service.runs.attention.waiting = self._oldest_wait
-        self._metrics.watch_intake(
-            lambda: self._in_flight.count,
-            lambda: self._in_flight.size,
-            max_requests=MAX_REQUESTS,
-            max_bytes=self.limits.max_queue_size,
-        )
+        self._metrics.watch_intake(lambda: self._in_flight.count, lambda: self._in_flight.size)
 
     def admit(self, client: str, authorization: str, signal: str | None) -> IncomingRequest:
         """Admit one request; its bytes are added to it as they arrive. It is in flight until it ends as a context.
@@ -304,7 +298,6 @@ class Intake:
             _log.exception("a request could not be processed")
             raise RejectedError(Reason.INTERNAL, "the request could not be processed") from error
         else:
-            self._accepted[signal].inc()
             return response
         finally:
             self._waiting.pop(request, None)

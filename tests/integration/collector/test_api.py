@@ -15,7 +15,6 @@ from urllib.request import Request, urlopen
 
 import pytest
 from otel_fr_collector.jobs.run import RunId
-from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.tokens import EVERYTHING
 from otel_fr_collector.outlets import event_stream as stream_module
 from otel_fr_collector.outlets.event_stream import Event, EventStream
@@ -209,7 +208,7 @@ def test_the_stream_reports_jobs_and_each_change_and_ends_with_the_collector(pro
 
 def test_a_listener_that_does_not_read_is_let_go_and_the_others_are_not() -> None:
     async def play() -> None:
-        stream = EventStream(Metrics())
+        stream = EventStream()
         slow, quick = stream.join(EVERYTHING), stream.join(EVERYTHING)
         for number in range(stream_module.MAX_PENDING + 1):
             stream.jobs(str(number), EVERYTHING)

@@ -14,7 +14,7 @@ from tests.support.played_job import Job
 from tests.support.waiting import wait_for
 
 UP = "otel_fr_collector_forward_queue_up"
-QUEUE = "otel_fr_collector_forward_queue_requests"
+QUEUE = "otel_fr_collector_forward_queue_bytes"
 BACKENDS_SOON = {"forward__sender__MAX_BACKOFF": 0.2}
 ALL_SOON = {**BACKENDS_SOON, "forward__forwarder__CLEAN_EVERY": 0.2}
 """It tries the backend, and the disk, again soon."""

@@ -197,8 +197,7 @@ def test_a_backend_that_is_down_costs_no_incident() -> None:
         job.step()
         job.skip(1)
         assert collector.wait_cause()["culprit_ranks"] == [1]
-        waiting = "otel_fr_collector_forward_queue_requests"
-        assert collector.time.wait_for(lambda: collector.metric(waiting) == 3)  # its own is one
+        assert collector.time.wait_for(lambda: collector.metric("otel_fr_collector_forward_queue_bytes") > 0)
 
 
 def test_monitors_receive_commands() -> None:

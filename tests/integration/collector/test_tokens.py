@@ -235,7 +235,7 @@ def test_a_request_whose_token_is_revoked_while_it_arrives_is_rejected(
     assert answer.status == 401
     client.close()
     taken = guarded.fetch("/metrics", Authorization=f"Bearer {READER}").body.decode()
-    assert 'otel_fr_collector_requests_accepted_total{signal="traces"} 0.0' in taken
+    assert 'otel_fr_collector_items_received_total{kind="other",signal="traces"} 0.0' in taken
 
 
 def _requests_in_flight(collector: Collector) -> float:

@@ -293,17 +293,3 @@ def test_what_found_no_room_is_exported(monkeypatch: pytest.MonkeyPatch) -> None
     assert 'otel_fr_collector_evicted_total{kind="runs"} 2.0' in text
     assert 'otel_fr_collector_evicted_total{kind="calls"} 1.0' in text
     assert 'otel_fr_collector_capacity_exceeded_total{kind="ranks"} ' in text
-
-
-def test_skew_is_measured_by_each_ranks_own_clock() -> None:
-    """A straggler comes last, so it is in the collective for the shortest time, whatever its clock says."""
-    service = Service(metrics := Metrics(), Outlets(metrics))
-    run = a_run(service.runs, "job")
-    for rank, (clock, took) in enumerate([(0, 0.9), (50, 0.1), (-70, 0.5)]):
-        start = 10**18 + clock * 10**9
-        calls = [(template(), seq, seq, 0, start, start + int(took * 1e9), None) for seq in range(1, 33)]
-        run.add_spans(rank, calls, 0.0)
-    text = generate_latest(service.metrics.registry).decode()
-    labels = '{job_id="job",process_group="default_pg"}'
-    assert f"otel_fr_collective_skew_seconds_count{labels} 2.0" in text
-    assert f"otel_fr_collective_skew_seconds_sum{labels} 1.6" in text

@@ -176,14 +176,14 @@ def test_deliveries_about_one_tenant_do_not_push_out_those_about_another(
     queue.put("b", Owner("b", "b/1"), 1, lambda _: False)
     for number in range(30):
         queue.put(str(number), Owner("a", f"a/{number % 15}"), 1, lambda _: False)
-    assert value(metrics, "otel_fr_collector_delivery_queue_size", outlet="webhook h") == 10
+    assert len(queue._queue) == 10
     assert value(metrics, "otel_fr_collector_deliveries_total", outlet="webhook h", outcome="dropped") == 21
     assert "b" in [queue._queue.take()[0] for _ in range(10)]
     assert caplog.text.count("webhook h: the queue is full, a delivery is dropped: of job 'a/") == 1
 
 
 def test_listeners_of_one_access_do_not_shut_out_those_of_another() -> None:
-    stream = EventStream(metrics := Metrics())
+    stream = EventStream()
     many, few = Access(True, False, "team-a/"), Access(True, False, "team-b/")
     listeners = [stream.join(many) for _ in range(MAX_LISTENERS)]
     with pytest.raises(TooManyListenersError):
@@ -192,7 +192,6 @@ def test_listeners_of_one_access_do_not_shut_out_those_of_another() -> None:
     assert stream.accesses() == {many, few}
     assert asyncio.run(listeners[-1].next()) is None  # it is told to connect again
     assert listeners[0].put(Event("jobs", "{}"))
-    assert value(metrics, "otel_fr_collector_listeners_dropped_total", reason="limit") == 2
 
 
 def found(book: IncidentBook, job: str, *keys: str, run_id: str = "") -> tuple[Run, list[IncidentChange]]:

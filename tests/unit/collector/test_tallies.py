@@ -153,7 +153,6 @@ def test_totals_of_a_job_never_fall_while_it_is_known() -> None:
     assert read(registry, name, 1) == 13.0
     assert [run.id.run for run in runs.drop_ended(IDLE_FORGET + 1)] == ["first"]
     assert read(registry, name, 1) == 13.0
-    assert read(registry, "otel_fr_rank_came_last_total", 1) == 2
     assert runs.drop_ended(3 * IDLE_FORGET + CLEAN_FORGET)
     assert read(registry, name, 1) is None
     assert runs.usage.tallies == 0
