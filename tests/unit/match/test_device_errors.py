@@ -6,13 +6,10 @@ from signal import SIGABRT, SIGKILL
 
 import pytest
 
-from otel_fr.match import Call, CallState, Category, Ending, Finding, Group, Progress, Rank, Signature
+from otel_fr.match import Call, CallState, Category, Ending, Rank
 from otel_fr.match.device_errors import is_device_error
-from tests.support.evidence import WINDOW, judge
-from tests.support.verdicts import causes
+from tests.support.evidence import WINDOW, blamed, call, rank
 
-WORLD = Group("w", "0", "default_pg", (0, 1, 2, 3))
-SUM = Signature("all_reduce", ((4,),), ((4,),), ("Float",), ("Float",), "sum")
 ILLEGAL = "torch.AcceleratorError: CUDA error: an illegal memory access was encountered\nSearch for ..."
 UNHANDLED = (
     "torch.distributed.DistBackendError: NCCL error in: NCCLUtils.cpp:77, unhandled cuda error\n"
@@ -48,23 +45,17 @@ def test_which_exceptions_are_of_the_own_device(exception: str, is_own: bool) ->
     assert is_device_error(exception) is is_own
 
 
-def in_call(rank: int, age: float, state: CallState = CallState.IN_FLIGHT) -> Call:
-    return Call(
-        rank=rank, group="w", stream="collective", sequence_id=7, record=7, signature=SUM, age=age,
-        state=state, duration=age if state is CallState.FAILED else None, timeout=600.0,
-    )  # fmt: skip
-
-
-def rank(number: int, exception: str = "", signal: int | None = None) -> Rank:
-    info = Rank(number, progress={"w": Progress(7, 6)}, idle=9.0)
+def in_it(number: int, exception: str = "", signal: int | None = None) -> Rank:
+    info = rank(number, 7, 6)
     if exception or signal:
         info.ending = Ending.RAISED if exception else Ending.KILLED
         info.exception, info.signal, info.idle, info.ended_for = exception, signal, None, 0.0
     return info
 
 
-def verdict(age: float, ranks: list[Rank], state: CallState = CallState.IN_FLIGHT) -> list[Finding]:
-    return causes(judge([in_call(number, age, state) for number in range(4)], ranks, [WORLD], 4))
+def all_in_it(age: float, state: CallState = CallState.IN_FLIGHT) -> list[Call]:
+    duration = age if state is CallState.FAILED else None
+    return [call(number, 7, state, age=age, duration=duration, timeout=600.0) for number in range(4)]
 
 
 @pytest.mark.parametrize("age", [WINDOW / 4, 9 * WINDOW])
@@ -73,9 +64,9 @@ def verdict(age: float, ranks: list[Rank], state: CallState = CallState.IN_FLIGH
 def test_an_error_of_a_device_in_a_collective_that_all_joined_is_the_cause(
     age: float, error: str, state: CallState
 ) -> None:
-    (found,) = verdict(age, [rank(0), rank(1), rank(2, error), rank(3)], state)
-    assert (found.category, found.culprit_ranks) == (Category.RANK_DEAD, (2,))
-    assert error.splitlines()[0].partition(": ")[2][:30] in found.summary
+    assert blamed(all_in_it(age, state), [in_it(0), in_it(1), in_it(2, error), in_it(3)], size=4) == [
+        (Category.RANK_DEAD, (2,))
+    ]
 
 
 @pytest.mark.parametrize("age", [WINDOW / 4, 9 * WINDOW])
@@ -88,17 +79,23 @@ def test_an_error_of_a_device_in_a_collective_that_all_joined_is_the_cause(
 def test_ranks_that_nccl_ends_for_it_are_victims(
     age: float, exception: str, signal: int | None, error: str, killed: int | None
 ) -> None:
-    ranks = [rank(0, exception, signal), rank(1, exception, signal), rank(2, error, killed), rank(3, exception, signal)]
-    (found,) = verdict(age, ranks)
-    assert (found.category, found.culprit_ranks) == (Category.RANK_DEAD, (2,))
+    ranks = [
+        in_it(0, exception, signal),
+        in_it(1, exception, signal),
+        in_it(2, error, killed),
+        in_it(3, exception, signal),
+    ]
+    assert blamed(all_in_it(age), ranks, size=4) == [(Category.RANK_DEAD, (2,))]
 
 
 def test_ranks_of_which_none_ended_in_another_way_are_named_together() -> None:
     """Which of them was the first is not known."""
-    (found,) = verdict(WINDOW / 4, [rank(0, REMOTE), rank(1), rank(2, "", int(SIGABRT)), rank(3)])
-    assert (found.category, found.culprit_ranks) == (Category.RANK_DEAD, (0, 2))
+    assert blamed(
+        all_in_it(WINDOW / 4), [in_it(0, REMOTE), in_it(1), in_it(2, "", int(SIGABRT)), in_it(3)], size=4
+    ) == [(Category.RANK_DEAD, (0, 2))]
 
 
 def test_errors_of_several_devices_are_causes_each() -> None:
-    (found,) = verdict(WINDOW / 4, [rank(0), rank(1, ILLEGAL), rank(2, ILLEGAL), rank(3)])
-    assert (found.category, found.culprit_ranks) == (Category.RANK_DEAD, (1, 2))
+    assert blamed(all_in_it(WINDOW / 4), [in_it(0), in_it(1, ILLEGAL), in_it(2, ILLEGAL), in_it(3)], size=4) == [
+        (Category.RANK_DEAD, (1, 2))
+    ]

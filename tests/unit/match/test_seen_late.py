@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from signal import SIGKILL
 from typing import Any
 
 import pytest
 
-from otel_fr.match import Call, CallState, Ending, Group, Progress, Rank
-from tests.support.evidence import SUM, WINDOW, judge
+from otel_fr.match import CallState, Ending, Group
+from tests.support.evidence import WINDOW, blamed, call, cause, rank, verdict
 from tests.support.verdicts import causes
 
-WORLD, PAIR = Group("w", "0", "default_pg", (0, 1, 2)), Group("p", "1", "", (0, 1))
-LONG = 3 * WINDOW
-
-
-def call(rank: int, group: Group, age: float) -> Call:
-    return Call(
-        rank=rank, group=group.id, stream="collective", sequence_id=5, record=9, signature=SUM,
-        state=CallState.IN_FLIGHT, age=age,
-    )  # fmt: skip
+PAIR = Group("p", "1", "", (0, 1))
 
 
 @pytest.mark.parametrize(("seen", "named"), [(WINDOW - 0.1, []), (WINDOW, [(1,)])])
@@ -28,13 +19,9 @@ def test_a_rank_in_a_call_that_its_device_was_seen_to_begin_late_is_not_named(
     seen: float, named: list[tuple[int, ...]]
 ) -> None:
     """Rank 0 has enqueued the pair's call long ago; rank 2 waits for both in the world's."""
-    ranks = [
-        Rank(0, idle=LONG, progress={"w": Progress(4, 4), "p": Progress(5, 4)}),
-        Rank(1, idle=LONG, progress={"w": Progress(4, 4), "p": Progress(4, 4)}),
-        Rank(2, idle=LONG, progress={"w": Progress(5, 4)}),
-    ]
-    found = judge([call(0, PAIR, seen), call(2, WORLD, LONG)], ranks, (WORLD, PAIR), 3)
-    assert [cause.culprit_ranks for cause in causes(found)] == named
+    ranks = [rank(0, 4, counts={"p": (5, 4)}), rank(1, 4, counts={"p": (4, 4)}), rank(2, 5)]
+    calls = [call(0, 5, group=PAIR, record=9, age=seen), call(2, 5, record=9)]
+    assert [culprits for _, culprits in blamed(calls, ranks, PAIR)] == named
 
 
 @pytest.mark.parametrize(
@@ -50,10 +37,9 @@ def test_a_rank_whose_call_was_seen_to_end_late_is_missing_or_stuck_and_never_bo
 ) -> None:
     """The others completed the call, and wait in the next one, which rank 1 has not enqueued."""
     done = 5 if seen is None else 4
-    ranks = [Rank(r, idle=LONG, progress={"w": Progress(6, 5)}) for r in (0, 2)]
-    ranks.append(Rank(1, idle=LONG, progress={"w": Progress(5, done)}))
-    waits = [replace(call(r, WORLD, LONG), sequence_id=6, record=10) for r in (0, 2)]
-    found = judge([*waits, *([] if seen is None else [call(1, WORLD, seen)])], ranks, (WORLD,), 3)
+    ranks = [rank(0, 6), rank(1, 5, done), rank(2, 6)]
+    waits = [call(r, 6) for r in (0, 2)]
+    found = verdict([*waits, *([] if seen is None else [call(1, 5, age=seen)])], ranks)
     assert [(one.category.value, one.culprit_ranks, one.sequence_id) for one in causes(found)] == named
 
 
@@ -67,11 +53,10 @@ def test_a_rank_whose_call_was_seen_to_end_late_is_missing_or_stuck_and_never_bo
 )
 def test_a_rank_that_was_killed_after_its_calls_did_not_join_the_next_one(shown: dict[str, Any], number: int) -> None:
     """All joined call 5; whether it ended is known late. The others went on to call 6."""
-    ranks = [Rank(r, idle=0.1, progress={"w": Progress(6, 4)}) for r in (0, 2)]
-    ranks.append(Rank(1, ending=Ending.KILLED, signal=SIGKILL, progress={"w": Progress(5, 4)}))
-    joined = [replace(call(r, WORLD, 0.3), **shown) for r in range(3)]
-    waits = [replace(call(r, WORLD, 0.2), sequence_id=6, record=10, **shown) for r in (0, 2)]
-    (found,) = causes(judge([*joined, *waits], ranks, (WORLD,), 3))
+    ranks = [*(rank(r, 6, 4, idle=0.1) for r in (0, 2)), rank(1, 5, 4, ending=Ending.KILLED, signal=SIGKILL, idle=None)]
+    joined = [call(r, 5, age=0.3, **shown) for r in range(3)]
+    waits = [call(r, 6, age=0.2, **shown) for r in (0, 2)]
+    found = cause([*joined, *waits], ranks)
     assert (found.category.value, found.culprit_ranks, found.sequence_id) == ("rank_dead", (1,), number)
-    (found,) = causes(judge(joined, ranks, (WORLD,), 3))
+    found = cause(joined, ranks)
     assert (found.category.value, found.culprit_ranks, found.sequence_id) == ("rank_dead", (1,), 5)

@@ -7,36 +7,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_fr.fingerprint import NO_REDUCE_OP, NO_ROOT, ONE_TENSOR, untold
-from otel_fr.match import Call, CallState, Category, Finding, Group, Progress, Rank, Signature
-from tests.support.evidence import judge
+from otel_fr.match import CallState, Category, Finding, Signature
+from tests.support.evidence import BROADCAST, MAX, SUM, call, rank, verdict
 
 SIZE = 6
-WORLD = Group("w", "0", "default_pg", tuple(range(SIZE)))
-SUM = Signature("all_reduce", ((4,),), ((4,),), ("Float",), ("Float",), "sum")
-ROOT = Signature("broadcast", ((4,),), ((4,),), ("Float",), ("Float",), root=1)
+ROOT = BROADCAST._replace(root=1)
 
 
-def verdict(signatures: list[Signature]) -> list[Finding]:
-    calls = [
-        Call(
-            rank=rank, group="w", stream="collective", sequence_id=1, record=0, signature=signature,
-            state=CallState.COMPLETED,
-        )
-        for rank, signature in enumerate(signatures)
-    ]  # fmt: skip
-    return judge(calls, [Rank(rank, idle=0.1, progress={"w": Progress(1, 1)}) for rank in range(SIZE)], [WORLD], SIZE)
+def found_of(signatures: list[Signature]) -> list[Finding]:
+    calls = [call(r, 1, CallState.COMPLETED, signature) for r, signature in enumerate(signatures)]
+    return verdict(calls, [rank(r, 1, idle=0.1) for r in range(SIZE)], size=SIZE)
 
 
 @pytest.mark.parametrize("usual", [SUM, ROOT])
 @given(st.sets(st.integers(0, SIZE - 1)))
 def test_ranks_that_tell_less_disagree_with_nobody(usual: Signature, plain: set[int]) -> None:
-    assert verdict([usual._replace(reduce_op=None, root=None) if r in plain else usual for r in range(SIZE)]) == []
+    assert found_of([usual._replace(reduce_op=None, root=None) if r in plain else usual for r in range(SIZE)]) == []
 
 
 @pytest.mark.parametrize(
     ("usual", "odd", "category"),
     [
-        (SUM, SUM._replace(reduce_op="max"), Category.REDUCE_OP_MISMATCH),
+        (SUM, MAX, Category.REDUCE_OP_MISMATCH),
         (ROOT, ROOT._replace(root=2), Category.ROOT_MISMATCH),
     ],
 )
@@ -46,14 +38,14 @@ def test_the_odd_one_is_that_of_those_who_tell(
 ) -> None:
     signatures = [usual] * SIZE
     signatures[ranks[0]] = odd
-    for rank in ranks[SIZE - plain :]:
-        signatures[rank] = usual._replace(reduce_op=None, root=None)
-    (found,) = verdict(signatures)
+    for r in ranks[SIZE - plain :]:
+        signatures[r] = usual._replace(reduce_op=None, root=None)
+    (found,) = found_of(signatures)
     assert (found.category, found.culprit_ranks) == (category, (ranks[0],))
 
 
 def test_of_two_that_tell_none_is_known_to_be_right() -> None:
-    (found,) = verdict([SUM, SUM._replace(reduce_op="max"), *[SUM._replace(reduce_op=None)] * 4])
+    (found,) = found_of([SUM, MAX, *[SUM._replace(reduce_op=None)] * 4])
     assert found.culprit_ranks == (0, 1)
 
 

@@ -94,6 +94,11 @@ def missing() -> Cases:
     yield "it was exiting", verdict(failed, [*ended, rank(1, 4, **exiting, **STOPPED)])
     progress = {"w": Progress(4, 4, destroyed=True, destroyed_at="save.py:9 close")}
     yield "it has destroyed the group", without_rank_1(progress=progress, site="save.py:3 save")
+    pair = [
+        rank(0, counts={"p": (6, 5)}),
+        Rank(1, idle=9.0, progress={**progress, "p": Progress(5, 5, destroyed=True)}),
+    ]
+    yield "it has destroyed all groups", verdict([call(0, 6, group=PAIR)], pair, PAIR)
     destroy = Signature("destroy_process_group")
     destroying = call(1, 1, signature=destroy, stream="group", record=9, site="save.py:9 close")
     yield "it destroys the group", without_rank_1(destroying, site="save.py:9 close")
