@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from otel_fr.match import (
@@ -17,39 +18,26 @@ from otel_fr.match import (
     diagnose,
     open_questions,
 )
-from tests.support.evidence import judge
+from tests.support.evidence import BROADCAST, SUM, call, judge, rank, world
 from tests.support.verdicts import causes
 
+WORLD = world(4)
 TP = Group("tp", "1", "tp", (0, 1))
-WORLD = Group("w", "0", "default_pg", (0, 1, 2, 3))
+Counts = Mapping[int, Mapping[str, tuple[int, int]]]
 GATHER = Signature("all_gather_into_tensor", ((4,),), ((8,),), ("Float",), ("Float",))
-SUM = Signature("all_reduce", ((4,),), ((4,),), ("Float",), ("Float",), "sum")
 
 
 def waits(rank: int, number: int, group: Group, signature: Signature, age: float | None = None) -> Call:
     record = number if group is TP else 1000 + number
-    return Call(
-        rank=rank,
-        group=group.id,
-        stream="collective",
-        sequence_id=number,
-        record=record,
-        signature=signature,
-        state=CallState.IN_FLIGHT,
-        age=age,
-    )
+    return call(rank, number, signature=signature, group=group, record=record, age=age)
 
 
-def job(calls: list[Call], counts: dict[int, dict[str, tuple[int, int]]], idle: float | None = None) -> list[Finding]:
+def job(calls: list[Call], counts: Counts, idle: float | None = None) -> list[Finding]:
     """``counts``: rank -> group -> (enqueued, completed), as PyTorch's recorder reports them."""
-    ranks = {
-        rank: Rank(rank, idle=idle, progress={group: Progress(*numbers) for group, numbers in of.items()})
-        for rank, of in counts.items()
-    }
-    return judge(calls, ranks.values(), (TP, WORLD), 4)
+    return judge(calls, [rank(r, counts=own, idle=idle) for r, own in counts.items()], (TP, WORLD), 4)
 
 
-COUNTS = {
+COUNTS: Counts = {
     0: {"tp": (20, 12), "w": (7, 6)},
     1: {"tp": (20, 18), "w": (7, 6)},
     2: {"w": (7, 6)},
@@ -70,7 +58,6 @@ def test_a_rank_that_does_not_complete_what_its_peers_completed_is_stuck_on_the_
     assert (cause.category, cause.culprit_ranks, cause.stuck_on) == (Category.RANK_STUCK, (0,), "device")
     assert (cause.group, cause.sequence_id) == (TP, 13)
     assert cause.waiting_ranks == (1, 2, 3)
-    assert "rank 1 has completed number 18" in cause.text
 
 
 def test_completing_later_than_others_is_lag_while_no_rank_waits_for_it() -> None:
@@ -102,7 +89,7 @@ def test_the_last_report_of_a_rank_that_has_since_completed_far_more_accuses_it_
 
 
 def test_an_old_report_accuses_of_nothing_where_one_of_the_later_calls_needed_every_rank() -> None:
-    root = Signature("broadcast", ((4,),), ((4,),), ("Float",), ("Float",), root=0)
+    root = BROADCAST._replace(root=0)
 
     def done(rank: int, number: int, signature: Signature) -> Call:
         return replace(waits(rank, number, WORLD, signature), state=CallState.COMPLETED)
@@ -128,7 +115,7 @@ def test_a_call_that_a_peer_has_just_completed_is_not_late_however_long_ago_it_w
 def test_without_timing_a_rank_that_completes_calls_one_by_one_is_late_in_none() -> None:
     """A backlog, such as after a rank was stopped: each call is older than the window when it completes."""
     calls = [replace(waits(0, 20, TP, GATHER, age=9.0), queued=None)]
-    ranks = [Rank(0, idle=0.5, progress={"tp": Progress(30, 19)}), Rank(1, idle=9.0, progress={"tp": Progress(30, 25)})]
+    ranks = [rank(0, counts={"tp": (30, 19)}, idle=0.5), rank(1, counts={"tp": (30, 25)})]
     assert judge(calls, ranks, (TP, WORLD), 4) == []
     ranks[0].idle = 9.0
     (cause,) = causes(judge(calls, ranks, (TP, WORLD), 4))
@@ -173,7 +160,7 @@ def test_two_devices_in_one_group_are_two_culprits() -> None:
 
 
 def test_of_a_broadcast_all_others_must_have_completed_it_and_want_the_rank_elsewhere() -> None:
-    broadcast = Signature("broadcast", ((4,),), ((4,),), ("Float",), ("Float",), root=1)
+    broadcast = BROADCAST._replace(root=1)
     calls = [waits(0, 6, WORLD, broadcast), *(waits(rank, 7, WORLD, SUM) for rank in (1, 2, 3))]
     counts = {0: {"w": (6, 5)}, 1: {"w": (7, 6)}, 2: {"w": (7, 6)}, 3: {"w": (7, 6)}}
     (cause,) = causes(job(calls, counts))
@@ -183,7 +170,7 @@ def test_of_a_broadcast_all_others_must_have_completed_it_and_want_the_rank_else
 
 
 def test_a_root_that_completes_its_broadcast_early_proves_nothing_about_the_others() -> None:
-    broadcast = Signature("broadcast", ((4,),), ((4,),), ("Float",), ("Float",), root=1)
+    broadcast = BROADCAST._replace(root=1)
     calls = [waits(0, n, TP, broadcast) for n in range(13, 21)] + [waits(rank, 7, WORLD, SUM) for rank in range(4)]
     assert [f for f in job(calls, COUNTS) if f.stuck_on == "device"] == []
 
@@ -195,7 +182,6 @@ def test_a_rank_that_completed_all_it_issued_is_blocked_on_the_host() -> None:
     (cause,) = causes(found)
     assert (cause.category, cause.culprit_ranks, cause.stuck_on) == (Category.MISSING_RANK, (0,), "host")
     assert (cause.group, cause.sequence_id) == (TP, 19), "the first call that it did not come to"
-    assert "on the host" in cause.text
 
 
 def test_what_the_files_do_not_show_is_stated_and_not_guessed() -> None:

@@ -71,7 +71,6 @@ def test_one_rank_that_stops_is_the_only_culprit(seed: int, how: str, ring: int)
     assert all(f.culprit_ranks == () and not f.stacks for f in findings if f is not found[0])
     assert found[0].group is not None
     assert found[0].group.id in {step.group.id for step in job.program[number:] if rank in step.group.ranks}
-    assert str(rank) in found[0].summary
 
 
 @given(seeds)
@@ -97,7 +96,6 @@ def test_the_odd_rank_out_is_named_at_the_first_mismatch(seed: int) -> None:
         assert found[0].culprit_ranks == (rank,)
     else:
         assert found[0].culprit_ranks == tuple(sorted(step.group.ranks))
-        assert "no majority" in found[0].summary
 
 
 def replace_signature(rng: random.Random, step: Step) -> tuple[Category, Signature] | None:
@@ -162,7 +160,6 @@ def test_two_groups_entered_in_opposite_order_are_a_deadlock(seed: int) -> None:
     assert [f.category for f in found] == [Category.DEADLOCK]
     if job.world > 2:
         assert found[0].culprit_ranks == (rank,), "the others all take the two in one order"
-        assert "unlike most ranks, rank" in found[0].summary
     else:
         assert found[0].culprit_ranks == (0, 1), "each of the two waits for the other one, and neither has a majority"
     assert set(found[0].waiting_ranks) == set(range(job.world))

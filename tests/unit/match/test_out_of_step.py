@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_fr.match import Call, CallState, Category, Ending, Finding, Group, Progress, Rank, Signature, diagnose
+from otel_fr.match import CallState, Category, Ending, Finding, Group, diagnose
 from tests.support import mesh_model
 from tests.support.device_model import Machine
-from tests.support.evidence import judge
+from tests.support.evidence import BARRIER, call, rank, verdict
 from tests.support.mesh_model import FAULTS, SHAPES, Program, as_the_collector_sees_it, mesh
 from tests.support.verdicts import causes
 
@@ -21,7 +21,7 @@ seeds = st.integers(0, 2**32)
 LIVE = pytest.mark.parametrize("live", [True, False], ids=["live", "files"])
 
 
-def verdict(machine: Machine, rng: random.Random, *, live: bool) -> list[Finding]:
+def found_of(machine: Machine, rng: random.Random, *, live: bool) -> list[Finding]:
     evidence = machine.evidence(rng, still=True)
     return diagnose(as_the_collector_sees_it(evidence) if live else evidence)
 
@@ -45,7 +45,7 @@ def test_a_rank_that_makes_calls_too_few_or_too_many_is_the_only_culprit(
     culprit = rng.randrange(ranks.world)
     at = rng.randrange(program.steps), rng.randrange(len(program.step))
     machine = mesh_model.run(rng, ranks, program, {culprit: fault}, at, depth)
-    findings = verdict(machine, rng, live=live)
+    findings = found_of(machine, rng, live=live)
     found = causes(findings)
     assert bool(found) == waits(machine), "a fault that blocks no rank and mixes up no call does not show"
     if any(finding.category.is_mismatch for finding in found):
@@ -54,7 +54,6 @@ def test_a_rank_that_makes_calls_too_few_or_too_many_is_the_only_culprit(
     assert {rank for finding in found for rank in finding.culprit_ranks} <= {culprit}, found[0].text
     if waits(machine):
         assert found[0].category in (Category.MISSING_RANK, Category.DEADLOCK)
-        assert f"rank {culprit}" in found[0].text
     assert all(finding.culprit_ranks == () for finding in findings if finding.caused_by)
 
 
@@ -72,7 +71,7 @@ def test_two_ranks_that_are_a_step_short_are_two_culprits(seed: int, shape: tupl
     step = ((inner, "all_reduce"), (inner, "all_reduce"), (outer, "all_reduce"))
     program = Program((), step, ((everyone, "barrier"),), rng.randint(3, 9))
     machine = mesh_model.run(rng, ranks, program, dict.fromkeys(short, "step short"))
-    found = causes(verdict(machine, rng, live=live))
+    found = causes(found_of(machine, rng, live=live))
     assert {finding.category for finding in found} == {Category.MISSING_RANK}
     assert sorted(rank for finding in found for rank in finding.culprit_ranks) == list(short)
 
@@ -91,7 +90,7 @@ def test_healthy_meshes_raise_nothing_at_any_moment(
     machine.run(rng, ticks)
     assert diagnose(machine.evidence(rng, still=False)) == []
     assert machine.run(rng)
-    assert verdict(machine, rng, live=True) == verdict(machine, rng, live=False) == []
+    assert found_of(machine, rng, live=True) == found_of(machine, rng, live=False) == []
 
 
 def two_by_two(end: str = "barrier", *, steps: int = 5) -> tuple[mesh_model.Mesh, Program]:
@@ -106,12 +105,10 @@ def test_the_short_rank_is_named_where_its_peer_waits_for_it(live: bool) -> None
     ranks, program = two_by_two()
     rng = random.Random(1)
     machine = mesh_model.run(rng, ranks, program, {3: "step short"})
-    (cause,) = causes(verdict(machine, rng, live=live))
+    (cause,) = causes(found_of(machine, rng, live=live))
     assert (cause.category, cause.culprit_ranks, cause.waiting_ranks) == (Category.MISSING_RANK, (3,), (1,))
     assert cause.group is not None
     assert (cause.group.description, cause.sequence_id) == ("dp", 5)
-    assert "rank 3 did not join all_reduce number 5 of group dp" in cause.text
-    assert "rank 3 called barrier number 1 of group default_pg (0) without it" in cause.text
 
 
 @LIVE
@@ -119,10 +116,9 @@ def test_the_long_rank_is_named_where_the_others_wait_for_it(live: bool) -> None
     ranks, program = two_by_two()
     rng = random.Random(1)
     machine = mesh_model.run(rng, ranks, program, {3: "step long"})
-    (cause,) = causes(verdict(machine, rng, live=live))
+    (cause,) = causes(found_of(machine, rng, live=live))
     assert (cause.category, cause.culprit_ranks, cause.waiting_ranks) == (Category.MISSING_RANK, (3,), (0, 1, 2))
     assert (cause.operation, cause.sequence_id) == ("barrier", 1)
-    assert "rank 3 called all_reduce number 6 of group tp (tp2) without it" in cause.text
 
 
 @LIVE
@@ -131,10 +127,9 @@ def test_a_replica_that_is_a_step_short_is_named_and_the_other_explanation_too(l
     ranks, program = two_by_two()
     rng = random.Random(1)
     machine = mesh_model.run(rng, ranks, program, dict.fromkeys((2, 3), "step short"))
-    found = causes(verdict(machine, rng, live=live))
+    found = causes(found_of(machine, rng, live=live))
     assert {finding.category for finding in found} == {Category.MISSING_RANK}
     assert sorted(rank for finding in found for rank in finding.culprit_ranks) == [2, 3]
-    assert all("(or ranks 0, 1 made calls too many)" in finding.text for finding in found)
 
 
 def test_ranks_that_end_well_while_one_waits_in_a_call_too_many_are_not_the_culprits() -> None:
@@ -147,7 +142,6 @@ def test_ranks_that_end_well_while_one_waits_in_a_call_too_many_are_not_the_culp
     assert [evidence.ranks[rank].ending for rank in range(3)] == [Ending.CLEAN] * 3
     (cause,) = causes(diagnose(evidence))
     assert (cause.category, cause.culprit_ranks, cause.waiting_ranks) == (Category.MISSING_RANK, (3,), (3,))
-    assert "unlike the other ranks, it made a call too many (or it left this one out)" in cause.text
 
 
 @pytest.mark.parametrize("described", [True, False])
@@ -158,13 +152,12 @@ def test_two_orders_of_two_groups_stay_a_deadlock(described: bool) -> None:
     dp, tp = ranks.axes
     whole = Program((), ((tp, "all_reduce"), (dp, "all_reduce")), (), 3)
     programs = {rank: mesh_model.calls_of(whole, rank, None, (0, 0)) for rank in range(4)}
-    for rank in (0, 3):
-        programs[rank] = [*programs[rank][:2], programs[rank][3], programs[rank][2], *programs[rank][4:]]
+    for odd in (0, 3):
+        programs[odd] = [*programs[odd][:2], programs[odd][3], programs[odd][2], *programs[odd][4:]]
     machine = Machine(programs)
     assert machine.run(rng)
     (cause,) = causes(diagnose(machine.evidence(rng, still=True)))
     assert (cause.category, cause.culprit_ranks) == (Category.DEADLOCK, (0, 1, 2, 3))
-    assert "unlike" not in cause.text
 
 
 def test_the_order_of_the_minority_is_wrong_where_the_calls_of_two_groups_alternate() -> None:
@@ -179,7 +172,6 @@ def test_the_order_of_the_minority_is_wrong_where_the_calls_of_two_groups_altern
     assert machine.run(rng)
     (cause,) = causes(diagnose(machine.evidence(rng, still=True)))
     assert (cause.category, cause.culprit_ranks) == (Category.DEADLOCK, (5,))
-    assert "called all_reduce number 2 of group default_pg (0) before all_reduce number 2 of group tp" in cause.text
 
 
 def test_stages_with_programs_of_their_own_do_not_hide_the_short_rank() -> None:
@@ -189,10 +181,10 @@ def test_stages_with_programs_of_their_own_do_not_hide_the_short_rank() -> None:
     _, dp, tp = ranks.axes
     everyone = dict.fromkeys(range(8), ranks.everyone)
     programs = {}
-    for rank in range(8):
-        step = ((tp, "all_reduce"),) * (1 + rank // 4) + ((dp, "all_reduce"),)
+    for r in range(8):
+        step = ((tp, "all_reduce"),) * (1 + r // 4) + ((dp, "all_reduce"),)
         program = Program((), step, ((everyone, "barrier"),), 5)
-        programs[rank] = mesh_model.calls_of(program, rank, "step short" if rank == 6 else None, (0, 0))
+        programs[r] = mesh_model.calls_of(program, r, "step short" if r == 6 else None, (0, 0))
     machine = Machine(programs)
     assert machine.run(rng)
     evidence = machine.evidence(rng, still=True)
@@ -210,41 +202,21 @@ def test_a_rank_out_of_step_is_named_where_hosts_run_ahead_of_their_devices(dept
     everyone = dict.fromkeys(range(8), ranks.everyone)
     program = Program((), ((tp, "all_reduce"), (dp, "all_reduce")), ((everyone, "barrier"),) * 2, 6)
     machine = mesh_model.run(rng, ranks, program, {5: "call too many"}, (5, 0), depth)
-    found = causes(verdict(machine, rng, live=True))
+    found = causes(found_of(machine, rng, live=True))
     assert [(f.category, f.culprit_ranks) for f in found] == [(Category.MISSING_RANK, (5,))]
 
 
 def test_of_two_single_ranks_the_one_ahead_in_the_larger_group_is_named_with_the_other_explanation() -> None:
     """No other ranks to compare with: one call too few of the one, or one too many of the other."""
     pair = Group("p", "1", "pair", (2, 3))
-    world = Group("w", "0", "default_pg", (0, 1, 2, 3))
     own = Group("o", "2", "own", (0, 1))
-    waits = [(0, own, 9), (2, pair, 9), (3, world, 2)]
-    calls = [
-        Call(
-            rank=rank,
-            group=group.id,
-            stream="collective",
-            sequence_id=number,
-            record=20,
-            signature=Signature("barrier"),
-            state=CallState.IN_FLIGHT,
-            age=9.0,
-        )
-        for rank, group, number in waits
-    ]
-    progress = {
-        0: {"w": Progress(1, 1), "o": Progress(9, 8)},
-        1: {"w": Progress(1, 1), "o": Progress(8, 8)},
-        2: {"w": Progress(1, 1), "p": Progress(9, 8)},
-        3: {"w": Progress(2, 1), "p": Progress(8, 8)},
-    }
-    infos = [Rank(rank, idle=9.0, progress=of, complete=rank != 1) for rank, of in progress.items()]
-    found = causes(judge(calls, infos, (world, pair, own), 4))
+    calls = [call(0, 9, signature=BARRIER, group=own, record=20), call(2, 9, signature=BARRIER, group=pair, record=20)]
+    calls.append(call(3, 2, signature=BARRIER, record=20))
+    infos = [rank(0, 1, counts={"o": (9, 8)}), rank(1, 1, counts={"o": (8, 8)}, complete=False)]
+    infos += [rank(2, 1, counts={"p": (9, 8)}), rank(3, 2, counts={"p": (8, 8)})]
+    found = causes(verdict(calls, infos, pair, own, size=4))
     (cause,) = [f for f in found if f.group == pair]
     assert (cause.category, cause.culprit_ranks) == (Category.MISSING_RANK, (3,))
-    assert "(or rank 2 made calls too many)" in cause.text
-    assert "unlike" not in cause.text, "neither of two is the exception"
 
 
 @pytest.mark.parametrize("short", range(4))
@@ -281,20 +253,10 @@ def test_ranks_that_are_exiting_because_their_calls_timed_out_still_show_who_is_
 
 def test_a_call_too_many_that_did_not_fit_and_the_last_one_that_lacks_the_others_are_one_fault() -> None:
     """Rank 1 calls all_reduce before two barriers; its all_reduce meets the others' first barrier, and they end."""
-    world = Group("w", "0", "default_pg", (0, 1, 2))
-    barrier, extra = Signature("barrier"), Signature("all_reduce", ((4,),), ((4,),), ("Float",), ("Float",), "sum")
-
-    def call(rank: int, number: int, signature: Signature, state: CallState = CallState.COMPLETED) -> Call:
-        return Call(
-            rank=rank, group="w", stream="collective", sequence_id=number, record=number, signature=signature,
-            state=state, age=9.0,
-        )  # fmt: skip
-
-    calls = [call(rank, number, barrier) for rank in (0, 2) for number in (1, 2)]
-    calls += [call(1, 1, extra), call(1, 2, barrier), call(1, 3, barrier, CallState.IN_FLIGHT)]
-    ranks = [Rank(rank, ending=Ending.CLEAN, idle=9.0, progress={"w": Progress(2, 2)}) for rank in (0, 2)]
-    ranks.append(Rank(1, idle=9.0, progress={"w": Progress(3, 2)}))
-    findings = judge(calls, ranks, (world,), 3)
+    calls = [call(r, number, CallState.COMPLETED, BARRIER) for r in (0, 2) for number in (1, 2)]
+    calls += [call(1, 1, CallState.COMPLETED), call(1, 2, CallState.COMPLETED, BARRIER), call(1, 3, signature=BARRIER)]
+    ranks = [rank(0, 2, ending=Ending.CLEAN), rank(1, 3), rank(2, 2, ending=Ending.CLEAN)]
+    findings = verdict(calls, ranks)
     (cause,) = causes(findings)
     assert (cause.category, cause.culprit_ranks, cause.sequence_id) == (Category.OP_MISMATCH, (1,), 1)
     assert [(one.sequence_id, one.caused_by) for one in findings if one is not cause] == [(3, cause.key)]

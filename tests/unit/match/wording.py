@@ -157,6 +157,11 @@ def missing_in_step() -> Cases:
     machine.programs[3].append(machine.programs[3][0])
     machine.run(rng)
     yield "the others have ended", diagnose(machine.evidence(rng, still=True))
+    own, pair = Group("o", "2", "own", (0, 1)), Group("p", "1", "pair", (2, 3))
+    calls = [call(0, 9, signature=BARRIER, group=own, record=20), call(2, 9, signature=BARRIER, group=pair, record=20)]
+    infos = [rank(0, 1, counts={"o": (9, 8)}), rank(1, 1, counts={"o": (8, 8)}, complete=False)]
+    infos += [rank(2, 1, counts={"p": (9, 8)}), rank(3, 2, counts={"p": (8, 8)})]
+    yield "of two that cannot be compared", verdict([*calls, call(3, 2, record=20)], infos, own, pair, size=4)
     shards = [Group(f"s{i}", str(i + 1), "shard", tuple(range(3 * i, 3 * i + 3))) for i in (0, 1)]
     calls, infos = [], []
     for number in range(6):
