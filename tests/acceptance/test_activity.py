@@ -11,7 +11,6 @@ from tests.support import torchrun
 from tests.support.collector_process import Collector
 from tests.support.verdicts import cause_incidents
 from tests.support.waiting import until
-from tests.support.whole_text import whole_text
 
 pytestmark = torchrun.needed
 
@@ -45,8 +44,6 @@ def test_an_overrun_section_names_rank_section_and_stack(tmp_path: Path) -> None
         assert incident["category"] == "section_overrun"
         assert incident["culprit_ranks"] == [1]
         assert incident["waiting_ranks"] == [0, 2]
-        assert "been in section loading for" in whole_text(incident)
-        assert "longer than the limit of 1.0 s" in whole_text(incident)
         assert "read_from_a_dead_file_server" in incident["call_sites"]["1"]
         assert "in read_from_a_dead_file_server" in incident["stacks"]["1"]
         assert incident["values"] == {"1": "section loading, limit 1.0 s"}
@@ -57,7 +54,6 @@ def test_a_missed_heartbeat_is_named(tmp_path: Path) -> None:
     with torchrun.collector(tmp_path / "collector") as running:
         incident, _ = hung(tmp_path, "heartbeat", running, OTEL_FR_HEARTBEAT_TIMEOUT="1.5")
     assert (incident["category"], incident["culprit_ranks"]) == ("heartbeat_missed", [1])
-    assert "sent no heartbeat for" in whole_text(incident)
     assert "in read_from_a_dead_file_server" in incident["stacks"]["1"]
 
 
@@ -71,7 +67,7 @@ def test_a_section_that_ends_late_is_one_incident_that_is_resolved(tmp_path: Pat
         (incident,) = until(lambda: [one for one in running.causes() if one["state"] == "resolved"])
         assert [one["id"] for one in running.causes()] == [incident["id"]]
     assert (incident["category"], incident["culprit_ranks"]) == ("section_overrun", [1])
-    assert "saving" in whole_text(incident)
+    assert incident["values"]["1"].startswith("section saving")
 
 
 @pytest.mark.long
@@ -84,7 +80,7 @@ def test_a_healthy_job_with_sections_raises_nothing(tmp_path: Path) -> None:
         }
         job = torchrun.run(tmp_path / "job", "activity.py", "healthy", str(tmp_path), env=env)
     assert job.returncode == 0, job.output
-    assert [incident["summary"] for incident in running.incidents()] == []
+    assert running.incidents() == []
     assert len(list((tmp_path / "state").glob("*/limits_rank_*.json"))) == 3
 
 
@@ -94,7 +90,7 @@ def test_sections_that_exceptions_left_open_raise_nothing(tmp_path: Path) -> Non
         env = torchrun.endpoint(running, torchrun.UNHURRIED)
         job = torchrun.run(tmp_path / "job", "activity.py", "raises", str(tmp_path), env=env)
     assert job.returncode == 0, job.output
-    assert [incident["summary"] for incident in running.incidents()] == []
+    assert running.incidents() == []
 
 
 def test_a_rank_that_hangs_is_ended_and_the_restarted_job_finishes(tmp_path: Path) -> None:
@@ -122,4 +118,4 @@ def test_ranks_that_are_ended_while_they_wait_for_one_that_hangs_are_not_named(t
     (offline,) = cause_incidents(report["incidents"])
     for incident in (live, offline):
         assert (incident["category"], incident["culprit_ranks"]) == ("missing_rank", [1])
-        assert "read_from_a_dead_file_server" in whole_text(incident)
+        assert "read_from_a_dead_file_server" in incident["call_sites"]["1"]

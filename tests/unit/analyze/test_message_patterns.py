@@ -28,24 +28,20 @@ def program(name: str, counts: list[int], *, collective_at_the_end: bool) -> lis
     return calls
 
 
-def verdict(folder: Path, sent: list[int], received: list[int]) -> tuple[object, ...]:
+def blamed(folder: Path, sent: list[int], received: list[int]) -> tuple[object, ...]:
     """Rank 0 has sent and gone on to the all_reduce of its last step; rank 1 waits for a message more."""
     files = {
         0: program("send 0->1", sent, collective_at_the_end=True),
         1: program("recv 1<-0", received, collective_at_the_end=False),
     }
     (incident,) = cause_incidents(load(write(folder, files)).incidents)
-    return incident["category"], incident["culprit_ranks"], incident["summary"]
+    return incident["category"], incident["culprit_ranks"]
 
 
 def test_a_rank_that_takes_one_message_more_than_in_each_step_before_is_named(tmp_path: Path) -> None:
-    category, culprits, summary = verdict(tmp_path, [3, 3, 3], [3, 3, 4])
-    assert (category, culprits) == ("unmatched_p2p", [1])
-    assert "rank 1 made one more, or skipped all_reduce number 4" in str(summary)
+    assert blamed(tmp_path, [3, 3, 3], [3, 3, 4]) == ("unmatched_p2p", [1])
 
 
 @pytest.mark.parametrize("sent", [[3, 3, 2], [3, 2, 3], [3, 3]], ids=["one less", "no rhythm", "too few steps"])
 def test_else_the_rank_that_owes_the_other_half_is_named(sent: list[int], tmp_path: Path) -> None:
-    category, culprits, summary = verdict(tmp_path, sent, [*sent[:-1], sent[-1] + 1])
-    assert (category, culprits) == ("unmatched_p2p", [0])
-    assert "did not call the matching send" in str(summary)
+    assert blamed(tmp_path, sent, [*sent[:-1], sent[-1] + 1]) == ("unmatched_p2p", [0])

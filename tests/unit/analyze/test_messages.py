@@ -58,7 +58,6 @@ def test_a_message_that_was_never_sent_is_reported_in_rings_that_wrapped(tmp_pat
     report = load(pair_of_ranks(tmp_path, 100, 101, **OPEN))
     (incident,) = report.incidents
     assert (incident["category"], incident["culprit_ranks"], incident["waiting_ranks"]) == ("unmatched_p2p", [0], [1])
-    assert "rank 0 did not call the matching send" in str(incident["summary"])
 
 
 @pytest.mark.parametrize("sent", [100, 101])

@@ -62,7 +62,6 @@ def test_the_rank_that_did_not_join_is_named_with_its_line_of_code(tmp_path: Pat
     assert found["problems"] == []
 
     text = to_text(report)
-    assert incident["summary"].startswith("rank 1 (node-1) did not join all_reduce")
     assert text.splitlines()[0] == f"{incident['category']}: {incident['summary']} for 8.0 s"
     assert [line.strip() for line in text.splitlines()[1:]][: len(incident["details"])] == incident["details"]
     place = incident["places"]["1"]
@@ -141,12 +140,7 @@ def test_peers_wait_in_a_group_that_a_rank_has_destroyed(tmp_path: Path, gone: b
         ring.write(tmp_path / "files")
     (incident,) = json.loads(to_json(load(tmp_path / "files")))["incidents"]
     assert (incident["category"], incident["culprit_ranks"]) == ("missing_rank", [1])
-    told = (
-        "it called destroy_process_group at /job/save.py:9 close"
-        if gone
-        else "rank 1 is alive, in destroy_process_group of group tp (1)"
-    )
-    assert told in incident["summary"]
+    assert ("destroy_process_group at /job/save.py:9 close" if gone else "group tp (1)") in incident["summary"]
 
 
 def test_the_incident_is_the_same_one_however_often_it_is_analyzed(tmp_path: Path) -> None:
@@ -272,9 +266,8 @@ def test_sends_and_receives_are_paired_by_the_numbers_recorded(tmp_path: Path) -
             ring.call(signature("send", ((5,),), peer=1, tag=0), state=RecordState.IN_FLIGHT, age_s=9)
         ring.write(tmp_path / "files")
     (incident,) = json.loads(to_json(load(tmp_path / "files")))["incidents"]
-    assert (incident["category"], incident["waiting_ranks"]) == ("missing_rank", [0])
-    assert "rank 1 (node-1) did not call the matching recv: rank 0 waits in send" in incident["summary"]
-    assert incident["summary"].endswith("; rank 1 is alive and in no call")
+    assert (incident["category"], incident["culprit_ranks"]) == ("missing_rank", [1])
+    assert (incident["operation"], incident["waiting_ranks"]) == ("send", [0])
     group = identity.group_id("0", range(2))
     assert incident["trace_id"] == identity.p2p_trace_id(RUN, group, 0, 1, 0, 20).hex()
 

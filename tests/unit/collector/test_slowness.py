@@ -74,10 +74,6 @@ def test_it_opens_once_and_is_resolved_when_it_is_over(job: Job) -> None:
     assert (opened.data["category"], opened.data["culprit_ranks"]) == ("straggler", [1])
     assert opened.data["waiting_ranks"] == [0, 2]
     assert opened.incident.labels["severity"] == "warning"
-    assert opened.data["summary"] == (
-        "rank 1 (gpu-1) comes last in group default_pg (0): in 100 % of the 64 latest blocks of time in which ranks"
-        " were waited for, by 150 ms on average; the others wait 33 % of their time"
-    )
     job.steps(100, 1)
     assert job.judge() == []
     job.steps(100)

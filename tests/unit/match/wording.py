@@ -44,6 +44,7 @@ from tests.support.evidence import (
     world,
 )
 from tests.support.verdicts import causes
+from tests.unit.collector.test_slowness import Job
 from tests.unit.match.test_device_sync import PAIRS, SYNC, in_line, in_sync
 from tests.unit.match.test_new_groups import made
 from tests.unit.match.test_out_of_step import two_by_two
@@ -204,6 +205,9 @@ def stuck() -> Cases:
     yield "its device has not begun the call", verdict(calls, four, size=4)
     behind = [call(1, 5), *(call(r, 6) for r in range(3))]
     yield "its device does not complete a call", verdict(behind, [rank(0, 6, 5), rank(1, 6, 4), rank(2, 6, 5)])
+    both = [call(1, 5), call(1, 5, group=TP, record=6), call(0, 6), call(2, 6)]
+    ranks = [rank(0, 6), rank(1, 5, counts={"t": (5, 4)}), rank(2, 6, counts={"t": (5, 5)})]
+    yield "its device does not complete calls of two groups", verdict(both, ranks, TP)
     rows = [Group("r0", "r0", "row", (0, 1)), Group("c0", "c0", "column", (0, 2))]
     calls = [call(0, 1, group="r0"), call(1, 1, group="r0"), call(0, 1, group="c0", record=2)]
     calls += [call(2, 1, group="c0", record=2), call(1, 1, DONE, group="c1", record=2), call(3, 1, DONE, group="c1")]
@@ -348,6 +352,9 @@ def late() -> Cases:
         "gap": 8.0,
     }
     calls = [call(r, **(failed if r == 1 else timed_out)) for r in range(3)]
+    job = Job()
+    job.steps(300, 1)
+    yield "it comes last in most steps", [change.incident.finding for change in job.judge()]
     yield "it came after the timeout", verdict(calls, [rank(r, 5, ending=Ending.RAISED) for r in range(3)])
 
 
