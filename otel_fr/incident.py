@@ -59,16 +59,16 @@ class IncidentData(TypedDict):
     stuck_on: str | None
     call_sites: dict[str, str]
     stacks: dict[str, str]
-    stack_groups: list[StackGroupData] | None
+    stack_groups: list[StackGroupData]
     caused_by: str | None
     trace_id: str | None
     started_at: str | None
     detected_at: str | None
     state: str
     summary: str
-    details: list[str] | None
+    details: list[str]
     waiting_since: str | None
-    places: dict[str, PlaceData] | None
+    places: dict[str, PlaceData]
 
 
 class CulpritData(TypedDict):
@@ -93,16 +93,16 @@ class CollectorIncidentData(IncidentData):
     """An incident of the collector, which follows it over time.
 
     Attributes:
-        job_title: what the job is called for a reader; None: written by an older version.
+        job_title: what the job is called for a reader.
         what_to_do: as of `what_to_do`; None: it is over, or follows from another.
         flight_recorder_files: rank -> path.
-        culprits: the first ones; None: written by an older version.
+        culprits: the first ones.
         nccl_ras: None: it was not asked, or did not answer, or the incident follows from another.
     """
 
-    job_title: str | None
+    job_title: str
     what_to_do: str | None
-    culprits: list[CulpritData] | None
+    culprits: list[CulpritData]
     nccl_ras: NcclRasData | None
 
     flight_recorder_files: dict[str, str]
@@ -122,7 +122,7 @@ class IncidentHead(TypedDict):
     id: str
     run_id: str
     job: str
-    job_title: str | None
+    job_title: str
     attempt: int
     category: str
     culprit_ranks: list[int]
@@ -297,7 +297,7 @@ def what_to_do(data: IncidentData) -> str:
 
 def machines_of(data: IncidentData) -> list[str]:
     """The machines of its culprits, as far as they are known."""
-    places = data["places"] or {}
+    places = data["places"]
     own = [places[str(rank)] for rank in data["culprit_ranks"] if str(rank) in places]
     return list(dict.fromkeys(name for place in own if (name := place["node"] or place["host"])))
 

@@ -58,13 +58,13 @@ class JobRates(TypedDict):
 class JobHead(TypedDict):
     """What the API's list of jobs gives of a job, as far as it is shown. ``ranks``: how many are in each state.
 
-    ``job_title``: what it is called for a reader; None: of an older collector.
+    ``job_title``: what it is called for a reader.
     """
 
     id: str
     run_id: str
     job: str
-    job_title: str | None
+    job_title: str
     attempt: int
     state: str
     world_size: int | None
@@ -100,7 +100,7 @@ class JobDetail(TypedDict):
     """One job in full, as far as it is shown. ``job_title``: as of `JobHead`."""
 
     job: str
-    job_title: str | None
+    job_title: str
     attempt: int
     state: str
     world_size: int | None

@@ -38,7 +38,7 @@ def state_text(state: str) -> str:
 
 def job_text(one: IncidentHead | IncidentDetail | JobHead | JobDetail) -> str:
     """Job, as it is called for a reader, and attempt; safe for a terminal."""
-    return one_line(f"{one['job_title'] or one['job']}/{one['attempt']}")
+    return one_line(f"{one['job_title']}/{one['attempt']}")
 
 
 def moment_text(text: str | None, *, now: datetime | None = None) -> str:
@@ -102,7 +102,7 @@ def incident_page(one: IncidentDetail, now: float | None = None) -> Group:
     for name, text in _facts(one, now):
         facts.add_row(name, Text(text))
     summary = Text(one_line(told_now(one, now)), "bold")
-    details = [Text(one_line(text)) for text in one["details"] or ()]
+    details = [Text(one_line(text)) for text in one["details"]]
     return Group(title, Text(""), summary, *details, Text(""), facts, *_stacks(one))
 
 
@@ -110,7 +110,7 @@ def _facts(one: IncidentDetail, now: float) -> Iterable[tuple[str, str]]:
     if text := what_to_do(one):
         yield "what to do", text
     yield "incident", one_line(one["id"])
-    if one["job_title"] not in (None, one["job"]):
+    if one["job_title"] != one["job"]:
         yield "job", one_line(one["job"])
     yield from _times(one, now)
     group = one["process_group"]
@@ -123,7 +123,7 @@ def _facts(one: IncidentDetail, now: float) -> Iterable[tuple[str, str]]:
         values = ranks_by_text((int(rank), value) for rank, value in one["values"].items())
         texts = [f"{ranks_text(ranks)}: {one_line(value)}" for value, ranks in values.items()]
         yield from _column(one_line(one["field"]), texts)
-    places = one["places"] or {}
+    places = one["places"]
     sites = one["call_sites"]
     yield from _column("culprits", [_culprit(rank, places.get(str(rank)), sites) for rank in one["culprit_ranks"]])
     waiting = ranks_by_text((rank, site_text(sites.get(str(rank)))) for rank in one["waiting_ranks"])

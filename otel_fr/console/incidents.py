@@ -198,7 +198,7 @@ def _is_new(data: IncidentHead, seen: dict[tuple[str, str], int]) -> bool:
 
 
 def _matches(data: IncidentHead, args: argparse.Namespace) -> bool:
-    title = data["job_title"] or data["job"]
+    title = data["job_title"]
     named = (None, data["job"], title, title.partition(" (")[0])
     return args.job in named and _state(args) in (None, data["state"])
 

@@ -165,7 +165,7 @@ class Tools:
 
     def _named(self, job: str) -> Sequence[JobHead]:
         def names(one: JobHead) -> tuple[str, ...]:
-            title = one["job_title"] or one["job"]
+            title = one["job_title"]
             return one["id"], one["job"], one_line(one["job"]), title, one_line(title)
 
         return [one for one in self._client.jobs() if job in names(one)]

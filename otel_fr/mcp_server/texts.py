@@ -55,7 +55,7 @@ def jobs_text(jobs: Sequence[JobHead]) -> str:
 
 def job_name(job: JobHead) -> str:
     """Job, as it is called for a reader, and attempt."""
-    return one_line(f"job {job['job_title'] or job['job']} attempt {job['attempt']}")
+    return one_line(f"job {job['job_title']} attempt {job['attempt']}")
 
 
 def incidents_text(found: Sequence[IncidentHead], limit: int) -> str:
@@ -165,7 +165,7 @@ def _stacks(rank: int, incidents: Sequence[IncidentDetail]) -> list[str]:
         whole = one["stacks"].get(str(rank))
         if whole:
             return ["stack:", *(f"  {one_line(line)}" for line in whole.strip("\n").splitlines())]
-        for group in one["stack_groups"] or ():
+        for group in one["stack_groups"]:
             if rank in group["ranks"]:
                 shared = f"stack ({ranks_text(group['ranks'])}), outermost frame first:"
                 return [shared, *(f"  {one_line(frame)}" for frame in group["frames"])]

@@ -18,7 +18,7 @@ _EXAMPLE: dict[str, Any] = {
     "operation": "all_reduce", "sequence_id": 5, "culprit_ranks": [1], "waiting_ranks": [0], "field": None,
     "values": {}, "stuck_on": None, "call_sites": {"1": "a.py:1 f"}, "stacks": {}, "caused_by": None, "trace_id": "ff",
     "started_at": None, "detected_at": "2026-01-02T03:04:05.678Z", "state": "firing", "summary": "rank 1 did not join",
-    "culprits": [],
+    "culprits": [], "job_title": "job-7", "details": [], "places": {}, "stack_groups": [],
     "flight_recorder_files": {}, "run_id": "0123456789abcdef", "updated_at": None, "resolved_at": None, "revision": 1,
 }  # fmt: skip
 

@@ -9,5 +9,5 @@ from typing import Any
 
 def whole_text(incident: Mapping[str, Any]) -> str:
     """The summary and the details, without the name of this machine, on which all ranks of a test's job run."""
-    text = "; ".join([incident["summary"], *(incident["details"] or ())])
+    text = "; ".join([incident["summary"], *incident["details"]])
     return text.replace(f" ({socket.gethostname()})", "")

@@ -93,7 +93,7 @@ def fault_of(data: CollectorIncidentData) -> Fault:
     place = None
     if group is not None and number is not None:
         place = Place(group_name(group["name"], group["description"]), data["operation"] or "", number)
-    known = {culprit["rank"]: culprit for culprit in data["culprits"] or ()}
+    known = {culprit["rank"]: culprit for culprit in data["culprits"]}
     culprits = []
     for rank in data["culprit_ranks"]:
         own = known.get(rank)

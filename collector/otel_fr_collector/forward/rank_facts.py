@@ -22,7 +22,7 @@ def waiting_facts(run: Run | None, data: CollectorIncidentData, ranks: Iterable[
 
 def culprit_facts(run: Run | None, data: CollectorIncidentData, ranks: Iterable[int]) -> list[RankFacts]:
     """Culprits, each with where it is, or what ended it."""
-    errors = {one["rank"]: one["error"] for one in data["culprits"] or []}
+    errors = {one["rank"]: one["error"] for one in data["culprits"]}
     found = []
     for rank in ranks:
         state = None if run is None else run.ranks.get(rank)

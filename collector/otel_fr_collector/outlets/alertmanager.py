@@ -245,21 +245,21 @@ def parse_label(text: str) -> tuple[str, str]:
 def annotations_of(data: CollectorIncidentData, links: Mapping[str, str]) -> dict[str, str]:
     """The alert's annotations in the latest state; links are named ``runbook_url``, ``trace_url`` and so on."""
     sites, culprits, waiting = data["call_sites"], data["culprit_ranks"], data["waiting_ranks"]
-    places = data["places"] or {}
+    places = data["places"]
 
     def described(ranks: Iterable[int], verb: str) -> list[str]:
         shown = {rank: f" ({place_text(**places[str(rank)])})" if str(rank) in places else "" for rank in ranks}
         return [f"rank {rank}{place} {verb} {sites[str(rank)]}" for rank, place in shown.items() if str(rank) in sites]
 
     # The details follow the culprits, for "it" in them is a culprit.
-    where = [*described(culprits[:4], "at"), *(data["details"] or ()), *described(waiting[:4], "waits at")]
+    where = [*described(culprits[:4], "at"), *data["details"], *described(waiting[:4], "waits at")]
     texts = {
         "summary": told(data),
         "description": "; ".join(where) or data["summary"],
         "what_to_do": what_to_do(data) or None,
         "hosts": ", ".join(machines_of(data)) or None,
         "waiting_since": data["waiting_since"],
-        "job": data["job_title"] or data["job"],
+        "job": data["job_title"],
         "category": data["category"],
         "culprit_ranks": rank_list(culprits),
         "waiting_ranks": rank_list(waiting),

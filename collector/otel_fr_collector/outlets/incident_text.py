@@ -45,7 +45,7 @@ def render(
         return f"{head}{data['summary']}\n"
     word = "INCIDENT" if kind is ChangeKind.OPENED else "UPDATE"
     lines = [_paint(f"{word} {_title(data)} [{data['id']}]", _RED + _BOLD, color), f"  {told(data)}"]
-    lines += [f"  {text}" for text in data["details"] or ()]
+    lines += [f"  {text}" for text in data["details"]]
     if action := what_to_do(data):
         lines.append(f"  what to do       {action}")
     lines += _facts(data)
@@ -77,7 +77,7 @@ def _title(data: CollectorIncidentData) -> str:
     title = str(data["category"])
     if data["culprit_ranks"]:
         title += f": {ranks_text(data['culprit_ranks'])}"
-    job = str(data["job_title"] or data["job"] or "")
+    job = data["job_title"]
     return title + (f" in job {job} attempt {data['attempt']}" if job else "")
 
 
@@ -105,8 +105,8 @@ def _rarity(item: tuple[str, list[int]]) -> tuple[int, list[int]]:
 def _culprits(data: CollectorIncidentData) -> list[str]:
     lines = []
     culprits, sites, stacks = data["culprit_ranks"], data["call_sites"], data["stacks"]
-    places = data["places"] or {}
-    replicas = {one["rank"]: one.get("replica") for one in data["culprits"] or ()}
+    places = data["places"]
+    replicas = {one["rank"]: one["replica"] for one in data["culprits"]}
     for rank in culprits[:MAX_RANKS]:
         inside = [place_text(**places[str(rank)])] if str(rank) in places else []
         inside += [f"replica {one_line(name)}"] if (name := replicas.get(rank)) else []

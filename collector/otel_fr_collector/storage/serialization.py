@@ -204,13 +204,13 @@ def load_incident(data: Json, published: object) -> Incident:
         changed=float(data["changed"]),
         resolved=data["resolved"],
         revision=int(data["revision"]),
-        openings=int(data.get("openings", 1)),
-        changes=int(data.get("changes") or data["revision"]),
+        openings=int(data["openings"]),
+        changes=int(data["changes"]),
         state=str(data["state"]),
         files=_by_rank(data["files"], str),
-        waiting=data.get("waiting"),
-        ras=_ras(data.get("ras")),
-        job_title=str(data.get("job_title", "")),
+        waiting=data["waiting"],
+        ras=_ras(data["ras"]),
+        job_title=str(data["job_title"]),
         labels={str(name): str(value) for name, value in data["labels"].items()},
     )
     typed(CollectorIncidentData, incident.data)
@@ -220,7 +220,7 @@ def load_incident(data: Json, published: object) -> Incident:
     if incident.state not in (FIRING, RESOLVED) or type(incident.finding.age) not in (float, int, type(None)):
         raise ValueError("its state or its age is none")
     incident.data = typed(CollectorIncidentData, published)
-    incident.culprits = incident.data["culprits"] or []
+    incident.culprits = incident.data["culprits"]
     trace = incident.data["trace_id"]
     if trace is not None and _TRACE_ID.fullmatch(trace) is None:
         raise ValueError("its trace id is none")
@@ -244,14 +244,14 @@ def _finding(data: Json) -> Finding:
             "group": None if group is None else Group(**{**group, "ranks": tuple(group["ranks"])}),
             "culprit_ranks": tuple(data["culprit_ranks"]),
             "waiting_ranks": tuple(data["waiting_ranks"]),
-            "ended_ranks": tuple(data.get("ended_ranks", ())),
-            "details": tuple(map(str, data.get("details", ()))),
-            "differed": tuple([tuple(one) for one in data.get("differed", ())]),
-            "places": {int(rank): _place(place) for rank, place in data.get("places", {}).items()},
+            "ended_ranks": tuple(data["ended_ranks"]),
+            "details": tuple(map(str, data["details"])),
+            "differed": tuple([tuple(one) for one in data["differed"]]),
+            "places": {int(rank): _place(place) for rank, place in data["places"].items()},
             "values": _by_rank(data["values"], str),
             "call_sites": _by_rank(data["call_sites"], str),
             "stacks": _by_rank(data["stacks"], str),
-            "stack_groups": tuple([StackGroup(tuple(r), tuple(f)) for r, f in data.get("stack_groups", ())]),
+            "stack_groups": tuple([StackGroup(tuple(r), tuple(f)) for r, f in data["stack_groups"]]),
             "p2p": None if p2p is None else (int(p2p[0]), int(p2p[1]), int(p2p[2]), int(p2p[3])),
         }
     )

@@ -91,7 +91,7 @@ def _brief(incident: CollectorIncidentData) -> dict[str, object]:
     """The incident without what grows with the number of ranks that wait."""
     heavy = ("stacks", "call_sites", "values", "flight_recorder_files", "waiting_ranks", "stack_groups", "nccl_ras")
     short = {name: value for name, value in incident.items() if name not in heavy}
-    places = incident["places"] or {}
+    places = incident["places"]
     first = (str(rank) for rank in incident["culprit_ranks"][:MAX_CULPRITS])
     short["places"] = {rank: places[rank] for rank in first if rank in places}
     group = incident["process_group"]

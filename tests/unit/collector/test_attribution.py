@@ -210,7 +210,7 @@ def test_a_fault_is_read_from_its_incident() -> None:
     assert found.culprits == (Culprit(1, "node-b", "ValueError: x", "a.py:1 f"),)
     assert found.place == Place("default_pg", "all_reduce", 5)
     assert found.detected == 1767323045.678
-    assert fault_of(incident_data(culprits=None, culprit_ranks=[1])).culprits == (Culprit(1, site="a.py:1 f"),)
+    assert fault_of(incident_data(culprits=[], culprit_ranks=[1])).culprits == (Culprit(1, site="a.py:1 f"),)
 
 
 @pytest.mark.parametrize("description", ["", "undefined"])

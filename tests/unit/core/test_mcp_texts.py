@@ -13,8 +13,8 @@ CAUSE, CONSEQUENCE = "0123456789abcdef", "fedcba9876543210"
 def job() -> JobDetail:
     columns = {name: [None] * 3 for name in ("step", "waits", "overdue", "late")}
     ranks = {"rank": [0, 1, 2], "state": ["running"] * 3, "how": [""] * 3, "tally": {"running": 3}, **columns}
-    known = {"job": "j", "attempt": 0, "state": "incident", "world_size": 3, "last_heard_at": None, "groups": []}
-    return typed(JobDetail, {**known, "ranks": ranks})
+    known = {"job": "j", "job_title": "j", "attempt": 0, "state": "incident", "world_size": 3, "last_heard_at": None}
+    return typed(JobDetail, {**known, "ranks": ranks, "groups": []})
 
 
 def incident(**changed: object) -> IncidentDetail:

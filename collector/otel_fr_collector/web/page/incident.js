@@ -1,7 +1,7 @@
 // One incident, with its evidence.
 
 import { h, keyed, link, number, secondsSince, setClass, setText, when } from "./dom.js";
-import { collectiveText, durationText, groupText, jobTitle, lastingText, placeText, ranksByText, ranksText, siteText, stateSummary } from "./text.js";
+import { collectiveText, durationText, groupText, lastingText, placeText, ranksByText, ranksText, siteText, stateSummary } from "./text.js";
 
 const SHOWN = 16; // ranks whose lines are shown at once; the others are folded
 
@@ -37,7 +37,7 @@ function fillItem(node, data, consequences) {
   setClass(badge, `badge ${data.state}`);
   setText(badge, data.state);
   setText(name, incidentTitle(data));
-  setText(side, `${jobTitle(data)} · attempt ${data.attempt} · ${when(data.detected_at)}`);
+  setText(side, `${data.job_title} · attempt ${data.attempt} · ${when(data.detected_at)}`);
   setText(text, stateSummary(data));
   showSince(since, data);
   folded.hidden = !consequences.length;

@@ -7,7 +7,7 @@ import { makeGrid } from "./grid.js";
 import { makeHosts } from "./hosts.js";
 import { incidentList, tick } from "./incident.js";
 import { makeStacks } from "./stacks.js";
-import { decodeRanks, groupText, jobTitle, ranksText } from "./text.js";
+import { decodeRanks, groupText, ranksText } from "./text.js";
 
 const GROUPS = 200; // process groups in the table, those with the slowest ranks first
 const PAST = 50; // resolved incidents
@@ -68,7 +68,7 @@ export function jobView(id) {
 
   function show() {
     if (!job) return;
-    setText(title, jobTitle(job));
+    setText(title, job.job_title);
     title.title = job.job;
     setClass(badge, `badge ${job.state}`);
     setText(badge, job.state);

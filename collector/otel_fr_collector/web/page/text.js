@@ -61,11 +61,6 @@ export function placeText(place) {
   return [...machine, ...own].filter(Boolean).join(", ");
 }
 
-// What the job of a line of jobs or of an incident is called; those of older versions have only its name.
-export function jobTitle({ job, job_title: title }) {
-  return title ?? job;
-}
-
 // The summary of an incident, which is in the present tense: of one that is over, it says so.
 export function stateSummary({ summary, state }) {
   return state === "resolved" ? `while it was open: ${summary}` : summary;

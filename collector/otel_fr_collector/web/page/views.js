@@ -4,7 +4,7 @@ import { get } from "./api.js";
 import { ago, h, keyed, setClass, setText } from "./dom.js";
 import { incidentBody, incidentLead, incidentList, incidentTitle, linkLine, tick } from "./incident.js";
 import { jobText } from "./job.js";
-import { jobTitle, slowestText } from "./text.js";
+import { slowestText } from "./text.js";
 
 const FINISHED = 50; // finished jobs of one page of their list
 const OLDER = 200; // incidents of one page of the list
@@ -74,7 +74,7 @@ function fillJob(node, job, summaries) {
   // Of a job of another collector, that one's page has the ranks.
   item.href = `${job.collector_page || ""}#/jobs/${job.id}`;
   const [badge, name, side, fault, text] = item.children;
-  setText(name, jobTitle(job));
+  setText(name, job.job_title);
   setClass(badge, `badge ${job.state}`);
   setText(badge, job.incidents.length > 1 ? `${job.incidents.length} incidents` : job.state);
   setText(side, `attempt ${job.attempt} · last seen ${ago(job.last_heard_at)}`);
@@ -126,7 +126,7 @@ export function incidentsView() {
     const all = [...known.values()].reverse();
     const fit = all.filter((one) => !one.caused_by &&
       (!wanted.state || one.state === wanted.state) &&
-      (!wanted.text || `${jobTitle(one)} ${one.job} ${one.category} ${one.summary} ${one.id}`.toLowerCase().includes(wanted.text)));
+      (!wanted.text || `${one.job_title} ${one.job} ${one.category} ${one.summary} ${one.id}`.toLowerCase().includes(wanted.text)));
     fit.sort((a, b) => (a.state === b.state ? 0 : a.state === "firing" ? -1 : 1));
     setText(none, fit.length ? "" : "No incident matches.");
     older.hidden = !hasOlder;
@@ -168,7 +168,7 @@ export function incidentView(id) {
     const list = h("ul", { class: "list" });
     incidentList(list, consequences, []);
     body.replaceChildren(
-      h("p", { class: "crumbs" }, h("a", { href: "#/incidents" }, "Incidents"), " / ", h("a", { href: up }, jobTitle(data))),
+      h("p", { class: "crumbs" }, h("a", { href: "#/incidents" }, "Incidents"), " / ", h("a", { href: up }, data.job_title)),
       h("h1", {}, incidentTitle(data)),
       h("div", { class: `card ${data.state}` }, ...incidentLead(data),
         ...(data.caused_by ? [h("p", {}, "A consequence of ", h("a", { href: `#/incidents/${data.caused_by}` }, `incident ${data.caused_by}`), ".")] : []),
