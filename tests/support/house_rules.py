@@ -17,7 +17,6 @@ LONGER = {
     "collector/otel_fr_collector/incidents/book.py": 483,
     "collector/otel_fr_collector/jobs/numbers.py": 427,
     "collector/otel_fr_collector/jobs/run.py": 590,
-    "collector/otel_fr_collector/metric_table.py": 530,
     "otel_fr/analyze/assemble/runs.py": 431,
     "otel_fr/capture/native/kernel.cpp": 404,
     "otel_fr/capture/native/recorder.cpp": 463,
