@@ -37,7 +37,6 @@ class Recorder:
     """Numbers calls and writes them into a ring (recorder.hpp)."""
 
     on: bool
-    with_sites: bool
     @property
     def watched(self) -> int: ...
     def __new__(cls, core: Core, handlers: object, batches: dict[Any, Any], main_thread: int, /) -> Recorder: ...

@@ -5,11 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define OFR_API_VERSION 4
-
-/* Of functions that each call runs: the linker puts them side by side, in a few pages. Nothing of them is in the cache after
- * a step's computation. */
-#define OFR_HOT __attribute__((hot))
+#define OFR_API_VERSION 5
 
 /* What is known of a call before it is passed on. Sizes in words of 8 bytes. */
 typedef struct {
@@ -22,48 +18,26 @@ typedef struct {
   uint32_t kind;      /* KIND_* of the ring */
 } OfrCall;
 
-/* A recorded call that has not ended: what its end needs. */
+/* A recorded call that has not ended: how its end becomes known, and what that needs. */
 typedef struct {
   void *recorder;
   uint64_t ticket;
   int64_t group_index;
   uint64_t sequence; /* of a collective; 0: it has none */
-  uint32_t row;      /* number of the group's progress row, from 1; 0: it has none */
+  uint32_t mode;     /* capture/completion.py: EndMode; OFR_MODE_BATCH: OFR_MODE_DEVICE, of a member of a batch */
 } OfrPending;
-
-/* How the kernel learns of that end. */
-typedef struct {
-  uint32_t mode; /* capture/completion.py: EndMode; OFR_MODE_BATCH: OFR_MODE_DEVICE, of a member of a batch */
-  uint32_t has_no_future;
-  uint32_t slot;  /* of the signature, for `no_future` */
-  uint64_t epoch; /* of the signatures, for `no_future` */
-} OfrEnding;
-
-typedef struct {
-  const void *at;
-  uint64_t size;
-} OfrBytes;
-
-/* What a call reads first. Each member is loaded and stored at any time, by one atomic access. */
-typedef struct {
-  uint32_t on;          /* not 0: calls are recorded */
-  OfrBytes calls[2];    /* what is known of the calls that may be next, for prefetches only */
-  const void *lines[9]; /* cache lines that it will need, for prefetches only; NULL: not known */
-} OfrNext;
 
 typedef struct {
   uint32_t version;
-  const OfrNext *next;
+  const uint32_t *on; /* not 0: calls are recorded; may change at any time, by an atomic access */
   /* Records a call. 0: it is not recorded. Never fails; holds no lock when it returns. */
-  int (*begin)(const OfrCall *call, OfrPending *pending, OfrEnding *ending);
+  int (*begin)(const OfrCall *call, OfrPending *pending);
   /* Records an end, from any thread: RecordState, monotonic ns (0: unknown). */
   void (*end)(const OfrPending *pending, uint32_t state, int64_t ended_ns);
   /* Records since when a thread waits for a call, from any thread: monotonic ns, or OFR_POSTED. */
   void (*wait)(const OfrPending *pending, int64_t waited_ns);
   /* A callback waits for the end of a call (1), or exists no longer (-1). */
   void (*watch)(void *recorder, int change);
-  /* The Work of this call, and so of calls with its signature, has no future. */
-  void (*no_future)(const OfrPending *pending, const OfrEnding *ending);
   /* Counts an error of otel-fr's own. */
   void (*failed)(void);
 } OfrApi;

@@ -34,7 +34,6 @@
 #include <vector>
 
 #include "api.h"
-#include "lock.hpp"
 
 namespace otel_fr {
 
@@ -179,7 +178,7 @@ class DeviceCalls {
   }
 
   void note_begins() {
-    std::lock_guard<Lock> guard(lock_);
+    std::lock_guard<std::mutex> guard(lock_);
     const int64_t now = clock_();
     for (DeviceCall* call = first_; call && are_states_; call = call->next_) {
       if (call->mark_ == DeviceCall::kBegun) continue;
@@ -191,7 +190,7 @@ class DeviceCalls {
   }
 
   void add(DeviceCall& call, c10d::Work& work) {
-    std::lock_guard<Lock> guard(lock_);
+    std::lock_guard<std::mutex> guard(lock_);
     call.owner_ = this;
     call.work_ = &work;
     call.previous_ = last_;
@@ -200,7 +199,7 @@ class DeviceCalls {
   }
 
   void remove(DeviceCall& call) {
-    std::lock_guard<Lock> guard(lock_);
+    std::lock_guard<std::mutex> guard(lock_);
     (call.previous_ ? call.previous_->next_ : first_) = call.next_;
     (call.next_ ? call.next_->previous_ : last_) = call.previous_;
     call.work_ = nullptr;
@@ -235,7 +234,7 @@ class DeviceCalls {
 
   const OfrApi* const api_;
   int64_t (*const clock_)();
-  Lock lock_;
+  std::mutex lock_;
   DeviceCall *first_ = nullptr, *last_ = nullptr;
   // What is read as the state of a Work is that: of each call that completed, it said that it had begun, and of one at least.
   std::atomic<bool> are_states_{false}, is_other_{false};

@@ -1,6 +1,7 @@
 // Kernels at torch's BackendSelect key: each call of a c10d operator is recorded and passed on, exactly once.
 //
 // Bound to one version of torch (libtorch_cpu and libc10 only); free of Python. The recorder is the table of api.h.
+#include <c10/util/SmallVector.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
@@ -11,7 +12,6 @@
 
 #include <atomic>
 #include <cstdio>
-#include <cstring>
 #include <map>
 #include <memory>
 #include <stdexcept>
@@ -37,7 +37,7 @@ using otel_fr::FollowedWork;
 using otel_fr::kWorksAreKnown;
 using torch::jit::Stack;
 
-alignas(64) OfrApi api{};  // a copy: one cache line
+OfrApi api{};
 constexpr uint64_t kUnread = 0xFFFFFFFF;  // in place of the reduce op
 
 int64_t monotonic_ns() {
@@ -49,13 +49,9 @@ int64_t monotonic_ns() {
 // The key of a call's signature; capture/native/key.py reads it.
 class Key {
  public:
-  void add(uint64_t word) {
-    if (size_ == room_) [[unlikely]]
-      grow();
-    words_[size_++] = word;
-  }
+  void add(uint64_t word) { words_.push_back(word); }
 
-  [[gnu::noinline]] OFR_HOT void add_tensor(const at::Tensor& tensor) {
+  void add_tensor(const at::Tensor& tensor) {
     ++tensors_;
     if (!tensor.defined()) return add(UINT64_MAX);
     auto sizes = tensor.sizes();
@@ -69,45 +65,34 @@ class Key {
 
   // A tensor, a list of them, or a list of lists: the number of tensors, then each.
   void add_tensors(const IValue& value) {
-    size_t at = size_;
+    size_t at = words_.size();
     uint64_t before = tensors_;
     add(0);
     add_nested(value);
     words_[at] = (value.isTensor() ? 0 : 1) | (tensors_ - before) << 1;
   }
 
-  void clear() { size_ = 0; }
-  const uint64_t* data() const { return words_; }
-  size_t size() const { return size_; }
+  void clear() { words_.clear(); }
+  const uint64_t* data() const { return words_.data(); }
+  size_t size() const { return words_.size(); }
   // Of the first tensor.
   c10::Device device() const { return device_; }
 
  private:
-  OFR_HOT void add_nested(const IValue& value) {
+  void add_nested(const IValue& value) {
     if (value.isTensor()) return add_tensor(value.toTensor());
     if (value.isNone()) return;
     for (const IValue& item : value.toListRef()) add_nested(item);
   }
 
-  [[gnu::cold, gnu::noinline]] void grow() {
-    std::vector<uint64_t> more(2 * room_);
-    std::memcpy(more.data(), words_, size_ * sizeof(uint64_t));
-    more_ = std::move(more);
-    words_ = more_.data();
-    room_ = more_.size();
-  }
-
-  size_t size_ = 0, room_ = 64;
+  c10::SmallVector<uint64_t, 64> words_;
   uint64_t tensors_ = 0;
   c10::Device device_{c10::DeviceType::CPU};
-  uint64_t inside_[64];
-  uint64_t* words_ = inside_;
-  std::vector<uint64_t> more_;
 };
 
-// Borrowed from the value: `toCapsule` would count a reference, and with it take 10 ns of each call.
+// Borrowed from the value: `toCustomClass` compares types and counts a reference, which is a sixth of what a call takes.
 template <class T>
-OFR_HOT const T& object_of(const IValue& value) {
+const T& object_of(const IValue& value) {
   const IValue& slot = value.toObjectRef().getSlot(0);
   if (!slot.isCapsule()) throw std::invalid_argument("not an object of a C++ class");
   auto* object = static_cast<const c10::intrusive_ptr_target*>(slot.internalToPointer());
@@ -184,15 +169,13 @@ class Kernel final : public c10::OperatorKernel {
   explicit Kernel(const OfrOperator& op)
       : op_(op), after_(DispatchKeySet(DispatchKeySet::FULL_AFTER, DispatchKey::BackendSelect)) {}
 
-  OFR_HOT void operator()(const OperatorHandle& handle, DispatchKeySet keys, Stack* stack) {
+  void operator()(const OperatorHandle& handle, DispatchKeySet keys, Stack* stack) {
     OfrPending call;
-    OfrEnding ending;
     c10::Device device{c10::DeviceType::CPU};
     bool recorded = false;
-    if (__atomic_load_n(&api.next->on, __ATOMIC_RELAXED)) {
-      fetch(*api.next);
+    if (__atomic_load_n(api.on, __ATOMIC_RELAXED)) {
       try {
-        recorded = begin(handle, *stack, &call, &ending, &device);
+        recorded = begin(handle, *stack, &call, &device);
       } catch (...) {  // the collective continues
         api.failed();
       }
@@ -205,7 +188,7 @@ class Kernel final : public c10::OperatorKernel {
       throw;
     }
     try {
-      follow(*stack, call, ending, device);
+      follow(*stack, call, device);
     } catch (...) {
       api.end(&call, OFR_UNKNOWN, 0);
       api.failed();
@@ -213,23 +196,8 @@ class Kernel final : public c10::OperatorKernel {
   }
 
  private:
-  // What a call needs is not in the cache after a step's computation; fetched while the arguments are read. The first line of
-  // this was read by the dispatcher.
-  OFR_HOT void fetch(const OfrNext& next) const {
-    for (size_t at = 64; at < sizeof(Kernel); at += 64) __builtin_prefetch(reinterpret_cast<const char*>(this) + at);
-    for (const auto& call : next.calls) {
-      const auto* bytes = static_cast<const char*>(__atomic_load_n(&call.at, __ATOMIC_RELAXED));
-      const size_t size = __atomic_load_n(&call.size, __ATOMIC_RELAXED);
-      for (size_t at = 0; at < size; at += 64) __builtin_prefetch(bytes + at);
-    }
-    for (const auto& line : next.lines) __builtin_prefetch(__atomic_load_n(&line, __ATOMIC_RELAXED), /*for writing*/ 1);
-  }
-
-  OFR_HOT bool begin(const OperatorHandle& handle, const Stack& stack, OfrPending* pending, OfrEnding* ending,
-                     c10::Device* device) {
-    if (!count_) [[unlikely]]  // remembered: to ask the schema is several cache misses
-      count_ = handle.schema().arguments().size();
-    const IValue* arguments = stack.data() + stack.size() - count_;
+  bool begin(const OperatorHandle& handle, const Stack& stack, OfrPending* pending, c10::Device* device) {
+    const IValue* arguments = stack.data() + stack.size() - handle.schema().arguments().size();
     const std::string* name = name_of(object_of<c10d::ProcessGroup>(arguments[op_.group]));
     if (!name) return false;
     const std::string& group = *name;
@@ -250,7 +218,7 @@ class Kernel final : public c10::OperatorKernel {
     call.timeout_ms = op_.timeout >= 0 && arguments[op_.timeout].isInt() ? arguments[op_.timeout].toInt() : -1;
     call.code = op_.code;
     call.kind = op_.kind;
-    return api.begin(&call, pending, ending) != 0;
+    return api.begin(&call, pending) != 0;
   }
 
   void describe(const IValue* arguments, Key& key) const {
@@ -269,33 +237,31 @@ class Kernel final : public c10::OperatorKernel {
     }
   }
 
-  OFR_HOT static void follow(Stack& stack, const OfrPending& call, const OfrEnding& ending, c10::Device device) {
-    if (ending.mode == OFR_MODE_RETURN) return api.end(&call, OFR_COMPLETED, monotonic_ns());
-    if (ending.mode >= OFR_MODE_DEVICE && follow_device(stack.back(), call, ending, device)) return;
-    if (ending.mode != OFR_MODE_WORK) return api.end(&call, OFR_UNKNOWN, 0);
+  void follow(Stack& stack, const OfrPending& call, c10::Device device) {
+    if (call.mode == OFR_MODE_RETURN) return api.end(&call, OFR_COMPLETED, monotonic_ns());
+    if (call.mode >= OFR_MODE_DEVICE && follow_device(stack.back(), call, device)) return;
+    if (call.mode != OFR_MODE_WORK) return api.end(&call, OFR_UNKNOWN, 0);
     auto& work = const_cast<c10d::Work&>(object_of<c10d::Work>(stack.back()));
-    if (!ending.has_no_future) {
+    if (!has_no_future_) {
       if (auto future = future_of(work)) {
-        if (future->completed()) return record_end(call, *future);  // without a callback, which takes locks to add
         // Without the streams of the future's devices: nothing is read from it but whether it failed.
         future->addCallback(EndCallback(call), /*uses_future=*/false);
         return;
       }
-      api.no_future(&call, &ending);
+      has_no_future_ = true;
     }
     if (!kWorksAreKnown) return api.end(&call, OFR_UNKNOWN, 0);
     auto own = c10::intrusive_ptr<c10d::Work>::reclaim_copy(&work);
     auto followed = c10::make_intrusive<FollowedWork>(&api, std::move(own), call, monotonic_ns);
-    replace(stack.back(), std::move(followed));
+    stack.back() = IValue(c10::intrusive_ptr<c10d::Work>(std::move(followed)));
   }
 
   // False: it is not known when the call will end.
-  OFR_HOT static bool follow_device(const IValue& work, const OfrPending& call, const OfrEnding& ending,
-                                    c10::Device device) {
+  static bool follow_device(const IValue& work, const OfrPending& call, c10::Device device) {
 #if OTEL_FR_DEVICE_WORKS
     if (DeviceCalls::is_captured(device)) return false;
     if (follow_on_device(const_cast<c10d::Work&>(object_of<c10d::Work>(work)), DeviceCall(call))) return true;
-    if (ending.mode == OFR_MODE_BATCH && follows_batches) {  // the batch has a Work, and this call none
+    if (call.mode == OFR_MODE_BATCH && follows_batches) {  // the batch has a Work, and this call none
       open_batch.push_back(call);
       return true;
     }
@@ -303,16 +269,7 @@ class Kernel final : public c10::OperatorKernel {
     return false;
   }
 
-  // In the object that has the Work, if only the stack has that: to make another takes a look-up of its type.
-  static void replace(IValue& value, c10::intrusive_ptr<c10d::Work> work) {
-    if (value.use_count() == 1) {
-      const_cast<c10::ivalue::Object&>(value.toObjectRef()).setSlot(0, IValue::make_capsule(std::move(work)));
-    } else {
-      value = IValue(std::move(work));
-    }
-  }
-
-  // Null: this Work has none. It depends on the operator and torch's version.
+  // Null: this Work has none.
   static c10::intrusive_ptr<c10::ivalue::Future> future_of(c10d::Work& work) {
     try {
       return work.getFuture();
@@ -323,7 +280,8 @@ class Kernel final : public c10::OperatorKernel {
 
   const OfrOperator op_;
   const DispatchKeySet after_;
-  std::atomic<size_t> count_{0};  // of the arguments; 0: not known yet
+  // To learn it takes an exception. It depends on the operator and torch's version: only Works of gloo are asked.
+  std::atomic<bool> has_no_future_{false};
 };
 
 std::unique_ptr<torch::Library> library;

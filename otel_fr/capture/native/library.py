@@ -10,7 +10,7 @@ from typing import Final
 
 from otel_fr.capture.operations import Operator
 
-API_VERSION: Final = 4
+API_VERSION: Final = 5
 """Of api.h."""
 _ERROR_ROOM: Final = 2000
 

@@ -136,7 +136,7 @@ bool PythonMisses::main_site(SiteKey* site) {
     if (!site->unknown) return true;
     if (!classify(site->unknown)) return false;
   }
-  site->size = 0;
+  *site = {};
   return true;
 }
 

@@ -7,7 +7,7 @@ namespace {
 
 constexpr unsigned long kU32 = 0xFFFFFFFF, kMaxPayload = 64 * 1024 - 16;
 
-using Guard = std::lock_guard<Lock>;
+using Guard = std::lock_guard<std::mutex>;
 
 // Calls `use` with the ring, under the lock; false: the ring is closed.
 //
@@ -116,7 +116,7 @@ PyObject* core_append(PyCore* self, PyObject* const* args, Py_ssize_t count) {
   slot.kind = static_cast<uint8_t>(kind);
   slot.flags = static_cast<uint8_t>(flags);
   slot.pair_index = static_cast<uint32_t>(pair);
-  slot.timeout_ms = timeout;
+  slot.timeout_ms = slot_timeout(timeout);
   bool is_known = true;
   uint64_t ticket = Ring::kStale;
   bool open = locked(*self->core, [&](Ring& ring) {
@@ -138,9 +138,7 @@ PyObject* core_complete(PyCore* self, PyObject* const* args, Py_ssize_t count) {
       !number(args, 2, UINT64_MAX, &sequence) || !number(args, 3, 3, &state) || !time_of(args[4], &ended))
     return nullptr;
   bool open = locked(*self->core, [&](Ring& ring) {
-    auto index = static_cast<int64_t>(group);
-    const RingGroup* found = ring.group(index);
-    ring.complete(ticket, found ? found->row : 0, index, sequence, static_cast<uint32_t>(state), ended);
+    ring.complete(ticket, static_cast<int64_t>(group), sequence, static_cast<uint32_t>(state), ended);
   });
   return open ? Py_NewRef(Py_None) : closed();
 }
@@ -311,15 +309,6 @@ int set_on(PyRecorder* self, PyObject* value, void*) {
   return 0;
 }
 
-PyObject* get_sites(PyRecorder* self, void*) { return PyBool_FromLong(self->recorder->with_sites); }
-
-int set_sites(PyRecorder* self, PyObject* value, void*) {
-  int on = value ? PyObject_IsTrue(value) : 0;
-  if (on < 0) return -1;
-  self->recorder->with_sites = on;
-  return 0;
-}
-
 PyObject* get_watched(PyRecorder* self, void*) { return PyLong_FromLongLong(self->recorder->core().watched); }
 
 PyMethodDef recorder_methods[] = {
@@ -332,7 +321,6 @@ PyMethodDef recorder_methods[] = {
 
 PyGetSetDef recorder_getset[] = {
     {"on", reinterpret_cast<getter>(get_on), reinterpret_cast<setter>(set_on), nullptr, nullptr},
-    {"with_sites", reinterpret_cast<getter>(get_sites), reinterpret_cast<setter>(set_sites), nullptr, nullptr},
     {"watched", reinterpret_cast<getter>(get_watched), nullptr, nullptr, nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr}};
 

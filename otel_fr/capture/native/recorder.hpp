@@ -7,7 +7,7 @@
 #include <Python.h>
 
 #include <atomic>
-#include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -16,17 +16,13 @@
 
 #include "api.h"
 #include "calls.hpp"
-#include "lock.hpp"
 #include "ring.hpp"
-#include "tables.hpp"
 
 namespace otel_fr {
 
 // A ring and its lock. `ring` is empty once it is closed.
-//
-// What threads of the backend write when a call ends shares no cache line with what only the training thread uses.
-struct alignas(64) Core {
-  Lock lock;
+struct Core {
+  std::mutex lock;
   std::unique_ptr<Ring> ring;
   std::atomic<int64_t> watched{0};  // calls whose end a callback waits for
 };
@@ -50,21 +46,18 @@ struct Misses {
   virtual bool batch(const OfrCall& call, uint64_t* batch) = 0;
 };
 
-class alignas(64) Recorder {
+class Recorder {
  public:
   // `main_thread`: the identity of Python's main thread. `batches`: torch's dict of the groups that coalesce, which lives as
   // long as `misses` refers to it. Under the GIL.
   Recorder(std::shared_ptr<Core> core, std::unique_ptr<Misses> misses, unsigned long main_thread, PyObject* batches);
 
-  // One cache line has all members that a recent call of the main thread reads.
   std::atomic<uint32_t> on{1};
-  std::atomic<bool> with_sites{true};
 
   // Of the kernel; see api.h.
-  int begin(const OfrCall& call, OfrPending* pending, OfrEnding* ending);
+  int begin(const OfrCall& call, OfrPending* pending);
   void end(const OfrPending& pending, uint32_t state, int64_t ended_ns);
   void wait(uint64_t ticket, int64_t waited_ns);
-  void no_future(const OfrEnding& ending);
   void failed();
 
   // Of Python, under the GIL.
@@ -79,48 +72,34 @@ class alignas(64) Recorder {
 
  private:
   enum class Miss { kNone, kIgnored, kGroup, kSignature, kSite, kMainSite, kThread, kCode, kBatch };
-  struct Known;
   struct Attempt;
 
   LiveGroup* find_group(std::string_view name);
-  bool is_main() const;
   const void* own_frames() const;
   const ThreadRef* own_thread() const;
   bool in_batch() const;
-  int begin_any(const OfrCall& call, OfrPending* pending, OfrEnding* ending);
-  Miss look_up(const OfrCall& call, uint64_t hash, Attempt& attempt);
-  Miss look_up_parts(const OfrCall& call, Attempt& attempt, bool with_site);
+  Miss look_up(const OfrCall& call, Attempt& attempt);
   bool resolve(Miss miss, const OfrCall& call, Attempt& attempt);
-  int record(const OfrCall& call, const Known& known, uint32_t thread, uint64_t batch, OfrPending* pending,
-             OfrEnding* ending);
+  bool record(const OfrCall& call, const Attempt& attempt, OfrPending* pending);
   void number(const OfrCall& call, LiveGroup& group, const Signature& signature, uint64_t batch, Slot& slot);
-  void number_otherwise(const OfrCall& call, LiveGroup& group, const Signature& signature, uint64_t batch, Slot& slot);
   void give_up(const OfrCall& call);
   void store_signature(const OfrCall& call, const Signature& signature);
   void store_site(const SiteKey& key, uint32_t ref, uint32_t generation);
   void walk_locked(const void* frame, SiteKey* site);
 
   const std::shared_ptr<Core> core_;
-  const void* main_pointer_ = nullptr;  // of the main thread: `this_thread`, and its state in Python
-  const void* main_state_ = nullptr;
   PyObject* batches_;  // torch's dict of the groups that coalesce; null once this is closed
-  const std::unique_ptr<RecentCalls> recent_;
-  ThreadRef main_;  // of the main thread
   const unsigned long main_thread_;
   const std::unique_ptr<Misses> misses_;
-  CodeTable codes_;
+  std::unordered_map<const void*, bool> codes_;  // whether each is of a library
   std::unordered_map<std::string_view, std::unique_ptr<LiveGroup>> groups_;  // keys: the groups' own names
-  std::deque<Signature> signatures_;
-  uint64_t signature_epoch_ = 0;
+  size_t signature_count_ = 0;  // of all groups
   uint32_t signature_generation_ = 0, site_generation_ = 0;
-  KeyTable sites_;
+  std::map<decltype(SiteKey::words), uint32_t> sites_;
 };
 
 // The recorder that the kernels call, or null; the table of functions that they get.
 void set_active(Recorder* recorder);
 const OfrApi* api();
-
-// What the next call of this group will need, for `OfrNext`.
-void set_next(const Core& core, const void* recorder, const RecentCalls& recent, const LiveGroup& group);
 
 }  // namespace otel_fr

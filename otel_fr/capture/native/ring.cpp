@@ -1,5 +1,6 @@
 #include "ring.hpp"
 
+#include <cstddef>
 #include <cstring>
 
 #include "crc32.hpp"
@@ -12,23 +13,11 @@ constexpr uint64_t kWordHead = 128, kWordTail = 129, kWordGeneration = 130, kWor
 constexpr uint64_t kStatusCounters = 16;
 constexpr uint64_t kRowWords = 8, kSlotSize = 96, kDefinitionSize = 16, kHalfStart = 8;
 constexpr uint32_t kGroupDefinition = 1;
-constexpr uint64_t kU32 = 0xFFFFFFFF;
 enum Row { kRowGroup, kRowEnqueued, kRowCompleted, kRowP2P, kRowIssued, kRowEnded, kRowLastIssue, kRowLastEnd };
 
-struct SlotBytes {
-  uint64_t ticket;
-  int64_t issued_ns;
-  uint64_t coll_seq, p2p_seq, op_id;
-  uint32_t group, signature, site, generation, pair_index;
-  uint8_t kind, flags;
-  uint16_t zero;
-  uint32_t timeout_ms, thread, crc, pad;
-  int64_t waited;
-  uint64_t ended;
-};
-static_assert(sizeof(SlotBytes) == kSlotSize, "a slot has no padding");
-constexpr size_t kBodySize = 72;
-constexpr uint64_t kWaitedWord = 10, kEndedWord = 11;
+static_assert(sizeof(Slot) == kSlotSize, "a slot has no padding");
+constexpr size_t kBodySize = offsetof(Slot, crc);
+constexpr uint64_t kWaitedWord = offsetof(Slot, waited) / 8, kEndedWord = offsetof(Slot, ended) / 8;
 
 struct DefinitionHeader {
   uint32_t length, generation, kind, crc;
@@ -37,13 +26,7 @@ struct DefinitionHeader {
 }  // namespace
 
 Ring::Ring(uint8_t* base, const Layout& layout)
-    : words_(reinterpret_cast<uint64_t*>(base)),
-      slots_word_(layout.slots_start / 8),
-      slots_(layout.slots),
-      rows_word_(layout.progress / 8),
-      owners_(layout.rows, -1),
-      base_(base),
-      layout_(layout) {
+    : base_(base), words_(reinterpret_cast<uint64_t*>(base)), layout_(layout) {
   for (uint64_t row = layout.rows; row > 0; --row) free_rows_.push_back(static_cast<uint32_t>(row));
   store(kWordTail, 1);
   start_generation(1);
@@ -62,13 +45,11 @@ int64_t Ring::add_group(std::string payload, std::string shortened) {
   if (payload == shortened) count(kTruncated, 1);
   int64_t index = next_group_++;
   RingGroup& group = groups_[index];
-  group.index = index;
   group.payload = std::move(payload);
   group.shortened = std::move(shortened);
   if (!free_rows_.empty()) {
     group.row = free_rows_.back();
     free_rows_.pop_back();
-    owners_[group.row - 1] = index;
     // The row's group is written last: a reader never sees a group with the numbers of the one before it.
     for (uint64_t word = kRowEnqueued; word < kRowWords; ++word) store(row_word(group.row) + word, 0);
   } else {
@@ -83,7 +64,6 @@ void Ring::remove_group(int64_t index) {
   if (found == groups_.end()) return;
   if (uint32_t row = found->second.row) {
     store(row_word(row) + kRowGroup, 0);
-    owners_[row - 1] = -1;
     free_rows_.push_back(row);
   } else {
     store(kWordUntracked, words_[kWordUntracked] - 1);
@@ -107,7 +87,7 @@ void Ring::write_group(RingGroup& group, const std::string& payload) {
   if (group.row) store(row_word(group.row) + kRowGroup, uint64_t{generation_} << 32 | group.ref);
 }
 
-uint64_t Ring::row_word(uint32_t row) const { return rows_word_ + uint64_t{row - 1} * kRowWords; }
+uint64_t Ring::row_word(uint32_t row) const { return layout_.progress / 8 + uint64_t{row - 1} * kRowWords; }
 
 bool Ring::fits(size_t size) const { return used_ + kDefinitionSize + size <= layout_.half_size; }
 
@@ -153,18 +133,14 @@ void Ring::start_generation(uint32_t generation) {
   store(kWordGeneration, generation);
 }
 
-OFR_HOT uint64_t Ring::append(RingGroup& group, const Slot& slot) {
+uint64_t Ring::append(RingGroup& group, Slot slot) {
   if (slot.generation != generation_ || !has_reference(group, slot.generation)) return kStale;
-  uint64_t ticket = head_ + 1;
-  uint64_t place = place_ + 1 == slots_ ? 0 : place_ + 1;
-  SlotBytes bytes{ticket,    slot.issued_ns, slot.coll_seq,   slot.p2p_seq,    slot.op_id, group.ref, slot.signature,
-                  slot.site, generation_,    slot.pair_index, slot.kind,       slot.flags, 0,
-                  static_cast<uint32_t>(slot.timeout_ms > kU32 ? kU32 : slot.timeout_ms), slot.thread, 0, 0, 0, 0};
-  bytes.crc = crc32(&bytes, kBodySize);
-  std::memcpy(words_ + slots_word_ + place * (kSlotSize / 8), &bytes, kSlotSize);
-  head_ = ticket;
-  place_ = place;
-  store(kWordHead, ticket);
+  slot.ticket = head_ + 1;
+  slot.group = group.ref;
+  slot.crc = crc32(&slot, kBodySize);
+  std::memcpy(words_ + slot_word(slot.ticket), &slot, kSlotSize);
+  head_ = slot.ticket;
+  store(kWordHead, head_);
   if (group.row) {
     uint64_t row = row_word(group.row);
     if (slot.kind == kCollective) store(row + kRowEnqueued, slot.coll_seq);
@@ -172,37 +148,27 @@ OFR_HOT uint64_t Ring::append(RingGroup& group, const Slot& slot) {
     store(row + kRowIssued, words_[row + kRowIssued] + 1);
     store(row + kRowLastIssue, static_cast<uint64_t>(slot.issued_ns));
   }
-  return ticket;
+  return head_;
 }
 
-uint64_t Ring::slot_of(uint64_t ticket) const {
-  uint64_t back = head_ - ticket;
-  if (back >= slots_ - 1) return 0;  // the capacity
-  uint64_t place = place_ >= back ? place_ - back : place_ + slots_ - back;
-  return slots_word_ + place * (kSlotSize / 8);
+bool Ring::is_there(uint64_t ticket) const { return head_ - ticket < layout_.capacity; }
+
+uint64_t Ring::slot_word(uint64_t ticket) const {
+  return layout_.slots_start / 8 + ticket % layout_.slots * (kSlotSize / 8);
 }
 
-OFR_HOT void Ring::complete(uint64_t ticket, uint32_t row_number, int64_t group_index, uint64_t coll_seq,
-                            uint32_t state, int64_t ended_ns) {
-  if (uint64_t slot = slot_of(ticket)) store(slot + kEndedWord, static_cast<uint64_t>(ended_ns) << 2 | state);
-  if (!row_number || owners_[row_number - 1] != group_index) return;  // the row may be another group's by now
-  uint64_t row = row_word(row_number);
+void Ring::complete(uint64_t ticket, int64_t group_index, uint64_t coll_seq, uint32_t state, int64_t ended_ns) {
+  if (is_there(ticket)) store(slot_word(ticket) + kEndedWord, static_cast<uint64_t>(ended_ns) << 2 | state);
+  const RingGroup* found = group(group_index);
+  if (!found || !found->row) return;
+  uint64_t row = row_word(found->row);
   store(row + kRowEnded, words_[row + kRowEnded] + 1);
   store(row + kRowLastEnd, static_cast<uint64_t>(ended_ns));
   if (state == 1 && coll_seq > words_[row + kRowCompleted]) store(row + kRowCompleted, coll_seq);
 }
 
 void Ring::wait(uint64_t ticket, int64_t waited_ns) {
-  if (uint64_t slot = slot_of(ticket)) store(slot + kWaitedWord, static_cast<uint64_t>(waited_ns));
-}
-
-OFR_HOT void Ring::next_lines(const RingGroup& group, const void** lines) const {
-  uint64_t place = place_ + 1 == slots_ ? 0 : place_ + 1;
-  const uint64_t* slot = words_ + slots_word_ + place * (kSlotSize / 8);
-  lines[0] = slot;
-  lines[1] = slot + kSlotSize / 8 - 1;
-  lines[2] = words_ + kWordHead;
-  lines[3] = group.row ? words_ + row_word(group.row) : nullptr;
+  if (is_there(ticket)) store(slot_word(ticket) + kWaitedWord, static_cast<uint64_t>(waited_ns));
 }
 
 }  // namespace otel_fr

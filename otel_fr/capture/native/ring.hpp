@@ -16,25 +16,29 @@ struct Layout {
   uint64_t capacity, slots, half_size, status, progress, rows, definitions, slots_start, file_size;
 };
 
-// A call, as a slot has it.
+// A call, as it lies in the file: docs/ring-format.md. Who records it leaves ticket, group, crc and ends to `append`.
 struct Slot {
-  uint64_t coll_seq, p2p_seq, op_id;
+  uint64_t ticket;
   int64_t issued_ns;
-  uint64_t timeout_ms;
-  uint32_t signature, site, thread, generation, pair_index;
+  uint64_t coll_seq, p2p_seq, op_id;
+  uint32_t group, signature, site, generation, pair_index;
   uint8_t kind, flags;
+  uint16_t zero;
+  uint32_t timeout_ms, thread, crc, pad;
+  int64_t waited;
+  uint64_t ended;
 };
 
+// A timeout, as a slot has it.
+inline uint32_t slot_timeout(uint64_t ms) { return static_cast<uint32_t>(ms > UINT32_MAX ? UINT32_MAX : ms); }
+
 struct RingGroup {
-  int64_t index = 0;  // its key among the groups; a call reads it here, in a cache line that it reads anyway
   uint32_t ref = 0;  // in this generation; 0: none yet
   uint32_t row = 0;  // number of its progress row, from 1; 0: none
   std::string payload, shortened;
 };
 
-// Aligned to a cache line: its first members are all that a call needs, and the training thread finds none of them in its
-// cache after a step's computation.
-class alignas(64) Ring {
+class Ring {
  public:
   static constexpr int kFlips = 3, kTruncated = 2, kDropped = 1, kHookErrors = 0;  // COUNTERS of layout.py
   static constexpr uint64_t kStale = 0;
@@ -55,26 +59,23 @@ class alignas(64) Ring {
 
   // Gives the group a reference if it has none. False: that has retired `generation`.
   bool has_reference(RingGroup& group, uint32_t generation) {
-    if (!group.ref) [[unlikely]]
-      define_group(group);
+    if (!group.ref) define_group(group);
     return generation == generation_;
   }
 
   // The call's ticket; `kStale`: its references are of an earlier generation.
-  uint64_t append(RingGroup& group, const Slot& slot);
-  // `row`: of the group when the call was recorded.
-  void complete(uint64_t ticket, uint32_t row, int64_t group_index, uint64_t coll_seq, uint32_t state, int64_t ended_ns);
+  uint64_t append(RingGroup& group, Slot slot);
+  // If its record was overwritten, only the group's numbers change.
+  void complete(uint64_t ticket, int64_t group_index, uint64_t coll_seq, uint32_t state, int64_t ended_ns);
   void wait(uint64_t ticket, int64_t waited_ns);
   void count(int counter, uint64_t n);
-
-  // Where the next call of this group is written: the two ends of its slot, `head`, and the group's row.
-  void next_lines(const RingGroup& group, const void** lines) const;
 
  private:
   void store(uint64_t word, uint64_t value);
   void put(uint64_t offset, const void* data, size_t size);
   bool fits(size_t size) const;
-  uint64_t slot_of(uint64_t ticket) const;  // first word of its slot; 0: it is overwritten
+  bool is_there(uint64_t ticket) const;  // its record is not overwritten
+  uint64_t slot_word(uint64_t ticket) const;  // first word of its slot
   uint32_t write(uint32_t kind, const void* payload, size_t size);
   void write_group(RingGroup& group, const std::string& payload);
   void define_group(RingGroup& group);
@@ -83,13 +84,11 @@ class alignas(64) Ring {
 
   uint64_t row_word(uint32_t row) const;  // its first word
 
-  uint64_t* words_;
-  uint64_t head_ = 0, place_ = 0;  // of the last record; its place among the slots: head_ % slots, without a division
-  uint64_t slots_word_, slots_, rows_word_;
-  uint32_t generation_ = 1;
-  std::vector<int64_t> owners_;  // of each row, the index of its group; -1: it is free
   uint8_t* base_;
+  uint64_t* words_;
   Layout layout_;
+  uint64_t head_ = 0;  // ticket of the last record
+  uint32_t generation_ = 1;
   uint64_t half_ = 0, used_ = 0, generation_first_ = 1;
   int64_t next_group_ = 0;
   std::map<int64_t, RingGroup> groups_;  // in the order of their creation

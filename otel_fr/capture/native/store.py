@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Final
 
 FOLDER: Final = Path(__file__).resolve().parent
-SOURCES: Final = ("api.h", "device_work.hpp", "followed_work.hpp", "kernel.cpp", "lock.hpp")
+SOURCES: Final = ("api.h", "device_work.hpp", "followed_work.hpp", "kernel.cpp")
 SHIPPED: Final = FOLDER / "kernels"
 _SEAL: Final = b"otel-fr\1"
 """Begins what is appended to a library; the dynamic linker reads nothing behind the library's own end."""
