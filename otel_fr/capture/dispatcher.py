@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from functools import partial
 from types import ModuleType
 from typing import Any
 
-from otel_fr.capture.completion import EndMode
 from otel_fr.capture.operations import WORK, Argument, Operator
-from otel_fr.capture.recorder import PendingCall, Recorder
+from otel_fr.capture.recorder import Recorder
 from otel_fr.operations import OPERATORS
 from otel_fr.ring import RecordState
 
@@ -54,15 +52,13 @@ class Kernels:
         """
         after = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
         self._library: Any = torch.library.Library("c10d", "IMPL")
-        follow = _follow_function(recorder, torch._C._distributed_c10d.Work)
         count = 0
         try:
             readable = reduce_ops_are_readable(torch)
             for operator, overload in operators_of(torch):
                 if not readable:  # they stay unknown
                     operator = operator._replace(reduce_op=-1)
-                onward = Onward(overload._handle.redispatch_boxed, after)
-                kernel = recorder.kernel_function(operator, onward.get, onward.of, follow)
+                kernel = _kernel(recorder, operator, overload._handle.redispatch_boxed, after)
                 self._library.impl(operator.name, kernel, "BackendSelect", with_keyset=True)
                 count += 1
             if not count:
@@ -77,41 +73,25 @@ class Kernels:
             self._library._destroy()
 
 
-class Onward(dict[int, Any]):
-    """What passes a call on, by the number of its dispatch key set: without the keys that come before our kernels.
+def _kernel(recorder: Recorder, operator: Operator, redispatch: Callable[..., Any], after: Any) -> Callable[..., Any]:
+    """The function that the dispatcher calls instead of the operator: it records the call and passes it on.
 
-    There are as many as kinds of tensors. To compute a key set takes twice as long as to look it up.
+    It passes it on exactly once, also if the recording fails.
+
+    Args:
+        after: the dispatch keys that come after our kernels.
     """
 
-    def __init__(self, redispatch: Callable[..., Any], after: Any) -> None:
-        super().__init__()
-        self._redispatch = redispatch
-        self._after = after
+    def kernel(keyset: Any, *args: Any) -> Any:
+        call = recorder.begin(operator, args)
+        if call is None:
+            return redispatch(keyset & after, *args)
+        try:
+            result = redispatch(keyset & after, *args)
+        except BaseException:
+            recorder.ended(call, RecordState.FAILED)
+            raise
+        recorder.follow(call, result)
+        return result
 
-    def of(self, keyset: Any) -> Any:
-        """That of ``keyset``, which is remembered."""
-        onward = self[keyset.raw_repr()] = partial(self._redispatch, keyset & self._after)
-        return onward
-
-
-def _follow_function(recorder: Recorder, work_type: Any) -> Callable[[PendingCall, Any], None]:
-    unbox = work_type.unbox
-    futures = recorder.futures
-    end = recorder.end
-    waits = recorder.waits
-
-    def follow(call: PendingCall, result: Any) -> None:
-        ticket, group_index, sequence_id, mode = call
-        if mode is EndMode.WORK and recorder.follow_ends:
-            work = unbox(result[-1] if type(result) is tuple else result)
-            try:
-                future = work.get_future()
-            except Exception:  # noqa: BLE001 - "not implemented": it depends on the operator and torch's version
-                waits.follow(work, ticket, group_index, sequence_id)
-            else:
-                # Looked up each time: `FutureCallback` counts references to the function, so no other may be held.
-                future.add_done_callback(partial(futures.function, ticket, group_index, sequence_id))
-        else:
-            end(ticket, group_index, sequence_id, RecordState.UNKNOWN, 0)
-
-    return follow
+    return kernel

@@ -6,7 +6,6 @@ import logging
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any, Final
@@ -20,7 +19,6 @@ from otel_fr.ring import KIND_GROUP, GroupDef, NewGroup, SignatureDef, StaleGene
 
 _log = logging.getLogger("otel_fr")
 
-_HAS_GIL: Final = bool(getattr(sys, "_is_gil_enabled", lambda: True)())
 TRIES: Final = 4
 """To append a call: a definition that it needs may retire the earlier ones."""
 
@@ -40,9 +38,6 @@ class GroupRecorder:
         self.groups: dict[str, LiveGroup] = {}
         # By c10d's name: index and members of groups that only their members create, until torch registers them.
         self._begun: dict[str, tuple[int, tuple[int, ...]]] = {}
-        # Of those groups, by the id of the Python object of their `ProcessGroup`, and what forgets an id in time.
-        self._by_object: dict[int, LiveGroup] = {}
-        self._references: dict[int, weakref.ref[Any]] = {}
         self.sites = Sites(libraries)
         self._c10d = c10d
         self.threads = Threads(writer)
@@ -70,17 +65,14 @@ class GroupRecorder:
 
     def end(self, ticket: int, group_index: int, sequence_id: int, state: int, ended_ns: int) -> None:
         """Record the end of a call, from any thread. Never raises."""
+        if not self.on:  # as in a forked child, where a thread that it does not have may hold the lock
+            return
         try:
-            if not self.on:
-                return
-            if _HAS_GIL:  # is enough, and no thread waits for another to be scheduled
-                self._writer.complete(ticket, group_index, sequence_id, state, ended_ns)
-            else:
-                with self.lock:
+            with self.lock:
+                if self.on:
                     self._writer.complete(ticket, group_index, sequence_id, state, ended_ns)
         except Exception:  # noqa: BLE001
-            if self.on:  # otherwise another thread has closed the ring meanwhile
-                self.failed()
+            self.failed()
 
     def group_created(self, name: str, group: Any) -> None:
         """Start recording a ``ProcessGroup`` that torch has just registered."""
@@ -111,13 +103,11 @@ class GroupRecorder:
             find: the ``ProcessGroup`` of a name; None: it is gone.
         """
         with self.lock:
-            self._forget_objects()
             for name, ours in self.groups.items():
                 group = find(name) if ours.index >= 0 else None
                 if group is None:
                     continue
                 before = ours.index
-                ours.signatures.clear()
                 self._define_group(ours, group, member_ranks(self._c10d, group) or ())
                 self._renumbered(before)
 
@@ -132,24 +122,10 @@ class GroupRecorder:
     def group_gone(self, name: str | None) -> None:
         """Remove a group; None: all of them."""
         with self.lock:
-            self._forget_objects()
             for gone in [name] if name is not None else list(self.groups):
                 group = self.groups.pop(gone, None)
                 if group is not None:
-                    group.signatures.clear()  # a thread may be about to record a call of it
                     self._removed(gone, group.index)
-
-    def _find_group(self, process_group: Any) -> LiveGroup | None:
-        """The group of a ``ProcessGroup``, which is remembered by its id. None: it is not recorded."""
-        with self.lock:
-            group = self.groups.get(name_of(process_group))
-            if group is not None:
-                key = id(process_group)
-                forget = self._by_object.pop
-                # It is called before another object can have that id.
-                self._references[key] = weakref.ref(process_group, lambda _: forget(key, None))
-                self._by_object[key] = group
-            return group
 
     def _added(self, name: str) -> None:
         """The group is known from now on."""
@@ -270,11 +246,3 @@ class GroupRecorder:
             return None
         finally:
             self._busy = False
-
-    def _forget_objects(self) -> None:
-        self._references.clear()
-        self._by_object.clear()
-
-    def _forget_groups(self) -> None:
-        self._forget_objects()
-        self.groups.clear()

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from otel_fr import identity
 from otel_fr.capture import split_groups
-from otel_fr.capture.signatures import CachedSignature
 from otel_fr.ring import GroupDef
 
 _log = logging.getLogger("otel_fr")
@@ -89,28 +88,10 @@ class LiveGroup:
 
     Attributes:
         index: in the ring; -1: not defined yet.
-        signatures: of its calls, by `operations.key_function`'s key.
         coll, p2p, op, monitored: last number assigned in each sequence. created: of calls that create groups, if this
             is the default group. splits: number of calls that split it and gave no description.
         ranks: in the run, in group order; empty: unknown.
     """
-
-    __slots__ = (
-        "backends",
-        "coll",
-        "created",
-        "index",
-        "monitored",
-        "name",
-        "op",
-        "p2p",
-        "pairs",
-        "rank",
-        "ranks",
-        "signatures",
-        "size",
-        "splits",
-    )
 
     def __init__(self, name: str, size: int, rank: int) -> None:
         self.name = name
@@ -125,7 +106,6 @@ class LiveGroup:
         self.created = 0
         self.splits = 0
         self.pairs: dict[tuple[int, int, int], int] = {}
-        self.signatures: dict[tuple[Any, ...], CachedSignature] = {}
         self.backends: dict[str, tuple[str, int]] = {}
 
     def next_pair_index(self, pair: tuple[int, int, int]) -> int:

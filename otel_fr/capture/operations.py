@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from otel_fr.operations import OPERATORS
@@ -166,62 +166,15 @@ def flatten(value: Any) -> Iterator[Any]:
         yield value
 
 
-def key_function(operator: Operator, tensor_type: Any) -> Callable[[tuple[Any, ...], int], tuple[Any, ...]]:
-    """A function from a call's arguments to a hashable that is equal for calls with equal signature in one group.
-
-    Its second argument is the number of the call's dispatch key set, which is known already: for a single tensor, it
-    tells the type of its device.
-
-    It is on the training thread for every collective, so the common forms (one tensor in a list; two tensors) are
-    written out, and nothing is computed that the key's owner can compute once.
-    """
-    code = operator.code
-    reduce_op = operator.reduce_op
-    extras = tuple(i for i in (operator.root, operator.peer, operator.tag) if i >= 0)
-    splits = tuple(i for i in (operator.output_splits, operator.input_splits) if i >= 0)
-    positions = operator.tensors
-
-    def rest(args: tuple[Any, ...]) -> tuple[Any, ...]:
-        values = tuple([args[i] for i in extras] + [tuple(args[i]) for i in splits])
-        return (*values, args[reduce_op]._get_method("op")()) if reduce_op >= 0 else values
-
-    def general(args: tuple[Any, ...], keys: int) -> tuple[Any, ...]:
-        parts: list[Any] = [code]
-        for position in positions:
-            value = args[position]
-            if type(value) is list:
-                parts.append(len(value))
-                parts.extend((item.shape, item.dtype, item.device) for item in flatten(value))
-            else:
-                parts.append((value.shape, value.dtype, value.device))
-        parts.append(rest(args))
-        return tuple(parts)
-
-    if len(positions) == 1:
-        (position,) = positions
-
-        def one_list(args: tuple[Any, ...], keys: int) -> tuple[Any, ...]:
-            value = args[position]
-            if type(value) is not list or len(value) != 1:
-                return general(args, keys)
-            tensor = value[0]
-            if reduce_op >= 0 and not extras:
-                return code, tensor.shape, tensor.dtype, keys, args[reduce_op]._get_method("op")()
-            return code, tensor.shape, tensor.dtype, keys, rest(args)
-
-        return one_list
-
-    if len(positions) == 2:
-        first, second = positions
-
-        def two(args: tuple[Any, ...], keys: int) -> tuple[Any, ...]:
-            a = args[first]
-            b = args[second]
-            if isinstance(a, tensor_type) and isinstance(b, tensor_type):
-                extra = rest(args) if extras or splits or reduce_op >= 0 else None
-                return code, a.shape, a.dtype, b.shape, b.dtype, b.device, extra
-            return general(args, keys)
-
-        return two
-
-    return general
+def key_of(operator: Operator, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A hashable that is equal for calls with equal signature in one group."""
+    key: list[Any] = [operator.code]
+    for position in operator.tensors:
+        tensors = list(flatten(args[position]))
+        key.append(len(tensors))
+        key += [(tensor.shape, tensor.dtype, tensor.device) for tensor in tensors]
+    key += [args[i] for i in (operator.root, operator.peer, operator.tag) if i >= 0]
+    key += [tuple(args[i]) for i in (operator.output_splits, operator.input_splits) if i >= 0]
+    if operator.reduce_op >= 0:
+        key.append(args[operator.reduce_op]._get_method("op")())
+    return tuple(key)

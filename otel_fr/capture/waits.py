@@ -41,7 +41,7 @@ class Waits:
         self._is_installed = False
         self._explanation: Callable[[Exception], Exception | None] = _none
         self._known: dict[int, tuple[weakref.ref[Any], int, int, int]] = {}
-        self.held: dict[int, Any] = {}
+        self._held: dict[int, Any] = {}
         """Thread -> its last Work that has not been waited for."""
 
     def follow(self, work: Any, ticket: int, group_index: int, sequence_id: int) -> None:
@@ -56,7 +56,7 @@ class Waits:
                 self._end(ticket, group_index, sequence_id, RecordState.UNKNOWN, 0)
 
         known[key] = (weakref.ref(work, dropped), ticket, group_index, sequence_id)
-        self.held[threading.get_ident()] = work
+        self._held[threading.get_ident()] = work
         if not sequence_id:
             self._waited(ticket, POSTED)
 
@@ -65,13 +65,16 @@ class Waits:
         self._explanation = explanation
         self._install()
 
+    def let_go(self) -> None:
+        """This thread makes its next call, so whoever made its last one has the Work, or dropped it."""
+        self._held.pop(threading.get_ident(), None)
+
     def _install(self) -> None:
         if not self._is_installed:
             self._is_installed = self._replaced.put(Attribute.WAIT, self._types, self._make)
 
     def _make(self, wait: Callable[..., Any]) -> Callable[..., Any]:
         known = self._known
-        held = self.held
         end = self._end
         waited = self._waited
         clock = time.monotonic_ns
@@ -79,7 +82,7 @@ class Waits:
         def our_wait(work: Any, *args: Any, **kwargs: Any) -> Any:
             entry = known.pop(id(work), None) if known else None
             if entry is not None:
-                held.pop(threading.get_ident(), None)
+                self.let_go()
                 if not entry[3]:
                     waited(entry[1], clock())
             state = RecordState.FAILED
@@ -111,7 +114,7 @@ class Waits:
         self._replaced.undo()
         self._is_installed = False
         self.stop_tracking()
-        self.held.clear()
+        self._held.clear()
 
 
 def _none(error: Exception) -> None:

@@ -34,19 +34,13 @@ MAX_INTERNED: Final = 65_536
 """Entries of one intern cache: the halves of a large ring hold millions, each a Python key in the rank's memory."""
 
 
-_crc32 = zlib.crc32
-
-
 class WrittenGroup:
     """A live group.
 
     Attributes:
         payload: of its definition. short: a shortened one, for a half with little room.
         ref: its reference in this generation; 0: none yet. row: first word of its progress row; 0: none.
-        issued, ended, completed: what the row says: to read it takes longer.
     """
-
-    __slots__ = ("completed", "ended", "issued", "payload", "ref", "row", "short")
 
     def __init__(self, definition: GroupDef) -> None:
         self.short = definition.shortened().to_bytes()
@@ -54,9 +48,6 @@ class WrittenGroup:
         self.payload = payload if len(payload) <= MAX_GROUP_PAYLOAD else self.short
         self.ref = 0
         self.row = 0
-        self.issued = 0
-        self.ended = 0
-        self.completed = 0
 
 
 class DefinitionWriter(StatusWriter):
@@ -133,18 +124,16 @@ class DefinitionWriter(StatusWriter):
         if group.row:
             self._words[group.row + ROW_GROUP] = 0
             self._rows.append(group.row)
-            group.row = 0  # for whoever has prepared calls of the group
         else:
             self._words[WORD_UNTRACKED] -= 1
 
-    def _define_group(self, group: WrittenGroup) -> int:
-        """The reference of a group that has none in this generation. May start a generation."""
+    def _define_group(self, group: WrittenGroup) -> None:
+        """Give a group that has none in this generation a reference. May start a generation."""
         if not self._fits(group.payload):
             self._flip()
         # A new generation defines every group that has a row, this one too.
         if not group.ref:
             self._write_group(group, group.payload)
-        return group.ref
 
     def _write_group(self, group: WrittenGroup, payload: bytes) -> None:
         group.ref = self._write(DefinitionKind.GROUP, payload)
@@ -194,7 +183,7 @@ class DefinitionWriter(StatusWriter):
     def _write(self, kind: DefinitionKind, payload: bytes) -> int:
         """Append a definition that fits; its reference is its offset in the half, in units of 8 bytes."""
         prefix = DEFINITION_PREFIX.pack(len(payload), self.generation, kind)
-        crc = _crc32(payload, _crc32(prefix))
+        crc = zlib.crc32(payload, zlib.crc32(prefix))
         data = prefix + struct.pack("<I", crc) + payload
         offset = self._used
         start = self._half + offset

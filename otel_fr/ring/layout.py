@@ -73,10 +73,6 @@ ROW_GROUP, ROW_ENQUEUED, ROW_COMPLETED, ROW_P2P, ROW_ISSUED, ROW_ENDED, ROW_LAST
 # Slot: the part under the crc, then crc + pad, waited, ended.
 SLOT_BODY: Final = struct.Struct("<QqQQQIIIIIBBHII")
 SLOT_TAIL: Final = struct.Struct("<IIqQ")
-# The same in two steps: what equal collectives have in common, with it the part under the crc, and then the whole slot.
-SLOT_REST: Final = struct.Struct("<IIIIIBBHII")
-SLOT_NUMBERS: Final = struct.Struct("<QqQQQ32s")
-SLOT_WHOLE: Final = struct.Struct("<72sI20x")
 SLOT: Final = struct.Struct("<QqQQQIIIIIBBHIIIIqQ")
 SLOT_WAITED_WORD: Final = 10
 SLOT_ENDED_WORD: Final = 11

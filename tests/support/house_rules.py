@@ -18,8 +18,6 @@ LONGER = {
     "collector/otel_fr_collector/jobs/numbers.py": 427,
     "collector/otel_fr_collector/jobs/run.py": 590,
     "otel_fr/analyze/assemble/runs.py": 431,
-    "otel_fr/capture/native/kernel.cpp": 404,
-    "otel_fr/capture/native/recorder.cpp": 463,
     "otel_fr/capture/session.py": 464,
     "otel_fr/console/client.py": 423,
     "otel_fr/match/diagnose.py": 499,

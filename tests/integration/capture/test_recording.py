@@ -27,13 +27,12 @@ def test_errors_of_ours_are_counted_and_harmless(tmp_path: Path) -> None:
         ALONE
         + """
 dist.all_reduce(torch.ones(2))
-group = recorder.groups["0"]
-good, group.signatures = group.signatures, None
+good, recorder._kinds = recorder._kinds, None
 for _ in range(3):
     tensor = torch.ones(2)
     dist.all_reduce(tensor)
     assert tensor.tolist() == [1, 1]
-group.signatures = good
+recorder._kinds = good
 dist.all_reduce(torch.ones(2))
 print(ring().counters["hook_errors"], len(records()))
 """,
@@ -132,7 +131,7 @@ reader = ring()
 kept = records()
 assert [record.signature.input_sizes for record in kept] == [((record.coll_seq,),) for record in kept]
 print(reader.counters["flips"] > 0, kept[-1].coll_seq, reader.counters["hook_errors"], reader.counters["dropped"])
-print(sum(len(group.signatures) for group in recorder.groups.values()) < 8000, len(kept) >= 64)
+print(len(recorder._kinds) < 8000, len(kept) >= 64)
 """,
         OTEL_FR_BUFFER_SIZE="64",
     )
@@ -173,7 +172,8 @@ while issued < 3000 or inside <= 50:
     dist.all_reduce(torch.ones(2))
     issued += 1
 signal.setitimer(signal.ITIMER_REAL, 0)
-issued += inside
+dist.all_reduce(torch.ones(2))  # the one before may have been interrupted, and then the handler's number is the last
+issued += inside + 1
 seen = records()
 counters = ring().counters
 assert seen[-1].coll_seq == issued, (seen[-1].coll_seq, issued)

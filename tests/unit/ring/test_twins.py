@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
-import sys
 import tempfile
-import threading
 import zlib
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_fr.capture.native.writer import CompiledRingWriter
-from otel_fr.ring import POSTED, GroupDef, RingReader, RingWriter, SiteDef, StaleGeneration
+from otel_fr.ring import POSTED, GroupDef, RingWriter, SiteDef, StaleGeneration
 from otel_fr.ring.layout import HEADER_SIZE, Layout
 from tests.support.engines import needs_ring_writer
 from tests.support.ring_model import signature_of
@@ -91,74 +89,6 @@ def test_both_write_the_same_bytes(seed: int, capacity: int, steps: int) -> None
         assert _content(python) == _content(compiled)
         python.close()
         compiled.close()
-
-
-@given(seed=st.integers(0, 2**32), capacity=st.integers(1, 30))
-def test_prepared_records_are_those_of_append(seed: int, capacity: int) -> None:
-    """`RingWriter.append_prepared` writes what the compiled writer's `append` does."""
-    choose = random.Random(seed)
-    with tempfile.TemporaryDirectory() as folder:
-        python = RingWriter.create([Path(folder)], "python", capacity, {"rank": 1})
-        compiled = CompiledRingWriter.create([Path(folder)], "compiled", capacity, {"rank": 1})
-        for writer in (python, compiled):
-            for index in range(3):
-                writer.add_group(GroupDef(f"{index:016x}", f"pg{index}", "d", (0, 1), "gloo", index))
-        prepared = [python.prepare(index, 7, 8, 9, timeout) for index, timeout in enumerate([0, 5, 2**32 + 1])]
-        for step in range(choose.randrange(60)):
-            index = choose.randrange(3)
-            coll, p2p, op = (choose.randrange(2**64) for _ in range(3))
-            ticket = python.append_prepared(prepared[index], coll, p2p, op, step)
-            other = compiled.append(index, 7, 8, 9, 1, 0, 0, coll, p2p, op, 0, [0, 5, 2**32 + 1][index], step)
-            assert ticket == other
-            for writer in (python, compiled):
-                writer.complete(ticket, index, coll, 1 + step % 3, step)
-        assert _content(python) == _content(compiled)
-        python.close()
-        compiled.close()
-
-
-def test_prepared_records_of_a_removed_group_leave_other_groups_alone(tmp_path: Path) -> None:
-    writer = RingWriter.create([tmp_path], "ring", 4, {})
-    group = writer.add_group(GroupDef("0" * 16, "g", "", (0,), "gloo", 0))
-    prepared = writer.prepare(group, 1, 1, 1, 0)
-    writer.remove_group(group)
-    writer.add_group(GroupDef("1" * 16, "h", "", (0,), "gloo", 1))
-    writer.append_prepared(prepared, 5, 0, 1, 9)
-    with RingReader.open(writer.path) as reader:
-        assert [(row.group.name, row.issued) for row in reader.groups()] == [("h", 0)]
-    for number in range(40):  # until another generation begins
-        writer.define_site(number, SiteDef((("/job/train.py", number, _BIG),)))
-    with pytest.raises(StaleGeneration):
-        writer.append_prepared(prepared, 6, 0, 2, 9)
-    writer.close()
-
-
-def test_no_end_is_lost_where_threads_record_them_without_a_lock(tmp_path: Path) -> None:
-    writer = RingWriter.create([tmp_path], "ring", 50, {})
-    group = writer.add_group(GroupDef("0" * 16, "g", "", (0,), "gloo", 0))
-    prepared = writer.prepare(group, 1, 1, 1, 0)
-    threads, calls = 4, 3000
-
-    def end(first: int) -> None:
-        for number in range(calls):
-            writer.complete(first + number, group, first + number, 1, 9)
-
-    workers = [threading.Thread(target=end, args=(1 + number * calls,)) for number in range(threads)]
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        for worker in workers:
-            worker.start()
-        for number in range(calls):  # appended by one thread at a time
-            writer.append_prepared(prepared, number, 0, number, number)
-        for worker in workers:
-            worker.join()
-    finally:
-        sys.setswitchinterval(interval)
-    with RingReader.open(writer.path) as reader:
-        (row,) = reader.groups()
-        assert (row.issued, row.ended, row.completed) == (calls, threads * calls, threads * calls)
-    writer.close()
 
 
 def test_numbers_that_do_not_fit_are_refused_by_both(tmp_path: Path) -> None:
