@@ -12,6 +12,7 @@ from tests.support import torchrun
 from tests.support.long_tests import all_but
 from tests.support.verdicts import cause_incidents
 from tests.support.waiting import wait_for
+from tests.support.whole_text import whole_text
 
 pytestmark = torchrun.needed
 
@@ -23,7 +24,7 @@ FAULTS: dict[str, tuple[int, str, int, str]] = {
     "other_ranks": (1, "new_group", 1, "tp (1) (ranks 0, 1)"),
     "sizes": (2, "new_group", 1, "dp (1)"),
     "local": (2, "new_group", 1, ""),
-    "split": (0, "split_group", 1, ""),
+    "split": (0, "all_reduce", 1, ""),
     "died": (1, "new_group", 1, ""),
 }
 
@@ -46,6 +47,7 @@ def test_the_rank_at_fault_is_the_only_culprit_live_and_from_the_files(fault: st
         assert incident["field"] == ("group" if group else None)
         assert incident["values"].get(str(culprit), "").startswith(group)
         assert (incident["category"] == "rank_dead") is (fault == "died")
+        assert fault != "split" or "split_group number 1" in whole_text(incident)
 
 
 @pytest.mark.long

@@ -117,3 +117,16 @@ def blamed(
     """The category and the culprits of each finding that no other explains."""
     found = causes(verdict(calls, ranks, *groups, size=size))
     return [(finding.category, finding.culprit_ranks) for finding in found]
+
+
+def finding(category: Category = Category.MISSING_RANK, **changed: Any) -> Finding:
+    """A finding as the engine makes it: rank 1 has not joined all_reduce number 5, in which ranks 0 and 2 wait."""
+    fields: dict[str, Any] = {
+        "key": "w/collective/5", "group": WORLD, "operation": "all_reduce", "sequence_id": 5, "stream": "collective",
+        "culprit_ranks": (1,), "waiting_ranks": (0, 2), "summary": "rank 1 did not join; ranks 0, 2 wait",
+    }  # fmt: skip
+    return Finding(category=category, **{**fields, **changed})
+
+
+NO_CALL: Mapping[str, Any] = {"group": None, "operation": "", "sequence_id": None}
+"""What a finding has that shows in no call."""

@@ -10,21 +10,10 @@ from otel_fr_collector.incidents.incident import IncidentChange
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.outlets.log import LogLines
 
-from otel_fr.match import Category, Finding, Group
+from otel_fr.match import Category, Finding
+from tests.support.evidence import WORLD, finding
 
-GROUP = Group("w", "0", "default_pg", (0, 1, 2))
-MISSING = Finding(
-    key="w/collective/5",
-    category=Category.MISSING_RANK,
-    group=GROUP,
-    operation="all_reduce",
-    sequence_id=5,
-    stream="collective",
-    culprit_ranks=(1,),
-    waiting_ranks=(0, 2),
-    stacks={1: "File train.py"},
-    summary="rank 1 did not join all_reduce number 5",
-)
+MISSING = finding(stacks={1: "File train.py"})
 STALLED = dataclasses.replace(
     MISSING,
     key="w/collective/6",
@@ -39,8 +28,8 @@ STALLED = dataclasses.replace(
 def opened(findings: list[Finding]) -> tuple[IncidentBook, list[IncidentChange]]:
     book, run = IncidentBook(lambda: 1_000.0), Run(RunId("job", 0, "r0"), 0.0, 0.0)
     changes: list[IncidentChange] = []
-    for finding in findings:
-        changes += book.update(run, [finding], now=0.0, wall=1_000.0, enqueued=lambda _: None, moved_on=lambda _: False)
+    for one in findings:
+        changes += book.update(run, [one], now=0.0, wall=1_000.0, enqueued=lambda _: None, moved_on=lambda _: False)
     return book, changes
 
 
@@ -136,7 +125,7 @@ CREATING = dataclasses.replace(
     waiting_ranks=(2,),
     caused_by=DEADLOCK.key,
 )
-BESIDE = dataclasses.replace(CREATING, key="v/collective/1", group=dataclasses.replace(GROUP, id="v"))
+BESIDE = dataclasses.replace(CREATING, key="v/collective/1", group=dataclasses.replace(WORLD, id="v"))
 CREATED = dataclasses.replace(
     CREATING, category=Category.OP_MISMATCH, field="group", culprit_ranks=(1,), caused_by=None
 )
@@ -183,7 +172,7 @@ def test_a_wait_that_explains_a_deadlock_takes_its_place_while_the_ranks_wait(
 
 def test_an_incident_that_a_verdict_explains_is_not_taken_for_the_cause_of_what_explains_it() -> None:
     """A sub-group's wait is known later than that of the world for its ranks, which opened the incident."""
-    pair = dataclasses.replace(GROUP, id="p", ranks=(0, 1))
+    pair = dataclasses.replace(WORLD, id="p", ranks=(0, 1))
     both = dataclasses.replace(MISSING, culprit_ranks=(0, 1), waiting_ranks=(2,))
     absent = dataclasses.replace(MISSING, key="p/collective/5", group=pair, waiting_ranks=(0,))
     follows = dataclasses.replace(both, culprit_ranks=(), caused_by=absent.key)

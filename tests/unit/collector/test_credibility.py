@@ -10,23 +10,13 @@ from otel_fr_collector.jobs.ranks import SILENCE
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.jobs.snapshot import snapshot
 
-from otel_fr.match import Category, Finding, Group
+from tests.support.evidence import finding
 
 ENQUEUED, STALL = 100.0, 5.0
 NOW = ENQUEUED + 60.0
 SHORT, LONG = ENQUEUED + 1.0, ENQUEUED + STALL
 """When a rank reported last: before its peers had waited for long, and after that."""
-MISSING = Finding(
-    key="w/collective/5",
-    category=Category.MISSING_RANK,
-    group=Group("w", "0", "default_pg", (0, 1, 2)),
-    operation="all_reduce",
-    sequence_id=5,
-    stream="collective",
-    culprit_ranks=(1,),
-    waiting_ranks=(0, 2),
-    summary="rank 1 did not join all_reduce number 5",
-)
+MISSING = finding()
 
 
 @pytest.mark.parametrize(

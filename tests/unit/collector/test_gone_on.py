@@ -9,9 +9,8 @@ from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.outlets.outlets import Outlets
 from otel_fr_collector.service import Service
 
-from otel_fr.match import Category, Ending, Finding, Place
-
-CULPRIT = 1
+from otel_fr.match import Ending, Place
+from tests.support.evidence import NO_CALL, finding
 
 
 class Clock:
@@ -45,11 +44,8 @@ def test_a_run_is_over_once_all_that_its_incidents_do_not_accuse_have_gone_on(ne
     clock, metrics = Clock(), Metrics()
     service = Service(metrics, Outlets(metrics), clock=clock)
     old = begin(service, "old", [10, 11, 12], clock.now)
-    finding = Finding(
-        key="hang", category=Category.MISSING_RANK, group=None, operation="", sequence_id=None, stream="collective",
-        culprit_ranks=(CULPRIT,), waiting_ranks=(0, 2), summary="rank 1 did not join",
-    )  # fmt: skip
-    service.book.update(old, [finding], now=clock.now, wall=1e9, enqueued=lambda _: None, moved_on=lambda _: False)
+    found = finding(**NO_CALL)
+    service.book.update(old, [found], now=clock.now, wall=1e9, enqueued=lambda _: None, moved_on=lambda _: False)
     for rank in range(len(newer)):
         old.ranks[rank].ended, old.ranks[rank].ending = clock.now, Ending.CLEAN
     if newer:

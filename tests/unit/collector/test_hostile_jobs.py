@@ -20,30 +20,28 @@ from otel_fr_collector.outlets.outlets import Outlets
 from otel_fr_collector.service import Service
 
 from otel_fr.match import CallState, Group, Place, Signature
+from tests.support.evidence import LARGE, SUM
 from tests.support.waiting import PATIENCE
 
-SIGNATURE = Signature("all_reduce", ((3,),), ((3,),), ("Float",), ("Float",), "sum")
-OTHER = SIGNATURE._replace(input_sizes=((4,),), output_sizes=((4,),))
 
-
-def call(rank: int, record: int, state: CallState = CallState.IN_FLIGHT, signature: Signature = SIGNATURE) -> RankCall:
+def reported(rank: int, record: int, state: CallState = CallState.IN_FLIGHT, signature: Signature = SUM) -> RankCall:
     return RankCall(rank, record, "g", "collective", 7, signature, state)
 
 
 def one_rank(count: int) -> Iterator[RankCall]:
-    return (call(0, record) for record in range(count))
+    return (reported(0, record) for record in range(count))
 
 
 def in_turn(count: int) -> Iterator[RankCall]:
-    return (call(record % 2, record // 2) for record in range(count))
+    return (reported(record % 2, record // 2) for record in range(count))
 
 
 def backwards(count: int) -> Iterator[RankCall]:
-    return (call(record % 2, count - record // 2) for record in range(count))
+    return (reported(record % 2, count - record // 2) for record in range(count))
 
 
 def ended(count: int) -> Iterator[RankCall]:
-    return (call(record % 2, record // 2, CallState.COMPLETED) for record in range(count))
+    return (reported(record % 2, record // 2, CallState.COMPLETED) for record in range(count))
 
 
 @pytest.mark.parametrize("calls", [one_rank, in_turn, backwards, ended])
@@ -63,8 +61,8 @@ def test_a_batch_of_thousands_of_calls_takes_linear_time(calls: object, members:
 def test_a_batch_that_differs_in_one_call_disagrees_once_it_has_ended(count: int, in_order: bool) -> None:
     group = GroupState(Group("g", "0", "", (0, 1)), 2)
     done = CallState.COMPLETED
-    ranks = [[call(rank, record) for record in range(count)] for rank in (0, 1)]
-    ranks[1][-1] = call(1, count - 1, signature=OTHER)
+    ranks = [[reported(rank, record) for record in range(count)] for rank in (0, 1)]
+    ranks[1][-1] = reported(1, count - 1, signature=LARGE)
     for one in chain(*ranks) if in_order else chain(*zip(*ranks, strict=True)):
         group.add(one)
     for one in chain(*ranks):
@@ -75,7 +73,7 @@ def test_a_batch_that_differs_in_one_call_disagrees_once_it_has_ended(count: int
 @pytest.mark.parametrize("in_order", [True, False])
 def test_an_equal_batch_completes(in_order: bool) -> None:
     group = GroupState(Group("g", "0", "", (0, 1)), 2)
-    ranks = [[call(rank, record) for record in range(500)] for rank in (0, 1)]
+    ranks = [[reported(rank, record) for record in range(500)] for rank in (0, 1)]
     for one in chain(*ranks) if in_order else chain(*zip(*ranks, strict=True)):
         assert not group.add(one)
     for one in chain(*ranks):
@@ -89,7 +87,7 @@ def stalled(service: Service, job: str, world: int, run: str = "") -> None:
     assert known is not None
     known.note_origin(0, place=Place("h"), world_size=world, resource={}, now=0.0)
     known.group_state(Group("g", "0", "default_pg", ()), world)
-    waits = RankCall(0, 1, "g", "collective", 1, SIGNATURE, CallState.IN_FLIGHT, enqueued_at=0.0)
+    waits = RankCall(0, 1, "g", "collective", 1, SUM, CallState.IN_FLIGHT, enqueued_at=0.0)
     known.add_report(KeptReport(0, 1, stall=1.0, inflight=[waits]), 0.0)
     known.add_report(KeptReport(0, 2, stall=1.0, inflight=[waits]), 2.0)
 

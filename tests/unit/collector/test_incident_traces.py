@@ -15,7 +15,8 @@ from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.jobs.runs import Runs
 
 from otel_fr.incident_trace import MAX_WAITING
-from otel_fr.match import CallState, Category, Finding, Group, Signature
+from otel_fr.match import CallState, Category, Group, Signature
+from tests.support.evidence import finding
 
 RUN = RunId("job-7", 0, "r")
 WORLD = 4
@@ -80,11 +81,10 @@ class Play:
     def new(
         self, number: str, category: Category, culprits: Iterable[int], waiting: Iterable[int], cause: str | None = None
     ) -> Incident:
-        finding = Finding(
-            key="k", category=category, summary="s", operation="all_reduce", sequence_id=5, stream="collective",
-            group=self.group, culprit_ranks=tuple(culprits), waiting_ranks=tuple(waiting),
-        )  # fmt: skip
-        return Incident(number, RUN, finding, ["k"], cause, self.now, 1_000.0, 998.0)
+        found = finding(
+            category, key="k", group=self.group, culprit_ranks=tuple(culprits), waiting_ranks=tuple(waiting)
+        )
+        return Incident(number, RUN, found, ["k"], cause, self.now, 1_000.0, 998.0)
 
     def report(self, *ranks: int, stack: str = STACK) -> None:
         call = RankCall(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from otel_fr_collector.control import Control, Watcher
 from otel_fr_collector.incidents.book import IncidentBook
@@ -14,7 +12,8 @@ from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.peer_failures import MAX_COMMANDS, PeerFailures
 
 from otel_fr.control.v1.control_pb2 import Command, WatchRequest
-from otel_fr.match import CallState, Category, Ending, Finding, Group, Place
+from otel_fr.match import CallState, Category, Ending, Group, Place
+from tests.support.evidence import NO_CALL, finding
 from tests.unit.collector.test_state import rank_call
 
 RUN = make_run_id("job", 0, "r")
@@ -94,20 +93,6 @@ def test_a_rank_that_ended_well_has_not_failed() -> None:
     assert job.at(1.0) == []
 
 
-def finding(key: str, category: Category, rank: int, summary: str) -> Finding:
-    return Finding(
-        key=key,
-        category=category,
-        group=None,
-        operation="",
-        sequence_id=None,
-        stream="collective",
-        culprit_ranks=(rank,),
-        waiting_ranks=(0,),
-        summary=summary,
-    )
-
-
 @pytest.mark.parametrize(
     ("category", "kind"),
     [
@@ -122,8 +107,8 @@ def test_an_incident_tells_of_a_stuck_rank_until_it_is_resolved_but_not_of_one_t
     job = Job()
     job.report(*range(4))
     job.run.ranks[1].python_blocked = category is Category.RANK_STUCK
-    stuck = finding("a", category, 1, "rank 1 is; blocked")
-    slow = finding("b", Category.MISSING_RANK, 3, "rank 3 is late")
+    stuck = finding(category, **NO_CALL, key="a", summary="rank 1 is; blocked")
+    slow = finding(**NO_CALL, key="b", culprit_ranks=(3,), waiting_ranks=(0,))
     job.book.update(job.run, [stuck, slow], now=1.0, wall=1.0, enqueued=lambda _: None, moved_on=lambda _: False)
     (command,) = job.at(1.0)
     assert told([command]) == [([1], kind)]
@@ -137,7 +122,7 @@ def test_a_rank_that_has_only_not_come_yet_has_not_failed_beside_one_that_is_stu
     job = Job()
     job.report(*range(4))
     job.run.ranks[1].python_blocked = True
-    missing = replace(finding("a", Category.RANK_STUCK, 1, "ranks 1, 2 did not join"), culprit_ranks=(1, 2))
+    missing = finding(Category.RANK_STUCK, **NO_CALL, culprit_ranks=(1, 2), waiting_ranks=(0,))
     job.book.update(job.run, [missing], now=1.0, wall=1.0, enqueued=lambda _: None, moved_on=lambda _: False)
     assert told(job.at(1.0)) == [([1], "stuck")]
     job.run.ranks[2].python_blocked = True

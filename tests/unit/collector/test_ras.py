@@ -10,17 +10,13 @@ from otel_fr_collector.jobs.ras import MAX_LINE, MAX_LINES, RasAnswer, read_ras
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.outlets.incident_text import render
 
-from otel_fr.match import Category, Finding, Group
+from otel_fr.match import Category, Finding
 from otel_fr.rank_report.ras import ReportedCommunicator, ReportedFact, ReportedRas
+from tests.support.evidence import WORLD, finding
 from tests.support.incident_data import incident_data
 
 NOW = 1_800_000_000.0
-GROUP = Group("g", "0", "default_pg", (0, 1, 2))
-HANG = Finding(
-    key="g/collective/5", category=Category.MISSING_RANK, group=GROUP, operation="all_reduce", sequence_id=5,
-    stream="collective", culprit_ranks=(1,), waiting_ranks=(0, 2), summary="rank 1 did not join; ranks 0, 2 wait",
-    age=5.0, is_waiting=True,
-)  # fmt: skip
+HANG = finding(age=5.0, is_waiting=True)
 
 
 def judged(run: Run, book: IncidentBook, *findings: Finding) -> None:
@@ -63,7 +59,7 @@ def test_an_answer_that_came_before_the_incident_opened_is_in_it_from_the_start(
 def test_of_an_answer_a_bounded_number_of_short_lines_is_kept() -> None:
     facts = tuple(ReportedFact("started", str(n), 0, n, f"op{n}\nx" * 9) for n in range(16))
     given = ReportedRas(2.0, "2.28.9", 40, 1, (ReportedCommunicator("0x1", 3, ((0, 7),), facts),) * 8, 32)
-    found = read_ras(given, [GROUP], {0: 7}, NOW)
+    found = read_ras(given, [WORLD], {0: 7}, NOW)
     assert found.asked == NOW - 2.0
     assert len(found.lines) == MAX_LINES
     assert found.lines[-1].endswith(" more")

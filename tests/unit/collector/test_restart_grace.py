@@ -13,7 +13,8 @@ from otel_fr_collector.incidents.restart_grace import (
 from otel_fr_collector.jobs.rank_reports import KeptReport
 from otel_fr_collector.jobs.run import Run, RunId
 
-from otel_fr.match import Category, Finding
+from otel_fr.match import Category
+from tests.support.evidence import NO_CALL, finding
 
 RUN = RunId("job-7", 0, "r")
 
@@ -74,20 +75,10 @@ def test_an_expected_run_is_waited_for_before_its_first_report_for_a_bounded_tim
 def test_old_resolved_incidents_leave_memory_and_open_ones_stay() -> None:
     wall = [1_000.0]
     book = IncidentBook(lambda: wall[0])
-    finding = Finding(
-        key="k",
-        category=Category.RANK_DEAD,
-        group=None,
-        operation="",
-        sequence_id=None,
-        stream="collective",
-        culprit_ranks=(1,),
-        waiting_ranks=(),
-        summary="rank 1 died",
-    )
+    found = finding(Category.RANK_DEAD, **NO_CALL)
     for attempt in range(2):
         run = Run(RunId("job", attempt, f"r{attempt}"), 0.0, 0.0)
-        book.update(run, [finding], now=0.0, wall=wall[0], enqueued=lambda _: None, moved_on=lambda _: False)
+        book.update(run, [found], now=0.0, wall=wall[0], enqueued=lambda _: None, moved_on=lambda _: False)
     book.resolve_run(RunId("job", 0, "r0"), 0.0)
     book.drop_old(900.0)
     assert len(book.known()) == 2

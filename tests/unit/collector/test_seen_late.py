@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_fr.match import Group, Signature
+from otel_fr.match import Group
+from tests.support.evidence import SUM, WORLD
 from tests.support.scripted_job import Scripted, ScriptedJob
 
-WORLD, PAIR = Group("w", "0", "default_pg", (0, 1, 2)), Group("p", "1", "", (0, 1))
-SUM = Signature("all_reduce", ((4,),), ((4,),), ("Float",), ("Float",), "sum")
+PAIR = Group("p", "1", "", (0, 1))
 BEGIN = 3.0
 
 

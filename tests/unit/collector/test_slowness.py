@@ -13,7 +13,8 @@ from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.web.job_views import detail, summary
 
-from otel_fr.match import CallState, Category, Ending, Finding, Group, Place, Signature
+from otel_fr.match import CallState, Category, Ending, Group, Place, Signature
+from tests.support.evidence import finding
 
 RUN = make_run_id("job", 0, "r")
 GROUP = Group("g", "0", "default_pg", ())
@@ -47,17 +48,9 @@ class Job:
         return self.book.note_slowness(self.run, 1.0, 1e9, lambda group, known: find(self.run, group, known))
 
     def hang(self, rank: int, key: str = "hang") -> list[IncidentChange]:
-        found = Finding(
-            key=key,
-            category=Category.MISSING_RANK,
-            group=self.run.groups["g"].group,
-            operation="all_reduce",
-            sequence_id=self.number + 1,
-            stream="collective",
-            culprit_ranks=(rank,),
-            waiting_ranks=tuple({0, 1, 2} - {rank}),
-            summary="it hangs",
-        )
+        others = tuple({0, 1, 2} - {rank})
+        group, number = self.run.groups["g"].group, self.number + 1
+        found = finding(key=key, group=group, sequence_id=number, culprit_ranks=(rank,), waiting_ranks=others)
         return self.book.update(self.run, [found], now=2.0, wall=1e9, enqueued=lambda _: None, moved_on=lambda _: False)
 
 

@@ -20,6 +20,7 @@ from otel_fr_collector.storage.retention import Retention
 from otel_fr_collector.storage.serialization import dump_incident, dump_run, load_incident, load_run
 
 from otel_fr.match import Category, Ending, Finding, Group, Place, ThreadException
+from tests.support.evidence import finding
 from tests.support.stores import DirectSqlite
 
 RUN = RunId("job-7", 1, "0123456789abcdef")
@@ -27,18 +28,8 @@ NOW = 1_800_000_000.0
 
 
 def incident(number: int, state: str = RESOLVED, changed: float = NOW, text: str = "rank 1 did not join") -> Incident:
-    finding = Finding(
-        key="g/collective/5",
-        category=Category.MISSING_RANK,
-        group=None,
-        operation="all_reduce",
-        sequence_id=5,
-        stream="collective",
-        culprit_ranks=(1,),
-        waiting_ranks=(0,),
-        summary=text,
-    )
-    made = Incident(f"{number:016x}", RUN, finding, [finding.key], None, 0.0, changed, None, changed, state=state)
+    found = finding(key="g/collective/5", group=None, waiting_ranks=(0,), summary=text)
+    made = Incident(f"{number:016x}", RUN, found, [found.key], None, 0.0, changed, None, changed, state=state)
     made.resolved = changed if state == RESOLVED else None
     made.data = made.as_data()
     return made

@@ -21,9 +21,9 @@ from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.outlets.outlets import Outlets
 from otel_fr_collector.service import Service
 
-from otel_fr.match import WAIT_SHARE, CallState, Ending, Group, Overdue, Place, Signature
+from otel_fr.match import WAIT_SHARE, CallState, Ending, Group, Overdue, Place
+from tests.support.evidence import SUM
 
-SIGNATURE = Signature("all_reduce", ((3,),), ((3,),), ("Float",), ("Float",), "sum")
 GROUP = Group("g", "0", "default_pg", ())
 NOW = 100.0
 
@@ -36,7 +36,7 @@ def test_a_rank_that_its_monitor_killed_was_stopped(by_monitor: bool, was_stoppe
 
 
 def waits(rank: int, record: int, since: float | None, state: CallState = CallState.IN_FLIGHT) -> RankCall:
-    return RankCall(rank, record, "g", "collective", record, SIGNATURE, state, enqueued_at=since)
+    return RankCall(rank, record, "g", "collective", record, SUM, state, enqueued_at=since)
 
 
 def longest(run: Run, now: float) -> float | None:

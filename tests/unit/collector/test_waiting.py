@@ -11,19 +11,11 @@ from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.outlets.alertmanager import annotations_of
 
 from otel_fr.incident import told, told_now, unix
-from otel_fr.match import Category, Finding, Group, Place
+from otel_fr.match import Finding, Place
+from tests.support.evidence import finding
 
 NOW = 1_800_000_000.0
-HANG = Finding(
-    key="w/collective/5",
-    category=Category.MISSING_RANK,
-    group=Group("w", "0", "default_pg", (0, 1, 2)),
-    operation="all_reduce",
-    sequence_id=5,
-    stream="collective",
-    culprit_ranks=(1,),
-    waiting_ranks=(0, 2),
-    summary="rank 1 (gpu-17) did not join all_reduce number 5; ranks 0, 2 wait",
+HANG = finding(
     call_sites={1: "data.py:9 load"},
     age=5.0,
     is_waiting=True,
@@ -35,10 +27,10 @@ def judged(*findings: Finding, apart: float = 1.0) -> list[IncidentChange]:
     """The changes if the run is judged so often, ``apart`` seconds apart."""
     book, run = IncidentBook(lambda: NOW), Run(RunId("job", 0, "r0"), 0.0, 0.0)
     changes: list[IncidentChange] = []
-    for number, finding in enumerate(findings):
+    for number, one in enumerate(findings):
         seconds = apart * number
         changes += book.update(
-            run, [finding], now=seconds, wall=NOW + seconds, enqueued=lambda _: None, moved_on=lambda _: False
+            run, [one], now=seconds, wall=NOW + seconds, enqueued=lambda _: None, moved_on=lambda _: False
         )
     return changes
 

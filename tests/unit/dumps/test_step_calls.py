@@ -26,22 +26,17 @@ from otel_fr.ring import (
     RecordState,
     RingReader,
     RingWriter,
-    SignatureDef,
     SiteDef,
 )
+from tests.support.rings import float_signature
 
 WORLD = GroupDef("a" * 16, "0", "default_pg", (0, 1), "gloo", 0)
 SITE = SiteDef((("train.py", 1, "main"),))
 
 
-def signature(size: int = 4, operation: str = "all_reduce") -> SignatureDef:
-    sizes, dtypes = ((size,),), ("Float",)
-    return SignatureDef(operation, "gloo", sizes, sizes, dtypes, dtypes, "sum", None, None, None, None, None, 4, 4)
-
-
 def record(number: int, at: int, group: GroupDef = WORLD, kind: int = KIND_COLLECTIVE, size: int = 4) -> Record:
     state = RecordState.COMPLETED
-    of = signature(size)
+    of = float_signature(sizes=((size,),))
     return Record(number, at, None, at, state, number, 0, number, 0, kind, 0, 0, "MainThread", group, of, SITE)
 
 
@@ -168,7 +163,7 @@ def ring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RingWriter
 def test_a_rings_steps_are_read_again_when_there_are_new_calls(ring: RingWriter) -> None:
     group = ring.add_group(WORLD)
     of, site, thread = (
-        ring.define_signature("s", signature()),
+        ring.define_signature("s", float_signature()),
         ring.define_site("t", SITE),
         ring.define_thread(threading.get_ident(), "M"),
     )

@@ -252,7 +252,6 @@ def test_a_rank_in_which_alone_a_collective_failed_is_the_culprit() -> None:
     failed = call(1, 5, CallState.FAILED, age=None, duration=0.4, error="collective_failed")
     found = cause([call(0), failed, call(2)], [rank(0, 5, 4), raised, rank(2, 5, 4)])
     assert (found.category, found.culprit_ranks, found.waiting_ranks) == (Category.RANK_DEAD, (1,), (0, 2))
-    assert killed_worker in found.text
 
 
 def test_a_collective_that_failed_on_several_ranks_has_no_culprit_by_that() -> None:

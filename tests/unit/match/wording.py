@@ -76,7 +76,8 @@ def missing() -> Cases:
     on_machines = [rank(r, 5 if r != 1 else 4, place=place) for r, place in places.items()]
     yield "its machine is known", verdict([call(0), call(2)], on_machines)
     thread = ThreadException("prefetch", "ValueError: bad sample 4711", "loader.py:8 read")
-    yield "another of its threads has raised", without_rank_1(thread_exceptions=(thread,))
+    elsewhere = {"thread_exceptions": (ThreadException("metrics", "OSError: no route"),)}
+    yield "another of its threads has raised", without_rank_1(peers=elsewhere, thread_exceptions=(thread,))
     yield "its last call was in another group", without_rank_1(call(1, 25, DONE, group=TP), counts={"t": (25, 25)})
     ranks = [rank(0, 58), rank(1, 50, site=SITE), rank(2, 58)]
     yield "it is several calls behind", verdict([call(0, 58), call(1, 50, DONE), call(2, 58)], ranks)

@@ -17,17 +17,15 @@ from otel_fr.monitor.metrics import BOUNDS, RankMetrics, Schedule, dtype_class, 
 from otel_fr.monitor.span_builder import trace_id
 from otel_fr.ring import KIND_GROUP, Activity, Record, RecordState, SignatureDef
 from tests.support.records import made_record
+from tests.support.rings import float_signature
 
 RUN = identity.run_id("job", 0, "n")
 WALL = 1_700_000_000 * 10**9
 Key = tuple[tuple[str, str | int], ...]
 
 
-def signature(operation: str = "all_reduce", size: int = 4_000, dtype: str = "Float") -> SignatureDef:
-    shapes = ((size // 4,),)
-    return SignatureDef(
-        operation, "gloo", shapes, shapes, (dtype,), (dtype,), "sum", None, None, None, None, None, size, size
-    )
+def signature(operation: str = "all_reduce") -> SignatureDef:
+    return float_signature(operation, sizes=((1_000,),), input_bytes=4_000, output_bytes=4_000)
 
 
 def record(number: int, seconds: float | None = 0.003, of: SignatureDef | None = None, **more: object) -> Record:
