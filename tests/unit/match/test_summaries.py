@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from otel_fr.match import Category, Ending, Group, Rank, ThreadException
+from otel_fr.match import Ending, Group, Rank, ThreadException
 from otel_fr.presentation import MAX_MESSAGE, MAX_SUMMARY, message_text
-from tests.support.evidence import call, cause, judge, rank, world
+from tests.support.evidence import call, judge, rank, world
 
 TRACEBACK = """RuntimeError: Caught OSError in DataLoader worker process 0.
 Original Traceback (most recent call last):
@@ -56,12 +56,3 @@ def test_names_and_sizes_do_not_make_a_summary_endless() -> None:
     (found,) = judge([call(r, 1) for r in (0, 2)], ranks, [group], 3)
     assert len(found.summary) == MAX_SUMMARY
     assert "\n" not in found.summary
-
-
-def test_ranks_that_ended_alike_are_named_together() -> None:
-    """As when a configuration that all ranks read is wrong: not one sentence for each rank."""
-    ranks = [rank(r, 9, ending=Ending.RAISED, exception="KeyError: 'lr'") for r in range(62)]
-    ranks += [rank(r, 9, ending=Ending.KILLED, signal=11) for r in (62, 63)]
-    found = cause([], ranks, size=64)
-    assert (found.category, found.culprit_ranks) == (Category.RANK_DEAD, tuple(range(64)))
-    assert found.summary.count("rank") == 2
