@@ -55,7 +55,9 @@ def seen(records: list[Record], of: list[Activity]) -> list[tuple[str, str, int,
 def test_the_text_of_a_call_is_the_same_on_all_ranks() -> None:
     def text(operation: str, given: tuple[int, ...], taken: tuple[int, ...]) -> str:
         sizes = [tuple((size,) for size in side) for side in (given, taken)]
-        of = replace(signature(operation=operation), input_sizes=sizes[0], output_sizes=sizes[1], reduce_op=None)
+        of = replace(
+            float_signature(operation, sizes=((4,),)), input_sizes=sizes[0], output_sizes=sizes[1], reduce_op=None
+        )
         calls = [record(number, number)._replace(signature=of) for number in (1, 2)]
         (first,) = {value for name, value, *_ in seen(calls, steps(0, 2, 4)) if name.startswith("first")}
         return first
