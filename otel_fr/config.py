@@ -40,8 +40,6 @@ PEER_FAILURE_ACTIONS = ("ignore", "abort", "exit")
 ON_PEER_FAILURE = "OTEL_FR_ON_PEER_FAILURE"
 DEFAULT_PEER_TIMEOUT = 5.0
 DEFAULT_EXIT_GRACE = 10.0
-SAFETY_FACTOR = 5.0
-"""A learned limit is so many times the longest time seen, as in NVIDIA's resiliency extension."""
 EXPORTERS = {"traces": "OTEL_TRACES_EXPORTER", "logs": "OTEL_LOGS_EXPORTER", "metrics": "OTEL_METRICS_EXPORTER"}
 """By signal, the variable that switches it off with ``none``."""
 METRIC_INTERVAL = "OTEL_METRIC_EXPORT_INTERVAL"
@@ -263,8 +261,6 @@ class Config:
             limit.
         section_timeouts: name -> seconds, of sections whose program gives no timeout.
         outside_timeout: seconds without an open section, once one has ended; 0: no limit.
-        learn_steps: times that something is seen before its limit is learned; 0: none is.
-        state_dir: folder of what is learned, for the next start; None: it is not kept.
         native_stacks: one of `NATIVE_STACKS`; "auto": those of a stuck rank, where py-spy is installed.
         on_hang: one of `HANG_ACTIONS`, what the monitor does when a limit has passed.
         metric_interval: seconds between two requests of metrics.
@@ -292,8 +288,6 @@ class Config:
     first_heartbeat_timeout: float = 0.0
     section_timeouts: Mapping[str, float] = field(default_factory=dict)
     outside_timeout: float = 0.0
-    learn_steps: int = 0
-    state_dir: Path | None = None
     native_stacks: str = "auto"
     on_hang: str = "alert"
     export: bool = True
@@ -315,7 +309,6 @@ class Config:
         comms_prefix = env.get("TORCHCOMM_FR_DUMP_TEMP_FILE", "").strip()
         prefix = None if own_dir else torch_prefix or comms_prefix or None
         ring_dir = env.get("OTEL_FR_RING_DIR", "").strip()
-        state_dir = env.get("OTEL_FR_STATE_DIR", "").strip()
         most = MAX_BUFFER_SIZE if env.get("OTEL_FR_BUFFER_SIZE", "").strip() else MAX_INHERITED_BUFFER_SIZE
         buffer_names = ("OTEL_FR_BUFFER_SIZE", *(() if is_recorder_off(env) else RECORDER_SIZES))
         return cls(
@@ -346,8 +339,6 @@ class Config:
             first_heartbeat_timeout=_number(env, ("OTEL_FR_FIRST_HEARTBEAT_TIMEOUT",), 0.0, 0.0, MAX_SECONDS),
             section_timeouts=_timeouts(env, "OTEL_FR_SECTION_TIMEOUTS"),
             outside_timeout=_number(env, ("OTEL_FR_OUTSIDE_TIMEOUT",), 0.0, 0.0, MAX_SECONDS),
-            learn_steps=_integer(env, ("OTEL_FR_LEARN_STEPS",), 0),
-            state_dir=Path(state_dir) if state_dir else None,
             native_stacks=_choice(env, "OTEL_FR_NATIVE_STACKS", NATIVE_STACKS),
             on_hang=_choice(env, "OTEL_FR_ON_HANG", HANG_ACTIONS),
             metric_interval=_number(env, (METRIC_INTERVAL,), DEFAULT_METRIC_INTERVAL * 1e3, 100, 86_400e3) / 1e3,

@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping
 from enum import Enum
 from typing import Any, Final
 
-from otel_fr.config import SAFETY_FACTOR, Config
+from otel_fr.config import Config
 from otel_fr.fault_tolerance import sections
 from otel_fr.fault_tolerance.timeouts import (
     HeartbeatTimeouts,
@@ -26,6 +26,8 @@ from otel_fr.fault_tolerance.timeouts import (
 )
 
 STATE_KEY: Final = "current_timeouts"
+SAFETY_FACTOR: Final = 5.0
+"""A computed timeout is so many times the longest time seen, as in nvidia-resiliency-ext."""
 
 
 class RankMonitorClientError(Exception):

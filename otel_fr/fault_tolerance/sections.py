@@ -103,7 +103,7 @@ def section(name: str, timeout: float | None = None) -> Section:
 
     Args:
         name: the first 120 bytes count; a few dozen different ones at most.
-        timeout: seconds after which the section has lasted too long; None: as learned, else none.
+        timeout: seconds after which the section has lasted too long; None: as the environment says, else none.
     """
     return Section(name, timeout)
 

@@ -27,7 +27,7 @@ class FaultToleranceCallback(TrainerCallback):
     ``save``. What an exception leaves open ends with the next training, or with the process.
 
     Args:
-        step_timeout, evaluate_timeout, save_timeout: seconds; None: as learned, else none.
+        step_timeout, evaluate_timeout, save_timeout: seconds; None: as the environment says, else none.
     """
 
     def __init__(

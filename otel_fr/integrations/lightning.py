@@ -30,7 +30,8 @@ class FaultToleranceCallback(Callback):
     ``validate`` and ``test`` (each also a heartbeat with every batch), and ``save``.
 
     Args:
-        setup_timeout, step_timeout, validate_timeout, test_timeout, save_timeout: seconds; None: as learned, else none.
+        setup_timeout, step_timeout, validate_timeout, test_timeout, save_timeout: seconds; None: as the environment
+            says, else none.
     """
 
     def __init__(

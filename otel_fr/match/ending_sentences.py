@@ -23,7 +23,7 @@ def host_text(evidence: Evidence, culprits: Iterable[int]) -> str:
 def overdue_value(item: Overdue) -> str:
     """``"section dataloading, limit 30.0 s"``, ``"heartbeat, limit 60.0 s"``."""
     name = f" {message_text(item.name)}" if item.name else ""
-    return f"{item.kind}{name}, {'learned ' if item.is_learned else ''}limit {duration_text(item.limit)}"
+    return f"{item.kind}{name}, limit {duration_text(item.limit)}"
 
 
 def overdue_text(overdue: Mapping[int, Overdue], ranks: Mapping[int, Rank], machines: Machines) -> str:
@@ -43,8 +43,7 @@ def overdue_text(overdue: Mapping[int, Overdue], ranks: Mapping[int, Rank], mach
         text = f"{name} {had} been outside all sections for {seconds}"
     else:
         text = f"{name} {had} been in section {message_text(first.name)} for {seconds}"
-    limit = f"{'learned ' if first.is_learned else ''}limit of {duration_text(first.limit)}"
-    text += f", longer than the {limit}"
+    text += f", longer than the limit of {duration_text(first.limit)}"
     if any(ranks[rank].ended_by_monitor for rank in who):
         text += f", when {verb(who, 'its monitor', 'their monitors')} ended {verb(who, 'it', 'them')}"
     return text

@@ -168,14 +168,13 @@ class Overdue(NamedTuple):
 
     Attributes:
         kind: a section that is open, no heartbeat since the last one, or no open section since the last one ended.
-        name: of the section. is_learned: the limit was learned, not given.
+        name: of the section.
     """
 
     kind: Literal["section", "heartbeat", "outside"]
     name: str
     age: float
     limit: float
-    is_learned: bool = False
 
 
 class Decision(NamedTuple):

@@ -18,12 +18,12 @@ _CATEGORIES = {
 }
 
 
-def reported(items: Iterable[tuple[str, str, float | None, float | None, bool, bool]]) -> tuple[Overdue, ...]:
-    """What is overdue of the activities of a rank report: kind, name, age, limit, learned, overdue."""
+def reported(items: Iterable[tuple[str, str, float | None, float | None, bool]]) -> tuple[Overdue, ...]:
+    """What is overdue of the activities of a rank report: kind, name, age, limit, overdue."""
     found: list[Overdue] = []
-    for kind, name, age, limit, is_learned, is_overdue in items:
+    for kind, name, age, limit, is_overdue in items:
         if is_overdue and age is not None and limit is not None and kind in _CATEGORIES:
-            found.append(Overdue(cast("Any", kind), name, age, limit, is_learned))
+            found.append(Overdue(cast("Any", kind), name, age, limit))
     return tuple(found)
 
 

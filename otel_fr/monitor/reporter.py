@@ -73,7 +73,7 @@ class Reporter:
         self.tail = Tail(self._reader, devices=self.devices)
         self.groups = report_builder.GroupTracker(self._reader, self.tail.reached)
         self.identity = RankIdentity.of(reader.meta, config, reader.pid)
-        self.activity = ActivityWatch(reader, config, self.identity.rank, self._sent_until_ns)
+        self.activity = ActivityWatch(reader, config)
         self._step_calls = StepCalls(reader)
         self._brief = BriefReports(self.identity.world_size or 1)
         self.on_hang = ""

@@ -435,7 +435,6 @@ class Monitor:
         reporter.groups.refresh()
         self._recorder.close()
         reporter.follow(everything=True)
-        reporter.activity.save()
         reporter.close_spans(now_ns, exit_.is_clean)
         self._inspector.step(now_ns / 1e9, at_once=True)
         reporter.send_metrics()

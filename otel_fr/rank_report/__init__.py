@@ -246,9 +246,6 @@ class ReportedActivity(NamedTuple):
     name: Annotated[str, Key("name", NAME, "of a section", optional=True)] = ""
     age_s: Annotated[float | None, Key("age_s", SECONDS, "how long it lasts", optional=True)] = None
     limit_s: Annotated[float | None, Key("limit_s", SECONDS, "how long it may last", optional=True)] = None
-    is_learned: Annotated[
-        bool, Key("learned", flag(False), "true: the limit was learned, not given", optional=True)
-    ] = False
     is_overdue: Annotated[bool, Key("overdue", flag(False), "true: it has lasted longer", optional=True)] = False
 
 

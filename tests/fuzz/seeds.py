@@ -63,7 +63,7 @@ def make_seeds(folder: Path) -> Seeds:
 
 
 ACTIVITY = [
-    {"kind": "section", "name": "loading", "age_s": 3.0, "limit_s": 2.0, "learned": True, "overdue": True},
+    {"kind": "section", "name": "loading", "age_s": 3.0, "limit_s": 2.0, "overdue": True},
     {"kind": "heartbeat", "age_s": 70.0, "limit_s": 60.0, "overdue": True},
 ]
 

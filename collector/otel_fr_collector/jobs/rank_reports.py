@@ -180,8 +180,7 @@ def keep_report(given: rank_report.RankReport, interner: Interner, *, now: float
         hook_errors=given.dropped.hook_errors if given.dropped is not None else 0,
         records_creations=given.records_creations,
         overdue=overdue.reported(
-            (item.kind, item.name, item.age_s, item.limit_s, item.is_learned, item.is_overdue)
-            for item in given.activity
+            (item.kind, item.name, item.age_s, item.limit_s, item.is_overdue) for item in given.activity
         )
         if given.activity
         else (),

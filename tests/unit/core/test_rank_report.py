@@ -116,9 +116,7 @@ fingerprints = st.lists(counts, max_size=5).map(tuple)
 groups = st.builds(
     ReportedGroup, names, texts, texts, texts, texts, *[counts] * 5, st.booleans(), st.none() | seconds, fingerprints
 )
-activities = st.builds(
-    ReportedActivity, texts, texts, *[st.none() | seconds] * 2, st.booleans(), st.booleans()
-)  # fmt: skip
+activities = st.builds(ReportedActivity, texts, texts, *[st.none() | seconds] * 2, st.booleans())
 decisions = st.builds(ReportedDecision, texts, texts, counts, counts, counts, st.none() | integers)
 call_lists = st.lists(calls, max_size=2).map(tuple)
 labels = st.text(max_size=MAX_LABEL)

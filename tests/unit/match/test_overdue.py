@@ -13,7 +13,7 @@ from tests.support.verdicts import causes
 from tests.unit.match.test_whereabouts import PP, TP, alive, waiting
 
 LOAD = Overdue("section", "loading", 12.0, 2.0)
-SAVE = Overdue("section", "saving", 5.0, 3.0, is_learned=True)
+SAVE = Overdue("section", "saving", 5.0, 3.0)
 BEAT = Overdue("heartbeat", "", 70.0, 60.0)
 OUTSIDE = Overdue("outside", "", 70.0, 60.0)
 GROUPS = (WORLD, TP, PP)
@@ -119,16 +119,16 @@ def test_it_follows_from_a_cause_that_is_known() -> None:
 def test_the_innermost_section_is_named() -> None:
     rank = overdue(alive(1, w=4), BEAT, LOAD, SAVE)
     (cause,) = judge([], [alive(0, w=4), rank], GROUPS, 3)
-    assert cause.values == {1: "section saving, learned limit 3.0 s"}
+    assert cause.values == {1: "section saving, limit 3.0 s"}
 
 
 def test_only_what_is_overdue_and_complete_is_read_of_a_report() -> None:
     items = [
-        ("section", "a", 5.0, 2.0, False, True),
-        ("section", "b", 1.0, 2.0, False, False),
-        ("section", "c", None, 2.0, False, True),
-        ("heartbeat", "", 5.0, None, False, True),
-        ("made up", "d", 5.0, 2.0, False, True),
+        ("section", "a", 5.0, 2.0, True),
+        ("section", "b", 1.0, 2.0, False),
+        ("section", "c", None, 2.0, True),
+        ("heartbeat", "", 5.0, None, True),
+        ("made up", "d", 5.0, 2.0, True),
     ]
     assert reported(items) == (Overdue("section", "a", 5.0, 2.0),)
 

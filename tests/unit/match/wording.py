@@ -218,7 +218,7 @@ def stuck() -> Cases:
 
 
 def overdue() -> Cases:
-    for name, item in {"section": LOADING, "learned limit": SAVING, "heartbeat": BEAT, "outside": OUTSIDE}.items():
+    for name, item in {"section": LOADING, "heartbeat": BEAT, "outside": OUTSIDE}.items():
         yield f"{name}: others wait for the rank", without_rank_1(overdue=(item,))
     yield "section: nobody waits", verdict([], [rank(0, 4), rank(1, 4, site=SITE, overdue=(LOADING,)), rank(2, 4)])
     alike = [rank(r, 4, overdue=(LOADING._replace(age=10.0 + r),)) for r in range(3)]
@@ -231,7 +231,6 @@ def overdue() -> Cases:
 
 
 LOADING = Overdue("section", "loading", 12.0, 2.0)
-SAVING = Overdue("section", "saving", 5.0, 3.0, is_learned=True)
 BEAT, OUTSIDE = Overdue("heartbeat", "", 70.0, 60.0), Overdue("outside", "", 70.0, 60.0)
 
 
