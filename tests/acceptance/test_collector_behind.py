@@ -52,6 +52,7 @@ def named(running: Collector) -> set[tuple[int, ...]]:
     return {tuple(one["culprit_ranks"]) for one in mine}
 
 
+@pytest.mark.long
 def test_a_collector_that_was_stopped_for_a_while_names_no_innocent_rank(tmp_path: Path) -> None:
     with torchrun.collector(tmp_path / "collector") as running, job(tmp_path / "job", running, OTEL_FR_JOB_ID="mine"):
         until(lambda: running_ranks(running) == 4)

@@ -35,7 +35,8 @@ def test_groups_that_ranks_destroy_in_their_own_time_raise_nothing(engine: str, 
     assert running.incidents() == []
 
 
-@pytest.mark.parametrize("fault", all_but(("hangs",), FAULTS))
+@pytest.mark.long
+@pytest.mark.parametrize("fault", FAULTS)
 def test_a_rank_that_others_still_need_is_named_live_and_from_the_files(fault: str, tmp_path: Path) -> None:
     if fault == "hangs" and VERSION < (2, 7):
         pytest.skip("on torch 2.6 a process group of gloo does not wait for what this job makes it wait for")

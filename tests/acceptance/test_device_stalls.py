@@ -99,6 +99,7 @@ def test_an_incident_has_what_nccl_itself_says_beside_the_verdict(job: Job) -> N
     assert "group default_pg (0): rank 3 did not answer" in job.collector.out_file.read_text()
 
 
+@pytest.mark.long
 def test_the_rank_whose_device_failed_is_named_and_those_that_nccl_ended_for_it_are_not(job: Job) -> None:
     job.show(ended(1), begun(2))
     job.enqueue(2)

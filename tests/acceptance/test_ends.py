@@ -31,7 +31,7 @@ def _run(folder: Path, how: str) -> tuple[list[dict[str, Any]], list[dict[str, A
         pytest.param("watchdog_of_one", "SIGABRT", marks=LONG),
         ("watchdog_of_all", "SIGABRT"),
         pytest.param("own_limit", "TimeoutError: the step takes too long", marks=LONG),
-        ("stopped", ""),
+        pytest.param("stopped", "", marks=LONG),
     ],
 )
 def test_the_end_of_the_ranks_that_waited_does_not_hide_for_whom(how: str, told: str, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from tests.support import torchrun
-from tests.support.long_tests import all_but
 from tests.support.verdicts import cause_incidents
 from tests.support.waiting import wait_for
 from tests.support.whole_text import whole_text
@@ -25,7 +24,8 @@ FAULTS: dict[str, tuple[list[int], str, str]] = {
 }
 
 
-@pytest.mark.parametrize("fault", all_but(("stage_stuck",), FAULTS))
+@pytest.mark.long
+@pytest.mark.parametrize("fault", FAULTS)
 def test_the_rank_at_fault_is_the_only_culprit_live_and_from_the_files(fault: str, tmp_path: Path) -> None:
     culprits, group, text = FAULTS[fault]
     with torchrun.collector(tmp_path / "collector") as running:

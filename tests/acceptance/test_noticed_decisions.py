@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.support import torchrun
-from tests.support.long_tests import all_but
 from tests.support.verdicts import cause_incidents
 from tests.support.waiting import until
 from tests.support.whole_text import whole_text
@@ -35,7 +34,8 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", all_but(("compile",), FAULTS))
+@pytest.mark.long
+@pytest.mark.parametrize("fault", FAULTS)
 def test_what_a_rank_did_otherwise_is_named(fault: str, tmp_path: Path) -> None:
     texts = FAULTS[fault]
     with torchrun.collector(tmp_path / "collector") as running:

@@ -115,6 +115,7 @@ def test_nodes_have_the_order_of_slurm_in_each_attempt(tmp_path: Path, numbers: 
         assert (status, out.splitlines()) == (0, [f"attempt {n}: rank {rank} of 2 has the sum 2" for n in (0, 1)]), err
 
 
+@pytest.mark.long
 def test_a_node_that_fails_a_check_stays_out_and_the_other_trains(tmp_path: Path) -> None:
     with grpc_sink() as sink:
         bad = {

@@ -61,6 +61,7 @@ def test_a_real_hang_outlives_the_collector_and_resolves_when_the_job_goes_on(tm
             job.wait()
 
 
+@pytest.mark.long
 def test_torchruns_restart_closes_the_incident_of_the_attempt_before(tmp_path: Path) -> None:
     with torchrun.collector(tmp_path / "collector") as running:
         command = [str(BIN / "torchrun"), "--standalone", "--nproc_per_node=3", "--max-restarts=1"]

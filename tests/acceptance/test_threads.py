@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from tests.support import torchrun
-from tests.support.long_tests import all_but
 from tests.support.verdicts import cause_incidents
 from tests.support.waiting import PATIENCE, until, wait_for
 from tests.support.whole_text import whole_text
@@ -23,7 +22,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", all_but((), CASES))
+@pytest.mark.parametrize("case", CASES)
 def test_the_exception_of_a_thread_is_told_and_blames_no_rank(case: str, tmp_path: Path) -> None:
     category, culprits, texts = CASES[case]
     with torchrun.collector(tmp_path / "collector") as running:
@@ -38,7 +37,8 @@ def test_the_exception_of_a_thread_is_told_and_blames_no_rank(case: str, tmp_pat
         assert case != "prefetch" or "metrics" not in whole_text(incidents[0])
 
 
-@pytest.mark.parametrize("case", all_but(("trains_in_thread",), ("trains_in_thread", "checkpoints_in_thread")))
+@pytest.mark.long
+@pytest.mark.parametrize("case", ["trains_in_thread", "checkpoints_in_thread"])
 def test_where_a_rank_is_is_where_the_thread_is_that_issues_its_calls(case: str, tmp_path: Path) -> None:
     """Ray Train keeps the main thread for itself. A thread that only writes checkpoints does not count."""
     with torchrun.collector(tmp_path / "collector") as running:

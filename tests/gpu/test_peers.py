@@ -12,6 +12,7 @@ from tests.support import torchrun
 pytestmark = torchrun.needed
 
 
+@pytest.mark.long
 def test_a_rank_that_is_to_abort_its_calls_on_nccl_exits_and_computes_with_nothing(
     hardware: Hardware, tmp_path: Path
 ) -> None:

@@ -33,6 +33,7 @@ def test_many_large_files_read_in_processes_say_the_same(tmp_path: Path, monkeyp
     assert sorted(p.path for p in together.problems) == sorted(p.path for p in alone.problems)
 
 
+@pytest.mark.long
 def test_the_page_is_bounded_and_the_culprit_comes_first(tmp_path: Path) -> None:
     ranks = {rank: [entry(n, "all_reduce", n + 1) for n in range(100 if rank != 777 else 99)] for rank in range(1100)}
     for rank, calls in ranks.items():
@@ -67,6 +68,7 @@ dist.monitored_barrier()
 """
 
 
+@pytest.mark.long
 def test_files_of_pytorchs_own_recorder_on_gloo(tmp_path: Path) -> None:
     """Their pg_config says nothing, every state is "scheduled", and the JSON has neither frames nor times."""
     pytest.importorskip("torch")

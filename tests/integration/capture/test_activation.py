@@ -259,6 +259,7 @@ def test_uninstrument_puts_back_every_attribute_of_the_table(tmp_path: Path) -> 
     assert lines == ["False", "['EXCEPTHOOK', 'OUTERMOST_EXCEPTHOOK']", "True"]
 
 
+@pytest.mark.long
 def test_uninstrument_leaves_no_trace_and_can_be_undone(tmp_path: Path) -> None:
     out = single_rank.succeed(
         tmp_path,
@@ -321,6 +322,7 @@ def test_a_forked_child_writes_nothing(tmp_path: Path) -> None:
     assert out == "7 2 0 [2]\nTrue\n"
 
 
+@pytest.mark.long
 def test_no_room_for_the_ring(tmp_path: Path) -> None:
     done = single_rank.run(
         tmp_path,

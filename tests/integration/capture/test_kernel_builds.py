@@ -120,6 +120,7 @@ def test_a_cache_that_cannot_be_created_is_said(tmp_path: Path) -> None:
     assert "/dev/null/otel-fr/kernels cannot be created (Not a directory): set XDG_CACHE_HOME" in done.stderr
 
 
+@pytest.mark.long
 def test_a_cache_that_others_can_write_is_not_used(tmp_path: Path) -> None:
     kernel = engines.kernel()
     folder = tmp_path / "cache" / "otel-fr" / "kernels"

@@ -56,6 +56,7 @@ def test_each_compilation_is_noticed_with_its_reason(tmp_path: Path) -> None:
     assert lines[2:] == ["0", "1"]
 
 
+@pytest.mark.long
 def test_a_compilation_that_cannot_be_described_is_counted_and_harms_nothing(tmp_path: Path) -> None:
     out = single_rank.succeed(
         tmp_path,
@@ -103,7 +104,7 @@ print(len(_global_optimizer_pre_hooks), len(_global_optimizer_post_hooks))
     assert lines[1] == "0 0"
 
 
-@pytest.mark.parametrize("way", ["eager", "compiled"])
+@pytest.mark.parametrize("way", ["eager", pytest.param("compiled", marks=pytest.mark.long)])
 def test_a_gradient_scaler_that_skips_is_noticed(way: str, tmp_path: Path) -> None:
     out = single_rank.succeed(
         tmp_path,

@@ -397,11 +397,7 @@ def _run_pair(folder: Path, case: str, enabled: str, timeout: float) -> tuple[li
 
 @pytest.mark.parametrize(
     ("case", "timeout", "codes"),
-    [
-        pytest.param("timeout", 2, [0, 0], marks=pytest.mark.long),
-        ("late", 60, [0, 0]),
-        pytest.param("exits", 4, [3, 0], marks=pytest.mark.long),
-    ],
+    [("timeout", 2, [0, 0]), ("late", 60, [0, 0]), ("exits", 4, [3, 0])],
 )
 @pytest.mark.usefixtures("mostly_compiled")
 def test_exit_codes_are_what_they_are_without_us(tmp_path: Path, case: str, timeout: float, codes: list[int]) -> None:

@@ -6,6 +6,7 @@ import contextlib
 from pathlib import Path
 
 import grpc
+import pytest
 
 from tests.support import floods
 from tests.support.collector_process import running
@@ -35,6 +36,7 @@ def test_telemetry_that_fills_every_limit_takes_less_than_400_mib(tmp_path: Path
     assert watch.slowest < SLOWEST_ANSWER
 
 
+@pytest.mark.long
 def test_a_flood_of_dead_jobs_of_one_tenant_hardly_delays_the_alert_of_another(tmp_path: Path) -> None:
     """It came 30 s later, or never: the flood evicted the run before its next report."""
     with contextlib.ExitStack() as stack:

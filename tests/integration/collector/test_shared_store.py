@@ -197,6 +197,7 @@ def test_a_job_that_moves_takes_its_incident_along(site: Site) -> None:
         assert site.openings() == [opened["id"]]
 
 
+@pytest.mark.long
 def test_the_incident_of_a_job_that_ended_with_its_collector_is_resolved_by_another(site: Site) -> None:
     """Nobody hears of the job any more; its next attempt reports to the other collector."""
     first, second = site.start()
@@ -217,6 +218,7 @@ def test_the_incident_of_a_job_that_ended_with_its_collector_is_resolved_by_anot
     assert site.openings() == [opened["id"]]
 
 
+@pytest.mark.long
 def test_a_collector_that_was_cut_off_from_the_database_keeps_its_job_and_what_it_found(
     site: Site, postgres: PostgresServer
 ) -> None:

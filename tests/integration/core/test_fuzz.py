@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support.paths import ROOT
 from tests.support.waiting import PATIENCE
 
@@ -20,6 +22,7 @@ def fuzz(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=2 * PATIENCE)
 
 
+@pytest.mark.long
 def test_ten_seconds_of_mutated_input_break_nothing(tmp_path: Path) -> None:
     done = fuzz(tmp_path, "--seconds", "10")
     assert done.returncode == 0, done.stdout[-6_000:] + done.stderr[-2_000:]
@@ -28,6 +31,7 @@ def test_ten_seconds_of_mutated_input_break_nothing(tmp_path: Path) -> None:
         assert re.search(rf"^ *[1-9][\d,]* {target}$", done.stdout, re.MULTILINE), done.stdout
 
 
+@pytest.mark.long
 def test_a_failure_is_saved_and_can_be_replayed(tmp_path: Path) -> None:
     """Here because no collector fits into one MiB."""
     done = fuzz(tmp_path / "first", "--seconds", "60", "--seed", "7", "--resident", "1")

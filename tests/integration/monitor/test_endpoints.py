@@ -90,6 +90,7 @@ def test_a_crash_is_sent_to_a_dead_endpoint_for_five_seconds_at_most_and_the_fil
         assert not rank.ring.exists()
 
 
+@pytest.mark.long
 def test_a_collector_that_is_away_when_a_rank_dies_hears_of_it_when_it_is_back(tmp_path: Path) -> None:
     with grpc_sink() as sink, play(tmp_path, {"OTEL_EXPORTER_OTLP_ENDPOINT": sink.address}) as rank:
         sink.event("torch.rank.started")
@@ -188,6 +189,7 @@ def test_unusable_settings_cost_the_export_and_nothing_else(tmp_path: Path) -> N
         assert "are not exported" in rank.stderr
 
 
+@pytest.mark.long
 def test_a_reader_of_the_job_s_output_does_not_wait_for_the_monitor(tmp_path: Path) -> None:
     """A launcher that captures the output of a rank waits for each holder of the pipe, so also for its monitor."""
     with grpc_sink(delay=8.0) as sink:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -59,6 +60,7 @@ def test_large_commands_fill_no_memory(tmp_path: Path) -> None:
     assert memory < 150 << 20
 
 
+@pytest.mark.long
 def test_commands_are_carried_out_at_a_bounded_rate(tmp_path: Path) -> None:
     with grpc_sink(control=True) as sink, play(tmp_path, {"OTEL_EXPORTER_OTLP_ENDPOINT": sink.address}) as rank:
         sink.wait(lambda: sink.watchers, what="the monitor listens")

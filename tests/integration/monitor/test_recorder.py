@@ -68,6 +68,7 @@ def test_calls_that_a_device_is_in_are_ended_for_a_peer_that_hangs_too(
         assert sink.event("torch.rank.calls_ended").report["reason"] == "stuck: rank 1 holds the GIL"
 
 
+@pytest.mark.long
 def test_a_recorder_that_answers_slowly_makes_no_healthy_rank_stall(tmp_path: Path) -> None:
     """A call that was in flight in the last answer may have ended long ago."""
     number, later = 0, time.time_ns() + 60_000_000_000

@@ -178,6 +178,7 @@ def test_a_rank_that_holds_the_gil_is_blocked_and_its_stack_is_known(sink: Sink,
     assert rank.read() == {"done": None}, "the rank goes on unharmed"
 
 
+@pytest.mark.long
 def test_a_rank_that_ends_by_an_exception_and_does_not_answer_is_not_blocked(sink: Sink, rank: Played) -> None:
     rank.do("issue", complete=None)
     rank.do("record_exception", message="bad sample 4711")
@@ -303,6 +304,7 @@ def test_a_rank_that_dies_leaves_its_calls_its_ending_and_a_file(
     assert not (rank.folder / "stacks.txt").exists()
 
 
+@pytest.mark.long
 def test_a_rank_that_ends_by_itself_when_its_monitor_would_end_it_ends_once_and_for_one_reason(tmp_path: Path) -> None:
     """Ranks end at moments around that of their monitors' first signal."""
     after = [0.4 + 0.07 * number for number in range(8)]
