@@ -36,6 +36,8 @@ LONGER = {
 """Files that are longer. They may only become shorter, and leave the list."""
 
 CODE = re.compile(r"\.(py|cpp|hpp|c|h|js)$")
+TEXT = re.compile(r"\.(py|cpp|hpp|c|h|js|md|yaml)$")
+GLOSSARY = "docs/glossary.md"
 GENERATED = re.compile(r"_pb2\.pyi?$|/uplot\.js$")
 
 
@@ -56,8 +58,25 @@ def too_long(names: list[str]) -> Iterator[str]:
     yield from (f"{name}: in the list of {__name__}, but not there" for name in LONGER.keys() - set(names))
 
 
+def phrases() -> re.Pattern[str]:
+    """The first column of the glossary's last table."""
+    table = (ROOT / GLOSSARY).read_text(encoding="utf-8").rpartition("|---|---|\n")[2]
+    words = [row.split("|")[1].split() for row in table.splitlines()]
+    return re.compile(r"\b({})\b".format("|".join(r"\s+".join(phrase) for phrase in words)), re.IGNORECASE)
+
+
+def to_reword(names: list[str]) -> Iterator[str]:
+    pattern = phrases()
+    for name in filter(TEXT.search, names):
+        text = (ROOT / name).read_text(encoding="utf-8")
+        for found in pattern.finditer(text):
+            line = text.count("\n", 0, found.start()) + 1
+            yield f'{name}:{line}: "{" ".join(found[0].split())}": {GLOSSARY} says what to write instead'
+
+
 def main() -> int:
-    problems = list(too_long(files()))
+    names = files()
+    problems = [*too_long(names), *to_reword([name for name in names if name != GLOSSARY])]
     print(*problems, sep="\n", end="\n" * bool(problems))
     return bool(problems)
 
