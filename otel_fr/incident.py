@@ -138,7 +138,7 @@ class IncidentHead(TypedDict):
 _NOT_TRUSTED = "End the job: results since the incident began cannot be trusted."
 WHAT_TO_DO: Mapping[str, str] = {
     "missing_rank": (
-        "If the rank's line waits for something outside (storage, a lock), fix that, and the job goes on; if "
+        "If the rank's line waits for something outside (storage, a lock), fix that, and the job continues; if "
         "the rank has skipped a call, end the job."
     ),
     "rank_stuck": (

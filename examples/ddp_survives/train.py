@@ -1,4 +1,4 @@
-"""Data-parallel training that goes on without a rank that hangs. Run it by compare.py, or:
+"""Data-parallel training that continues without a rank that hangs. Run it by compare.py, or:
 
     OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4317 OTEL_FR_ON_PEER_FAILURE=abort \\
         torchrun --standalone --nproc-per-node=3 examples/ddp_survives/train.py
@@ -53,7 +53,7 @@ def main() -> None:
     is_victim = rank == VICTIM
     torch.manual_seed(7)
     model = torch.nn.Linear(256, 256)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)  # without momentum, the parameters are the whole state
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)  # without momentum, the parameters are all of the state
     data = torch.Generator().manual_seed(rank)
     step = 0
     while step < options.steps:

@@ -139,7 +139,7 @@ def test_the_text_of_an_incident() -> None:
         "INCIDENT missing_rank: rank 1 in job job-7 attempt 1 [abc]\n"
         "  rank 1 did not join\n"
         "  what to do       If the rank's line waits for something outside (storage, a lock), fix that, and the job"
-        " goes on; if the rank has skipped a call, end the job.\n"
+        " continues; if the rank has skipped a call, end the job.\n"
         "  process group    default_pg (0), ranks 0, 1\n"
         "  collective       all_reduce number 5\n"
         "  culprit          rank 1: a.py:1 f\n"
