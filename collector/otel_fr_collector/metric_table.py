@@ -83,7 +83,7 @@ _SERIES = (
     Label("size", text="class of the size, by its upper bound"),
 )
 _SENT = "as the ranks' monitors count them (docs/telemetry.md); those of all ranks are added up"
-_OF_DEVICE = "Only of calls of which PyTorch's recorder knows both: NCCL's, with timing (docs/monitor.md)."
+_OF_DEVICE = "Only of calls whose begin PyTorch's recorder knows: NCCL's, with timing (docs/monitor.md)."
 _CATEGORY = Label("category", tuple(category.value for category in Category))
 _SIGNALS = ("traces", "metrics", "logs")
 _SIGNAL = Label("signal", _SIGNALS)
@@ -148,13 +148,13 @@ _NUMBERS = (
         "Time in the device's queue: from enqueueing a call to when the device was seen to have begun it, up to 0.1 s"
         f" late. {_OF_DEVICE}",
         *_SERIES,
-        act="Act when it grows: the devices are behind their hosts, or a call before holds them up.",
+        act="Act when it grows: the devices are behind their hosts, or a call before blocks them.",
     ),
     _histogram(
         "otel_fr_collective_device_duration_seconds",
         "seconds",
         "Time for which the device executed a call, by the device's clock, with the time that it waited there for other"
-        " ranks. Only of calls of which that is known: NCCL's, with timing or NCCL Inspector (docs/monitor.md).",
+        " ranks. Only of calls where that is known: NCCL's, with timing or NCCL Inspector (docs/monitor.md).",
         *_SERIES,
     ),
     _gauge(
