@@ -42,7 +42,7 @@ def is_communication(exception: str) -> bool:
 
 
 def is_of_communication(error: BaseException) -> bool:
-    """`is_communication` of an exception at hand, of which the base classes are known."""
+    """`is_communication` of an exception object, whose base classes are known."""
     kinds = [type_name(kind) for kind in type(error).__mro__ if issubclass(kind, BaseException)]
     return any(
         is_communication(f"{kind}: {error}") for kind in kinds if kind == "RuntimeError" or kind.startswith(_OF_TORCH)

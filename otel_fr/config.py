@@ -217,7 +217,7 @@ class SpanBatching:
         queue_size: spans that wait; when there are more, the oldest are dropped.
         batch_size: spans of one request. A request of 2,048 spans and its copies inside gRPC take 30 MB, more than the
             rest of the monitor.
-        timeout: longest time for one request, seconds; that of the exporter (``OTEL_EXPORTER_OTLP_TIMEOUT``) holds too.
+        timeout: longest time for one request, seconds; the exporter's limit (``OTEL_EXPORTER_OTLP_TIMEOUT``) holds too.
     """
 
     delay: float = 1.0
@@ -249,7 +249,7 @@ class Config:
         stall_seconds: seconds in flight after which a rank counts as waiting.
         dump_dir: folder of the flight-recorder files; None: ``~/.cache/otel-fr/JOB_ID``.
         dump_prefix: path prefix given by TORCH_FR_DUMP_TEMP_FILE or TORCHCOMM_FR_DUMP_TEMP_FILE, or None.
-        dump_whole_name: ``dump_prefix`` is the whole file name (TORCHCOMM_FR_DUMP_DYNAMIC_FILE_NAME).
+        dump_whole_name: ``dump_prefix`` is the full file name (TORCHCOMM_FR_DUMP_DYNAMIC_FILE_NAME).
         ring_dir: folder of the ring file; None: /dev/shm, else the temporary folder.
         capture: one of `CAPTURES`: "hook": PyTorch's own recorder is not read; "auto": it is, where it knows more.
         capture_engine: one of `CAPTURE_ENGINES`.

@@ -1,4 +1,4 @@
-"""Names of the decisions that otel-fr notices by itself; docs/fault-tolerance.md describes them."""
+"""Names of the decisions that otel-fr notices without code in the program; docs/fault-tolerance.md describes them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LAUNCHED: Final = "launched"
 COMPILATION: Final = "torch.compile"
 """A compilation: which function, and why it was compiled again. An event: each is a decision of its own."""
 EVENTS: Final = frozenset({COMPILATION})
-"""Names of which a decision does not hold until the next one."""
+"""Names whose decisions do not hold until the next one."""
 CALLS_IN: Final = "calls in "
 """Followed by a process group: how many collectives a step of the training enqueued in it."""
 FIRST_CALL_IN: Final = "first call in "

@@ -72,7 +72,7 @@ def agreed(signature: Signature) -> tuple[object, ...]:
 def untold(signature: Signature) -> int:
     """What of a call's `agreed` fields its recorder did not tell, though another one does. Not of groups of one rank.
 
-    The calls of ranks of which this differs are legal together and have different hashes, so their fingerprints cannot
+    Calls of ranks where this differs are legal together and have different hashes, so their fingerprints cannot
     be compared: of torch 2.6, the Python engine does not tell reduce ops; PyTorch's recorder tells none of these.
     """
     operation, found = signature.operation, 0

@@ -91,7 +91,7 @@ class IncidentSpans:
     Args:
         started: Unix seconds at which the fault began; None: unknown.
         source: `LIVE` or `FILES`.
-        is_first: False: the trace is that of another incident, too, which has its root span.
+        is_first: False: the trace belongs to another incident, too, which has its root span.
         cause: the trace of the incident that this one follows from, if it has another one.
     """
 

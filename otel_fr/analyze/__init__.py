@@ -4,7 +4,7 @@
 builds the runs and their evidence from them, `otel_fr.match` judges the newest run. `output` has one module for each
 form of the result, and `collectives` lists the calls of each collective for them. `notes` are what the files leave
 open, and `open_calls` the calls in flight where no fault was found. `report` is the result for programs and notebooks,
-of which `frames` makes data frames; `tables` has the calls as columns, and `clocks` aligns the ranks' times.
+and `frames` makes data frames of it; `tables` has the calls as columns, and `clocks` aligns the ranks' times.
 
 ::
 

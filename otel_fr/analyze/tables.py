@@ -19,8 +19,8 @@ from otel_fr.match import Group, Signature
 from otel_fr.match.model import Sizes
 
 Kind = Literal["integer", "number", "optional", "text", "time"]
-"""Type of a column: int64; float64 (NaN: not known); integer or None; text ("": none); ns since 1970 as int64, of which
-the least stands for "not known", as it does in numpy's and pandas' times."""
+"""Type of a column: int64; float64 (NaN: not known); integer or None; text ("": none); ns since 1970 as int64, where
+the least int64 stands for "not known", as it does in numpy's and pandas' times."""
 
 Chunk = dict[str, npt.NDArray[Any]]
 

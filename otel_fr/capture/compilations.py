@@ -34,7 +34,7 @@ _LONG_NUMBER: Final = re.compile(r"\b(0x[0-9a-f]+|\d{7,})\b")
 
 
 class _Callbacks(list[Any]):
-    """Callbacks of which ours stays: ``torch._dynamo.reset()`` forgets all."""
+    """Callbacks that keep ours: ``torch._dynamo.reset()`` forgets all."""
 
     def clear(self) -> None:
         super().clear()

@@ -40,7 +40,7 @@ def recorded(c10d: ModuleType, recorder: Callable[[], Recorder | None], operatio
     """What takes the place of torch's function.
 
     Args:
-        recorder: that of the present recording; None: there is none.
+        recorder: the present recording's; None: there is none.
         operation: as which its calls are recorded.
     """
     settles = operation == DESTROY and keeps_gil(str(getattr(sys.modules.get("torch"), "__version__", "")))

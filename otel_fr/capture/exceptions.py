@@ -1,4 +1,4 @@
-"""Records uncaught exceptions before any other exception hook runs: that of the main thread, and those of threads."""
+"""Records uncaught exceptions of the main thread and of other threads, before any other exception hook runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups that are recorded, the calls that create and destroy them, and what that of other calls shares with this."""
+"""Records groups, and the calls that create and destroy them. Holds what the recording of other calls needs too."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TRIES: Final = 4
 
 
 class GroupRecorder:
-    """What the recording of groups and that of their calls share.
+    """What the recording of groups and the recording of their calls share.
 
     Attributes:
         on: False: calls are not recorded.

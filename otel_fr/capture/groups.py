@@ -23,7 +23,7 @@ _generations: dict[tuple[str, tuple[int, ...]], int] = {}
 
 
 _first_rank = 0
-"""What is added to a rank as torch numbers it: the ranks of a replica of torchft's, each of which has a rank 0."""
+"""What is added to a rank as torch numbers it: each replica of torchft's has a rank 0."""
 
 
 def set_first_rank(rank: int) -> None:

@@ -265,7 +265,7 @@ def _on_creation() -> None:
 
 
 def _recorder() -> Recorder | None:
-    """That of this process; None: it does not record."""
+    """This process's recorder; None: it does not record."""
     session = _state.session
     return session.recorder if session is not None and _state.installed and not _state.failed else None
 

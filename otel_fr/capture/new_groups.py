@@ -5,8 +5,8 @@ c10d names a group by how many were created before it. Each call is recorded bef
 waits in it for others is seen to wait.
 
 Groups created with ``use_local_synchronization=True`` are created by their members only, in an order of these members'
-own, and c10d names them by their ranks: their creation is the first call of the new group itself. So is that of a group
-of ``split_group``, which its members create, each group of one call for itself.
+own, and c10d names them by their ranks: their creation is the first call of the new group itself. The same holds for
+``split_group``, whose groups are created by their members, each group of one call for itself.
 
 Imports nothing else of otel-fr but `replaced`: this is loaded with torch, also where nothing is recorded.
 """
@@ -63,11 +63,11 @@ class _Here(threading.local):
 
 
 class Creations:
-    """What takes the place of the two functions of torch that create a group, one of which calls the other."""
+    """What takes the place of torch's two functions that create a group. One calls the other."""
 
     def __init__(self, c10d: ModuleType, recorder: Callable[[], Recorder | None], before: Callable[[], None]) -> None:
         """Args:
-        recorder: that of the present recording; None: there is none.
+        recorder: the present recording's; None: there is none.
         before: called when any process group, also the default one, is about to be created. Must not raise.
         """
         self._c10d = c10d

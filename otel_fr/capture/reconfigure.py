@@ -22,7 +22,7 @@ from otel_fr.fault_tolerance.peers import peers
 _log = logging.getLogger("otel_fr")
 
 OTHERS_SECONDS: Final = 10.0
-"""How long members are waited for of which it is not known that they have failed. Their calls end when the first member
+"""How long to wait for members that are not known to have failed. Their calls end when the first member
 that was freed closes its connections, so what they need is time to reach `otel_fr.reconfigure`."""
 FORM_SECONDS: Final = 15.0
 """Longest time for connecting to the other members; then, for all of them to say that they are connected."""
@@ -71,7 +71,7 @@ def reconfigure(timeout: float, minimum: int) -> tuple[int, int]:
 
 
 def _round(c10d: ModuleType, group: Any, life: _Life, deadline: float, minimum: int) -> Decision | None:
-    """One round; None: it failed, and another is to be tried."""
+    """One round; None: it failed, and the caller tries another."""
     number = life.rounds
     life.rounds += 1
     left = max(0.1, deadline - time.monotonic())

@@ -81,7 +81,7 @@ class Replacements:
         """Replace an attribute.
 
         Args:
-            module: that of the attribute.
+            module: the one that has the attribute.
             make: makes ours from what is there now.
             copies: modules that may have imported the attribute by its name.
             give_back: is called with what was there and ours, where ours is undone.

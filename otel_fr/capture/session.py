@@ -1,7 +1,7 @@
 """One recording, from the first process group of this process to its exit.
 
 A program may destroy its process groups and create the default group again with other ranks. Each such life of the
-default group is a run of its own, with ranks and a nonce of its own; the recording goes on in the same ring.
+default group is a run of its own, with ranks and a nonce of its own; the recording continues in the same ring.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class Session:
         )
         self._connect()
         atexit.register(self._at_exit)
-        # Before the interpreter waits for threads, and before other handlers of `atexit`, each of which may block.
+        # Before the interpreter waits for threads, and before other handlers of `atexit`: each may block.
         with contextlib.suppress(AttributeError, RuntimeError):
             threading._register_atexit(self._note_exit)  # type: ignore[attr-defined]
 
@@ -217,7 +217,7 @@ class Session:
             self._meta["stack_file"] = str(self._stack_signal.path)
 
     def _replace_monitor(self) -> None:
-        """The connection to the monitor is over. If the rank goes on, the monitor was killed: start another."""
+        """The connection to the monitor is over. If the rank still runs, the monitor was killed: start another."""
         if self._over or self._monitors >= MAX_MONITORS:
             return
         time.sleep(_AGAIN_SECONDS * self._monitors)
@@ -446,7 +446,7 @@ def _share_nonce(c10d: ModuleType, group: Any, before: str = "", attempt: int = 
     """The random text that all ranks of this run share; the first to arrive sets it. "" if that is not possible.
 
     Args:
-        before: that of the run before, which the store has if the job uses it again; the first to arrive replaces it.
+        before: the nonce of the run before, which a reused store still has; the first to arrive replaces it.
         attempt: as this rank's launcher counts. torchrun's agents count only what failed on their own node, so where
             the ranks' store is new in each attempt, this is shared too, after a "-".
     """

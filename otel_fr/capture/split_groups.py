@@ -17,7 +17,7 @@ _known: dict[str, tuple[weakref.ref[Any], tuple[int, ...]]] = {}
 
 
 class Observer(Protocol):
-    """What is told of each split. Nothing in it may raise."""
+    """Is called at the begin and end of each split. Nothing in it may raise."""
 
     def begin(self, parent: Any, given: Mapping[str, Any]) -> Any:
         """A split begins; ``given``: the arguments by name, ``ranks`` being those in the parent. Returns a token."""

@@ -27,7 +27,7 @@ _ERROR: Final = 2
 
 
 def is_wanted(capture: str, backends: Iterable[str]) -> bool:
-    """True if PyTorch's recorder is to be read for a group.
+    """True if PyTorch's recorder must be read for a group.
 
     Args:
         capture: `otel_fr.config.Config.capture`. backends: of the group, by torch's names.

@@ -27,7 +27,7 @@ _STARTUP: Final = 5.0
 def tasks(
     settings: CheckSettings, *, is_restart: bool = False, mounts: Sequence[str] | None = None
 ) -> list[model.Task]:
-    """What is to be checked; of more than `MAX_MOUNTS` mounts, a task says how many are left out.
+    """The checks to run; of more than `MAX_MOUNTS` mounts, a task says how many are left out.
 
     Args:
         is_restart: ranks of this node have run and were ended: their GPU memory must be free again.

@@ -28,7 +28,7 @@ MAX_OUTPUT: Final = 64 << 10
 _END_SECONDS: Final = 0.2
 """For the end of a process that was killed, or that has printed all; it takes milliseconds."""
 _LATER: Final = 5.0
-"""Seconds after its limit at which a process ends by itself, should nobody have killed it."""
+"""Seconds after its limit at which a process that nobody has killed ends itself."""
 
 _left_behind: list[subprocess.Popen[bytes]] = []
 """Processes that could not be killed, so that they are reaped once they end."""
@@ -164,7 +164,7 @@ def _where(pid: int) -> str:
 
 
 def _end(process: subprocess.Popen[bytes], *, patient: bool = False) -> None:
-    """End the process, if that can be done at once. ``patient``: it is about to end by itself."""
+    """End the process, if that can be done at once. ``patient``: it is about to end on its own."""
     if process.stdout is not None:
         process.stdout.close()
     if patient and _ended(process):

@@ -86,10 +86,10 @@ def summary_line(one: IncidentHead) -> str:
 
 
 def incident_page(one: IncidentDetail, now: float | None = None) -> Group:
-    """One incident in full: what, where, who waits, the stacks, and where more is to be found.
+    """One incident in full: what, where, who waits, the stacks, and where to find more.
 
     Args:
-        now: Unix time; None: that of the system.
+        now: Unix time; None: the system's.
     """
     now = time.time() if now is None else now
     state = state_text(one["state"])
@@ -160,7 +160,7 @@ def _culprit(rank: int, place: PlaceData | None, sites: dict[str, str]) -> str:
 
 
 def _column(name: str, texts: Sequence[str]) -> Iterable[tuple[str, str]]:
-    """A row for each text, the first of which has the name; of more than `MAX_LINES`, the number of those left out."""
+    """A row for each text; the first has the name. Of more than `MAX_LINES`, the number of those left out."""
     shown = list(texts[:MAX_LINES])
     if len(texts) > MAX_LINES:
         shown.append(f"and {len(texts) - MAX_LINES} more")

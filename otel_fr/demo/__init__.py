@@ -25,7 +25,7 @@ from otel_fr.typed_json import typed
 
 _TRAIN = Path(__file__).with_name("train.py")
 _LIMIT_SECONDS = 90.0
-"""For the whole demo: a cold import of torch in four processes on a slow disk takes tens of seconds."""
+"""Limit of the demo in all: a cold import of torch in four processes on a slow disk takes tens of seconds."""
 _ALERT_SECONDS = 5.0
 """The limit that the demo checks: from the first waiting rank to the incident."""
 _FILES_SECONDS = 30.0

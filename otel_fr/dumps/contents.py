@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from otel_fr.ring import GroupDef, GroupProgress, Record, RingReader, SignatureDef
 
 SCHEMA = "2.10"
-"""Version of PyTorch's flight-recorder schema that the files follow (that of torch 2.13)."""
+"""Version of PyTorch's flight-recorder schema that the files follow (torch 2.13's)."""
 
 FORMAT = 1
 """Version of the ``otel_fr`` keys that are added to it."""
@@ -84,7 +84,7 @@ class DumpContents:
             rank_info: what else is known of the rank, with the keys of the rank report (docs/telemetry.md): ``exit``,
                 ``exception``, ``thread_exceptions``, ``stack``, ``python_blocked``, ``dropped``; plain values only.
             wall_offset_ns: wall clock minus monotonic clock, measured now; None: as measured when the ring was created.
-            devices: by record id, what PyTorch's recorder showed of calls of which the ring does not know.
+            devices: by record id, what PyTorch's recorder showed of calls, where the ring does not know it.
 
         Raises:
             RingFormatError: the ring cannot be read.

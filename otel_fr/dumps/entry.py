@@ -15,7 +15,7 @@ class Entry(NamedTuple):
         signature: as recorded; ``peer`` is a global rank in otel-fr's files, in others a rank within the group.
         pair_index: of a send or receive: its number among those with this peer, direction and tag; None: not recorded.
         age, duration: seconds; None: not recorded.
-        site: ``"file:line function"`` of the user's code; empty: unknown. frames: the whole recorded stack in
+        site: ``"file:line function"`` of the user's code; empty: unknown. frames: the full recorded stack in
             that form, innermost first.
         batch: record id of the entry that ends its coalesced batch; None: not in a batch.
         created_ns, started_ns, ended_ns: the rank's wall clock, for a timeline; never compared with another rank's.

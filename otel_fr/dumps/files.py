@@ -1,4 +1,4 @@
-"""Which files of a folder are flight-recorder files, and of which rank each is."""
+"""Which files of a folder are flight-recorder files, and the rank of each."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def skipped(paths: Sequence[Path]) -> str:
 
 
 def rank_of(path: Path, prefix: str = "") -> int | None:
-    """The rank in the file's name, or, if the name has no number, in that of its folder (``rank_3``).
+    """The rank in the file's name, or, if the name has no number, in its folder's name (``rank_3``).
 
     Raises:
         UnreadableDump: several numbers in the name may be the rank.

@@ -49,7 +49,7 @@ class Dump:
         gapless: no call after the first one is missing.
         recorded: number of entries in the file. all_open: none of them has completed.
         unusable: number of entries that lack required fields; they are not in `entries`.
-        uncounted: keys of groups of which the file has neither calls nor the last numbers.
+        uncounted: keys of groups for which the file has neither calls nor the last numbers.
         has_completions: the recorder records when calls end.
         facts: the file's ``otel_fr`` key, checked; empty in files of other recorders.
         notes: irregularities found, as sentences.

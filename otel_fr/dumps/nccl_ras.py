@@ -78,7 +78,7 @@ class RasAnswer(NamedTuple):
 
 
 def is_one(path: Path) -> bool:
-    """True if its beginning is that of an answer."""
+    """True if it begins as an answer does."""
     return path.suffix == ".json" and is_answer(head_of(path))
 
 

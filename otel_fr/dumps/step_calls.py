@@ -25,7 +25,7 @@ MAX_GROUPS: Final = 4
 
 
 _OF_CPP: Final = "Dummy-"
-"""How the name begins that `threading` gives to a thread that it has not started, such as that of a backward pass."""
+"""How the name begins that `threading` gives to a thread that it has not started, such as a backward pass's."""
 
 
 @dataclass(slots=True)
@@ -78,7 +78,7 @@ def step_calls(records: Sequence[Record], steps: Sequence[Activity]) -> list[Dec
         steps: the last one has not ended.
 
     Returns:
-        Their number, as decisions of a name, is that of the step plus one, so that it is the same on all ranks.
+        Their number, as decisions of a name, is the step's number plus one, so that it is the same on all ranks.
     """
     steps = _rising(steps)
     if records and records[0].record_id > 0:

@@ -33,7 +33,7 @@ def is_ours(path: Path) -> bool:
 
 
 def write_dump(path: Path, contents: DumpContents, fmt: Literal["pickle", "json"] = "pickle") -> None:
-    """Write ``contents`` so that ``path`` holds either the whole of it or what it held before.
+    """Write ``contents`` so that ``path`` holds either all of them or what it held before.
 
     A missing folder is created, for its owner only; the file is readable by its owner only.
 
@@ -81,7 +81,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _write_pickle(file: BinaryIO, contents: DumpContents) -> None:
-    """One pickle of the whole dict, built from pickles of its parts so that not all parts are in memory at once."""
+    """One pickle of the dict, built from pickles of its parts so that not all parts are in memory at once."""
     buffer = io.BytesIO()
     pickler = pickle.Pickler(buffer, 2)
 

@@ -2,7 +2,7 @@
 
 Each round has a number that all members count alike. A member posts its handle; the first that sees enough of them
 proposes who takes part, and the store keeps one proposal (``compare_set``). Whether a round succeeded is decided the
-same way, so that no member goes on while another has given the round up. A member that is not in the proposal, such as
+same way, so that no member continues while another has given the round up. A member that is not in the proposal, such as
 one that hung and came back, is told so and takes no further part.
 """
 
@@ -58,7 +58,7 @@ class Patience:
 
     Attributes:
         whole: until a round must be decided.
-        others: for members of which it is not known that they have failed; None: they are waited for until `whole`.
+        others: for members that are not known to have failed; None: they are waited for until `whole`.
         outcome: for the other members of a decided round to say that they have the new group.
     """
 

@@ -235,7 +235,7 @@ class RankMonitorClient:
             self._tell_limits()
 
     def send_workload_control_request(self, req: WorkloadControlRequest) -> None:
-        """Ask for what is to be done before the next start: the collector's attribution takes it into account.
+        """Ask for an action before the next start: the collector's attribution takes it into account.
 
         Raises:
             RuntimeError: this rank has no monitor that could pass it on.

@@ -83,7 +83,7 @@ def decision(name: str, value: object) -> None:
 
 
 def decided(name: str, value: str, step: int) -> None:
-    """Record what otel-fr has noticed by itself, as `decision` does. Never raises.
+    """Record what otel-fr has noticed without the program, as `decision` does. Never raises.
 
     Args:
         step: number of the training step that it belongs to; -1: none.
@@ -189,5 +189,5 @@ def detach() -> None:
     _state.ring = None
 
 
-# As torch.compiler.disable, without its wrapper: a compiled program's graph ends before it, and goes on after.
+# As torch.compiler.disable, without its wrapper: a compiled program's graph ends before it, and another begins after.
 decision.__dict__.update(_torchdynamo_disable=True, _torchdynamo_disable_msg="otel-fr records here")

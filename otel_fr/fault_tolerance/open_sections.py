@@ -40,7 +40,7 @@ class Open:
     """A section that is open.
 
     Attributes:
-        body: of its row; the reference of its name is that of the ring. row: in the ring.
+        body: of its row, with its name as a reference in the ring. row: in the ring.
         owner: the context manager that ends it; None: `end_section` does.
     """
 
@@ -228,7 +228,7 @@ class State:
             if not flags & FLAG_AUTOMATIC:
                 body = with_span(body, span)
             elif before is not None and before[_KIND] & FLAG_AUTOMATIC:
-                # The program's span is that of the step which its optimizer ends.
+                # The step that the optimizer ends gets the program's span.
                 before = with_span(before, span)
         self.step = body
         if ring is None:
@@ -295,7 +295,7 @@ class State:
 
 
 def find(entries: Iterable[Open], name: object) -> Open | None:
-    """The first of these that `start_section` began under this name, of which the first characters count."""
+    """The first of these that `start_section` began under this name; the first `MAX_NAME` characters count."""
     kept = name[:MAX_NAME] if isinstance(name, str) else name
     return next((entry for entry in entries if entry.owner is None and entry.name == kept), None)
 

@@ -166,7 +166,7 @@ class Peers:
 
     @property
     def ended_by(self) -> PeerFailure | None:
-        """The last failure because of which calls were ended in a group that is still there; None: there is none.
+        """The last failure that ended calls in a group that is still there; None: there is none.
 
         A peer's calls may have been ended, and its connections closed, while this rank was in code of its own: without
         such a group it is the last failure that this rank was told of.

@@ -77,7 +77,7 @@ class Section:
             failed(error)
 
     def __call__(self, function: _Function) -> _Function:
-        """A function of which each call is such a section; of a coroutine function, from the first await to the end."""
+        """A function whose calls are such sections each; of a coroutine function, from the first await to the end."""
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)
@@ -151,7 +151,7 @@ def step(number: int | None = None) -> None:
     From the first call on, the steps of optimizers are not counted any more.
 
     Args:
-        number: of the step; None: one more than that of the step before, from 0 on.
+        number: of the step; None: one more than the step before, from 0 on.
     """
     try:
         if not _state.has_own_steps:
@@ -289,5 +289,5 @@ def is_recording() -> bool:
 
 
 for _call in (heartbeat, section, start_section, end_section, step, Section.__enter__, Section.__exit__):
-    # As torch.compiler.disable, without its wrapper: a compiled program's graph ends before them, and goes on after.
+    # As torch.compiler.disable, without its wrapper: a compiled program's graph ends before them, and another begins after.
     _call.__dict__.update(_torchdynamo_disable=True, _torchdynamo_disable_msg="otel-fr records here")

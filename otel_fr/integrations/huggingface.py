@@ -14,7 +14,7 @@ from otel_fr.fault_tolerance import sections
 if TYPE_CHECKING:
 
     class TrainerCallback:
-        """That of ``transformers``, which need not be installed where types are checked."""
+        """``transformers``' own, which need not be installed where types are checked."""
 
 else:
     from transformers import TrainerCallback

@@ -14,7 +14,7 @@ from otel_fr.fault_tolerance import sections
 if TYPE_CHECKING:
 
     class Callback:
-        """That of Lightning, which need not be installed where types are checked."""
+        """Lightning's own, which need not be installed where types are checked."""
 
 else:
     try:

@@ -142,7 +142,7 @@ def _run(job: str, attempt: int, run_id: str, dumps: list[Dump]) -> Run:
     for dump, of_rank, decided in zip(dumps, messages, columns.decided(), strict=True):
         ranks[dump.rank] = _rank(dump, ids[dump.rank])
         if dump.partial and not any(info.ranks for info in dump.groups.values()):
-            # Its groups are known only from its calls, of which some were overwritten: it may have used others.
+            # Its groups are known only from its calls, and some were overwritten: it may have used others.
             unseen = [id_ for id_, group in groups.items() if dump.rank in group.ranks]
             ranks[dump.rank].progress = {**{id_: Progress() for id_ in unseen}, **ranks[dump.rank].progress}
         calls.extend(_calls(dump, of_rank, ids[dump.rank], decided, has_completions, showing))
@@ -420,12 +420,12 @@ def _drop_outdated(
             if progress.enqueued is not None and progress.enqueued < sequence_id and rank.ending is Ending.RUNNING:
                 progress.enqueued = progress.completed = progress.messages = None
                 rank.complete = False
-                text = f"its file is older than that of rank {other}, which completed a later collective"
+                text = f"its file is older than rank {other}'s, which completed a later collective"
                 outdated.append((dump.rank, text))
                 break
     return outdated
 
 
 def _noted(kind: NoteKind, texts: Iterable[tuple[int, str]]) -> list[Note]:
-    """One note for all ranks of which the same is true."""
+    """One note for all ranks with the same text."""
     return [Note(kind, f"{ranks_text(ranks)}: {text}") for text, ranks in ranks_by_text(texts).items()]

@@ -41,7 +41,7 @@ MAX_LISTED = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """Which parts of an analysis are shown. The verdict is always that of all ranks.
+    """Which parts of an analysis are shown. The verdict is always about all ranks.
 
     Attributes:
         ranks: only these rows and timelines; None: all.

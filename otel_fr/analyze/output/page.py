@@ -24,7 +24,7 @@ MAX_ROWS = 300
 
 
 def to_html(analysis: Analysis, view: View) -> str:
-    """The whole document. Without JavaScript only the timeline is missing."""
+    """The HTML document. Without JavaScript only the timeline is missing."""
     script, style = _file("page.js"), _file("page.css")
     state = {HEALTHY: "healthy", FAULT: "fault", UNUSABLE: "unusable", UNDECIDED: "undecided"}[analysis.status]
     causes = overview.causes(analysis)

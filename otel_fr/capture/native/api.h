@@ -13,7 +13,7 @@ typedef struct {
   size_t group_length;
   const uint64_t *key; /* equal for calls with equal signature in one group; capture/native/key.py reads it */
   size_t key_words;
-  int64_t timeout_ms; /* <= 0: that of the group */
+  int64_t timeout_ms; /* <= 0: the group's */
   uint32_t code;      /* of the operator */
   uint32_t kind;      /* KIND_* of the ring */
 } OfrCall;

@@ -4,7 +4,7 @@
 // the Work; it is taken from there. Nothing here waits, takes the GIL, keeps a Work or a tensor, or touches a device, except
 // that `is_captured` asks whether a stream is being captured.
 //
-// Order of locks: that of a Work, `DeviceCalls::lock_`, `Core::lock`.
+// Order of locks: a Work's, `DeviceCalls::lock_`, `Core::lock`.
 #pragma once
 
 #include <torch/version.h>

@@ -253,7 +253,7 @@ def test_a_file_older_than_what_others_completed_names_no_culprit(tmp_path: Path
     report = load(tmp_path / "files")
     assert report.run is not None
     assert not report.run.evidence.ranks[1].complete
-    assert "rank 1: its file is older than that of rank 0, which completed a later collective" in report.undecided
+    assert "rank 1: its file is older than rank 0's, which completed a later collective" in report.undecided
 
 
 def test_sends_and_receives_are_paired_by_the_numbers_recorded(tmp_path: Path) -> None:
