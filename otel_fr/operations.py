@@ -18,14 +18,14 @@ class Operation(NamedTuple):
         operators: of torch's dispatcher, without ``c10d::``.
         spellings: other names that recorders have for it, separated by blanks.
         analyzer: what torch's flight-recorder analyzer (2.13) calls it; "": by its name.
-        family: the operation of which it is a variant for other forms of tensors; "": it is none.
+        family: the operation that it is a variant of, for other forms of tensors; "": it is none.
         kind: ``"message"``: between two ranks. ``"group"``: it creates or destroys a process group.
         needs_every_rank: no rank completes it before every rank has enqueued it.
         ends_together: on every rank about when the last rank has joined, so durations show who came last. ``"device"``:
             only durations of devices do. Operations with a root let most ranks go on before the others have joined, and
             the end of gloo's reduce_scatter is known only when the rank waits for it (docs/limits.md).
         reduces: it has a reduce op. rooted: it has a root.
-        sizes: the side of which sizes are the same on all members; "": none are.
+        sizes: the side whose sizes are the same on all members; "": none are.
         dtypes: the side that every member has, so its dtypes are the same.
         pieces: who holds the list of all members' pieces: ``"all"`` members, the ``"root"``, or each member a list of
             its own, as several tensors (``"own"``) or as one (``"splits"``); "": there are none.

@@ -17,7 +17,7 @@ MAX_RANGES = 12
 MIN_STEPPED = 5
 """Ranks in equal steps from which on they are folded: ``0, 2, 4, 6`` is read faster than ``0-6 step 2``."""
 MAX_MESSAGE = 200
-"""Characters of an exception's message in a sentence, which must stay one; the whole text is shown elsewhere."""
+"""Characters of an exception's message in a sentence, which must stay one; the full text is shown elsewhere."""
 MAX_SUMMARY = 4_000
 """Characters of a summary: more than its parts take together, except for very long names and lists of sizes."""
 MAX_SERVICE = 100

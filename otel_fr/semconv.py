@@ -129,7 +129,7 @@ DTYPE_CLASS: Final = "torch.collective.dtype"
 SIZE_CLASS: Final = "torch.collective.size"
 """On metrics, with `OPERATION`, `BACKEND`, `GROUP_DESCRIPTION`, `GROUP_SIZE` and `ERROR_TYPE`: classes, to be few."""
 OTHER: Final = "_OTHER"
-"""Value of all attributes of the series for what has no series of its own; the word is that of OpenTelemetry."""
+"""Value of all attributes of the series for what has no series of its own; the word is OpenTelemetry's."""
 
 # Events (log records with an event name). Their body is the rank report of docs/telemetry.md.
 EVENT_STARTED: Final = "torch.rank.started"
@@ -195,7 +195,7 @@ INCIDENT_REVISION: Final = "torch.incident.revision"
 INCIDENT_RESOLVED: Final = "torch.incident.resolved"
 """On the span that tells how long an incident lasted: its id."""
 PROVISIONAL: Final = "torch.span.provisional"
-"""True: of a call that has not ended; its rank sends the span of the whole call, under another id, when it has."""
+"""True: of a call that has not ended; its rank sends the call's final span, under another id, when it has."""
 
 # Metadata of the control stream (docs/telemetry.md).
 REPORT_INTERVAL_METADATA = "otel-fr-report-interval"

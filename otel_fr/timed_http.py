@@ -34,7 +34,7 @@ def bounded_body(response: urllib3.BaseHTTPResponse) -> bytes:
     """At most `MAX_BODY` bytes of the body, not decompressed. A longer one's connection is closed.
 
     Args:
-        response: of which nothing has been read.
+        response: must be unread.
     """
     body = response.read(MAX_BODY, decode_content=False)
     if response.read(1, decode_content=False):

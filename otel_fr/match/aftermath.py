@@ -79,7 +79,7 @@ def _have_ended(instance: Instance) -> bool:
 def _went_on(evidence: Evidence, instance: Instance) -> bool:
     """True if every member has completed a later call than this one.
 
-    Members of which nothing is known are left out: what the others completed after it, they joined as well.
+    Members without evidence are left out: what the others completed after it, they joined as well.
     """
     known = [r for r in instance.members if r in evidence.ranks and evidence.ranks[r].ending is not Ending.UNKNOWN]
     reached = [evidence.ranks[r].progress.get(instance.group.id) for r in known]

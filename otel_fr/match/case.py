@@ -85,7 +85,7 @@ class Case:
 
     @cached_property
     def unheard(self) -> frozenset[int]:
-        """The ranks of which there is no evidence, although others wait for them or the run has them."""
+        """The ranks without evidence, although others wait for them or the run has them."""
         ranks = self.evidence.ranks
         awaited = {rank for node in self.nodes.values() for rank in node.silent}
         return frozenset(

@@ -44,7 +44,7 @@ def find_conflicts(
     """Conflicts between the ranks of any two axes, and with ranks that ended before others' calls.
 
     Args:
-        only: axes of which each conflict must show in one; None: all.
+        only: each conflict must show in one of these axes; None: in any.
     """
     members: dict[tuple[str, str], list[int]] = defaultdict(list)
     of_rank: dict[int, list[str]] = defaultdict(list)
@@ -76,7 +76,7 @@ def find_conflicts(
 
 
 def _crossing(first: Axis, second: Axis, ranks: list[int]) -> list[Conflict]:
-    """Ranks of which one is ahead in the first axis and the other in the second."""
+    """Pairs of ranks: one is ahead in the first axis, the other in the second."""
     classes: dict[tuple[int, int], list[int]] = defaultdict(list)
     for rank in ranks:
         classes[first[rank], second[rank]].append(rank)

@@ -1,4 +1,4 @@
-"""The first decision in which a culprit differed from its peers: evidence beside a fault, never one by itself.
+"""The first decision in which a culprit differed from its peers: evidence beside a fault, never a fault alone.
 
 Decisions are compared by the steps in which they were made, where the ranks number these alike, else the n-th of a name
 with the n-th of the others.
@@ -199,7 +199,7 @@ def _by_number(mine: Sequence[_Run], theirs: Sequence[_Peer]) -> _Found | None:
             continue
         if not agreed or len(values) > 1:
             return None
-        # Of a value that the rank kept while the others changed theirs, the step is not that of its first decision.
+        # Where the rank kept a value while the others changed theirs, the step of its first decision is too early.
         is_first = here.item.first == number
         step = here.step if is_first else max(here.step, there[0].step)
         shown = here.item.step if is_first else None

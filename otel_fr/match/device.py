@@ -144,7 +144,7 @@ def _may_still_complete(evidence: Evidence, call: Call, ahead: int) -> bool:
 
 
 def _still_for(info: Rank) -> float:
-    """Seconds since the rank last enqueued or ended a call, of which other ranks' evidence is newer."""
+    """Seconds since the rank last enqueued or ended a call, as seen from the newest evidence of other ranks."""
     return (info.idle or 0.0) + (info.ended_for or 0.0)
 
 

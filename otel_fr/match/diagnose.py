@@ -252,7 +252,7 @@ class _Diagnosis(Case):
             self._stragglers(node, late)
 
     def _untold(self, nodes: list[Node]) -> None:
-        """Ranks wait for ranks of which nothing is known, and these may wait for one another: no rank can be named."""
+        """Ranks wait for ranks without evidence, and these may wait for one another: no rank can be named."""
         for first, rest in fronts({node.instance.key: node for node in nodes}):
             node = self.nodes[first]
             summary = sentences.untold_text(node.instance, node.waiting, self.unheard)
@@ -263,7 +263,7 @@ class _Diagnosis(Case):
             self.cause_of.update(dict.fromkeys([first, *rest], finding.key))
 
     def _unrecorded(self) -> None:
-        """Ranks wait for ranks of which it is not known what they called: these may have joined, so none is named."""
+        """Ranks wait for ranks whose calls are not known: these may have joined, so none is named."""
         found = {
             key: node
             for key, node in self.nodes.items()

@@ -94,7 +94,7 @@ def _was_cleared_away(info: Rank) -> bool:
 
 
 def _left_in_order(info: Rank, calls: Iterable[Call]) -> bool:
-    """It exited by itself with a status other than 0, after it had destroyed all its groups and nothing had failed.
+    """It exited on its own with a status other than 0, after it had destroyed all its groups and nothing had failed.
 
     The status is the program's: Ray Train's workers, for example, end with status 1 on success.
     """
@@ -125,7 +125,7 @@ def raised_ranks(evidence: Evidence) -> set[int]:
 def _failed_alone(evidence: Evidence, instances: Iterable[Instance]) -> set[int]:
     """Ranks that raised in a collective that all members had joined and that failed on no other, before its timeout.
 
-    An exception that a signal handler raises in the call looks so: that of PyTorch's DataLoader when a worker is
+    An exception that a signal handler raises in the call looks so: PyTorch's DataLoader raises one when a worker is
     killed, for example. A failure that a peer causes shows in the peer's end, or on more than one rank. If all peers
     have completed the call, their later end says nothing, but then the exception must not be one of communication.
     """
@@ -250,7 +250,7 @@ def culprit_deaths(
 
 
 def _ended_for_others(evidence: Evidence, candidates: set[int], by_rank: Mapping[int, list[Call]]) -> set[int]:
-    """Those that ended in a call, as NCCL ends a rank soon after a peer has gone, where a member ended by itself.
+    """Those that ended in a call, as NCCL ends a rank soon after a peer has gone, where a member ended on its own.
 
     NCCL's watchdog aborts the process, or the caller gets an exception of communication (``ncclRemoteError``), while
     the call is in flight. Of ranks that ended in no other way, none is known to be the first.

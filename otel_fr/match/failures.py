@@ -15,7 +15,7 @@ def mark_timed_out(evidence: Evidence) -> Evidence:
     """The evidence with the first call of each rank as timed out that ended after a watchdog had given it up.
 
     NCCL's watchdog ends its process some seconds after the timeout. A rank that comes late by as much completes the
-    call meanwhile, and it looks as if nothing had held up the rank that is ended. Later calls waited behind the first.
+    call meanwhile, and it looks as if nothing had blocked the rank that is ended. Later calls waited behind the first.
     """
     ended = {r for r, info in evidence.ranks.items() if info.ending is Ending.KILLED and info.signal == SIGABRT}
     if not ended:

@@ -116,7 +116,7 @@ def is_even(signature: Signature, members: int = 0) -> bool:
 
 
 def _flat_list(signature: Signature, members: int) -> tuple[int, int] | None:
-    """Elements of the rank's own piece and of the whole list, of which a recorder recorded one tensor; else None.
+    """Elements of the rank's own piece and of the full list, where a recorder recorded the list as one tensor; else None.
 
     So do c10d's hook (PyTorch 2.14), and gloo's and NCCL's recorders. None, too, if the list is stacked, as gloo's and
     NCCL's are, and has another number of pieces than there are members: torch refuses such lists, so some members are
@@ -214,7 +214,7 @@ def own_difference(members: int, signature: Signature) -> Difference | None:
 def flat_difference(members: int, signature: Signature) -> Difference | None:
     """A list that a recorder flattened, and that has not the rank's own piece once for each member.
 
-    By itself that is legal, for others' pieces may have other sizes; it says who is wrong where the `totals` are.
+    That alone is legal, for others' pieces may have other sizes; it says who is wrong where the `totals` are.
     ``first`` and ``second`` are as those of `own_difference`.
     """
     flat = _flat_list(signature, members)

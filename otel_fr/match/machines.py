@@ -17,7 +17,7 @@ class Machines:
     """The machines of one run.
 
     Args:
-        places: rank -> where it runs; ranks of which nothing is known may be absent.
+        places: rank -> where it runs; ranks whose place is not known may be absent.
         is_whole: ``places`` has every rank, so that all ranks of a machine are known.
     """
 

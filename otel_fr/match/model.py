@@ -152,7 +152,7 @@ class Progress:
 
 
 class ThreadException(NamedTuple):
-    """An uncaught exception of a thread other than the main thread: evidence about its rank, which goes on.
+    """An uncaught exception of a thread other than the main thread: evidence about its rank, which continues.
 
     Attributes:
         thread: its name. exception, site: as those of `Rank`.
@@ -181,7 +181,7 @@ class Decision(NamedTuple):
     """Decisions of one name that a rank made one after the other, and that had one value.
 
     Attributes:
-        value: its text, maybe cut. digest: of the whole text.
+        value: its text, maybe cut. digest: of the full text.
         first, last: their numbers, from 1, among the rank's decisions of the name.
         step: in which the first was made; None: not known.
     """
@@ -198,7 +198,7 @@ class Place(NamedTuple):
     """Where a rank runs. Empty texts and None: not known.
 
     Attributes:
-        host: the name that the rank's operating system has; in a container that of the container.
+        host: the name that the rank's operating system has; in a container the container's.
         pid: in the rank's own namespace of process ids.
         gpu: index or UUID of its GPU on the host, as ``nvidia-smi`` shows it.
         pod, node: in Kubernetes: its pod, and the machine that this runs on.
@@ -380,7 +380,7 @@ _MISMATCHES = frozenset(
 
 MAX_PLACED_CULPRITS = 256
 MAX_PLACED_WAITING = 32
-"""Ranks of which a finding says where they run: all culprits of an ordinary fault, and examples of who waits."""
+"""Ranks whose places a finding names: all culprits of an ordinary fault, and examples of who waits."""
 
 
 class StackGroup(NamedTuple):

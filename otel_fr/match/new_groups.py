@@ -108,7 +108,7 @@ def _is_shifted(number: int, meanings: Mapping[int, Mapping[int, Meaning]]) -> b
 def _by_votes(bad: Mismatch, meanings: Mapping[int, Mapping[int, Meaning]]) -> Mismatch:
     """The mismatch with the ranks that differ from a strict majority.
 
-    A rank that has a later call but none here created a group here of which it is no member: it agrees with every call
+    A rank that has a later call but none here created a group here and is not its member: it agrees with every call
     that creates a group without it.
     """
     number = bad.instance.sequence_id

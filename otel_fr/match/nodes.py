@@ -18,7 +18,7 @@ class Node:
         idle: members that have not joined and wait nowhere.
         not_begun: members that have joined, whose device has not begun it and waits in no other call.
         silent: members about which nothing is known.
-        unrecorded: members of which it is not known what they called: their recording has gaps or, of a creation, their
+        unrecorded: members whose calls are not known: their recording has gaps or, of a creation, their
             recorder records none.
         next: member that has not joined, or whose device has not begun it -> the instances in which it waits instead.
         undecided: members that may still join or begin it (they made progress within the window).

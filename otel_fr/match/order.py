@@ -1,7 +1,7 @@
 """In which order a job's calls came to be: by each rank's own order, and across ranks by the collectives they share.
 
 One call comes before another if a rank made it first, or if a collective lies between them that a rank made after the
-one and another rank before the other. Where neither comes first, the order is that of names. No clocks are used.
+one and another rank before the other. Where neither comes first, their names decide. No clocks are used.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from otel_fr.match.instances import Instance, InstanceKey
 def positions(instances: Mapping[InstanceKey, Instance], wanted: Collection[InstanceKey]) -> dict[InstanceKey, int]:
     """A rising number for each of the wanted instances; linear in the calls up to the last of these.
 
-    Ranks that are out of step may have made two collectives in opposite orders. Then that one is taken to be the first
-    of which a rank has made the fewest calls before.
+    Ranks that are out of step may have made two collectives in opposite orders. Then the first is the one that a rank
+    made after the fewest calls.
     """
     programs: dict[int, list[tuple[int, InstanceKey]]] = {}
     for key, instance in instances.items():

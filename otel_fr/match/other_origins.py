@@ -1,6 +1,6 @@
-"""What else may have begun a fault of which others wait for a rank without evidence: then that rank is not named.
+"""What else may have begun a fault in which others wait for a rank without evidence: then that rank is not named.
 
-Source of the rule: if a rank of which nothing is known was the only one at fault, all other ranks did what their
+Source of the rule: if a rank without evidence was the only one at fault, all other ranks did what their
 program says, and each of them waits: its first call in flight lacks a rank, or waits behind others. Evidence that does
 not fit shows that the fault may have begun elsewhere, so that the rank without evidence may wait as well.
 """
@@ -91,7 +91,7 @@ def _has_served_head(case: Case, heads: Mapping[int, Call]) -> bool:
 
 
 def _is_vague(head: Call, unheard: Collection[int]) -> bool:
-    """True if it is a message of which the peer's evidence does not show the other end: that may have completed."""
+    """True if it is a message whose other end the peer's evidence does not show: it may have completed."""
     return head.signature.any_source and head.signature.peer is not None and head.signature.peer not in unheard
 
 

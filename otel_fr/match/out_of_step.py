@@ -203,7 +203,7 @@ def name_in_stall(case: Case, keys: list[InstanceKey]) -> bool:
 
 
 def name_rivals(case: Case, keys: list[InstanceKey]) -> bool:
-    """Add both ranks of which one is out of step, where collectives that all members joined make no progress.
+    """Add both ranks if one of the two is out of step, where collectives that all members joined make no progress.
 
     Returns:
         False: there are no such two ranks.

@@ -64,7 +64,7 @@ def worst_of(info: Rank) -> Overdue | None:
 
 
 def _may_be_cause(info: Rank) -> bool:
-    """It lives, or was ended by its monitor or its launcher: a rank that ends by itself is no longer overdue."""
+    """It lives, or was ended by its monitor or its launcher: a rank that ends on its own is no longer overdue."""
     return info.ending is Ending.RUNNING or info.ended_by_monitor or was_stopped(info)
 
 

@@ -1,4 +1,4 @@
-"""How many replays of CUDA graphs ranks have launched: evidence beside a fault, never one by itself.
+"""How many replays of CUDA graphs ranks have launched: evidence beside a fault, never a fault alone.
 
 Collectives that a graph replays pass no operator and no recorder, so this is all that is known of their progress.
 """

@@ -121,7 +121,7 @@ def where_texts(evidence: Evidence, rank: int, last: LastCall | None, instance: 
 
 
 def _destroyed_at(evidence: Evidence, info: Rank, progress: Progress) -> str:
-    """Where a rank destroyed a group: by itself, or with all groups."""
+    """Where a rank destroyed a group: this one alone, or with all groups."""
     site = progress.destroyed_at
     for group, own in () if site else info.progress.items():
         if own.destroyed_at and group in evidence.groups and evidence.groups[group].description == DEFAULT_GROUP:

@@ -43,7 +43,7 @@ def find_stages(
 ) -> Stages:
     """The stages of a pipeline may have programs of their own, the ranks of a ring exchange have one.
 
-    Where a stage has several ranks, kinds of groups of which all stages make as many calls are compared between stages
+    Where a stage has several ranks, kinds of groups in which all stages make as many calls are compared between stages
     too.
     """
     exchanging = {kinds[call.group] for call in evidence.calls if call.stream == "p2p" and call.group in kinds}

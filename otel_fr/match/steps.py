@@ -67,7 +67,7 @@ class Steps:
 
     @cached_property
     def rivals(self) -> tuple[int, ...]:
-        """The two ranks of which one is out of step, if the others do not show which; else ()."""
+        """The two ranks if one of them is out of step and the others do not show which; else ()."""
         sides = {ranks for conflict in self.shared + self.alike for ranks in conflict}
         ranks = sorted({rank for side in sides for rank in side})
         compared = {rank for axis in self.groups.values() for rank in axis}
@@ -169,7 +169,7 @@ def _count_messages(
 
 
 def _count_pair(instance: Instance, enqueued: Mapping[int, dict[str, int]]) -> None:
-    """Add how many messages its two ranks have exchanged, one of which waits in this one without the other."""
+    """Add how many messages its two ranks have exchanged, if one waits in this message without the other."""
     if instance.p2p is None or len(instance.calls) != 1 or not enqueued.keys() >= set(instance.members):
         return
     for rank in instance.members:
@@ -210,7 +210,7 @@ def _positions(
 ) -> dict[tuple[str, int], dict[int, dict[str, int]]]:
     """(axis, number of a call in it) -> rank that made it -> axis -> how many calls of that axis it had made by then.
 
-    Ranks of which not every later call is recorded are left out.
+    Ranks whose later calls are not all recorded are left out.
     """
     oldest: dict[int, int] = {}
     for instance in instances:

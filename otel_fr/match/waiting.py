@@ -84,7 +84,7 @@ def build(
 
 
 def _waits(nodes: Mapping[InstanceKey, Node]) -> dict[int, list[InstanceKey]]:
-    """Rank -> the instances in which it waits, of which `MAX_WAITS` at most: those that it enqueued first."""
+    """Rank -> the instances in which it waits, `MAX_WAITS` at most: those that it enqueued first."""
     waits: dict[int, list[InstanceKey]] = {}
     for key, node in nodes.items():
         for rank in node.waiting:

@@ -34,7 +34,7 @@ def capped(text: str, hint: str) -> str:
     safe = printable(text)
     if len(safe) <= MAX_CHARACTERS:
         return safe
-    mark = f"\n[TRUNCATED: the answer has {len(safe)} characters, of which the first are shown; {hint}]"
+    mark = f"\n[TRUNCATED: the answer has {len(safe)} characters, the first are shown; {hint}]"
     return safe[: MAX_CHARACTERS - len(mark)] + mark
 
 

@@ -2,8 +2,8 @@
 
 A brief report is a rank report like any other, without what an earlier full one has told: its groups have their ids and
 counts only, calls that were enqueued a moment ago are left out (the counts show them), and so is the newest call. A
-collector that missed the full report takes the counts and asks for a full one (docs/telemetry.md); a full one comes by
-itself within `FULL_SECONDS`.
+collector that missed the full report takes the counts and asks for a full one (docs/telemetry.md); a full one comes
+anyway within `FULL_SECONDS`.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class BriefReports:
         self._until = now + share * FULL_SECONDS
 
     def _is_usual(self, report: RankReport) -> bool:
-        """Nothing is to be told but that the rank has moved."""
+        """The only news is that the rank has moved."""
         known = self._groups
         if known is None or report.dropped != self._dropped or report.in_flight_more or report.failed:
             return False

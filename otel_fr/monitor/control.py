@@ -26,7 +26,7 @@ NOT_OFFERED_SECONDS = 60.0
 MAX_WAITING = 16
 """Commands that wait to be carried out; with more, the stream is read no further until one was."""
 COMMANDS_PER_SECOND, COMMANDS_AT_ONCE = 10.0, 200.0
-"""Commands that are taken: a collector sends two for each incident, of which it keeps 200 open in a run."""
+"""Commands that are taken: a collector sends two for each incident, and keeps 200 open in a run."""
 MAX_WAIT_SECONDS = 30.0
 _FIRST_WAIT_SECONDS = 1.0
 _ACCESS_DENIED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)

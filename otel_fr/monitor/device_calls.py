@@ -21,7 +21,7 @@ from otel_fr.ring import KIND_COLLECTIVE, KIND_P2P, POSTED, Record, RecordState
 from otel_fr.torch_recorder import is_of_device
 
 MAX_HELD: Final = 20_000
-"""Calls held, and calls of which is kept how they ended: ten times what PyTorch's recorder keeps. Those beyond are
+"""Calls held, and calls whose ends are kept: ten times what PyTorch's recorder keeps. Those beyond are
 unknown at once, as without the recorder."""
 _EARLIER_NS: Final = 100_000_000
 """An entry is written after the ring's record of its call; by how much it may seem earlier, for the clocks differ."""
@@ -81,7 +81,7 @@ class DeviceCalls:
         self._has_news = False
 
     def holds(self, record: Record) -> bool:
-        """True if a call that was just enqueued is to be held."""
+        """True if a call that was just enqueued must be held."""
         if not self.is_read and self._held:
             self._went_on.add(record.group.id)
             self._has_news = True
@@ -108,7 +108,7 @@ class DeviceCalls:
 
     def lose(self, *, is_over: bool = False) -> None:
         """The recorder is not read any more: of calls that were in flight when it was last read, that is still the last
-        that is known, until their group goes on; the others held are unknown.
+        that is known, until their group continues; the others held are unknown.
 
         Args:
             is_over: the rank has ended, so no device begins a call of it any more.
@@ -120,7 +120,7 @@ class DeviceCalls:
 
     @property
     def are_any_held(self) -> bool:
-        """The recorder is to be asked."""
+        """The recorder must be asked."""
         return bool(self._held)
 
     def is_new_unseen(self, now_ns: int) -> bool:
@@ -134,7 +134,7 @@ class DeviceCalls:
         return self.is_read and bool(self._held) and now_ns - self._asked_ns >= FRESH_NS
 
     def settle(self) -> list[Tracked]:
-        """Since the last time: the calls that have ended, or of which nothing will be known; and those that are in
+        """Since the last time: the calls that have ended, or whose ends will not be known; and those that are in
         flight as far as the device shows, which are still held."""
         if not self._has_news:
             return []
@@ -199,7 +199,7 @@ class DeviceCalls:
         return now
 
     def _will_have_time(self, entry: Entry) -> bool:
-        """Durations are read, and that of a call that has just ended will be, within the watchdog's 0.1 s.
+        """Durations are read, and a call that has just ended will have its own within the watchdog's 0.1 s.
 
         The call is looked at once more then. Who came last on the devices is found from the durations of all ranks.
         """

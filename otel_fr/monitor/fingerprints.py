@@ -2,7 +2,7 @@
 
 Ranks report at different times, and compare only what they both reported. So each reports its fingerprint at numbers
 that are the same on all ranks, multiples of `STEP`: of a multiple that it passes about once between two reports. It
-also reports that of all calls so far, which ranks at the same number can compare: so jobs with few calls are covered.
+also reports the fingerprint of all calls so far, which ranks at the same number can compare: so jobs with few calls are covered.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from otel_fr.ring import KIND_COLLECTIVE, Record, SignatureDef
 
 _SHIFT: Final = STEP.bit_length() - 1
 LEVEL_SHIFT: Final = 2
-"""Each level has a step that is 2^2 times that of the level before."""
+"""Each level has a step that is 2^2 times the step of the level before."""
 LEVELS: Final = 9
 """The last level's step is 2^20: a rank that reports every five seconds would make 200,000 calls a second."""
 MAX_HASHES: Final = 4_096

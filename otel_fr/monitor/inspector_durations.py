@@ -1,4 +1,4 @@
-"""Durations that NCCL Inspector shows, until it is known of which calls they are."""
+"""Durations that NCCL Inspector shows, until their calls are known."""
 
 from __future__ import annotations
 

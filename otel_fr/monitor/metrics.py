@@ -86,10 +86,10 @@ def _dtype_class(dtype: str) -> str:
 
 
 def message_bytes(signature: SignatureDef, group_size: int) -> int:
-    """The size of a collective as nccl-tests counts it: of the whole array, on all ranks the same.
+    """The size of a collective as nccl-tests counts it: of the full array, on all ranks the same.
 
     Source: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md. Of gather and scatter only the root has
-    the whole array, so it is computed from the piece.
+    the full array, so it is computed from the piece.
     """
     whole = family(signature.operation)
     if whole == "gather":

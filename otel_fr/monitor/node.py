@@ -3,7 +3,7 @@ they see of each other's ranks.
 
 They share a folder beside the rings, which is private to the user and on this machine, whatever the job's own folders
 are. In it each monitor has a file that it keeps locked while it lives, so that one that was killed does not count, and
-whatever is to be said once is a file that only one of them can create.
+for each message to be said once there is a file that only one of them can create.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SAID = "said-"
 _FAILED = "failed-"
 _NOT_RUNNING = "TZX"
 """States of a process (proc_pid_stat(5)) that cannot tell of itself: stopped, a zombie, dead. One that a debugger has
-stopped goes on when that looked."""
+stopped continues when that looked."""
 
 
 class Node:
@@ -89,7 +89,7 @@ class Node:
     def running(self) -> list[int]:
         """The ranks of the run here whose processes are there and not stopped, rising, whatever their monitors do.
 
-        Not those in other containers, of which nothing is seen. Some 20 microseconds for each rank.
+        Not those in other containers, which cannot be seen. Some 20 microseconds for each rank.
         """
         found: list[int] = []
         with contextlib.suppress(OSError):

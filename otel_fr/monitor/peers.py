@@ -2,7 +2,7 @@
 
 The collector advises, this decides: calls are ended only while this rank waits itself, in a group with a failed member,
 and has waited for longer than the stall time, or for a second if that member's process has ended. A collector that is
-wrong, or cannot be reached, ends no call of a rank that goes on. Pure rules: no I/O, no clock.
+wrong, or cannot be reached, ends no call of a rank that makes progress. Pure rules: no I/O, no clock.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from otel_fr.presentation import group_name
 from otel_fr.ring import GroupDef, Record
 
 ENDED = "ended"
-"""Kind of a failure of which there is no doubt: the monitor of the failed rank has seen its process end."""
+"""Kind of a failure that is certain: the monitor of the failed rank has seen its process end."""
 ENDED_SECONDS = 1.0
 """How long a rank must have waited if a member of the group has ended, at most the stall time: that member cannot come
-any more, and where the backend notices its end, as gloo does on connections to it, the call ends by itself before."""
+any more, and where the backend notices its end, as gloo does on connections to it, the call has ended before."""
 MAX_FAILED = 65_536
 MAX_ORDERED = 1_024
 

@@ -35,7 +35,7 @@ ADDRESS: Final = ("localhost", 28028)
 TIMEOUT: Final = 1
 """Seconds that RAS is told to wait for the other processes; it may take 5 s more."""
 SECONDS: Final = 8.0
-"""Longest time for the whole answer. The thread that waits for it delays nothing."""
+"""Longest time for an answer to its end. The thread that waits for it delays nothing."""
 TRIES: Final = 4
 """Connections that are tried: each goes to one process of the machine, and a stopped one does not answer."""
 MAX_TOLD: Final = 8 << 20

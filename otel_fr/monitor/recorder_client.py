@@ -98,7 +98,7 @@ class RecorderClient:
             try:
                 result: Snapshot | None = self._take()
                 self._failures = 0
-            except Exception as error:  # noqa: BLE001 - whatever it is, the monitor goes on without the recorder
+            except Exception as error:  # noqa: BLE001 - whatever it is, the monitor continues without the recorder
                 result = None
                 self._failures += 1
                 if self._failures == MAX_FAILURES:

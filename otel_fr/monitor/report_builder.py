@@ -245,7 +245,7 @@ def log_record(event: str, report: RankReport, time_ns: int) -> LogRecord:
 
 
 def control_record(action: str, description: str, time_ns: int) -> LogRecord:
-    """The event by which a rank asks for what is to be done before the next start; ``time_ns`` is wall time."""
+    """The event by which a rank asks for an action before the next start; ``time_ns`` is wall time."""
     found = {names.WORKLOAD_ACTION: action, names.WORKLOAD_DESCRIPTION: description}
     return _record(names.EVENT_WORKLOAD_CONTROL, found, time_ns)
 

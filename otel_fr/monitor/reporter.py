@@ -145,7 +145,7 @@ class Reporter:
     def _leave_run(self, first: int, identity: RankIdentity) -> None:
         """Report the end of this run for the rank, and follow the calls of the next, which begin with record ``first``.
 
-        The identity is still that of the run before.
+        The identity still belongs to the run before.
         """
         behind = True
         while behind:
@@ -412,7 +412,7 @@ class Reporter:
         """
         self._memory.look(time.monotonic())
         report = self.build(time.monotonic_ns(), stacks=stacks)
-        if file and not report.decisions:  # the collector has asked for it, of a rank that goes on
+        if file and not report.decisions:  # the collector has asked for it, of a rank that continues
             report = report._replace(decisions=self._decisions())
         report = report._replace(
             exit=exit,

@@ -67,7 +67,7 @@ def is_idle(situation: Situation, stall_seconds: float) -> bool:
 
 
 def report_interval(situation: Situation, stall_seconds: float, world_size: int = 1) -> float:
-    """Seconds from one progress report to the next, of a rank of which nothing is known but this."""
+    """Seconds from one progress report to the next, of a rank about which only this is known."""
     still = seconds_between(situation.moved_ns, situation.now_ns)
     quick = QUICK_FROM * stall_seconds <= still <= QUICK_UNTIL * stall_seconds
     return min(REPORT_SECONDS, QUICK_REPORT_SECONDS * max(1.0, world_size / QUICK_RANKS)) if quick else REPORT_SECONDS

@@ -1,6 +1,6 @@
 """Which calls' spans are sent where ``OTEL_TRACES_SAMPLER`` asks for a share of the traces.
 
-The decision is that of OpenTelemetry's `TraceIdRatioBased`, which depends on the trace id alone. All ranks compute the
+The decision is made as by OpenTelemetry's `TraceIdRatioBased`, which depends on the trace id alone. All ranks compute the
 same trace id of a collective, so its spans are sent by all of them or by none. Besides, whatever the ratio, each rank
 sends what somebody will look for: calls that failed, calls that took longer than nearly all others with the same sizes,
 and those of an incident; and what verdicts rest on and nothing else tells: the creation of process groups.
@@ -91,7 +91,7 @@ class SpanSampling:
         self._traces: OrderedDict[bytes, None] = OrderedDict()
 
     def has(self, trace: bytes) -> bool:
-        """The trace is in the sample, or that of an incident."""
+        """The trace is in the sample, or belongs to an incident."""
         # As `TraceIdRatioBased.should_sample`, which besides asks for a parent and takes 20 times as long.
         return int.from_bytes(trace[8:], "big") < self._bound or trace in self._traces
 
@@ -109,7 +109,7 @@ class SpanSampling:
         """An incident has opened: calls in flight, and those of its trace, are sent from now on.
 
         Args:
-            trace: that of the incident's collective; empty: there is none.
+            trace: of the incident's collective; empty: there is none.
             in_flight: their record ids.
 
         Returns:

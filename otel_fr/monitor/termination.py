@@ -25,7 +25,7 @@ class Process(Protocol):
 class Termination:
     """The end of one rank, driven by the watch loop: nothing in it blocks. Times are monotonic seconds.
 
-    A rank that ends by itself, or goes on, before the first signal is left alone.
+    A rank that continues, or ends on its own, before the first signal is left alone.
     """
 
     def __init__(self, process: Process, grace: float) -> None:

@@ -42,7 +42,7 @@ HOLD_SECONDS = 30.0
 second on an idle machine, and a busy one is given time. The job itself is not delayed."""
 MAX_OUTPUT = 1 << 20
 MAX_LINE = 1_500
-"""Characters of a verdict's line: the whole of it is in the files."""
+"""Characters of a verdict's line: the files have all of it."""
 
 _log = logging.getLogger("otel_fr.monitor")
 

@@ -160,7 +160,7 @@ class Monitor:
     # ---- called from elsewhere
 
     def is_first(self, what: str) -> bool:
-        """True for one of the monitors of this machine: it says what is to be said once. From any thread."""
+        """True for one of the monitors of this machine: it says what all would say alike. From any thread."""
         return self._verdict.is_first(what)
 
     def wake(self) -> None:

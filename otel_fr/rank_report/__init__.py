@@ -286,7 +286,7 @@ class DropCounts(NamedTuple):
 
 
 class ReportedException(NamedTuple):
-    """An uncaught exception of the rank. Only that of the main thread ends it."""
+    """An uncaught exception of the rank. Only one of the main thread ends it."""
 
     type: Annotated[str, Key("type", text(MAX_EXCEPTION), "its class", optional=True)] = ""
     message: Annotated[str, Key("message", text(MAX_EXCEPTION), "its text", optional=True)] = ""

@@ -195,7 +195,7 @@ SPLITS = Form(read_splits, None, "list of integers or null", _INTEGER._replace(l
 
 
 def keys_of(section: type) -> tuple[tuple[Key, object], ...]:
-    """The key of each field of a section, and the field's default (that of its form if it has none)."""
+    """The key of each field of a section, and the field's default (its form's if it has none)."""
     hints = get_type_hints(section, include_extras=True)
     defaults: dict[str, object] = getattr(section, "_field_defaults", {})
     keys: dict[str, Key] = {name: hint.__metadata__[0] for name, hint in hints.items()}

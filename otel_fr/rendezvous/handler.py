@@ -124,9 +124,9 @@ class CheckedRendezvous(RendezvousHandler):  # type: ignore[misc]  # torch is no
     def _forget_address(self) -> None:
         """Have the nodes agree anew on the address of the ranks' store.
 
-        c10d's handler keeps that of its first rendezvous and says it to nobody in later ones (torch 2.6 to 2.14). So a
-        node that comes later, such as a spare, would wait for it in vain, and the others might keep that of a node that
-        has left.
+        c10d's handler keeps the address of its first rendezvous and says it to nobody in later ones (torch 2.6 to 2.14). So a
+        node that comes later, such as a spare, would wait for it in vain, and the others might keep the address of a node
+        that has left.
         """
         if getattr(self._inner, "_bootstrap_store_info", None) is not None:
             self._inner._bootstrap_store_info = None
@@ -146,7 +146,7 @@ class CheckedRendezvous(RendezvousHandler):  # type: ignore[misc]  # torch is no
             raise SystemExit(NODE_EXCLUDED)
 
     def _leave(self) -> None:
-        """Take this node out of the rendezvous, which goes on without it.
+        """Take this node out of the rendezvous, which continues without it.
 
         torch has no call for this: its agents close the rendezvous for all nodes, or leave it to the others to notice.
         So it takes parts of its handler that are not public, and does without where they are not there.
@@ -158,7 +158,7 @@ class CheckedRendezvous(RendezvousHandler):  # type: ignore[misc]  # torch is no
             operation = dynamic_rendezvous._RendezvousExitOp()
             self._inner._op_executor.run(operation, time.monotonic() + LEAVE_SECONDS)
         except Exception as error:  # noqa: BLE001 - the store may be gone, and private names change
-            _log.info("this node could not leave the rendezvous by itself: %s: %s", type(error).__name__, error)
+            _log.info("this node could not leave the rendezvous: %s: %s", type(error).__name__, error)
 
     def is_closed(self) -> bool:
         found: bool = self._inner.is_closed()

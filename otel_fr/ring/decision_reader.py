@@ -28,7 +28,7 @@ class Decided:
 
     Attributes:
         first, last: their numbers, from 1. step: in which the first was made; -1: none.
-        value: its text, maybe cut. digest: of the whole text. decided_ns: when the first was made (monotonic).
+        value: its text, maybe cut. digest: of the full text. decided_ns: when the first was made (monotonic).
     """
 
     name: str

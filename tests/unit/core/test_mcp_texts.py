@@ -52,6 +52,4 @@ def test_what_is_cut_off_is_said_in_the_last_line() -> None:
     cut = capped("x" * (MAX_CHARACTERS + 1), "ask less")
     assert len(cut) == MAX_CHARACTERS
     last = cut.splitlines()[-1]
-    assert (
-        last == f"[TRUNCATED: the answer has {MAX_CHARACTERS + 1} characters, of which the first are shown; ask less]"
-    )
+    assert last == f"[TRUNCATED: the answer has {MAX_CHARACTERS + 1} characters, the first are shown; ask less]"
