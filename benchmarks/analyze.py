@@ -1,4 +1,4 @@
-"""`otel-fr analyze` against PyTorch's `torchfrtrace`: wall time of the whole command, peak memory, and their ratio.
+"""`otel-fr analyze` against PyTorch's `torchfrtrace`: wall time and peak memory of each command, and their ratios.
 
     python benchmarks/analyze.py [--sizes 8x2000 64x2000 64x10000 256x2000 1024x2000] [--limit 300] [--quick]
 
@@ -147,7 +147,7 @@ def memory(pid: int) -> int:
 
 
 class Cost(NamedTuple):
-    """The cost of one command. ``ended``: it ended by itself and without an error."""
+    """The cost of one command. ``ended``: it ended before the limit and without an error."""
 
     ended: bool
     seconds: float

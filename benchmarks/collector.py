@@ -9,7 +9,7 @@ measures the collector with the sink as its backend. With ``--metrics on`` only 
 without the ranks' metrics and with them: a request of 10 kinds of calls for as many spans as a rank has in 15 s at 300
 calls a second. The targets: 50,000 spans/s per core and 0.6 of the sink's
 rate for full batches, one of these for the small ones of 256 jobs; and memory that grows neither with the number of
-jobs nor with that of spans.
+jobs nor with the number of spans.
 """
 
 from __future__ import annotations

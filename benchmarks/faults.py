@@ -63,7 +63,7 @@ RIGHT = {
     "monitor": set[str](),
     "none": set[str](),
 }
-"""Fault -> the categories that are right; empty: nothing is to be said.
+"""Fault -> the categories that are right; empty: no incident may open.
 
 ``stop unseen``: the victim is stopped while the collector is cut off; ``network``: it is cut off for a while;
 ``monitor``: the victim's monitor is killed; ``sleep unheard``: it is stopped, and the victim is only slow.

@@ -53,7 +53,7 @@ def measure() -> list[Cost]:
             *[("full", full, 0.0)] * 3,
             *[("brief", brief, 0.0)] * 3,
             ("full, the first of a wait", waits, 2.5),
-            *[("full, the wait goes on", waits, still) for still in (3.0, 3.5, 4.0)],
+            *[("full, the wait continues", waits, still) for still in (3.0, 3.5, 4.0)],
             ("stalled, with 3 kB of stacks", told, 4.4),
         ]
         for kind, requests, seconds in _timed(steps):

@@ -98,7 +98,7 @@ def main() -> None:
                 sections.step(number)
 
         def noticed(calls: int) -> None:
-            """Steps of which it is noticed that an optimizer made one in each."""
+            """Steps that each contain a step of an optimizer, which is noticed."""
             sections.watch_ends_by(steps._step_ended)
             for number in range(calls):
                 sections.step(number)

@@ -3,8 +3,8 @@
     python benchmarks/soak.py [--job fsdp2|noisy] [--seconds 600] [--engine compiled|python|off]
 
 fsdp2: with FSDP2, while a second thread issues collectives. noisy: with DDP, on ranks that are all late by chance.
-Every rank has its monitor, and the collector runs here too. The growth is that of each rank's resident memory from the
-first of ten samples to the last; some is torch's own, which --engine off shows.
+Every rank has its monitor, and the collector runs here too. The growth is how much each rank's resident memory grows
+from the first of ten samples to the last. Some of it is torch's own: --engine off shows how much.
 """
 
 from __future__ import annotations

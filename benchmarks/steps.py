@@ -33,9 +33,9 @@ minutes that takes here. Two cores run one job of two ranks at a time, so any ot
 no other recorded job, and so makes twice to three times as many rounds in the same time.
 
 What recording adds to a step depends on its calls, and on what its computation leaves of them in the caches.
-``--width`` is that of the model's 8 layers; twice the width is four times the computation, and four times the memory
-that goes through the caches. ``--batch`` is the rows of a batch: twice as many are twice the computation, on the same
-memory.
+``--width`` is the width of the model's 8 layers. Twice the width is four times the computation, and four times the
+memory that goes through the caches. ``--batch`` is the number of rows of a batch. Twice as many are twice the
+computation, on the same memory.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def interval(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 class Job:
-    """The ranks of one job, each of which waits for blocks to run."""
+    """The ranks of one job. Each rank waits for blocks to run."""
 
     def __init__(
         self,

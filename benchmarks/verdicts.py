@@ -78,8 +78,8 @@ def compare_all(count: int, seed: int, kinds: Collection[str], show: int, pool: 
     print("\n" + table("path", [row(name, scores) for name, scores in every.items()]))
     different = [one for one in found if one.differs]
     strays = [one for one in found if one.strays]
-    print(f"\n{len(different)} of {len(found)} jobs judged otherwise from files or live than in memory")
-    print(f"{len(strays)} of {len(found)} jobs of which an incident named an innocent rank for a time")
+    print(f"\n{len(different)} of {len(found)} jobs judged from files or live otherwise than in memory")
+    print(f"{len(strays)} of {len(found)} jobs where an incident named an innocent rank for a time")
     for one in [*different, *strays][:show]:
         print(f"{one.memory.kind}, {one.memory.layout}, seed {one.memory.seed}: {one.memory.outcome}, files"
               f" {one.files.outcome} {one.files.named}, live {one.live.outcome} {one.live.named}, for a time"

@@ -105,7 +105,7 @@ if FAKE:
 
 
 class Recording:
-    """Engages and releases this process's recording of calls; all else of it goes on.
+    """Engages and releases this process's recording of calls. Everything else of the recording continues.
 
     The compiled kernels stay in place, and pass calls on while they are released: to install them anew for each block
     changes where in the heap the buffers of the model are, which costs more than the kernels. What they cost when they

@@ -77,9 +77,9 @@ class Found(Enum):
 class OpenedFile:
     """Tells whether the files that a connection has open are still those at their path.
 
-    If somebody has deleted, renamed, replaced or emptied them, the connection goes on as if nothing had happened, and
-    what it writes is lost with its end. Nothing is opened here: closing a file would drop SQLite's locks on it
-    (sqlite.org/howtocorrupt.html, 2.2).
+    If somebody has deleted, renamed, replaced or emptied them, the connection continues as if nothing had happened, and
+    what it writes is lost when the connection ends. Nothing is opened here: closing a file would drop SQLite's locks on
+    it (sqlite.org/howtocorrupt.html, 2.2).
 
     Args:
         path: of the database, which is open in WAL mode.

@@ -45,7 +45,7 @@ class Disagreements:
         self._metrics = metrics
 
     def step(self, run: Run, now: float) -> None:
-        """Ask what is to be asked, and go on with what was answered. ``now``: monotonic."""
+        """Ask the ranks that must be asked, and continue with their answers. ``now``: monotonic."""
         if run.is_replaced:
             run.windows.clear()
             run.inquiries.clear()
@@ -157,8 +157,8 @@ def _reached(run: Run, rank: int, group: GroupState) -> int:
 def _first_difference(answers: Sequence[KeptRange], first: int) -> tuple[int, int] | None:
     """The first part of a range in which the fingerprints differ, as first and last number; None: in none.
 
-    Ranks of which the calls themselves came have made few calls; they are left out here. Compared are those whose
-    recorders tell the same.
+    Ranks that answered with their calls have made few calls; they are left out here. Only ranks whose recorders tell
+    the same are compared with each other.
     """
     found = [
         (untold_by(one.fingerprint), dict(zip(one.fingerprint[1::2], one.fingerprint[2::2], strict=False)))

@@ -25,7 +25,7 @@ class Faults:
 
         Args:
             part: the label in ``otel_fr_collector_internal_errors``.
-            what: what has failed, as a sentence; one of few, because each is logged by itself.
+            what: what has failed, as a sentence. There must be few of them, because each is logged separately.
         """
         try:
             yield

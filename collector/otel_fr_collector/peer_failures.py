@@ -106,7 +106,7 @@ class PeerFailures:
         return failed
 
     def _silent(self, run: Run, now: float) -> Iterable[tuple[int, Failure]]:
-        """Ranks of which nothing is heard, while one that is heard of waits for them in a group.
+        """Ranks that are silent while a rank that still reports waits for them in a group.
 
         If half of the nodes are silent (of one node: half of its ranks), it is rather this collector that is cut off.
         """

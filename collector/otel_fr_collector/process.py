@@ -63,7 +63,7 @@ class Ports:
 
 
 class CollectorProcess:
-    """The whole collector in one event loop.
+    """All parts of the collector, in one event loop.
 
     Args:
         stop_seconds: longest time that `stop` may take.

@@ -230,7 +230,7 @@ class Service:
         return True
 
     def _clean_up(self, now: float) -> bool:
-        """False: it is to be called again, because more incidents are to be resolved than one step does."""
+        """False: it must be called again, because one step does not resolve all incidents that are over."""
         if self._persistence is not None:
             for data in self._persistence.share(now):
                 self.outlets.event_stream.repeat(data)
@@ -320,7 +320,7 @@ class Service:
         if self._persistence is not None:
             with self._faults.caught("store", "incidents could not be stored"):
                 written = self._persistence.save(changes)
-            # The book goes on with its incidents; what is published is what was written.
+            # The book changes its incidents further; what is published is what was written.
             changes = [IncidentChange(one.kind, copy.copy(one.incident), one.data) for one in changes]
         self._to_publish.append(_Unpublished(changes, written, now + PATIENCE))
         self._publish_written()

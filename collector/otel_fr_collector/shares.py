@@ -162,7 +162,7 @@ class FairQueue(Generic[_T]):
     def put_back(self, item: _T, owner: Owner, size: int) -> None:
         """Return an item that was taken; it is again the first of its owner.
 
-        Its owner's turn comes after that of all other jobs of the tenant, and its tenant's after that of all others.
+        Its owner's turn comes after all other jobs of the tenant, and its tenant's turn after all other tenants.
         """
         others, own = self._by_tenant.pop(owner.tenant, {}), self._by_owner.pop(owner, {})
         self._by_tenant[owner.tenant] = {number: entry for number, entry in others.items() if entry.owner != owner}

@@ -96,8 +96,8 @@ class PeerActions:
     def _ends_silently(self, name: str) -> bool:
         """No error can be raised in the calls of this group: one of its backends is not gloo.
 
-        ``ProcessGroup.abort()`` ends NCCL's kernels, and what waits for the device then continues with whatever is in its
-        memory, as if the call had succeeded (seen with torch 2.14.1). So the process has to end instead.
+        ``ProcessGroup.abort()`` ends NCCL's kernels, and what waits for the device then continues with whatever is in
+        its memory, as if the call had succeeded (seen with torch 2.14.1). So the process has to end instead.
         """
         with contextlib.suppress(Exception):
             group = self._find_group(name)

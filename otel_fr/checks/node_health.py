@@ -18,7 +18,8 @@ _MAX_TEXT: Final = 500
 def check_node_health(socket_path: str, arguments: tuple[str, ...], timeout: float) -> Outcome:
     """Ask the service that listens at ``socket_path``, for ``timeout`` seconds at most.
 
-    A service that is not there, or cannot be reached, is no failure of the node: nvidia-resiliency-ext ignores it as well.
+    A service that is not there, or cannot be reached, is no failure of the node: nvidia-resiliency-ext ignores it as
+    well.
     """
     if not os.path.exists(socket_path):
         return Outcome(Status.WARNING, "no such socket: the node health service is not running")

@@ -50,9 +50,9 @@ class Name(NamedTuple):
 def coalesced(name: Name, ins: Sizes, outs: Sizes) -> tuple[str, Sizes, Sizes]:
     """The operation and the sizes of a call, where the recorder's name does not say that it is a coalesced one.
 
-    torch 2.14's hook calls an all_gather of several tensors ``allgather``, as one of a single tensor: with an output for
-    each (`all_gather_into_tensor_coalesced`), or a list for each (`all_gather_coalesced`). gloo's recorder writes one
-    output for all of them, so no tensor's size is there. The same holds for reduce_scatter. Of operations
+    torch 2.14's hook calls an all_gather of several tensors ``allgather``, as one of a single tensor: with an output
+    for each (`all_gather_into_tensor_coalesced`), or a list for each (`all_gather_coalesced`). gloo's recorder writes
+    one output for all of them, so no tensor's size is there. The same holds for reduce_scatter. Of operations
     whose pieces may have different sizes (``all_gather_v``) one tensor for all of the list says nothing of them.
     """
     operation = name.operation

@@ -2,8 +2,8 @@
 
 Some hundred bytes of a pickle can hold a key whose hash takes years, or lists in lists that take gigabytes to walk. No
 check finds all of these cheaply, so none is made: a process reads the files one after the other, with limits that the
-system enforces. If it reaches one, or dies of a file in another way, that file is reported, and another process continues
-with the next.
+system enforces. If it reaches one, or dies of a file in another way, that file is reported, and another process
+continues with the next.
 """
 
 from __future__ import annotations

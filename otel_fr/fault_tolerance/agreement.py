@@ -2,8 +2,8 @@
 
 Each round has a number that all members count alike. A member posts its handle; the first that sees enough of them
 proposes who takes part, and the store keeps one proposal (``compare_set``). Whether a round succeeded is decided the
-same way, so that no member continues while another has given the round up. A member that is not in the proposal, such as
-one that hung and came back, is told so and takes no further part.
+same way, so that no member continues while another has given the round up. A member that is not in the proposal, such
+as one that hung and came back, is told so and takes no further part.
 """
 
 from __future__ import annotations

@@ -289,5 +289,6 @@ def is_recording() -> bool:
 
 
 for _call in (heartbeat, section, start_section, end_section, step, Section.__enter__, Section.__exit__):
-    # As torch.compiler.disable, without its wrapper: a compiled program's graph ends before them, and another begins after.
+    # As torch.compiler.disable, without its wrapper: a compiled program's graph ends before them, and another begins
+    # after.
     _call.__dict__.update(_torchdynamo_disable=True, _torchdynamo_disable_msg="otel-fr records here")

@@ -116,7 +116,8 @@ def is_even(signature: Signature, members: int = 0) -> bool:
 
 
 def _flat_list(signature: Signature, members: int) -> tuple[int, int] | None:
-    """Elements of the rank's own piece and of the full list, where a recorder recorded the list as one tensor; else None.
+    """Elements of the rank's own piece and of the full list, where a recorder recorded the list as one tensor; else
+    None.
 
     So do c10d's hook (PyTorch 2.14), and gloo's and NCCL's recorders. None, too, if the list is stacked, as gloo's and
     NCCL's are, and has another number of pieces than there are members: torch refuses such lists, so some members are

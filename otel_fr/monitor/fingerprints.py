@@ -2,7 +2,8 @@
 
 Ranks report at different times, and compare only what they both reported. So each reports its fingerprint at numbers
 that are the same on all ranks, multiples of `STEP`: of a multiple that it passes about once between two reports. It
-also reports the fingerprint of all calls so far, which ranks at the same number can compare: so jobs with few calls are covered.
+also reports the fingerprint of all calls so far, which ranks at the same number can compare: so jobs with few calls are
+covered.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Which calls' spans are sent where ``OTEL_TRACES_SAMPLER`` asks for a share of the traces.
 
-The decision is made as by OpenTelemetry's `TraceIdRatioBased`, which depends on the trace id alone. All ranks compute the
-same trace id of a collective, so its spans are sent by all of them or by none. Besides, whatever the ratio, each rank
-sends what somebody will look for: calls that failed, calls that took longer than nearly all others with the same sizes,
-and those of an incident; and what verdicts rest on and nothing else tells: the creation of process groups.
+The decision is made as by OpenTelemetry's `TraceIdRatioBased`, which depends on the trace id alone. All ranks compute
+the same trace id of a collective, so its spans are sent by all of them or by none. Besides, whatever the ratio, each
+rank sends what somebody will look for: calls that failed, calls that took longer than nearly all others with the same
+sizes, and those of an incident; and what verdicts rest on and nothing else tells: the creation of process groups.
 """
 
 from __future__ import annotations

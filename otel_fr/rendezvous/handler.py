@@ -124,9 +124,9 @@ class CheckedRendezvous(RendezvousHandler):  # type: ignore[misc]  # torch is no
     def _forget_address(self) -> None:
         """Have the nodes agree anew on the address of the ranks' store.
 
-        c10d's handler keeps the address of its first rendezvous and says it to nobody in later ones (torch 2.6 to 2.14). So a
-        node that comes later, such as a spare, would wait for it in vain, and the others might keep the address of a node
-        that has left.
+        c10d's handler keeps the address of its first rendezvous and says it to nobody in later ones (torch 2.6 to
+        2.14). So a node that comes later, such as a spare, would wait for it in vain, and the others might keep the
+        address of a node that has left.
         """
         if getattr(self._inner, "_bootstrap_store_info", None) is not None:
             self._inner._bootstrap_store_info = None

@@ -82,7 +82,7 @@ class Reason:
 
 @dataclass(frozen=True)
 class Advice:
-    """What is recommended. ``nodes``: to be left out, also where the job is to be stopped."""
+    """What is recommended. ``nodes``: the nodes to leave out, also where the recommendation is to stop the job."""
 
     recommendation: Recommendation
     nodes: tuple[str, ...]

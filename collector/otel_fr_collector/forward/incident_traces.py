@@ -48,7 +48,7 @@ class _Trace:
     changes: int = 0
 
     def is_root(self, incident: Incident) -> bool:
-        """Its root span is that of this incident."""
+        """Whether this incident has the root span."""
         return incident.id == next(iter(self.headlines))
 
 

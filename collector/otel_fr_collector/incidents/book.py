@@ -257,7 +257,7 @@ class IncidentBook(KeptIncidents):
         return changes + self._note_change(ChangeKind.OPENED, known, now)
 
     def _number(self, run: RunId, key: str) -> str:
-        """The id of an incident: that of `incident_id`, unless an incident of another job has it.
+        """The id of an incident: what `incident_id` returns, unless an incident of another job has it.
 
         A run id is what its ranks say it is, so two jobs may have the same.
         """

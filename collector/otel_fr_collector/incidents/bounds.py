@@ -24,7 +24,7 @@ MAX_FILES = 2 * 1024 * 1024
 SCARCE = 256
 """The limits but the first are divided by this where the incidents of all runs take too much together."""
 MAX_CULPRITS = 16
-"""Culprits of which host and error are kept."""
+"""Culprits whose host and error are kept."""
 MAX_ERROR = 1_000
 """Characters of an error."""
 _CUT = " ..."

@@ -28,7 +28,7 @@ def is_credible(run: Run, taken: Snapshot, finding: Finding, reason: Triggers) -
 
     A mismatch is positive evidence and needs only to have settled. A wait is evidence only together with a report
     of each culprit from after the wait became long, or that rank's end, or its silence. If all ranks that it concerns
-    fell silent before, it rests on nothing: the collector may be cut off from a job that goes on. A report that arrived
+    fell silent before, it rests on nothing: the collector may be cut off from a running job. A report that arrived
     after the snapshot counts if it says that the culprit still is where the finding has it (`_stands_still`): judging
     thousands of ranks takes longer than the next report of one.
     """
@@ -98,7 +98,7 @@ def _is_overdue(run: Run, rank: int) -> bool:
 
 
 def _is_caught(run: Run, failed: RankCall) -> bool:
-    """Whether the rank of a failed call has not ended by itself, and has enqueued a call since that has completed."""
+    """Whether the rank of a failed call has not ended on its own, and has completed a call that it enqueued since."""
     state = run.ranks.get(failed.rank)
     if state is None or state.ending not in _MAY_HAVE_GONE_ON or state.completed_at is None:
         return False

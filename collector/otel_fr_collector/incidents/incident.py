@@ -108,7 +108,7 @@ class Incident:
             **data,
             "id": self.id,
             "job_title": self.job_title or self.run.job,
-            # A finding that was no consequence by itself may follow from an incident that opened before.
+            # A finding that its verdict does not call a consequence may follow from an incident that opened before.
             "culprit_ranks": data["culprit_ranks"] if self.cause is None else [],
             "stacks": data["stacks"] if self.cause is None else {},
             "stack_groups": data["stack_groups"] if self.cause is None else [],

@@ -32,7 +32,7 @@ STEP_SECONDS = 0.02
 TURN_SECONDS = 0.002
 """Of a step, what one tenant gets before the next has its turn."""
 THREADS = 8
-"""Threads for larger runs, of which each tenant may use one."""
+"""Threads for larger runs. Each tenant may use one."""
 MANY_THREADS = 4
 """Threads in use from which no tenant gets a second one: they share one interpreter."""
 PIECES_SECONDS = 0.03
@@ -45,8 +45,8 @@ for half as long. The next verdict may be the one that finds what this one lacke
 SLOWNESS_INTERVAL = 1.0
 """Seconds between two looks at who comes last in a run's groups."""
 LOOK_SECONDS, LOOK_PAUSE, LEAST_LOOK_PAUSE = 0.001, 20.0, 5.0
-"""Where looking whether a run is to be judged takes more CPU time than this, as of thousands of ranks, it takes a
-twentieth of the time; a fifth at most, so that a wait is seen as soon as it is long."""
+"""If the check whether to judge a run takes more CPU time than this, as it does for thousands of ranks, the checks are
+spaced so that they take a twentieth of the time; a fifth at most, so that a wait is seen as soon as it is long."""
 MAX_LOGGED_FAILURES = 1_000
 """Runs whose failed judgement was logged, so that it is logged once."""
 
@@ -60,7 +60,7 @@ class Judge:
     It owns the judgements in progress, the order of turns, and the runs that could not be judged.
 
     Args:
-        grace: runs of which ranks may still return after a restart are not judged.
+        grace: runs whose ranks may still return after a restart. They are not judged.
         publish: called with the incident changes that follow from a verdict, and the monotonic time.
         clock, wall: monotonic and Unix time in seconds.
     """

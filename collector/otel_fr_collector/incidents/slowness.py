@@ -12,7 +12,7 @@ def find(run: Run, group: GroupState, known: Finding | None) -> Finding | None:
     """The finding about a group; None: no rank of it comes last persistently.
 
     Args:
-        known: that of the group's open incident; it holds until its ranks are known not to come last any more.
+        known: the finding of the group's open incident. It holds until its ranks are known not to come last any more.
     """
     waits, so_far = group.waits, () if known is None else known.culprit_ranks
     if not group.group.ranks:

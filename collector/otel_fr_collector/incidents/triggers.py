@@ -50,13 +50,13 @@ class Waits(NamedTuple):
 
 @dataclass(frozen=True)
 class Triggers:
-    """Why a run is to be judged now; false: it is not.
+    """The reasons to judge a run now; false if there is none.
 
     Attributes:
         mismatch, bad_end: a mismatch, or a bad end, has settled.
         stalled: some rank waits for longer than the threshold, or has missed a heartbeat or overrun a section.
         news: something arrived that may change an open incident.
-        next_wait_at: when the next wait passes its threshold, as far as was looked (monotonic): no reason by itself.
+        next_wait_at: when the next wait passes its threshold, as far as was looked (monotonic). It is not a reason.
     """
 
     mismatch: bool = False
@@ -70,7 +70,7 @@ class Triggers:
 
 
 def due(run: Run, now: float, *, has_open: bool, last_change: float, final: bool = False) -> Triggers:
-    """Why the run is to be judged now.
+    """The reasons to judge the run now.
 
     Args:
         has_open: the run has an open incident, which news may change.

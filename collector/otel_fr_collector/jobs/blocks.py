@@ -1,8 +1,8 @@
-"""Blocks of time of one group, in each of which its ranks came late by so much in all: who is a straggler.
+"""Finds the stragglers of a group. Its time is divided into blocks, and in each block the lateness of a rank adds up.
 
 A rank is named if it is late in nearly all of the latest blocks, too often for chance, by much more than the ranks
-usually differ, and if the others wait for it for a good part of their time. What is late by turns, for a moment, or as
-others are, is none of it.
+usually differ, and if the others wait for it for a good part of their time. Ranks that are late by turns, for a
+moment, or as others are, are not named.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ differs from one to the next evens out."""
 KEPT = 64
 """Blocks that are kept."""
 CHANCE = 2e-5
-"""Probability with which one of three ranks, each of which may come last, does so as often as the one that is named
-before an incident may open: in 11 of 11 blocks, 13 of 14, 17 of 20; in a group of two: 17 of 17, 21 of 22, 28 of 32."""
+"""If any of three ranks may come last, the probability that one does so as often as a rank that is named before an
+incident may open: in 11 of 11 blocks, 13 of 14, 17 of 20; in a group of two: 17 of 17, 21 of 22, 28 of 32."""
 RARE = 2e-7
 """The same, for an incident: 15 of 15, 17 of 18; in a group of two: 24 of 24, 28 of 29."""
 MIN_SPAN = 5.0
@@ -37,7 +37,7 @@ MIN_SHOWN = 16
 MAX_LATE = 8
 """Late ranks that are kept of one block; the latest come first."""
 MAX_WATCHED = 512
-"""Groups of all runs of which blocks are kept: each takes up to 60 kB."""
+"""Groups of all runs whose blocks are kept: each takes up to 60 kB."""
 KEPT_SHARE = 0.6
 """Of the share that opens an incident: below this part of it, it is over."""
 FILLED = 0.8
@@ -147,7 +147,7 @@ class Blocks:
         ]
 
     def is_over(self, known: tuple[int, ...]) -> bool:
-        """Whether the group goes on and does not wait for these ranks any more; false if that is not known yet."""
+        """Whether the group continues and does not wait for these ranks any more; false if that is not known yet."""
         kept = self.kept or ()
         newest = self.since
         for block in kept:
@@ -248,7 +248,7 @@ def _median_of(rank: int, blocks: Sequence[Block]) -> float:
 def may_be_chance(last: int, blocks: int, members: int = 2, chance: float = CHANCE) -> bool:
     """Whether one of the members may come last in so many of so many blocks as dice fall.
 
-    More than three count as three: in a large group too, only a few may be those that are held up now and then.
+    More than three count as three: even in a large group, it may be only a few ranks that are late now and then.
     """
     sides = 3 if members > 2 else 2
     ways = sum(math.comb(blocks, count) * (sides - 1) ** (blocks - count) for count in range(last, blocks + 1))

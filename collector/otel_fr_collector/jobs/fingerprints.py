@@ -44,7 +44,7 @@ class Inquiry:
     Attributes:
         first, last: sequence numbers. deadline: monotonic.
         ranks: who was asked. awaited: those of them whose answers end the round.
-        window: where they were seen to disagree, of which these numbers are a part.
+        window: where they were seen to disagree. These numbers are a part of it.
         answers: by rank.
         is_cut: some rank does not have all calls any more.
     """
@@ -88,7 +88,7 @@ class Fingerprints:
         self._kinds: dict[int, _Alike] = {0: _Alike()}
         """Ranks that are compared: those whose recorders tell the same, but for ranks that were set apart."""
         self._kind_of: dict[int, int] = {}
-        """Of ranks of which it is not 0."""
+        """By rank, where it is not 0."""
         self._apart: dict[int, int] = {}
         self._times_apart = 0
 
@@ -109,7 +109,7 @@ class Fingerprints:
         return self._kinds[kind].note(rank, given, now)
 
     def of(self, rank: int) -> tuple[int, int | None]:
-        """Ranks of which the first is equal are compared; ranks of which both are equal agree."""
+        """Ranks with the same first value are compared. Ranks with both values the same agree."""
         kind = self._kind_of.get(rank, 0)
         return kind, self._kinds[kind].offsets.get(rank, 0)
 

@@ -19,7 +19,7 @@ LATEST = 60.0
 LEAST = 5.0
 """Seconds from which there are rates."""
 LEAST_TOLD = 1.0
-"""Seconds of which the ranks must have told their numbers, on average, for a rate of these."""
+"""Seconds for which the ranks must have sent numbers, on average, before rates are computed from them."""
 
 
 class Sample(NamedTuple):

@@ -14,7 +14,7 @@ INSTANCE_WEIGHT = 2
 
 @dataclass(slots=True)
 class IncompleteInstance:
-    """One collective (or send with its receive) of which not all members are known to have completed.
+    """One collective (or send with its receive) that not all members are known to have completed.
 
     Attributes:
         members: how many ranks take part; 0: not known yet.
@@ -22,7 +22,7 @@ class IncompleteInstance:
         counts: rank -> number of its calls, of ranks with more than one. longest: the highest of them.
         unsettled: how many of its calls are not known to have completed.
         compared_at: how many calls there were when the ranks' batches were last compared. batch_disagreed: the result.
-        signature: that of every call so far, where none can then disagree; None: they differ, or the pieces matter.
+        signature: equal in every call so far, so that none can disagree; None: they differ, or the pieces matter.
         weight: in units of one call; not counting the calls, except for their long texts.
     """
 

@@ -276,7 +276,7 @@ class Ingest:
         return True
 
     def _brief(self, origin: Origin, record: LogRecord, text: str) -> bool | None:
-        """Take a brief report; False: it is late. None: it is to be taken as any other."""
+        """Take a brief report. False: it is late. None: it must be taken as any other report."""
         given = brief_reports.read(text)
         if given is None or given.rank != origin.rank:
             return None

@@ -1,6 +1,6 @@
 """How far the collector is behind what ranks have sent: in that time, no rank's silence counts, and reports are old.
 
-Two things tell it. A collector that is blocked, or whose requests wait for their turn, knows by itself. What waits
+Two things show it. A collector that is blocked, or whose requests wait for their turn, notices that. What waits
 outside of it (in sockets, in gRPC, in a gateway) shows in the reports that do come: by the clock of the rank's machine
 each says when it was made, so one that took longer to come than that rank's quickest report was late by the difference.
 The clocks of two machines are never compared.
@@ -30,12 +30,12 @@ SHARE = 10
 TICK_GAP = 0.5
 """Seconds between two steps of the collector from which it counts as blocked; they are a tenth of a second apart."""
 LOST_SECONDS = 10.0
-"""For so long, time in which the collector was blocked counts: who is silent for longer is so by itself."""
+"""For so long, time in which the collector was blocked counts. A longer silence is the rank's own."""
 
 
 @dataclass(slots=True)
 class Delay:
-    """Of one rank: how long its reports take to come, by the difference of two clocks of which neither is known.
+    """How long the reports of one rank take to come, as the difference of two clocks whose offset is not known.
 
     Attributes:
         least, least_before: the quickest report since ``since`` (monotonic), and in the time before that.

@@ -26,7 +26,7 @@ from otel_fr_collector.jobs.usage import POINT_BYTES, SERIES_BYTES, Usage
 from otel_fr_collector.otlp.metric_points import ExemplarOf, Point
 
 MAX_SERIES = 256
-"""Series of one run; what has no series of its own is counted in that of `OTHER`."""
+"""Series of one run; what has no series of its own is counted in the series of `OTHER`."""
 MAX_POINTS = 131_072
 """Latest points of ranks that are kept, over all runs: 16,384 ranks with 8 of them."""
 MAX_POINTS_OF_RANK = 768
@@ -68,7 +68,7 @@ _PASSES = {
     "gather": 1.0,
     "scatter": 1.0,
 }
-"""How often a bus carries what the others have; of other operations it carries the whole array once."""
+"""How often a bus carries what the other ranks have. In operations that are not listed, it carries the array once."""
 
 
 def bus_factor(operation: str, group_size: int) -> float:
@@ -85,8 +85,8 @@ def bus_factor(operation: str, group_size: int) -> float:
 class Speed(NamedTuple):
     """Of the member that spent the least time in the calls of a series: seconds and bytes a call, and how many.
 
-    The others waited for it, so its time is nearest to that of the transfer alone. Calls on devices count with their
-    times there only.
+    The others waited for it, so its time is nearest to the time of the transfer alone. Calls on devices count only with
+    their times there.
     """
 
     seconds: float
@@ -126,8 +126,8 @@ class Series:
     """Totals over the ranks of a run.
 
     Attributes:
-        took: from enqueueing the calls to their ends. delays, runs: in the devices' queues and on the devices, of those
-            calls of which that is known.
+        took: from enqueueing the calls to their ends. delays, runs: in the devices' queues and on the devices, for
+            the calls with these times.
         window: number of the window that `fastest` is of; `before`: of the one before.
     """
 
@@ -252,7 +252,7 @@ class Numbers:
                 self._latest[1][key].bytes = total
         elif name == names.METRIC_DURATION:
             series.took.add_point(total, counts, point.exemplar)
-            # The time on the device is nearer to that of the transfer; up to the end, a device's call waits in a queue.
+            # The time on the device is nearer to the time of the transfer; the time to the end includes the queue.
             if not series.runs.counts and not ends_are_seen(key.backend):
                 self._note_speed(rank, key, series, total, sum(counts))
         elif name == names.METRIC_DEVICE_DELAY:

@@ -24,7 +24,7 @@ DELAY = 0.5
 DESTROYED = -1
 """In place of the number of a report: the rank has destroyed the group."""
 MAX_DESTROYED = 64
-"""Groups of one rank of which is kept where it destroyed them; as many as its report names (otel_fr/monitor)."""
+"""Groups of one rank for which the place of their destruction is kept; its report names as many (otel_fr/monitor)."""
 
 
 @dataclass(slots=True)

@@ -46,7 +46,7 @@ MAX_GROUPS = 32_768
 MAX_MEMBERS = 1_000_000
 """Ranks in the member lists of all groups of all runs; a group for which there is no room has unknown members."""
 MAX_PROGRESS_ENTRIES = 131_072
-"""Pairs of a rank and a group of which progress is kept, over all runs: 16,384 ranks in 8 groups."""
+"""Pairs of a rank and a group whose progress is kept, over all runs: 16,384 ranks in 8 groups."""
 MAX_REPORTED = 250_000
 """Size of the ranks' latest reports over all runs, in units of one call; beyond it new ones are cut short."""
 CUT_CALLS, CUT_STACK = 4, 4_096
@@ -72,7 +72,7 @@ class Run:
         mismatch_since, bad_end_since: when a mismatch, or a bad end, not yet judged was first seen; None: none is.
         has_news: something arrived since the run was last judged.
         judged_at: when the run was last judged.
-        look_at: before this time it is not looked whether it is to be judged.
+        look_at: before this time, nothing checks whether to judge it.
         next_wait_at: when the next wait was to become too long, as of the last look; infinity: none was.
         slowness_judged_at: when it was last looked for ranks that always come last.
         judging_pause: seconds for which it is not judged again then, or longer (`triggers.due`).
@@ -87,7 +87,7 @@ class Run:
         is_sampled: its ranks send the spans of some traces only.
         windows: by group id, where ranks are seen to have made different collectives.
         inquiries: by group id, what its ranks have been asked about such. answered: the last that is over.
-        to_ask: ranks whose brief reports name groups of which nothing else is known.
+        to_ask: ranks whose brief reports name groups about which nothing else is known.
         steps: how fast its training steps go by.
         numbers: calls, bytes and durations, as its monitors count them; None: none has sent any.
         history: what its communication cost, over time.
@@ -513,7 +513,7 @@ class Run:
         return [call for call in fetched.calls if call.group == fetched.group and call.stream == "collective"]
 
     def note_same(self, state: RankState, step: int | None, now: float, lag: float = 0.0) -> None:
-        """A report has come of which only counts and times were news."""
+        """A report has come in which only counts and times were new."""
         state.arrived = self.last_seen = now
         state.lag = lag
         self.lags.note(lag, now)

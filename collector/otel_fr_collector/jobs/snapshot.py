@@ -186,7 +186,7 @@ def _rank(state: RankState, now: float, silent: bool, longest: float, known: _Kn
 
 
 def _since(state: RankState, now: float) -> float:
-    """Seconds in which the rank may not have moved, besides those of which its report tells.
+    """Seconds in which the rank may not have moved, besides those that its report contains.
 
     One that moves as usual announces when it reports again, and reports at once if it stands still before that.
     """

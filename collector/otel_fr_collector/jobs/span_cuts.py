@@ -1,7 +1,7 @@
-"""Where the spans of monitors are cut into pieces, each of which many spans have in common and is looked up by itself.
+"""Where to cut the spans of monitors into pieces that many spans have in common. Each piece is looked up separately.
 
-A serialised message is the concatenation of its fields, so a span may be cut between any two of them. Where is a guess
-at how monitors write: whoever looks up the pieces checks that they are whole fields.
+A serialised message is the concatenation of its fields, so a span may be cut between any two of them. Where to cut is a
+guess at how monitors write: the reader of the pieces checks that they are whole fields.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from otel_fr import semconv as names
 
 MAX_LAYOUTS = 4_096
-"""Lengths of spans of which is known how they are cut."""
+"""Lengths of spans for which it is known where to cut."""
 MAX_RANKS = 16_384
 """Attributes of ranks that are known."""
 
@@ -149,7 +149,7 @@ def decode(piece: bytes) -> Span | None:
 
 
 def _rank_of(span: bytes, at: int) -> bytes:
-    """The attribute that begins there, if it is that of the rank; otherwise no bytes."""
+    """The attribute that begins there, if it is the rank's; otherwise no bytes."""
     if span[at] != _ATTRIBUTE or not span.startswith(_RANK_KEY, at + 2):
         return b""
     piece = span[at : at + 2 + span[at + 1]]

@@ -61,9 +61,9 @@ _OF_DEVICE = frozenset({names.DEVICE_DELAY, names.DEVICE_DURATION})
 _GROUP_KEY = names.GROUP_ID.encode()
 
 MAX_TAIL = 256
-"""Bytes of the last piece of a span that is looked up by itself; monitors send less than half as many."""
+"""Bytes of the last piece of a span that is looked up separately; monitors send less than half as many."""
 MAX_FOLLOWER, MAX_FOLLOWERS = 2_048, 1_024
-"""Bytes of a head of which is known what follows it, and such heads: some megabytes at most."""
+"""Bytes of a head that is kept with what follows it, and the number of such heads: some megabytes at most."""
 MAX_SPAN = 256 << 10
 """Bytes of a span that is decoded."""
 MAX_ATTRIBUTES = 256
@@ -74,7 +74,7 @@ class SpanReader:
     """Reads spans. What the calls of one site and shape have in common is decoded once.
 
     A serialised message is the concatenation of its fields, so a span may be cut between any two of them, and each
-    piece looked up by itself. Where to cut is a guess at how monitors write; whether a new piece is whole fields is
+    piece looked up separately. Where to cut is a guess at how monitors write; whether a new piece is whole fields is
     then checked by decoding it. A span of any other form is decoded as a whole.
     """
 

@@ -9,7 +9,7 @@ from otel_fr import semconv as names
 
 
 def _integer(key: str) -> bytes:
-    """A pattern of a `Span.attributes` entry of this key with an integer: its length, that of its value, the integer.
+    """A pattern of a `Span.attributes` entry of this key: its length, the length of its value, and an integer.
 
     Nine bytes hold 63 bits: a number in ten bytes may be negative.
     """
@@ -48,7 +48,7 @@ class TailReader:
         """By the length of a tail, the form of the last one that was not of the form before."""
 
     def read(self, piece: bytes) -> tuple[int, int] | None:
-        """Sequence id and record of a tail as monitors write it; None: it is to be decoded.
+        """Sequence id and record of a tail as monitors write it; None: it must be decoded.
 
         Decoding would take many times as long, which the first of the ranks that make a call would pay for each call.
         """

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from otel_fr_collector.jobs.usage import TALLY_BYTES, Usage
 
 MAX_TALLIES = 65_536
-"""Pairs of a rank and a group of which totals are kept, over all runs."""
+"""Pairs of a rank and a group whose totals are kept, over all runs."""
 MAX_PAST = 4_096
-"""Such pairs of the runs of one job that are dropped while it goes on."""
+"""Such pairs that are kept from the dropped runs of one job, while the job continues."""
 
 
 @dataclass(slots=True)

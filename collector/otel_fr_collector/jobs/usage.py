@@ -25,10 +25,10 @@ class Usage:
     """Total size of all runs, and what was refused or evicted: by kind, how often.
 
     Attributes:
-        runs: how many there are. watched: groups of which waits are kept (`jobs.waits`).
+        runs: how many there are. watched: groups whose waits are kept (`jobs.waits`).
         points, series: latest points of ranks, and series of runs (`jobs.numbers`).
         timed: calls with times on devices whose collectives are not whole (`jobs.waits`).
-        tallies: pairs of a rank and a group of which totals are kept (`jobs.tallies`).
+        tallies: pairs of a rank and a group whose totals are kept (`jobs.tallies`).
         is_full: a run smaller than its share was refused room since room was last made.
     """
 

@@ -4,8 +4,9 @@ In a collective that ends on all ranks at about the same time (`otel_fr.operatio
 time that it waits for others and the transfer: on its device by the device's clock, where the call is a device's and
 its times are known; from enqueueing to the end by the rank's clock, where the rank itself sees the end. No two clocks
 are compared. The rank with the shortest duration came last, and the differences say by how much: a rank's lag is the
-longest duration less its own. A rank is *late* by how much its lag exceeds that of half of the group. When a thread of
-the host sees that a device has ended a call says nothing of who came last: without the device's times, nobody is named.
+longest duration less its own. A rank is *late* by how much its lag exceeds the lags of half of the group. The moment
+at which a thread of the host sees that a device has ended a call does not show who came last: without the device's
+times, nobody is named.
 
 The lateness counts only where the rank itself spent that time: it took longer for itself than the others by at least
 half of it, since the end of its previous call, in whatever group, or on a device since the group's collective before.
@@ -41,8 +42,8 @@ never keeps step with a number of collectives per training step."""
 PERIOD = 2.0
 """Seconds over which that rate is measured: some training steps, so that all calls of a step are treated alike."""
 MAX_OPEN, MAX_TIMED = 1_024, 65_536
-"""Collectives of a group whose calls have times on devices, and of which not all members' spans have come; and such
-calls of all runs. Monitors send spans some seconds apart."""
+"""Collectives of a group whose calls have times on devices, while some members' spans are missing; and such calls of
+all runs. Monitors send spans some seconds apart."""
 TIMED_SHARE = 0.75
 """Of the members of a group: if the times of fewer are known, a collective shows nothing."""
 MAX_BACK = 60.0
@@ -242,7 +243,7 @@ class Waits:
 
 
 def _durations(calls: Mapping[int, RankCall | CompactCall]) -> list[float] | None:
-    """Nanoseconds from enqueueing to the end, in the order of the calls; None: that of one is not known."""
+    """Nanoseconds from enqueueing to the end, in the order of the calls; None: one of them is not known."""
     try:
         # Nearly always all are compact; to ask each would take twice as long.
         return [end - start for _, _, _, _, _, start, end, _, _ in calls.values()]  # type: ignore[misc]

@@ -164,7 +164,7 @@ class Workers:
         self._work: queue.SimpleQueue[tuple[concurrent.futures.Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
 
     async def run(self, work: Callable[[], _T]) -> _T:
-        """The result of ``work``, called in one of the threads. If this is cancelled, the call itself goes on."""
+        """The result of ``work``, called in one of the threads. If this is cancelled, the call itself continues."""
         self._busy += 1
         try:
             if self._busy > self._started and self._started < self._count:

@@ -131,7 +131,7 @@ class Tokens:
             _log.warning("%s contains no token, so every client is refused", path)
 
     def tenant_of(self, job: str) -> str:
-        """Whose job it is: `tenant_of` with the prefixes of the tokens for writing, each of which is one tenant's."""
+        """Whose job it is: `tenant_of` with the prefixes of the tokens for writing. Each prefix is one tenant's."""
         return tenant_of(job, (access.prefix for _, access in self._tokens if access.write))
 
     def find(self, authorization: str) -> Access | None:

@@ -33,7 +33,7 @@ def make_classes(package: str, messages: Mapping[str, Iterable[Field]]) -> dict[
     """The classes of a package of messages, by name.
 
     Args:
-        package: its name, unlike that of any other package made here.
+        package: its name. No other package made here may have it.
         messages: name -> fields.
     """
     file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto3")

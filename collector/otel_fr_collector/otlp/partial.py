@@ -66,7 +66,7 @@ def resource_of(entry: RawEntry) -> bytes:
     """The bytes of an entry's `Resource`.
 
     A field that occurs several times is one message: its parts one after the other (protobuf encoding, "Last One
-    Wins"). Every decoder of the whole request does the same, so no part is read here that a backend does not read.
+    Wins"). Every decoder of a complete request does the same, so no part is read here that a backend does not read.
     """
     parts = entry.resource
     return parts[0] if len(parts) == 1 else b"".join(parts)

@@ -187,7 +187,7 @@ class Alertmanager:
         return alert
 
     def _drop_ended(self) -> None:
-        """Drop alerts that ended so long ago that every replica has resolved them by itself."""
+        """Drop alerts that ended so long ago that every replica has resolved them on its own."""
         before = time.time() - HOLD
         for alert in [alert for alert in self._alerts.values() if alert.ended is not None and alert.ended < before]:
             self._drop(alert)

@@ -19,7 +19,7 @@ from otel_fr.stacks import first_thread, is_newest_first
 from otel_fr_collector.incidents.incident import ChangeKind
 
 MAX_FRAMES = 12
-"""Frames shown of a culprit's stack; the whole of it is in the incident."""
+"""Frames shown of a culprit's stack; the incident has all of them."""
 MAX_RANKS = 8
 """Ranks whose lines are shown one by one; the rest are counted."""
 

@@ -37,7 +37,7 @@ class TimeLimits:
         self._ends.pop(limit, None)
 
     def _check(self, loop: asyncio.AbstractEventLoop) -> None:
-        """The oldest of those that there were is over; the timer goes on for the oldest that there is now."""
+        """End the limits that are over, and set the timer for the oldest that is left."""
         now, self._timer = loop.time(), None
         while self._ends:
             limit, end = next(iter(self._ends.items()))

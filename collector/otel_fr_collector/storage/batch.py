@@ -1,4 +1,4 @@
-"""What is to be written to the store, as rows, which another thread can write while incidents and runs change."""
+"""Rows for the store. Another thread can write them while incidents and runs change."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class FinishedJob(NamedTuple):
 
     Attributes:
         key: its name in URLs. ended: Unix time of its last telemetry.
-        summary: JSON, as in the list of jobs. detail: the whole of it as JSON, compressed by gzip; empty: too large.
+        summary: JSON, as in the list of jobs. detail: all of it as JSON, compressed by gzip; empty: too large.
     """
 
     key: str
@@ -84,7 +84,7 @@ class Batch:
     """Rows to be written, the newest of each; bounded.
 
     Attributes:
-        runs: the JSON of each; None: it is to be deleted.
+        runs: the JSON of each; None: delete it.
     """
 
     incidents: dict[IncidentKey, IncidentRow] = field(default_factory=dict)

@@ -26,12 +26,12 @@ HEARD_SECONDS = 7.0
 class Persistence:
     """Restores incidents and their runs, and keeps the store up to date.
 
-    It owns the record of which runs are in the store, and how much was known of each when it was written.
+    It owns the list of the runs in the store, with how much was known of each when it was written.
 
     Args:
         grace: restored runs wait there until their ranks report again.
         resume: called with the restored incidents, oldest first.
-        forget: called with a run whose incidents another collector goes on with.
+        forget: called with a run whose incidents another collector continues.
         clock, wall: monotonic and Unix time in seconds.
     """
 
@@ -59,7 +59,7 @@ class Persistence:
         self._heard: dict[RunId, float] = {}
         """Runs that are heard of, and since when."""
         self._asked: set[RunId] = set()
-        """Runs of which it is known what others have found."""
+        """Runs for which it is known what others have found."""
         self._shared_at = float("-inf")
         self._is_asking = False
 

@@ -18,7 +18,7 @@ from otel_fr_collector.storage.postgres_connection import Connection, answering,
 from otel_fr_collector.storage.stored_rows import StoredRows, up_to
 
 READERS = 8
-"""Connections for queries, and for the outlets, of which each has one while it tells its receiver something."""
+"""Connections for queries and for the outlets. An outlet has one while it tells its receiver something."""
 POOL_SECONDS = 2.0
 """Seconds that a query waits for one of them."""
 ROWS_AT_ONCE = 20

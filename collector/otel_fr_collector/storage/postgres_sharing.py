@@ -15,7 +15,7 @@ from otel_fr_collector.storage.sharing import Heard, Shared
 from otel_fr_collector.storage.stored_rows import published_row
 
 KEPT_FOR = "5 seconds"
-"""After which an open incident is marked again by the collector that goes on with it."""
+"""After which the collector that continues an open incident marks it again."""
 ORPHANED_AFTER = "20 seconds"
 """Since the last mark, after which any other collector takes an open incident."""
 MAX_ORPHANS = 64

@@ -49,7 +49,7 @@ def write(connection: Connection, batch: Batch, collector: str, *, late: bool = 
     """Write a batch in one transaction. A row that the server will never take is logged, and left out.
 
     Args:
-        collector: which goes on with the incidents.
+        collector: the one that continues the incidents.
         late: the rows have waited for the server: those that the database has newer are left out, whoever wrote these.
 
     Raises:

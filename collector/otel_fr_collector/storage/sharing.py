@@ -30,7 +30,7 @@ class Shared:
 
     Attributes:
         taken: what it has of the new runs, and of runs with open incidents whose collector has died.
-        lost: runs that do not report here, whose incidents another collector goes on with.
+        lost: runs that do not report here, whose incidents another collector continues.
         changed: incidents that other collectors have changed since the last answer, oldest first.
     """
 
@@ -43,7 +43,7 @@ class Sharing(Protocol):
     """A database that several collectors may use."""
 
     def share(self, heard: Heard) -> Shared | None:
-        """Mark the open incidents that this collector goes on with; None: the database does not answer now."""
+        """Mark the open incidents that this collector continues; None: the database does not answer now."""
 
     def turn(self, outlet: str, number: str, mark: str) -> AbstractContextManager[Turn]:
         """As `otel_fr_collector.storage.store.Store.turn`; may be called from any thread.

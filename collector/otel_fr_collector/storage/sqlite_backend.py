@@ -236,7 +236,7 @@ class SqliteBackend(SqliteReading):
         self._metrics.errors.labels("store").inc()
 
     def _follow(self) -> None:
-        """Let go of a file that is no longer at its path; `_flush` goes on in another one."""
+        """Let go of a file that is no longer at its path; `_flush` continues in another one."""
         if self._db is None or self._file is None or (found := self._file.find()) is files.Found.SAME:
             return
         _log.error("%s was removed or replaced while the collector was running: a new one is begun", self.path)

@@ -9,7 +9,7 @@ from otel_fr_collector.storage.retention import Retention
 PRUNE_BATCH = 100
 """Incidents deleted in one transaction where the file is too large, so that the event loop is not blocked for long."""
 JOB_BATCH = 10
-"""The same of finished jobs, each of which takes up to 64 KiB."""
+"""The same for finished jobs. Each takes up to 64 KiB."""
 
 
 def prune(db: sqlite3.Connection, retention: Retention, wall: float) -> int:

@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 STEP_SECONDS = 1.0
-"""Seconds between two looks at what is to be retried or deleted."""
+"""Seconds between two looks at what must be retried or deleted."""
 SETTLE_SECONDS = 0.3
 """Seconds that a query waits for what is being written; mostly that takes some milliseconds."""
 END_MARGIN = 1.0
@@ -50,7 +50,7 @@ class Answer(NamedTuple):
 class Store:
     """A database and the thread that writes it. All methods but the queries are for the thread that made it.
 
-    Only `load` and `close` wait for the database. The order of writes is that of the calls.
+    Only `load` and `close` wait for the database. Writes are made in the order of the calls.
 
     Args:
         clock, wall: monotonic and Unix time in seconds.

@@ -16,7 +16,7 @@ Json = dict[str, object]
 MAX_OPERATIONS = 20
 """Kinds of operations that are listed: those with the most time."""
 MAX_RANKS = 2_048
-"""Ranks of which it is said how long they were waited for: those that cost most, in the order of their numbers."""
+"""Ranks that are listed with how long others waited for them: those that cost most, in the order of their numbers."""
 CHUNK = 512
 """Tallies that are added up before the event loop runs other tasks."""
 QUANTILE = 0.99

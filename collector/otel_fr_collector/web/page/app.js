@@ -103,7 +103,7 @@ function askToken() {
   });
 }
 
-// Theme: that of the system, unless the user has chosen one.
+// Theme: the system's, unless the user has chosen one.
 
 const dark = window.matchMedia("(prefers-color-scheme: dark)");
 const themeButton = byId("theme");

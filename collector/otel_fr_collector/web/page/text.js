@@ -110,7 +110,7 @@ export function slowestText({ rank, process_group: group, waited, lost_per_step_
   return `Rank ${rank} slows the job down: ${group} waits for it for ${shareText(waited)} of the time${step}.`;
 }
 
-// Of what goes on, so that it changes once a second: "47 s", "3 min 5 s".
+// The duration of something that is not over: it changes once a second ("47 s", "3 min 5 s").
 export function lastingText(seconds) {
   const whole = Math.max(0, Math.floor(seconds));
   return whole < 100 ? `${whole} s` : durationText(whole);

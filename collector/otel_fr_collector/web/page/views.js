@@ -1,4 +1,4 @@
-// The views, one for each route; job.js has that of a job. A view has a node, update(state), and the actions of its keys.
+// The views, one for each route; a job's is in job.js. A view has a node, update(state), and the actions of its keys.
 
 import { get } from "./api.js";
 import { ago, h, keyed, setClass, setText } from "./dom.js";
