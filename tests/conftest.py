@@ -38,7 +38,7 @@ os.environ["XDG_CACHE_HOME"] = str(ROOT / "build" / "test-cache")
 for _name in list(os.environ):
     if _name.startswith(("OTEL_", "TORCH_", "TORCHCOMM")) and not _name.startswith("OTEL_FR_TEST_"):
         del os.environ[_name]
-# The whole suite can be run over the other engine; tests that run over each choose it themselves.
+# All tests can be run over the other engine; tests that run over each choose it themselves.
 os.environ["OTEL_FR_CAPTURE_ENGINE"] = os.environ.get("OTEL_FR_TEST_ENGINE", "python")
 
 

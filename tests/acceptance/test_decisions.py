@@ -38,7 +38,7 @@ def test_it_is_named_too_where_the_job_goes_on_with_wrong_numbers(tmp_path: Path
         process = torchrun.start(tmp_path, "decisions.py", "wrong_op", str(tmp_path), env=env)
         try:
             (incident,) = until(lambda: [one for one in running.causes() if text in whole_text(one)])
-            assert process.poll() is None, "it is told while the job goes on"
+            assert process.poll() is None, "the job must still run when the incident is updated"
         finally:
             process.terminate()
             process.communicate(timeout=PATIENCE)

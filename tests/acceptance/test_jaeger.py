@@ -1,4 +1,4 @@
-"""The chain to a real Jaeger: what an SRE sees there while a job hangs, when it goes on, and of a healthy run."""
+"""The chain to a real Jaeger: what an SRE sees there while a job hangs, when it continues, and of a healthy run."""
 
 from __future__ import annotations
 

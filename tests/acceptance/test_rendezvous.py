@@ -58,7 +58,7 @@ def two(
     second: dict[str, str],
     conf: str = "checks=paths",
 ) -> list[tuple[int, str, str]]:
-    """Two agents on this machine as two nodes, the first of which has the store: how they ended."""
+    """How two agents on this machine ended, run as two nodes. The first one has the store."""
     address = free_address()
     started = [
         agent(

@@ -43,7 +43,7 @@ def submit(cluster: Slurm, to: Collector, folder: Path, launch: str, *job: str, 
     """Submit a script of the tests' jobs; the id of its Slurm job."""
     folder.mkdir()
     env = {**torchrun.base_environment(), **torchrun.endpoint(to, **settings), "RANKS_PER_NODE": "2"}
-    env["MASTER_PORT"] = str(free_port())  # the batch file's own would be that of another cluster's job of this id
+    env["MASTER_PORT"] = str(free_port())  # the batch file's own may be in use by another cluster's job of this id
     options = [f"--chdir={folder}", f"--output={folder}/job.log"]
     script, *arguments = job
     return cluster.submit(*options, *LAUNCHES[launch], str(JOBS / script), *arguments, env=env)

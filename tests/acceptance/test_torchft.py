@@ -168,7 +168,7 @@ def test_a_call_that_waits_for_a_replica_that_hangs_is_ended_and_torchft_goes_on
 
 
 def test_a_replica_that_is_made_to_exit_in_a_later_quorum_is_no_culprit(tmp_path: Path) -> None:
-    """torchft keeps the error from the program, which goes on alone until otel-fr ends it."""
+    """torchft keeps the error from the program, which continues alone until otel-fr ends it."""
     env = {"OTEL_FR_ON_PEER_FAILURE": "exit", "OTEL_FR_EXIT_GRACE": "5", "BY_HAND": "1"}
     with torchrun.collector(tmp_path / "collector") as running, replicas(tmp_path, running, env=env) as job:
         job.start(0, "stop")

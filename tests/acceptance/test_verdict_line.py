@@ -14,7 +14,7 @@ from tests.support.waiting import PATIENCE, wait_for
 pytestmark = torchrun.needed
 
 ALONE = {"OTEL_FR_ENABLED": "1", "OTEL_FR_STALL_SECONDS": "4"}
-"""No collector, and a stall time of which four times is longer than the jobs wait."""
+"""No collector. The jobs wait for less than four times this stall time."""
 
 
 def said(output: str) -> list[str]:

@@ -46,7 +46,7 @@ _MESSAGES: dict[str, type[Any]] = {
     METRICS: ExportMetricsServiceRequest,
 }
 JOB_CASES = 300
-"""Cases after which a worker goes on with another job."""
+"""Cases after which a worker continues with another job."""
 _API = (
     "/", "/healthz", "/metrics", "/api/v1/jobs", "/api/v1/jobs/0123456789abcdef", "/api/v1/incidents",
     "/api/v1/incidents/0123456789abcdef", "/api/v1/events", "/page/page.js", "/page/../api.py", "/v1/traces",

@@ -42,7 +42,7 @@ class Fault:
         number: of the collective of the incident; None: not asked, or it has none.
         without_timing: where the begins of calls on devices are needed: what is right on `nccl` without timing.
         simulated: the fault of the simulated device that the job needs.
-        needs_device: there is no such fault on a CPU. is_over: the job goes on, and the incident resolves.
+        needs_device: there is no such fault on a CPU. is_over: the job continues, and the incident resolves.
     """
 
     name: str

@@ -26,7 +26,7 @@ SHORT = {("batch", True), ("device_busy", True)}
 """Fault, and whether calls are timed: what each `make test` runs, beside `test_watchdog`."""
 SHORT_NCCL2 = {"batch"}
 ON_NCCL2 = [name for name in FAULTS if name != "init_hang"]
-"""nccl2 makes its communicator in init_process_group, of which nothing is recorded."""
+"""nccl2 makes its communicator in init_process_group, which is not recorded."""
 CASES = [
     pytest.param(name, timing, marks=[] if (name, timing) in SHORT else [pytest.mark.long], id=case)
     for name in FAULTS

@@ -114,7 +114,7 @@ class Collector(CollectorView):
 def patched(**values: float) -> tuple[str, ...]:
     """The beginning of the command line of a collector with other constants: ``package__module__NAME=value``.
 
-    For those of which a test would wait for nothing but their end.
+    For times that a test would otherwise only wait out.
     """
     lines = ["import sys", "from otel_fr.cli import main"]
     for name, value in values.items():

@@ -74,7 +74,7 @@ class DeviceJob:
             spans.clear()
 
     def named(self) -> set[int]:
-        """The ranks of which an incident would tell now."""
+        """The ranks that an incident would name now."""
         return {one.rank for group in self.run.groups.values() for one in group.waits.stragglers()}
 
     def shown(self) -> set[int]:

@@ -43,8 +43,8 @@ class Machine:
     Attributes:
         depth: calls a host may have open (1: it waits for each).
         stuck: rank -> records that its device finishes.
-        silent: rank -> records, up to the stuck one and from there on, of which the device still does its part, so that
-            others complete them, but which the rank never sees complete (as after an error of a GPU).
+        silent: rank -> records, up to the stuck one and from there on. The device still does its part of them, so that
+            others complete them, but the rank never sees them complete (as after an error of a GPU).
     """
 
     programs: dict[int, list[Op]]

@@ -227,7 +227,7 @@ def _fenced(kind: str, text: str) -> str:
 
 
 def _json(value: object, indent: int = 0, room: int = JSON_WIDTH) -> str:
-    """JSON of which what fits is in one line."""
+    """JSON in which each value that fits is in one line."""
     short = json.dumps(value)
     if len(short) <= room - indent or not isinstance(value, dict | list):
         return short

@@ -1,4 +1,4 @@
-"""How long a collector takes to answer /healthz while something else goes on."""
+"""How long a collector takes to answer /healthz while it does something else."""
 
 from __future__ import annotations
 

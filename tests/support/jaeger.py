@@ -33,7 +33,7 @@ class Jaeger:
         return found
 
     def services(self) -> list[str]:
-        """Names of the services of which it has traces."""
+        """Names of the services that it has traces from."""
         return sorted((get(f"http://{self.query}/api/services") or {}).get("data") or [])
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def all_but(short: Iterable[str], cases: Iterable[str]) -> list[ParameterSet]:
-    """Parameters of a test: the cases, of which all but the ``short`` ones are marked as long.
+    """Parameters of a test: the cases. All but the ``short`` ones are marked as long.
 
     Raises:
         ValueError: a short one is not among the cases.

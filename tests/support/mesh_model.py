@@ -1,4 +1,4 @@
-"""Hybrid-parallel jobs on a mesh of ranks, some of which make calls too few or too many: evidence with known truth."""
+"""Hybrid-parallel jobs on a mesh of ranks. Some ranks make too few or too many calls: evidence with known truth."""
 
 from __future__ import annotations
 

@@ -99,4 +99,4 @@ def play(folder: Path, env: Mapping[str, str]) -> Iterator[Played]:
                 played.monitor_end()
             if played.monitor_alive():
                 os.kill(played.monitor, 9)
-                raise AssertionError("the monitor did not end by itself")
+                raise AssertionError("the monitor did not end on its own")

@@ -54,7 +54,7 @@ def communicator(
 
 
 def answer(*communicators: dict[str, Any], timeouts: int = 0) -> str:
-    """The whole answer."""
+    """A complete answer."""
     value = {
         "nccl_version": "2.28.9",
         "cuda_runtime_version": 12090,

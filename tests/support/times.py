@@ -1,4 +1,4 @@
-"""Time as tests have it: the machine's, which passes by itself, or one that passes only when a test lets it."""
+"""Time as tests have it: the machine's, or one that passes only when a test lets it."""
 
 from __future__ import annotations
 

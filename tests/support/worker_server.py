@@ -1,7 +1,7 @@
 """A made worker server: answers on a Unix socket as torch's C++ ``_WorkerServer`` does, with entries that a test makes.
 
-The form of the entries is that of torch 2.13's ``dump_json`` (FlightRecorderDetail.hpp). As torch's, an answer says of
-each call that has begun that it was seen to have begun just now, and of one that has ended that it began as it ended.
+The entries have the form of torch 2.13's ``dump_json`` (FlightRecorderDetail.hpp). As torch's, an answer says of each
+call that has begun that it was seen to have begun just now, and of one that has ended that it began as it ended.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Prometheus rules, Alertmanager routes, runbooks: each loaded by its program, and the whole chain run once."""
+"""Prometheus rules, Alertmanager routes, runbooks: each loaded by its program, and all run once as a chain."""
 
 from __future__ import annotations
 

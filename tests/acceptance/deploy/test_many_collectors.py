@@ -167,7 +167,7 @@ def test_a_collector_is_killed_and_no_incident_is_lost_or_told_twice(tmp_path: P
 
 
 def test_jobs_that_move_to_a_new_collector_keep_their_incidents(tmp_path: Path) -> None:
-    """As when a collector is added: those before have no more telemetry of a job that goes on elsewhere."""
+    """As when a collector is added: the others get no more telemetry of a job that continues elsewhere."""
     with contextlib.ExitStack() as stack:
         site = Site(tmp_path, stack, resolved=2)
         *old, new = ADDRESSES

@@ -1,4 +1,4 @@
-"""One way in which ranks end, named by argv[1]. Knows nothing of otel-fr. Ends by itself within about 15 s."""
+"""One way in which ranks end, named by argv[1]. Knows nothing of otel-fr. Ends on its own within about 15 s."""
 
 import atexit
 import datetime

@@ -1,4 +1,4 @@
-"""Trains with DDP until rank 2 hangs in `load_shard`; goes on to the end once the file argv[1] is there."""
+"""Trains with DDP until rank 2 hangs in `load_shard`; continues to the end once the file argv[1] is there."""
 
 import os
 import sys

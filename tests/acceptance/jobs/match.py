@@ -1,4 +1,4 @@
-"""Hybrid-parallel and pipelined jobs with one fault, named by argv[1]. Knows nothing of otel-fr. Ends by itself.
+"""Hybrid-parallel and pipelined jobs with one fault, named by argv[1]. Knows nothing of otel-fr. Ends on its own.
 
 Four ranks: tensor-parallel pairs (0, 1), (2, 3) and data-parallel pairs (0, 2), (1, 3); or a pipeline of four stages.
 """

@@ -1,4 +1,4 @@
-"""Jobs that create process groups, named by argv[1]. Knows nothing of otel-fr. Ends by itself. Three ranks."""
+"""Jobs that create process groups, named by argv[1]. Knows nothing of otel-fr. Ends on its own. Three ranks."""
 
 import contextlib
 import datetime

@@ -1,4 +1,4 @@
-"""Ranks come to a collective one by one, and rank 2 not at all. Knows nothing of otel-fr. Ends by itself."""
+"""Ranks come to a collective one by one, and rank 2 not at all. Knows nothing of otel-fr. Ends on its own."""
 
 import datetime
 import os

@@ -1,4 +1,4 @@
-"""Exceptions of background threads, one case named by argv[1]. Knows nothing of otel-fr. Ends by itself within 15 s."""
+"""Exceptions of background threads, one case named by argv[1]. Knows nothing of otel-fr. Ends within 15 s."""
 
 import datetime
 import os

@@ -1,4 +1,4 @@
-"""A job of many small collectives for tests of the verdict line: it says when it runs, and goes on for long."""
+"""A job of many small collectives for tests of the verdict line: it says when it runs, and runs for long."""
 
 import datetime
 import sys

@@ -18,7 +18,7 @@ PROGRAM = """
 import sys
 from otel_fr.cli import main
 
-sys.stdout = open(1, "w", closefd=False)  # that of the process that forked was a file
+sys.stdout = open(1, "w", closefd=False)  # the process that forked had a file there
 sys.exit(main(["doctor"]))
 """
 

@@ -342,7 +342,7 @@ else:
 
 
 def run_pair(folder: Path, case: str, enabled: str, timeout: float) -> tuple[list[int], list[str], float]:
-    """Exit codes and outputs of two ranks; the second goes on once the first has left or given up.
+    """Exit codes and outputs of two ranks; the second continues once the first has left or given up.
 
     torch itself, without us too, sometimes aborts at exit when a thread of gloo's lets the last reference to a tensor
     go; the pair is then run again, so that only what happens each time counts.

@@ -1,4 +1,4 @@
-"""A queue of a backend on a full disk: it goes on in memory, says so, and returns to the disk by itself."""
+"""A queue of a backend on a full disk: it continues in memory, says so, and returns to the disk on its own."""
 
 from __future__ import annotations
 

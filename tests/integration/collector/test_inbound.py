@@ -159,7 +159,7 @@ def test_a_small_request_of_many_empty_parts_neither_blocks_the_collector_nor_fi
 
 
 def _json_flood(kind: str) -> bytes:
-    """16 MiB, or 500,000 values, of JSON: small or nested objects, or a text of which each character takes 4 bytes."""
+    """16 MiB, or 500,000 values, of JSON: small or nested objects, or a text with characters of 4 bytes each."""
     head, end = b'{"resourceSpans":[{"scopeSpans":[{"spans":[', b"]}]}]}"
     size = 16 * MIB - 200
     if kind == "objects":

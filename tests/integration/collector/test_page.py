@@ -83,7 +83,7 @@ def stage() -> Iterator[Stage]:
 
 
 def test_a_hang_shows_and_goes_without_a_reload(tmp_path: Path, watched: Watched) -> None:
-    """The whole way: ranks' reports, a real collector, the browser."""
+    """From ranks' reports through a real collector to the browser."""
     page = watched.page
     with running(tmp_path) as collector, Job(collector, 8) as job:
         page.goto(collector.http + "/")

@@ -137,7 +137,7 @@ def test_a_server_that_does_not_answer_delays_nothing_but_its_own_rows(
 
 
 def test_a_full_disk_of_the_server_loses_nothing() -> None:
-    """The tables are on a file system of 4 MB, which later has more, and of which no other test needs anything."""
+    """The tables are on a file system of 4 MB, which later gets more. No other test uses it."""
     with postgres_server() as server, server.on_tmpfs("size=4m") as (url, folder):
         store = opened(url)
         source = random.Random(1)

@@ -1,4 +1,4 @@
-"""Incidents outlive the collector: one is killed, another goes on with the same data and a job that went on."""
+"""Incidents outlive the collector: one is killed, another continues with the same data and a running job."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _noted(folder: Path) -> bool:
 
 
 def restarted(first: VirtualCollector, folder: Path, job: Job | None = None) -> VirtualCollector:
-    """The next collector with the data of one that is killed now; the job goes on with it."""
+    """Kill the collector and return the next one, with its data; the job continues with it."""
     first.kill()
     second = VirtualCollector(first.time, data=folder)
     if job is not None:

@@ -241,7 +241,7 @@ def test_an_incident_is_a_mark_in_grafana_and_a_region_once_it_is_over(grafana: 
 
 
 def mark_and_restart(folder: Path, grafana: FakeGrafana, between: Callable[[], None] = lambda: None) -> None:
-    """A mark is made, the collector is killed, and the job goes on with the next one."""
+    """A mark is made, the collector is killed, and the job continues with the next one."""
     with VirtualCollector(data=folder, outlets=marking(grafana)) as first, first.job(2) as job:
         job.step()
         waiting = job.skip(1)

@@ -27,7 +27,7 @@ def send(environment: pytest.MonkeyPatch, url: str) -> bool:
 
 @pytest.mark.parametrize(("behaviour", "is_sent"), [(hangs, False), (drips, False), (floods, True)])
 def test_no_endpoint_blocks_the_sender(environment: pytest.MonkeyPatch, behaviour: Behaviour, *, is_sent: bool) -> None:
-    """Without a deadline for the whole response, one that drips blocks it for ever."""
+    """The deadline is for all of the response: otherwise one that drips would block the sender for ever."""
     with hostile_server(behaviour) as url:
         assert send(environment, url) is is_sent
 

@@ -1,4 +1,4 @@
-"""A process that becomes a rank of another run: its monitor ends the run before, and goes on with the new rank."""
+"""A process that becomes a rank of another run: its monitor ends the run before, and continues with the new rank."""
 
 from __future__ import annotations
 

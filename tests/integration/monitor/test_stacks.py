@@ -78,7 +78,7 @@ def test_a_process_that_holds_the_gil_shows_its_stack(stuck: tuple[subprocess.Po
     assert "in other" in second
     assert "what was there before" not in found.text
     with pytest.raises(subprocess.TimeoutExpired):
-        # Its wait goes on: a signal to the main thread would have cut it short.
+        # Its wait continues: a signal to the main thread would have cut it short.
         process.wait(0.2)
 
 

@@ -175,7 +175,7 @@ def test_a_rank_that_holds_the_gil_is_blocked_and_its_stack_is_known(sink: Sink,
     assert event.report["python_blocked"] is True
     assert "in hold_gil" in event.report["stack"]
     assert event.report["site"].endswith("hold_gil")
-    assert rank.read() == {"done": None}, "the rank goes on unharmed"
+    assert rank.read() == {"done": None}, "the rank continues unharmed"
 
 
 @pytest.mark.long
@@ -306,7 +306,7 @@ def test_a_rank_that_dies_leaves_its_calls_its_ending_and_a_file(
 
 @pytest.mark.long
 def test_a_rank_that_ends_by_itself_when_its_monitor_would_end_it_ends_once_and_for_one_reason(tmp_path: Path) -> None:
-    """Ranks end at moments around that of their monitors' first signal."""
+    """Ranks end shortly before and after their monitors' first signal."""
     after = [0.4 + 0.07 * number for number in range(8)]
     env = {"OTEL_FR_ON_HANG": "kill", "OTEL_FR_EXIT_GRACE": "1"}
     with grpc_sink() as sink, ExitStack() as stack:
@@ -326,7 +326,7 @@ def test_a_rank_that_ends_by_itself_when_its_monitor_would_end_it_ends_once_and_
         found = exited[rank]
         if found["exit"]["known"]:  # its parent, this test, may be faster than the monitor to take the status
             assert found["exit"] == {"code": max(code, 0), "signal": max(-code, 0), "clean": False, "known": True}
-        # A rank may end by itself between its monitor's word that it will end it and the signal.
+        # A rank may end on its own between its monitor's word that it will end it and the signal.
         assert found.get("on_hang", "") in (("kill",) if code < 0 else ("", "kill"))
         assert "was sent SIGKILL" not in ranks[rank].stderr
 

@@ -37,7 +37,7 @@ def kill_after(folder: Path, tickets: int, spin: int, program: Program) -> tuple
         deadline = time.monotonic() + PATIENCE
         words = proof.words
         while words[0] < tickets:
-            assert child.poll() is None, "the child ended by itself"
+            assert child.poll() is None, "the child has ended"
             assert time.monotonic() < deadline, "the child does not append"
         for _ in range(spin):
             pass

@@ -107,7 +107,7 @@ _DEVICE_ABORTS = ("SIGABRT", "SIGABRT", "backend error", "os._exit")
 
 def _aborted(rank: int, how: str, call: SimulatedCall, at: float, rng: random.Random) -> Rank:
     """How a rank ends that has waited in the call for too long: by a watchdog of the backend or of the program, or by
-    an exception of the call, which is the backend's or that of a handler of the program's own limit."""
+    an exception of the call, raised by the backend or by a handler of the program's own limit."""
     if how == "timeout":
         _fail(call, at, "timeout")
         return _raised(rank, call, f"Timed out waiting {(at - call.enqueued) * 1000:.0f}ms for recv operation")

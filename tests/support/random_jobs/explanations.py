@@ -2,8 +2,8 @@
 
 A rank's calls explain a job if they can be changed in one place (a call left out is put in, an extra one is taken away,
 two neighbours change places, a message goes to another rank or has another tag) so that all ranks can have run one
-program: there is one order of collectives and messages of which each rank has
-called a first part of what is its own, calls of one instance have arguments that fit, and no rank ended well before a
+program. That means: there is one order of collectives and messages, and each rank has called the first ones of its own
+in that order; calls of one instance have arguments that fit; and no rank ended well before a
 call that others made with it. Nothing is assumed of that program: neither that its steps repeat, nor that groups of one
 kind run alike.
 """

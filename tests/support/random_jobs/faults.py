@@ -99,7 +99,7 @@ def _stops(ending: str = "", *, blocks_python: bool = False) -> _Make:
 
 
 def _device(rng: random.Random, program: Program) -> Fault | None:
-    """Its device completes nothing from a call on; the host goes on as far as it may run ahead."""
+    """Its device completes nothing from a call on; the host continues as far as it may run ahead."""
     place = _somewhere(rng, program)
     if place is None:
         return None
@@ -132,7 +132,7 @@ def _dies_in_a_wait(signal: int, least: float, most: float) -> _Make:
 
 
 def _straggler(rng: random.Random, program: Program) -> Fault | None:
-    """Its host is busy for long before a call, and then goes on."""
+    """Its host is busy for long before a call, and then continues."""
     place = _somewhere(rng, program)
     if place is None:
         return None

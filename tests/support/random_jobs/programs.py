@@ -1,6 +1,6 @@
 """What the ranks of a healthy job call: process groups of common layouts, and steps of collectives and messages.
 
-Every job is one list of collectives and messages in one order, of which each rank calls its own part in that order.
+Every job is one list of collectives and messages in one order. Each rank calls its own part in that order.
 So no healthy job blocks itself, whether its ranks wait for each call or run ahead of their devices.
 """
 
@@ -22,7 +22,7 @@ class Op:
     Attributes:
         token: equal for calls that fit together: what a collective library can execute as one collective.
         peer: of a send or receive. host_waits: the rank's Python waits for it, and for everything before it.
-        step: of which step of the program it is part; the checkpoints and the preparation belong to none (-1).
+        step: the step of the program that it is part of; the checkpoints and the preparation belong to none (-1).
     """
 
     group: Group
@@ -60,7 +60,7 @@ class Program:
             self.calls[rank].append(op)
 
     def pieces(self, group: Group, signatures: dict[int, Signature], token: object, step: int, site: str) -> None:
-        """A collective of which each member has a piece of its own size."""
+        """A collective in which each member has a piece of its own size."""
         for rank, signature in signatures.items():
             self.calls[rank].append(Op(group, signature, token, step=step, site=site))
 

@@ -4,8 +4,8 @@ What counts as right. A verdict is *right* if its causes name the faulty rank an
 fault can have. It is *ambiguous*, which is accepted, where a second explanation with a single fault fits what
 happened, if it names the faulty rank, and besides it only ranks of such explanations:
 
-* A wrong argument of a call that belongs to two ranks (a group of two, or a message), or of which only two ranks'
-  records are left: the other rank may as well be the one that is wrong.
+* A wrong argument of a call that belongs to two ranks (a group of two, or a message), or for which only two
+  ranks' records are left: the other rank may as well be the one that is wrong.
 * Calls missing, too many, in another order or to another rank, or a rank that ended early without an error, where other
   ranks' calls fit together just as well with one change of that rank's calls (`explanations.explains`): in a group of
   two, one rank's missing call is the other's extra one.
@@ -15,10 +15,10 @@ happened, if it names the faulty rank, and besides it only ranks of such explana
 * All other ranks completed what the faulty rank has in flight, and ended well, and the evidence is from files: the
   faulty rank's file may be older than theirs. Then an undecided verdict that names this rank first is accepted.
 * Calls in flight have no ages in the evidence, and each rank's oldest one is joined by all its members, or waits only
-  for ranks of which that holds: they may have been running, and an open question is accepted.
+  for such ranks: they may have been running, and an open question is accepted.
 
 A verdict without a finding is *silent* where a rank waits or ended by a fault, and not counted (*unseen*) where nothing
-of the fault is in the evidence (a reduction with the wrong operator of which the rings kept nothing). Everything else
+of the fault is in the evidence (a reduction with the wrong operator that the rings have not kept). Everything else
 is *wrong*.
 """
 
@@ -110,7 +110,7 @@ def _outcome(
 
 
 def _can_be_called(trial: Trial, finding: Finding) -> bool:
-    """The finding names the faulty rank, and its category is that of the fault."""
+    """The finding names the faulty rank, and its category fits the fault."""
     fault, category = trial.fault, finding.category
     if trial.truth not in finding.culprit_ranks:
         return False
@@ -160,7 +160,7 @@ def _other_explanations(trial: Trial, ranks: set[int]) -> set[int]:
 
 
 def _may_be_wrong_too(trial: Trial) -> set[int]:
-    """The other rank of a call with a wrong argument of which two ranks' calls are known."""
+    """The other rank of a call with a wrong argument, if two ranks' calls are known."""
     fault = trial.fault
     op = fault.op
     assert op is not None
@@ -173,7 +173,7 @@ def _may_be_wrong_too(trial: Trial) -> set[int]:
 
 
 def _recorded(job: Simulation, fault: Fault, view: View) -> set[int]:
-    """The ranks of which the first collective is recorded in which the faulty rank's call differs."""
+    """The ranks with a record of the first collective in which the faulty rank's call differs."""
     kept = view.ring if view.form == "files" else 1 << 30
     known = {rank: calls[max(0, len(calls) - kept) :] for rank, calls in job.calls.items()}
     for calls in sorted(by_place(known).values(), key=lambda calls: min(c.enqueued for c in calls)):

@@ -94,7 +94,7 @@ def random_trial(seed: int, kind: str, layout: str) -> Trial | None:
     view = random_view(rng, behaviour)
     lags: dict[int, float] = {}
     is_moving = kind in (STRAGGLER, THREAD_ALONE) and not too_late
-    if is_moving:  # judged while it goes on, from what is known of each rank by then
+    if is_moving:  # judged while it runs, from what is known of each rank by then
         view.ages = True
         lags = random_lags(rng, fault.program, MAX_LAG if fault.is_innocent else BELIEVED_LAG)
         begin, end = 0.0, job.clock

@@ -308,7 +308,7 @@ def main() -> None:
 
 
 def _children() -> str:
-    """Commands of the child processes, but that of torch's compiler, which 2.6 starts."""
+    """Commands of the child processes, without torch's compiler, which 2.6 starts."""
     found = []
     for status in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):  # it has just ended

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from otel_fr.capture import hook
 from otel_fr.ring import RingReader
 
-tensor = torch.ones(4)  # kept: torch before 2.8 hangs by itself if gloo's thread is the last to have a tensor
+tensor = torch.ones(4)  # kept: torch before 2.8 hangs if gloo's thread is the last to have a tensor
 
 
 def call(group: dist.ProcessGroup | None) -> dist.Work | None:

@@ -1,4 +1,4 @@
-"""Batches of which a file holds a part only: the ring wrapped inside of one, or completed calls were left out."""
+"""Batches that a file holds only in part: the ring wrapped inside of one, or completed calls were left out."""
 
 from __future__ import annotations
 

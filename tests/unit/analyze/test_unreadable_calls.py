@@ -51,7 +51,7 @@ def test_open_calls_and_calls_that_cannot_be_read_are_both_told(tmp_path: Path) 
 
 
 def test_calls_in_flight_in_files_of_the_first_versions_are_open(tmp_path: Path) -> None:
-    """They have neither a version nor process groups; their only recorder, that of NCCL, shows which calls ended."""
+    """They have neither a version nor process groups; their only recorder, NCCL's, shows which calls ended."""
     for rank in range(2):
         calls = [entry(0, "all_reduce", 1, state="scheduled")]
         (tmp_path / f"trace_{rank}").write_bytes(pickle.dumps({"entries": calls}, 2))

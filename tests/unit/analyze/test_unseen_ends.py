@@ -26,7 +26,7 @@ def message(rank: int, length: int = 8) -> SignatureDef:
 
 
 def written(folder: Path, late: int, capacity: int = 1000) -> None:
-    """Files of ranks of which all but ``late`` have made a last call."""
+    """Files of ranks that have all made a last call, except ``late``."""
     rings = [RankRing(folder / "rings", rank, len(RANKS), capacity) for rank in RANKS]
     for ring in rings:
         for _ in range(5):

@@ -1,4 +1,4 @@
-"""What a backend's URL and headers mean; the sender of a queue and the sample, each by itself."""
+"""What a backend's URL and headers mean; the sender of a queue and the sample, each alone."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def state_of(run: Run) -> dict[str, Any]:
     for rank, state in run.ranks.items():
         own = dataclasses.asdict(state)
         own["report"].update({key: undated(own["report"][key]) for key in ("inflight", "last")})
-        del own["completed_at"]  # of a call that goes on, or ended long ago, the first report's date is kept
+        del own["completed_at"]  # of a call that continues, or ended long ago, the first report's date is kept
         known[str(rank)] = own
     for id_, group in run.groups.items():
         known[id_] = (group.group, group.size, group.call_count, group.weight)

@@ -171,7 +171,7 @@ def test_a_wait_that_explains_a_deadlock_takes_its_place_while_the_ranks_wait(
 
 
 def test_an_incident_that_a_verdict_explains_is_not_taken_for_the_cause_of_what_explains_it() -> None:
-    """A sub-group's wait is known later than that of the world for its ranks, which opened the incident."""
+    """The world's wait for the ranks of a sub-group opened the incident; the sub-group's own wait is known later."""
     pair = dataclasses.replace(WORLD, id="p", ranks=(0, 1))
     both = dataclasses.replace(MISSING, culprit_ranks=(0, 1), waiting_ranks=(2,))
     absent = dataclasses.replace(MISSING, key="p/collective/5", group=pair, waiting_ranks=(0,))

@@ -142,7 +142,7 @@ def test_files_that_this_user_may_not_write_are_moved_aside(
 
 
 def test_so_many_damaged_files_are_kept_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then the store goes on in memory, until somebody has removed them."""
+    """Then the store continues in memory, until somebody has removed them."""
     monkeypatch.setattr(database_files, "MAX_ASIDE", 3)
     for _ in range(3):
         (tmp_path / "incidents.db").write_text("this is no database " * 100)

@@ -183,7 +183,7 @@ def test_ranks_that_do_not_answer_are_not_waited_for_for_long() -> None:
 @pytest.mark.parametrize("odd", [7, 20_000])
 @pytest.mark.parametrize("late", [{0: 2.0}, {0: 5.0}, {0: 5.0, 1: 7.0}, {0: 4.0, 1: 5.0, 3: 6.0}])
 def test_an_answer_that_comes_late_shows_which_rank_is_the_odd_one(odd: int, late: dict[int, float]) -> None:
-    """Without them two ranks are left, of which neither is known to be wrong, or too few to go on."""
+    """Without the late answers, two ranks are left and either may be wrong, or too few are left to continue."""
     job = Job(4, {2: odd}, late=late)
     for rank in range(4):
         job.report(rank, odd + 3)

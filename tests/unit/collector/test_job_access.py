@@ -120,8 +120,8 @@ def test_a_token_for_some_jobs_is_refused_for_a_resource_of_another(
 
 @pytest.mark.parametrize(("signal", "request_of"), [(TRACES, spans_of), (LOGS, report_of)])
 def test_a_token_for_some_jobs_takes_in_their_telemetry(signal: str, request_of: Callable[..., bytes]) -> None:
-    """Also a resource in two parts, which is what every decoder of the whole request reads; only the resource counts,
-    not what a scope, a span, a log record or a report says of a job."""
+    """Also a resource in two parts, which every decoder of a complete request joins. Only the resource counts, not what
+    a scope, a span, a log record or a report says of a job."""
     for resources in ([of(RANK, (semconv.JOB_ID, OWN))], [of(RANK), of((semconv.JOB_ID, OWN))]):
         assert jobs(take(TEAM, signal, request_of(*resources))) == {OWN}
     assert jobs(take(TEAM, signal, request_of(of(SERVICE)))) == set()
@@ -155,7 +155,7 @@ def test_what_is_taken_in_with_a_token_is_of_its_jobs(
 ) -> None:
     signal, request_of = kind
     data = b"".join(request_of(*resources) for resources in entries)
-    # A backend that decodes the whole request sees no other job either.
+    # A backend that decodes the complete request sees no other job either.
     whole = (ExportTraceServiceRequest if signal == TRACES else ExportLogsServiceRequest).FromString(data)
     seen = whole.resource_spans if isinstance(whole, ExportTraceServiceRequest) else whole.resource_logs
     named = {item.value.string_value for one in seen for item in one.resource.attributes if item.key == semconv.JOB_ID}

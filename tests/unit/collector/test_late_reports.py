@@ -36,7 +36,7 @@ Phases = list[tuple[float, float]]
 
 @dataclass
 class Queue:
-    """What was sent up to ``front`` has been read; the collector's event loop goes on meanwhile."""
+    """What was sent up to ``front`` has been read; the collector's event loop runs meanwhile."""
 
     phases: Phases
     front: float = 0.0

@@ -1,4 +1,4 @@
-"""Causes and consequences in the end are those of the whole evidence, however late spans and reports come."""
+"""In the end, causes and consequences follow from all of the evidence, however late spans and reports come."""
 
 from __future__ import annotations
 

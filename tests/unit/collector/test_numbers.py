@@ -168,7 +168,7 @@ def test_times_on_devices_are_apart_and_bandwidth_is_that_of_the_device() -> Non
         rank = Rank(collector, number)
         one = record(1, 0.5, rank.group)
         rank.metrics.add(one, DeviceTimes(RecordState.COMPLETED, one.issued_ns + 400_000_000, one.ended_ns, 0.05))
-        rank.send(1, 0.5)  # one of which the device's times are not known
+        rank.send(1, 0.5)  # the device's times of this one are not known
     assert collector.read(f"{DURATION}_count") == 4
     assert collector.read("otel_fr_collective_device_delay_seconds_count") == 2
     assert collector.read("otel_fr_collective_device_delay_seconds_sum") == pytest.approx(0.8)

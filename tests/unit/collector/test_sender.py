@@ -86,7 +86,7 @@ def dropped(metrics: Metrics) -> float:
 @pytest.mark.parametrize("bad", [1, 2, 3, len(REQUESTS) - 1])
 @pytest.mark.parametrize("count", [len(REQUESTS), 3 * IN_ORDER])
 def test_requests_that_fail_do_not_block_the_others(bad: int, count: int) -> None:
-    """A short queue, and one of which several are sent at once; the bad ones are accepted in the end."""
+    """A short queue, and one that sends several requests at once; the bad ones are accepted in the end."""
     requests = [spans(number + 1) for number in range(count)]
     hated = requests[:bad]
     others = count - bad
@@ -111,7 +111,7 @@ def test_a_backend_that_cannot_be_reached_gets_everything_in_order() -> None:
 
 
 def test_a_request_that_brings_its_backend_down_does_not_block_the_others() -> None:
-    """There is no connection after it, as if the backend were down by itself; it is never dropped for that."""
+    """There is no connection after it, as if the backend were down anyway; it is never dropped for that."""
 
     def fails(data: bytes, attempt: int) -> Exception | None:
         return BusyError("down", reached=False) if data == REQUESTS[0] and attempt < 3 * MAX_ATTEMPTS else None

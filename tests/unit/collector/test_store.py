@@ -159,7 +159,7 @@ def test_an_incident_of_another_form_is_left_out_of_what_the_api_lists(tmp_path:
 
 @pytest.mark.parametrize("memory", ["[]", "{", '{"id": 1}'])
 def test_an_open_incident_that_cannot_be_loaded_is_not_listed_as_firing_for_ever(tmp_path: Path, memory: str) -> None:
-    """And a resolved one, of which nothing more can happen, stays listed."""
+    """And a resolved one stays listed: nothing more can happen to it."""
     metrics = Metrics()
     store = DirectSqlite(tmp_path, metrics, wall=lambda: NOW)
     store.save([incident(1, FIRING), incident(2, FIRING), incident(3)])

@@ -1,4 +1,4 @@
-"""When the collector waits for more before it judges a run, and when it looks whether it is to be judged."""
+"""When the collector waits for more before it judges a run, and when it checks whether to judge it."""
 
 from __future__ import annotations
 

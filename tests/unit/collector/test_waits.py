@@ -175,7 +175,7 @@ def test_a_rank_that_comes_late_while_an_earlier_transfer_goes_on_is_not_waited_
 
 
 def test_a_rank_that_waited_in_another_group_is_not_named() -> None:
-    """Rank 1 comes late since it waited for a straggler elsewhere: its own time since then is that of the others."""
+    """Rank 1 comes late since it waited for a straggler elsewhere: since then it took no longer than the others."""
     ranks = Ranks(4)
     for _ in range(400):
         now = ranks.now

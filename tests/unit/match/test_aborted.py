@@ -278,7 +278,7 @@ def limited(number: int, reached: int = 5, exception: str = LIMIT) -> Rank:
 @pytest.mark.parametrize("state", PENDING)
 @pytest.mark.parametrize("missing", MISSING)
 def test_an_exception_that_ends_a_long_wait_is_a_victims_if_others_wait_too(state: CallState, missing: str) -> None:
-    """A handler of SIGALRM, or the program's own loop over ``Work.is_completed``: the call itself goes on."""
+    """A handler of SIGALRM, or the program's own loop over ``Work.is_completed``: the call itself continues."""
     found = cause([call(0, 5, state), call(2, 5, state)], [limited(0), MISSING[missing], rank(2, 5, 4)])
     assert (found.category, found.culprit_ranks, found.waiting_ranks) == (Category.MISSING_RANK, (1,), (0, 2))
 

@@ -1,4 +1,4 @@
-"""The first decision in which a culprit differed from its peers: evidence beside a fault, never one by itself."""
+"""The first decision in which a culprit differed from its peers: evidence beside a fault, never a fault alone."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_ranks_that_decide_alike_never_differ_wherever_each_of_them_is(
 
 @given(st.integers(1, 20), st.integers(0, 5), st.booleans())
 def test_one_other_decision_is_found_wherever_it_is(step: int, more: int, stays: bool) -> None:
-    """In one step rank 0 decides otherwise; it goes on, as the others or never as they."""
+    """In one step rank 0 decides otherwise; after that, as the others or never as they."""
     peer = Rank(1, decisions=tuple(in_steps("name", *[(at, "no") for at in range(step + more + 1)])), step=step + more)
     values = [(at, "yes" if at == step or (stays and at > step) else "no") for at in range(step + more + 1)]
     found = first_divergence(Rank(0, decisions=tuple(in_steps("name", *values)), step=step + more), [peer, peer])

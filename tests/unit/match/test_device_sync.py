@@ -89,7 +89,7 @@ def test_any_text_is_read(text: str) -> None:
 
 
 def in_sync(rank: int, group: str) -> Call:
-    """A call of a device, of which it is not known that its rank waits in it."""
+    """A call of a device. It is not known whether its rank waits in it."""
     return call(rank, NUMBER, CallState.UNKNOWN, group=group, age=0.0)
 
 
@@ -97,7 +97,7 @@ PAIRS = (Group("a", "1", "tp", (0, 1)), Group("b", "2", "dp", (0, 1)))
 
 
 def test_devices_that_wait_for_each_other_through_their_hosts_are_a_cycle() -> None:
-    """Rank 0 waits on its device for all_reduce of tp, of which rank 1 is missing, which waits so in dp for rank 0."""
+    """Rank 0 waits on its device in all_reduce of tp for rank 1, which waits in the same way in dp for rank 0."""
     ranks = [
         rank(0, counts={"a": (7, 6), "b": (6, 6)}, stack=SYNC),
         rank(1, counts={"a": (6, 6), "b": (7, 6)}, stack=in_line("loss.item()")),

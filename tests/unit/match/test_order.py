@@ -25,7 +25,7 @@ Step = tuple[str, frozenset[int]]
 
 
 def calls_of(program: list[Step], lost: frozenset[tuple[int, int]] = frozenset()) -> list[Call]:
-    """All complete. ``lost``: (rank, step) of calls of which there is no evidence."""
+    """All complete. ``lost``: (rank, step) of calls without evidence."""
     counts = dict.fromkeys(GROUPS, 0)
     found = []
     for step, (name, odd) in enumerate(program):
@@ -45,7 +45,7 @@ def judged(program: list[Step], lost: frozenset[tuple[int, int]] = frozenset()) 
 
 
 def before(program: list[Step], lost: frozenset[tuple[int, int]]) -> set[tuple[str, str | None]]:
-    """All pairs of instances of which one comes before the other; found by following every path."""
+    """All pairs of an instance and one that comes after it; found by following every path."""
     counts = dict.fromkeys(GROUPS, 0)
     names = []
     for name, _ in program:

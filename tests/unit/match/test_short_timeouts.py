@@ -37,7 +37,7 @@ def test_a_rank_that_its_peers_gave_up_before_the_stall_time_is_missing() -> Non
 
 
 def test_a_late_report_of_a_rank_does_not_make_it_move() -> None:
-    """Its idle time is that of the report; the age of its newest call is known to the judge."""
+    """Its idle time is as old as the report; the judge knows the age of its newest call."""
     (found,) = found_of(TIMEOUT - 0.2, since=TIMEOUT + 0.2)
     assert (found.category, found.culprit_ranks) == (Category.MISSING_RANK, (1,))
 

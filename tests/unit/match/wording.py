@@ -1,4 +1,4 @@
-"""What users read of each kind of fault, for evidence of which the sentences tell more than the fields of a finding.
+"""What users read about each kind of fault, for evidence where the sentences say more than the fields of a finding.
 
 ``python -m tests.unit.match.wording`` writes it to ``tests/fixtures/wording``, one file for each category, and
 `tests.unit.match.test_wording` compares. The other tests look at fields: they stay when a sentence changes.

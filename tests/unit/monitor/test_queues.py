@@ -78,7 +78,7 @@ def test_a_batch_is_bounded() -> None:
 
 
 def test_a_request_has_spans_and_reports_of_one_resource() -> None:
-    """A process may become a rank of another run: what it sent before is that of its earlier rank."""
+    """A process may become a rank of another run: what it sent before belongs to its earlier rank."""
     other = Resource()
     spans, reports = SpanQueue(), ReportQueue()
     for resource in (RESOURCE, RESOURCE, other):

@@ -127,7 +127,7 @@ def test_a_call_of_unknown_end_is_uncertain_until_the_next_of_its_group(ring: Ri
 
 
 def test_a_call_that_stays_in_flight_while_the_ring_wraps_is_still_in_flight(ring: Ring) -> None:
-    """Another group goes on at full speed: the stuck call is the one that matters."""
+    """Another group continues at full speed: the stuck call is the one that matters."""
     ring.issue(group=1)
     for _ in range(5):
         for _ in range(60):

@@ -87,7 +87,7 @@ def test_it_is_the_inner_handler_under_its_own_name() -> None:
 
 
 def test_nodes_agree_anew_on_the_address_of_the_ranks_store() -> None:
-    """Otherwise a node that comes later waits for it for ever, and the others keep that of a node that has left."""
+    """Otherwise a node that comes later waits for it for ever, and the others keep the address of one that has left."""
 
     class Remembering(Inner):
         _bootstrap_store_info: str | None = None

@@ -112,7 +112,7 @@ def test_a_definition_with_a_wrong_byte_is_not_believed(original: Original, ring
 
 
 def test_a_record_whose_definition_is_damaged_is_left_out_and_the_others_stay(ring: Path, original: Original) -> None:
-    # Call sites are "/job/train.py:N": the one of N = 1 is that of every third record.
+    # Call sites are "/job/train.py:N"; every third record has N = 1.
     place = original.data.index(b"/job/train.py\x01")
     corrupt(ring, place + 5, b"X")
     records, reader = read_all(ring)

@@ -59,7 +59,7 @@ def test_the_oldest_changes_are_overwritten(ring: RingWriter) -> None:
 
 
 class Hostile:
-    """A value of which nothing may be called, as of a tensor on a device."""
+    """A value whose methods must not be called, as those of a tensor on a device."""
 
     def __eq__(self, _: object) -> bool:
         raise AssertionError
