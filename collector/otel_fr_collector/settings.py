@@ -164,7 +164,7 @@ class Settings:
         _IN,
         _queue_size,
         default="64MiB",
-        text="limit on the total size of requests in flight; one client address may have half of it. Beyond it,"
+        text="limit on the total size of requests in flight; one client address may have half of it; beyond it,"
         " clients are asked to retry",
         metavar="SIZE",
     )
