@@ -249,7 +249,7 @@ def mismatches() -> Cases:
     yield "size of one piece of an exchange", verdict(calls, [rank(r, 5) for r in range(3)])
     flat = Signature("all_gather", ((4,),), ((13,),), ("Float",), ("Float",))
     calls = [call(r, 5, DONE, flat._replace(input_sizes=((size,),))) for r, size in enumerate((4, 6, 5))]
-    yield "size of the whole of a gather", verdict(calls, [rank(r, 5) for r in range(3)])
+    yield "size of all of a gather", verdict(calls, [rank(r, 5) for r in range(3)])
     halves = [message(0, "send", 1), message(1, "recv", 0, length=3)]
     yield "size of a message", verdict(halves, [rank(0), rank(1), rank(2)])
     first, second = (0, 1, 2), (1, 2, 3)
