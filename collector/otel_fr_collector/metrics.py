@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Summary, disable_created_metrics
 from prometheus_client.core import GaugeMetricFamily
@@ -55,11 +55,11 @@ class Metrics:
         self._gauge("otel_fr_collector_requests_in_flight", requests)
         self._gauge("otel_fr_collector_requests_in_flight_bytes", size)
 
-    def watch_forwarding(self, usage: Mapping[str, Sequence[int]], max_bytes: int, is_up: Callable[[], bool]) -> None:
+    def watch_forwarding(self, sizes: Mapping[str, int], max_bytes: int, is_up: Callable[[], bool]) -> None:
         """Serve what becomes of forwarded requests, and the queues of the backends.
 
         Args:
-            usage: by backend, the number and the bytes of the requests that wait; it may change.
+            sizes: by backend, the bytes of the requests that wait; they may change.
             max_bytes: limit of one queue.
             is_up: whether the file under the queues, if there is one, can be used.
         """
@@ -68,9 +68,9 @@ class Metrics:
             ("otel_fr_collector_forward_requests_sent", self.forward_sent),
             ("otel_fr_collector_forward_requests_dropped", self.forward_dropped),
         ):
-            _add_series(counter, name, backend=usage)
+            _add_series(counter, name, backend=sizes)
             self.registry.register(counter)
-        self.registry.register(_ForwardQueues(usage, max_bytes))
+        self.registry.register(_ForwardQueues(sizes, max_bytes))
 
     def watch_alerts(self) -> None:
         """Serve the posts to Alertmanager."""
@@ -97,16 +97,13 @@ class Metrics:
 
 
 class _ForwardQueues(Collector):
-    def __init__(self, usage: Mapping[str, Sequence[int]], max_bytes: int) -> None:
-        self._usage = usage
+    def __init__(self, sizes: Mapping[str, int], max_bytes: int) -> None:
+        self._sizes = sizes
         self._max_bytes = max_bytes
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        usage = {backend: tuple(values) for backend, values in self._usage.items()}
-        yield _gauges(
-            "otel_fr_collector_forward_queue_bytes", {backend: values[1] for backend, values in usage.items()}
-        )
-        yield _gauges("otel_fr_collector_forward_queue_capacity_bytes", dict.fromkeys(usage, self._max_bytes))
+        yield _gauges("otel_fr_collector_forward_queue_bytes", self._sizes)
+        yield _gauges("otel_fr_collector_forward_queue_capacity_bytes", dict.fromkeys(self._sizes, self._max_bytes))
 
 
 def _gauges(name: str, values: Mapping[str, int]) -> GaugeMetricFamily:

@@ -63,13 +63,14 @@ class _Here(threading.local):
 
 
 class Creations:
-    """What takes the place of torch's two functions that create a group. One calls the other."""
+    """What takes the place of torch's two functions that create a group. One calls the other.
 
-    def __init__(self, c10d: ModuleType, recorder: Callable[[], Recorder | None], before: Callable[[], None]) -> None:
-        """Args:
+    Args:
         recorder: the present recording's; None: there is none.
         before: called when any process group, also the default one, is about to be created. Must not raise.
-        """
+    """
+
+    def __init__(self, c10d: ModuleType, recorder: Callable[[], Recorder | None], before: Callable[[], None]) -> None:
         self._c10d = c10d
         self._recorder = recorder
         self._before = before

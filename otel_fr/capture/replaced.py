@@ -61,7 +61,7 @@ class _Replaced(NamedTuple):
     name: str
     original: Any
     ours: Any
-    give_back: Callable[[Any, Any], None]
+    give_back: Callable[[Any, Any], None] | None
 
 
 class Replacements:
@@ -76,7 +76,7 @@ class Replacements:
         module: Any,
         make: Callable[[Any], Any],
         *copies: ModuleType | None,
-        give_back: Callable[[Any, Any], None] = lambda original, ours: None,
+        give_back: Callable[[Any, Any], None] | None = None,
     ) -> bool:
         """Replace an attribute.
 
@@ -100,16 +100,11 @@ class Replacements:
         self._set(owner, name, original, ours, give_back)
         for copy in copies:
             if copy is not None and vars(copy).get(name) is original:
-                self._set(copy, name, original, ours)
+                self._set(copy, name, original, ours, None)
         return True
 
     def _set(
-        self,
-        owner: Any,
-        name: str,
-        original: Any,
-        ours: Any,
-        give_back: Callable[[Any, Any], None] = lambda original, ours: None,
+        self, owner: Any, name: str, original: Any, ours: Any, give_back: Callable[[Any, Any], None] | None
     ) -> None:
         setattr(owner, name, ours)
         self._done.append(_Replaced(owner, name, original, ours, give_back))
@@ -120,5 +115,6 @@ class Replacements:
         while self._done:
             one = self._done.pop()
             if vars(one.owner).get(one.name) is one.ours:
-                one.give_back(one.original, one.ours)
+                if one.give_back is not None:
+                    one.give_back(one.original, one.ours)
                 setattr(one.owner, one.name, one.original)

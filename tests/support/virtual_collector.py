@@ -220,7 +220,7 @@ class VirtualCollector(CollectorView):
             await asyncio.sleep(0)
         await self._finished.all_kept()
         # The threads that write files are on the machine's time.
-        while any(self._queues.usage[one.name][0] for one in self._memories if not one.is_down):
+        while any(self._queues.waiting[one.name] for one in self._memories if not one.is_down):
             await asyncio.sleep(0)
         if self.store is not None:
             self.store.settled(PATIENCE)

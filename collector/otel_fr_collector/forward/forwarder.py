@@ -47,7 +47,7 @@ class Forwarder:
         self._senders = [Sender(backend, queues, metrics) for backend in backends]
         self._sending: list[asyncio.Task[None]] = []
         self._cleaning: asyncio.Task[None] | None = None
-        metrics.watch_forwarding(queues.usage, queues.max_bytes, lambda: queues.is_up)
+        metrics.watch_forwarding(queues.sizes, queues.max_bytes, lambda: queues.is_up)
 
     @property
     def is_up(self) -> bool:
@@ -60,7 +60,7 @@ class Forwarder:
         self._sending = [loop.create_task(sender.run()) for sender in self._senders]
         self._cleaning = loop.create_task(self._clean())
         for name, requests in self._queues.waiting.items():
-            if name not in self._queues.usage:
+            if name not in self._queues.sizes:
                 _log.warning("%d requests wait for %s, which is no longer a --forward backend", len(requests), name)
 
     async def take(self, signal: str, data: bytes) -> None:
@@ -116,8 +116,8 @@ class Forwarder:
         is_kept = self._queues.is_durable
         await self._queues.close(seconds)
         await asyncio.sleep(0)  # for what follows from the last requests that were written
-        for name, (count, _) in self._queues.usage.items():
-            if count and not is_kept:
+        for name in self._queues.sizes:
+            if (count := len(self._queues.waiting[name])) and not is_kept:
                 self._metrics.forward_dropped.labels(name, "shutdown").inc(count)
                 _log.warning("%d requests for %s are lost at shutdown: they are in memory only", count, name)
 

@@ -34,7 +34,7 @@ class Queues:
 
     Attributes:
         waiting: for each backend its requests by id, the oldest first. The file may hold some of other backends.
-        usage: for each backend, the number and the bytes of its requests. Other threads may read it.
+        sizes: for each backend, the bytes of its requests. Other threads may read it.
 
     Raises:
         NewerVersionError: a newer otel-fr has written the file.
@@ -49,7 +49,7 @@ class Queues:
     ) -> None:
         self.max_bytes = max_bytes
         self.waiting: dict[str, dict[int, Request]] = {name: {} for name in backends}
-        self.usage = {name: [0, 0] for name in backends}
+        self.sizes = dict.fromkeys(backends, 0)
         self._journal = journal
         self._clock = clock
         self._latest = 0
@@ -70,17 +70,16 @@ class Queues:
         """Queue one request for all backends whose queue is not full; needs a running event loop."""
         self._latest = max(self._latest + 1, self._clock())
         request = Request(self._latest, signal, data)
-        kept = [name for name, (_, size) in self.usage.items() if size + len(data) <= self.max_bytes]
+        kept = [name for name, size in self.sizes.items() if size + len(data) <= self.max_bytes]
         self._add((name, request) for name in kept)
         written = self._journal.add(request, kept) if self._journal is not None and kept else None
-        return Put(kept, [name for name in self.usage if name not in kept], written)
+        return Put(kept, [name for name in self.sizes if name not in kept], written)
 
     async def remove(self, backend: str, ids: Collection[int]) -> None:
         """Remove requests that a backend has accepted, or never will."""
         gone = [request for one in ids if (request := self.waiting[backend].pop(one, None)) is not None]
-        if backend in self.usage:
-            self.usage[backend][0] -= len(gone)
-            self.usage[backend][1] -= sum(len(request.data) for request in gone)
+        if backend in self.sizes:
+            self.sizes[backend] -= sum(len(request.data) for request in gone)
         if self._journal is not None:
             written = self._journal.remove(backend, ids)
             if written is not None:
@@ -110,6 +109,5 @@ class Queues:
         for name, request in found:
             self.waiting.setdefault(name, {})[request.id] = request
             self._latest = max(self._latest, request.id)
-            if name in self.usage:
-                self.usage[name][0] += 1
-                self.usage[name][1] += len(request.data)
+            if name in self.sizes:
+                self.sizes[name] += len(request.data)

@@ -27,7 +27,8 @@ SAME_WAIT = 1.0
 BEFORE_DETECTED = 10.0
 """Seconds by which a fault in which no rank waits may have begun before it was detected."""
 FIRING, RESOLVED = "firing", "resolved"
-_MARK = re.compile("[0-9]{6}-[01]-[0-9]{8}")
+MARK_FORM = "[0-9]{6}-[01]-[0-9]{8}"
+"""A regular expression, in Python and in PostgreSQL, for what `Incident.mark` returns."""
 
 
 class ChangeKind(Enum):
@@ -160,7 +161,7 @@ class Incident:
 
 def is_told(note: str | None, mark: str) -> bool:
     """Whether an outlet's note says that it has told this change, or a later one; one of another form says nothing."""
-    return note is not None and _MARK.fullmatch(note) is not None and note >= mark
+    return note is not None and re.fullmatch(MARK_FORM, note) is not None and note >= mark
 
 
 @dataclass(frozen=True)

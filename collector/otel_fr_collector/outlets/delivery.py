@@ -15,6 +15,7 @@ from otel_fr_collector.network.http_client import Answer, HttpClient, HttpError,
 from otel_fr_collector.redaction import clean
 from otel_fr_collector.shares import FairQueue, Owner
 from otel_fr_collector.storage.backend import StoreError
+from otel_fr_collector.storage.store import Store
 from otel_fr_collector.throttle import Throttle
 
 _log = logging.getLogger(__name__)
@@ -55,6 +56,26 @@ class Attempt(NamedTuple):
     outcome: Outcome
     problem: str = ""
     retry_after: float | None = None
+
+
+def deliver_once(store: Store | None, outlet: str, incident: str, mark: str, deliver: Callable[[], Attempt]) -> Attempt:
+    """Make one attempt, unless the receiver was told of this change of the incident before, by any collector.
+
+    Args:
+        store: knows what was delivered; None: nobody does.
+        mark: of the change (`Incident.mark`).
+
+    Raises:
+        StoreError: another collector is about to tell the receiver.
+    """
+    if store is None:
+        return deliver()
+    with store.turn(outlet, incident, mark) as turn:
+        if turn.is_told:
+            return Attempt(Outcome.SENT)
+        attempt = deliver()
+        turn.is_told = attempt.outcome is not Outcome.FAILED
+        return attempt
 
 
 class DeliveryQueue(Generic[T]):

@@ -20,7 +20,7 @@ from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.http_client import Answer
 from otel_fr_collector.network.tokens import tenant_of
-from otel_fr_collector.outlets.delivery import Attempt, DeliveryQueue, Outcome, attempt_of, make_client
+from otel_fr_collector.outlets.delivery import Attempt, DeliveryQueue, Outcome, attempt_of, deliver_once, make_client
 from otel_fr_collector.outlets.outlet import TenantOf, links_of, owner_of
 from otel_fr_collector.storage.store import Store
 
@@ -114,15 +114,10 @@ class Grafana:
         self._queue.put(mark, owner, len(text), lambda old: old.incident == mark.incident)
 
     def _deliver(self, mark: _Mark) -> Attempt:
-        if self._store is None:
-            return self._show(mark)
-        with self._store.turn(OUTLET, mark.incident, mark.mark) as turn:
-            if turn.is_told:
-                self._ids.setdefault(mark.incident, None)
-                return Attempt(Outcome.SENT)
-            attempt = self._show(mark)
-            turn.is_told = attempt.outcome is not Outcome.FAILED
-            return attempt
+        attempt = deliver_once(self._store, OUTLET, mark.incident, mark.mark, lambda: self._show(mark))
+        if attempt.outcome is Outcome.SENT:
+            self._ids.setdefault(mark.incident, None)
+        return attempt
 
     def _show(self, mark: _Mark) -> Attempt:
         number = self._ids.get(mark.incident)

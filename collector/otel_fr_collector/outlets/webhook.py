@@ -17,7 +17,7 @@ from otel_fr_collector.incidents.links import Links
 from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.tokens import tenant_of
-from otel_fr_collector.outlets.delivery import Attempt, DeliveryQueue, Outcome, attempt_of, make_client
+from otel_fr_collector.outlets.delivery import Attempt, DeliveryQueue, attempt_of, deliver_once, make_client
 from otel_fr_collector.outlets.outlet import TenantOf, links_of, owner_of
 from otel_fr_collector.storage.store import Store
 
@@ -147,14 +147,7 @@ class Webhook:
         )
 
     def _deliver(self, item: _Delivery) -> Attempt:
-        if self._store is None:
-            return self._post(item)
-        with self._store.turn(self._outlet, item.incident, item.mark) as turn:
-            if turn.is_told:
-                return Attempt(Outcome.SENT)
-            attempt = self._post(item)
-            turn.is_told = attempt.outcome is not Outcome.FAILED
-            return attempt
+        return deliver_once(self._store, self._outlet, item.incident, item.mark, lambda: self._post(item))
 
     def _post(self, item: _Delivery) -> Attempt:
         number = f"{item.incident}-{item.mark}"

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from psycopg import errors
 
+from otel_fr_collector.incidents.incident import MARK_FORM
 from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.storage.backend import Saved, StoreError, Turn
 from otel_fr_collector.storage.postgres_connection import Connection, answering
@@ -38,32 +39,32 @@ _LOST = f"""
     SELECT job, attempt, run FROM otel_fr.incidents JOIN {_GIVEN}) AS its (job, attempt, run) USING (job, attempt, run)
     GROUP BY job, attempt, run HAVING bool_or(collector <> %(collector)s)
     AND NOT bool_or(collector = %(collector)s AND state = 'firing')
-"""  # noqa: S608
+"""  # noqa: S608  constants
 _ORPHANS = f"""
     UPDATE otel_fr.incidents SET collector = %(collector)s, kept = now() WHERE (id, job, attempt, run) IN (
         SELECT id, job, attempt, run FROM otel_fr.incidents
         WHERE state = 'firing' AND kept < now() - interval '{ORPHANED_AFTER}'
         LIMIT {MAX_ORPHANS} FOR UPDATE SKIP LOCKED)
     RETURNING job, attempt, run
-"""  # noqa: S608
+"""  # noqa: S608  constants
 _INCIDENTS = f"""
     SELECT memory, data FROM otel_fr.incidents JOIN {_GIVEN}) AS its (job, attempt, run) USING (job, attempt, run)
     ORDER BY state, detected DESC LIMIT %(limit)s
-"""  # noqa: S608
+"""  # noqa: S608  constants
 _RUNS = f"""
     SELECT memory FROM otel_fr.runs JOIN {_GIVEN}) AS its (job, attempt, run) USING (job, attempt, run)
-"""  # noqa: S608
+"""  # noqa: S608  constants
 _NOTES = "SELECT outlet, incident, value FROM otel_fr.notes WHERE incident = ANY(%s)"
-_TURN = """
+_TURN = f"""
     INSERT INTO otel_fr.notes AS known VALUES (%s, %s, %s) ON CONFLICT (outlet, incident)
     DO UPDATE SET value = excluded.value
-    WHERE known.value COLLATE "C" < excluded.value OR known.value !~ '^[0-9]{6}-[01]-[0-9]{8}$' RETURNING 1
-"""
+    WHERE known.value COLLATE "C" < excluded.value OR known.value !~ '^{MARK_FORM}$' RETURNING 1
+"""  # noqa: S608  a constant
 """Waits while another transaction has this row, which is until its collector has told the receiver, or is gone."""
 _CHANGED = f"""
     SELECT data, state, memory FROM otel_fr.incidents
     WHERE written > %(since)s - interval '{OVERLAP}' AND collector <> %(collector)s ORDER BY written LIMIT {MAX_CHANGED}
-"""  # noqa: S608
+"""  # noqa: S608  constants
 
 
 class PostgresSharing(PostgresReading):

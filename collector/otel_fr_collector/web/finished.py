@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import functools
 import gzip
-import itertools
 import json
 import logging
 from collections import deque
@@ -80,8 +79,9 @@ class Finished:
         if store is None or store.problem:
             return
         self._shown = {run: at for run, at in self._shown.items() if run in runs}
-        due = (run for run in runs.values() if now - self._shown.get(run.id, float("-inf")) >= SHOW_SECONDS)
-        for run in list(itertools.islice((run for run in due if now - run.last_seen < SHOW_SECONDS), SHOWN_AT_ONCE)):
+        heard = [run for run in runs.values() if now - run.last_seen < SHOW_SECONDS]
+        due = [run for run in heard if now - self._shown.get(run.id, float("-inf")) >= SHOW_SECONDS]
+        for run in due[:SHOWN_AT_ONCE]:
             self._shown[run.id] = now
             wall = self._service.wall()
             shown = {**summary(run, self._service.book, now, wall), "collector_page": self._service.links.page}

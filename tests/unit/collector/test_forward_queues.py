@@ -75,7 +75,8 @@ def test_a_full_queue_takes_nothing_until_it_has_room_and_others_do() -> None:
         await queues.remove(BACKENDS[1], list(queues.waiting[BACKENDS[1]]))
         second = queues.put("traces", b"y" * 600)
         assert (second.kept, second.full) == (BACKENDS[1:], BACKENDS[:1])
-        assert queues.usage == {BACKENDS[0]: [1, 600], BACKENDS[1]: [1, 600]}
+        assert queues.sizes == {BACKENDS[0]: 600, BACKENDS[1]: 600}
+        assert [len(queues.waiting[name]) for name in BACKENDS] == [1, 1]
         await queues.remove(BACKENDS[0], list(queues.waiting[BACKENDS[0]]))
         assert queues.put("traces", b"z" * 600).kept == BACKENDS[:1]
 
@@ -102,7 +103,7 @@ def test_requests_of_a_backend_that_is_no_longer_asked_for_wait_until_they_are_t
 
     async def play() -> None:
         queues = Queues(BACKENDS[:1], 1 << 30, Journal(path, Metrics()))
-        assert list(queues.usage) == BACKENDS[:1]
+        assert list(queues.sizes) == BACKENDS[:1]
         assert waiting(queues, BACKENDS[1]) == [spans(1)]
         assert await queues.drop_old(3_600.0) == {}
         assert await queues.drop_old(0.0) == {BACKENDS[0]: 1, BACKENDS[1]: 1}

@@ -56,7 +56,7 @@ def sent(backend: Scripted, requests: list[bytes]) -> Metrics:
         for data in requests:
             await forwarder.take("traces", data)
         forwarder.start()
-        await until(lambda: not queues.usage[backend.name][0])
+        await until(lambda: not queues.waiting[backend.name])
         await forwarder.stop(PATIENCE)
         await forwarder.close(PATIENCE)
 
@@ -149,7 +149,7 @@ def test_a_failing_request_that_has_expired_is_forgotten() -> None:
         now[0] += 100 * 10**9
         assert await queues.drop_old(60.0) == {backend.name: 1}
         await forwarder.stop(PATIENCE)
-        assert queues.usage[backend.name] == [0, 0]
+        assert (len(queues.waiting[backend.name]), queues.sizes[backend.name]) == (0, 0)
         await forwarder.close(PATIENCE)
 
     asyncio.run(play())
