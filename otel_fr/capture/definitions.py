@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from otel_fr.capture.completion import EndMode, end_mode
-from otel_fr.capture.groups import LiveGroup
+from otel_fr.capture.groups import ANY, LiveGroup
 from otel_fr.capture.operations import REDUCE_OPS, Operator, flatten, scalar_type
 from otel_fr.ring import SignatureDef
 
@@ -137,7 +137,7 @@ class CallKind(NamedTuple):
         definition: for the ring; None: no collective, and not recorded.
         step, op_step: PyTorch's sequence and operation numbers that one call takes.
         coalesces: the backend gives all members of a batch one number.
-        pair: (operator, peer, tag), for a send or receive.
+        pair: (1 if it receives, peer or `ANY`, tag), for a send or receive.
     """
 
     definition: SignatureDef | None
@@ -159,6 +159,7 @@ def kind_of(operator: Operator, group: LiveGroup, arguments: Arguments, backend:
     # An unread reduce_scatter has the list that is usual: a piece for each member.
     inputs = group.size if arguments.unread and operator.name == "reduce_scatter_" else len(definition.input_sizes)
     step, op_step = steps_of(operator, backend, group, inputs)
+    peer = ANY if definition.peer is None else definition.peer
     return CallKind(
         definition=definition,
         mode=end_mode(backend, operator.returns_work),
@@ -166,5 +167,5 @@ def kind_of(operator: Operator, group: LiveGroup, arguments: Arguments, backend:
         op_step=op_step,
         timeout_ms=timeout_ms,
         coalesces=backend != "gloo",
-        pair=(operator.code, -1 if definition.peer is None else definition.peer, definition.tag or 0),
+        pair=(int(definition.operation == "recv"), peer, definition.tag or 0),
     )

@@ -12,11 +12,14 @@ from typing import Any, Final
 from otel_fr import identity
 from otel_fr.capture import split_groups
 from otel_fr.ring import GroupDef
+from otel_fr.ring.layout import UNPAIRED
 
 _log = logging.getLogger("otel_fr")
 
 MAX_PAIRS: Final = 65_536
 """Counters of (direction, peer, tag) kept for one group: a job may use a new tag for each message."""
+ANY: Final = -1
+"""The peer of a receive from any source."""
 
 _generations: dict[tuple[str, tuple[int, ...]], int] = {}
 """Number of groups with that name and ranks that this process has created in this run; kept across recordings."""
@@ -109,8 +112,15 @@ class LiveGroup:
         self.backends: dict[str, tuple[str, int]] = {}
 
     def next_pair_index(self, pair: tuple[int, int, int]) -> int:
-        """How many calls of ``pair`` (operator, peer, tag) came before this one."""
+        """How many calls of ``pair`` (`CallKind.pair`) came before this one.
+
+        `UNPAIRED` for a receive that names its sender after one from any source with this tag, which may have taken
+        a message of that sender.
+        """
+        receives, peer, tag = pair
         pairs = self.pairs
+        if receives and peer >= 0 and (receives, ANY, tag) in pairs:
+            return UNPAIRED
         index = pairs.get(pair, 0)
         if not index and len(pairs) >= MAX_PAIRS:
             # Drop the oldest half: both ends of a pair use their tags in the same order, so both drop the same ones.

@@ -242,7 +242,7 @@ class DumpContents:
         """The ``pg_config`` key of the record, and the ranks listed there."""
         key, signature = self._key(record.group), record.signature
         if record.kind == KIND_P2P:
-            pair = torchview.pair(key, signature.operation, self.rank, signature.peer, signature.tag)
+            pair = self._pair(key, signature)
             return pair.key, pair.ranks
         if record.kind == KIND_MONITORED:
             key = f"{key} monitored_barrier"
@@ -252,6 +252,10 @@ class DumpContents:
             new = signature.new_group
             return f"{key} new_group {new.name}", record.group.ranks if new.awaits_all else new.ranks
         return key, record.group.ranks
+
+    def _pair(self, key: str, signature: SignatureDef) -> torchview.Pair:
+        peer = None if signature.any_source else signature.peer
+        return torchview.pair(key, signature.operation, self.rank, peer, signature.tag)
 
     def _entry(self, record: Record, previous_end: int | None) -> dict[str, Any]:
         wall, state = self.wall_offset_ns, STATE_TEXT[record.state]
@@ -320,7 +324,7 @@ class DumpContents:
         seen = torchview.view(signature.operation, signature.input_sizes, signature.output_sizes)
         name = seen.name
         if record.kind == KIND_P2P:
-            name = torchview.pair("", signature.operation, self.rank, signature.peer, signature.tag).name
+            name = self._pair("", signature).name
         backend = (signature.backend or record.group.backend).replace(":", "_") or "unknown"
         part: dict[str, Any] = {
             "process_group": (self._config_key(record)[0], record.group.description),

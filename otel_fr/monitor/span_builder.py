@@ -283,6 +283,7 @@ def _build_template(record: Record, suffix: str) -> bytes:
         names.REDUCE_OP: signature.reduce_op,
         names.ROOT: signature.root,
         names.PEER: signature.peer,
+        names.ANY_SOURCE: signature.any_source or None,
         names.TAG: signature.tag,
         names.TIMEOUT: record.timeout_ms or None,
         names.GROUP_ID: group.id,

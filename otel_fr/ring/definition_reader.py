@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import mmap
 import zlib
+from dataclasses import replace
 from typing import Final
 
 from otel_fr.ring.codec import DefinitionError
@@ -45,6 +46,7 @@ class DefinitionReader:
         self._known: dict[int, dict[tuple[DefinitionKind, int], Definition]] = {}
         self._expanded: dict[int, int] = {}
         self.of_calls: dict[tuple[int, ...], CallDefinitions] = {}
+        self._from_any: dict[SignatureDef, SignatureDef] = {}
 
     def of_call(self, *refs: int) -> CallDefinitions | None:
         """What a record refers to: its generation, group, signature, site and thread; None: not all of it is there."""
@@ -64,6 +66,12 @@ class DefinitionReader:
             self.of_calls.clear()
         found = self.of_calls[refs] = group, signature, site, thread
         return found
+
+    def from_any(self, signature: SignatureDef) -> SignatureDef:
+        """The same call, as one that may receive from any source; equal ones are one object."""
+        if len(self._from_any) >= _MAX_KNOWN:
+            self._from_any.clear()
+        return self._from_any.setdefault(signature, replace(signature, any_source=True))
 
     def find(self, generation: int, kind: DefinitionKind, ref: int) -> Definition | None:
         """The definition; None: there is none, or it is damaged."""

@@ -87,6 +87,8 @@ HALF_START: Final = 8
 MAX_DEFINITION: Final = 64 * 1024
 
 U32: Final = 0xFFFFFFFF
+UNPAIRED: Final = U32
+"""Pair index of a receive whose message is not known, because one from any source came before it."""
 
 
 class RecordState(IntEnum):

@@ -42,6 +42,7 @@ from otel_fr.ring.layout import (
     THREAD_ROOM,
     THREADS_SIZE,
     U32,
+    UNPAIRED,
     WORD_GENERATION,
     WORD_HEAD,
     WORD_TAIL,
@@ -272,6 +273,8 @@ class RingReader:
         if known is None:
             return None
         group, signature, site, thread = known
+        if pair_index == UNPAIRED:
+            signature, pair_index = self._definitions.from_any(signature), p2p_seq
         return Record(
             record_id=record_id,
             issued_ns=issued,

@@ -34,7 +34,8 @@ class Record(NamedTuple):
         kind: KIND_COLLECTIVE, KIND_P2P, KIND_MONITORED or KIND_GROUP.
         coll_seq, p2p_seq, op_id: PyTorch's counts in the group when it was enqueued; of KIND_GROUP, coll_seq is its
             number among such calls, and the others are 0.
-        pair_index: p2p: how many of this peer, direction and tag came before it (modulo 2**32).
+        pair_index: p2p: how many of this peer, direction and tag came before it (modulo 2**32). A receive whose message
+            is not known (`UNPAIRED`) has a signature with a peer and ``any_source``, and its own p2p_seq.
         thread, thread_ident: name and `threading.get_ident` of the thread that enqueued it; empty, 0: unknown.
     """
 

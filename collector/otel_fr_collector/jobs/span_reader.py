@@ -54,6 +54,7 @@ _NUMBERS = frozenset(
     {names.ROOT, names.PEER, names.TAG, names.TIMEOUT, names.GROUP_SIZE, names.CODE_LINE, names.NEW_GROUP_AWAITS_ALL}
 )
 _LISTS = frozenset({names.INPUT_DTYPES, names.OUTPUT_DTYPES})
+_SWITCHES = frozenset({names.END_SEEN, names.ANY_SOURCE})
 _OF_ONE_CALL = frozenset({names.RANK, names.SEQUENCE_ID, names.OP_ID, names.RECORD_ID, names.PAIR_INDEX, names.STEP})
 """What differs from one call of a site and shape to the next; monitors send the rank first, and the others last."""
 _OF_DEVICE = frozenset({names.DEVICE_DELAY, names.DEVICE_DURATION})
@@ -268,7 +269,7 @@ def _read_template(attributes: Iterable[KeyValue], interner: Interner) -> Templa
     texts: dict[str, str] = {}
     numbers: dict[str, int] = {}
     lists: dict[str, tuple[str, ...]] = {}
-    is_end_seen = False
+    switches: set[str] = set()
     for item in attributes:
         key = item.key
         if key in _TEXTS:
@@ -277,8 +278,8 @@ def _read_template(attributes: Iterable[KeyValue], interner: Interner) -> Templa
             numbers[key] = item.value.int_value
         elif key in _LISTS:
             lists[key] = _names(item.value)
-        elif key == names.END_SEEN:
-            is_end_seen = item.value.bool_value
+        elif key in _SWITCHES and item.value.bool_value:
+            switches.add(key)
     if names.GROUP_ID not in texts:
         return None
     text, number = texts.get, numbers.get
@@ -299,7 +300,7 @@ def _read_template(attributes: Iterable[KeyValue], interner: Interner) -> Templa
             tag=number(names.TAG),
             input_splits=read_splits(parse_json(text(names.INPUT_SPLITS, ""))),
             output_splits=read_splits(parse_json(text(names.OUTPUT_SPLITS, ""))),
-            any_source=operation == "recv" and peer is None,
+            any_source=operation == "recv" and (peer is None or names.ANY_SOURCE in switches),
             new_group=_new_group(texts, numbers, interner) if names.NEW_GROUP_NAME in texts else None,
         )
     )
@@ -320,7 +321,7 @@ def _read_template(attributes: Iterable[KeyValue], interner: Interner) -> Templa
         timeout=None if timeout is None else timeout / 1_000,
         text_weight=text_weight,
         is_heavy=weight + text_weight > MAX_LIGHT,
-        is_end_seen=is_end_seen or ends_are_seen(text(names.BACKEND, "")),
+        is_end_seen=names.END_SEEN in switches or ends_are_seen(text(names.BACKEND, "")),
     )
 
 

@@ -77,7 +77,8 @@ def _resolve_any_source(dumps: Sequence[Dump], found: Sequence[Messages]) -> tup
             if signature.operation == "send" and signature.peer is not None:
                 senders.setdefault((group, signature.peer, tag), set()).add(own.rank)
             elif signature.operation == "recv":
-                (receivers if signature.any_source else named).add((group, own.rank, tag))
+                receivers |= {(group, own.rank, tag)} if signature.any_source else set()
+                named |= {(group, own.rank, tag)} if signature.peer is not None else set()
     if not receivers:
         return {}, []
     files = {dump.rank for dump in dumps}

@@ -4,10 +4,13 @@ namespace otel_fr {
 namespace {
 
 constexpr size_t kMaxPairs = 65536;  // as in Python
+constexpr uint64_t kUnpaired = 0xFFFFFFFF;  // ring/layout.py
 
 }  // namespace
 
 uint64_t Pairs::next(const Pair& pair) {
+  const auto [receives, peer, tag] = pair;
+  if (receives && peer >= 0 && counts_.count({receives, kAny, tag})) return kUnpaired;
   auto found = counts_.find(pair);
   if (found != counts_.end()) return found->second++;
   if (counts_.size() >= kMaxPairs) {

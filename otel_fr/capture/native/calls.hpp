@@ -11,16 +11,17 @@
 
 namespace otel_fr {
 
+// 1 if it receives, peer (kAny: any), tag: capture/definitions.py, `CallKind.pair`.
+using Pair = std::array<int64_t, 3>;
+constexpr int64_t kAny = -1;
+
 // What calls with equal arguments in one group have in common: capture/signatures.py.
 struct Signature {
   uint32_t ref = 0, generation = 0, mode = 0, step = 0, op_step = 0;
   uint64_t timeout_ms = 0;
-  int64_t peer = -1, tag = 0;
+  Pair pair{};
   bool coalesces = false;
 };
-
-// Operator, peer, tag.
-using Pair = std::array<int64_t, 3>;
 
 // How many calls of each pair there were: capture/groups.py, `next_pair_index`.
 class Pairs {

@@ -87,15 +87,15 @@ bool PythonMisses::define_signature(const OfrCall& call, Signature* signature) {
   if (!result) return false;
   int coalesces = 0;
   unsigned long long timeout = 0;
-  long long peer = 0, tag = 0;
-  bool good = PyArg_ParseTuple(result, "IIIIIKpLL", &signature->ref, &signature->generation, &signature->mode,
-                               &signature->step, &signature->op_step, &timeout, &coalesces, &peer, &tag);
+  long long receives = 0, peer = 0, tag = 0;
+  bool good = PyArg_ParseTuple(result, "IIIIIKpLLL", &signature->ref, &signature->generation, &signature->mode,
+                               &signature->step, &signature->op_step, &timeout, &coalesces, &receives, &peer,
+                               &tag);
   Py_DECREF(result);
   if (!good) PyErr_Clear();
   signature->timeout_ms = timeout;
   signature->coalesces = coalesces;
-  signature->peer = peer;
-  signature->tag = tag;
+  signature->pair = {receives, peer, tag};
   return good;
 }
 

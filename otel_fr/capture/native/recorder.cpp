@@ -201,7 +201,7 @@ void Recorder::number(const OfrCall& call, LiveGroup& group, const Signature& si
     }
     slot.p2p_seq = group.p2p;
   } else if (call.kind == kP2P) {
-    slot.pair_index = static_cast<uint32_t>(group.pairs.next({int64_t{call.code}, signature.peer, signature.tag}));
+    slot.pair_index = static_cast<uint32_t>(group.pairs.next(signature.pair));
     if (!batch || !group.batch_p2p) {
       ++group.p2p;
       if (batch) group.batch_p2p = group.p2p;

@@ -60,7 +60,7 @@ class Handlers:
     @_guarded
     def define_signature(
         self, name: str, code: int, words: bytes
-    ) -> tuple[int, int, int, int, int, int, bool, int, int] | None:
+    ) -> tuple[int, int, int, int, int, int, bool, int, int, int] | None:
         """The signature of a call in the group ``name``; the fields of C++'s ``Signature``."""
         operator = self._operators[code]
         recorder = self.recorder
@@ -77,7 +77,6 @@ class Handlers:
         ref, generation = 0, writer.generation
         if kind.definition is not None:
             ref, generation = writer.define(DefinitionKind.SIGNATURE, kind.definition)
-        _, peer, tag = kind.pair
         return (
             ref,
             generation,
@@ -86,8 +85,7 @@ class Handlers:
             kind.op_step,
             kind.timeout_ms,
             kind.coalesces,
-            peer,
-            tag,
+            *kind.pair,
         )
 
     def _arguments(self, operator: Operator, process_group: Any, words: bytes) -> Arguments:

@@ -165,6 +165,12 @@ def test_sends_and_receives(ranks: list[dict[str, Any]]) -> None:
     assert any_source["peer"] is None
 
 
+def test_a_receive_after_one_from_any_source_is_paired_with_no_message(ranks: list[dict[str, Any]]) -> None:
+    sent, received = (only(result, "isend") for result in ranks)
+    assert (sent["any_source"], sent["pair_index"]) == (False, 1)
+    assert (received["any_source"], received["peer"], received["tag"]) == (True, 0, 0)
+
+
 def test_a_batch_of_sends_and_receives(ranks: list[dict[str, Any]]) -> None:
     for rank, result in enumerate(ranks):
         batch = records(result, "batch")

@@ -104,7 +104,7 @@ class Rig:
     def define_signature(self, group: str, code: int, key: bytes) -> tuple[int, ...]:
         self._note("signature")
         ref, generation = self.writer.define(DefinitionKind.SIGNATURE, signature_of(key[0], 100))
-        return ref, generation, 3, 1, 1, 0, 0, 2, 5
+        return ref, generation, 3, 1, 1, 0, 0, 0, 2, 5
 
     def define_site(self, of_main: bool) -> tuple[int, int]:
         self._note("main site" if of_main else "site")

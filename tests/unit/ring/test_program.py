@@ -26,6 +26,7 @@ from otel_fr.ring import (
     SiteDef,
     StaleGeneration,
 )
+from otel_fr.ring.layout import UNPAIRED
 from tests.support.engines import needs_ring_writer
 from tests.support.ring_model import signature_of
 
@@ -107,6 +108,7 @@ class RingMachine(RuleBasedStateMachine):
         place = SiteDef(((f"/job/{site}.py", 3, _BIG if site == "b" else "f"),)) if site else SiteDef(())
         ticket = self._append(index, signature, place, kind, sequence, timeout)
         group = self.groups[index]
+        unpaired = sequence % 2**32 == UNPAIRED
         self.records.append(
             Record(
                 record_id=ticket - 1,
@@ -117,13 +119,13 @@ class RingMachine(RuleBasedStateMachine):
                 coll_seq=sequence,
                 p2p_seq=sequence + 1,
                 op_id=sequence + 2,
-                pair_index=sequence % 2**32,
+                pair_index=sequence + 1 if unpaired else sequence % 2**32,
                 kind=kind,
                 flags=self.clock % 256,
                 timeout_ms=min(timeout, 2**32 - 1),
                 thread="worker" if self.clock % 2 else "",
                 group=group.definition,
-                signature=signature,
+                signature=replace(signature, any_source=True) if unpaired else signature,
                 site=place,
                 thread_ident=5 if self.clock % 2 else 0,
             )
