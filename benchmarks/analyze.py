@@ -92,8 +92,8 @@ def dump(rank: int, ranks: int, entries: int) -> dict[str, Any]:
                 "input_dtypes": [dtype],
                 "output_sizes": [[number or len(groups[kind][1]) for number in shape] for shape in outputs],
                 "output_dtypes": [dtype],
-                "state": "completed" if completed else "scheduled",
-                "time_discovered_started_ns": at + 1_000 if completed else None,
+                "state": "completed" if completed else "started",
+                "time_discovered_started_ns": at + 1_000,
                 "time_discovered_completed_ns": at + 2_000 if completed else None,
                 "retired": completed,
                 "timeout_ms": 600_000,
@@ -107,7 +107,7 @@ def dump(rank: int, ranks: int, entries: int) -> dict[str, Any]:
         "pg_status": {
             str(number): {
                 "last_enqueued_collective": counts[kind],
-                "last_started_collective": -1,
+                "last_started_collective": counts[kind],
                 "last_completed_collective": done[kind],
             }
             for number, kind in enumerate(groups)
