@@ -7,6 +7,7 @@ import errno
 import importlib
 import io
 import os
+import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from tempfile import gettempdir
 
 from otel_fr._version import __version__
 from otel_fr.config import Config
+from otel_fr.option_names import did_you_mean
 from otel_fr.ring import RingFormatError, RingReader
 from otel_fr.ring.files import ring_files
 
@@ -151,7 +153,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     args, unknown = parser.parse_known_args(arguments)
     if unknown:  # argparse itself would answer with the usage of otel-fr, which lists no option of the subcommand
-        commands.choices[args.command].error(f"unrecognized arguments: {' '.join(unknown)}")
+        command = commands.choices[args.command]
+        known = re.findall(r"--[\w-]+", command.format_usage())
+        flags = (one.partition("=")[0] for one in unknown if one.startswith("--"))
+        hint = next(filter(None, (did_you_mean(flag, known) for flag in flags)), "")
+        command.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
     try:
         status: int = args.run(args)
         if not sys.stdout.closed:  # otel-fr mcp closes it

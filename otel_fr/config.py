@@ -1,5 +1,5 @@
-"""Every environment variable that otel-fr reads, in one place (docs/configuration.md lists them). Those of the checks
-of a node are in `otel_fr.checks.settings`.
+"""Every environment variable that otel-fr reads, in one place (docs/configuration.md lists them). What those of the
+checks of a node mean is in `otel_fr.checks.settings`.
 
 The ``OTEL_EXPORTER_OTLP_*`` transport settings (headers, TLS, compression, timeouts) are read by
 OpenTelemetry's own exporters; here they only decide whether otel-fr is active.
@@ -62,6 +62,48 @@ MAX_QUEUE_SIZE, MAX_BATCH_SIZE, MAX_SPAN_DELAY = 100_000, 2_048, 60.0
 """Greatest values of ``OTEL_BSP_MAX_QUEUE_SIZE``, ``OTEL_BSP_MAX_EXPORT_BATCH_SIZE`` (spans) and
 ``OTEL_BSP_SCHEDULE_DELAY`` (seconds): the monitor's memory is bounded."""
 MAX_SECONDS = 10 * 365 * 86_400.0
+
+CHECK_OPTIONS = (
+    "OTEL_FR_CHECKS",
+    "OTEL_FR_CHECK_ADVISORY",
+    "OTEL_FR_CHECK_PATHS",
+    "OTEL_FR_CHECK_SPACE",
+    "OTEL_FR_CHECK_TIMEOUT",
+    "OTEL_FR_CHECK_GPUS",
+    "OTEL_FR_CHECK_GPU_MEMORY_TIMEOUT",
+    "OTEL_FR_CHECK_NODE_HEALTH",
+    "OTEL_FR_CHECK_NODE_HEALTH_ARGS",
+)
+ATTRIBUTION_OPTIONS = ("OTEL_FR_ATTRIBUTION", "OTEL_FR_ATTRIBUTION_SECONDS")
+VARIABLES = frozenset(
+    {
+        *CHECK_OPTIONS,
+        *ATTRIBUTION_OPTIONS,
+        "OTEL_FR_NODE_RANK",
+        "OTEL_FR_ENABLED",
+        "OTEL_FR_BUFFER_SIZE",
+        "OTEL_FR_RING_DIR",
+        CAPTURE_VARIABLE,
+        "OTEL_FR_CAPTURE_ENGINE",
+        "OTEL_FR_STALL_SECONDS",
+        ON_PEER_FAILURE,
+        "OTEL_FR_PEER_TIMEOUT",
+        "OTEL_FR_EXIT_GRACE",
+        "OTEL_FR_JOB_ID",
+        ATTEMPT_VARIABLE,
+        "OTEL_FR_HEARTBEAT_TIMEOUT",
+        "OTEL_FR_FIRST_HEARTBEAT_TIMEOUT",
+        "OTEL_FR_SECTION_TIMEOUTS",
+        "OTEL_FR_OUTSIDE_TIMEOUT",
+        "OTEL_FR_NATIVE_STACKS",
+        "OTEL_FR_ON_HANG",
+        "OTEL_FR_DUMP_DIR",
+        "OTEL_FR_DUMP_FORMAT",
+        COLLECTOR_VARIABLE,
+        TOKEN_VARIABLE,
+    }
+)
+"""All of otel-fr's own, of ranks, launchers and terminals."""
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _TORCHS_TRUE = frozenset({"y", "yes", "1", "t", "true"})

@@ -18,9 +18,10 @@ from otel_fr._version import __version__
 from otel_fr.capture import engines
 from otel_fr.capture.dispatcher import operators_of, reduce_ops_are_readable
 from otel_fr.checks.collector import check_endpoint
-from otel_fr.config import ENDPOINTS, MAX_INHERITED_BUFFER_SIZE, RECORDER_SIZES, Config, is_enabled
+from otel_fr.config import ENDPOINTS, MAX_INHERITED_BUFFER_SIZE, RECORDER_SIZES, VARIABLES, Config, is_enabled
 from otel_fr.monitor import native_stacks
 from otel_fr.operations import OPERATORS
+from otel_fr.option_names import unknown_variables
 from otel_fr.printable import one_line
 from otel_fr.ring import RingReader
 from otel_fr.ring.files import ring_files
@@ -66,6 +67,8 @@ def findings(env: Mapping[str, str]) -> Iterator[Line]:
     enabled = is_enabled(env)
     text = "yes" if enabled else "no: set OTEL_EXPORTER_OTLP_ENDPOINT, or OTEL_FR_ENABLED=1 to record without sending"
     yield "enabled", text, enabled
+    if unknown := unknown_variables(env, VARIABLES):
+        yield "variables", unknown, True
     yield _ring(config)
     faults = list(_faults(config))
     if errors := [f"{one.rank}: {one.errors}" for one in faults if one.errors]:

@@ -8,7 +8,6 @@ those that Kubernetes adds have to be told from misspelt ones. What would be lef
 from __future__ import annotations
 
 import argparse
-import difflib
 import json
 import re
 import sys
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from otel_fr.encodable import encodable
+from otel_fr.option_names import OF_KUBERNETES, did_you_mean
 from otel_fr_collector.settings import ENV_PREFIX, OPTIONS, Option, Settings
 
 if sys.version_info >= (3, 11):
@@ -24,8 +24,6 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-_KUBERNETES = re.compile(r"(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)")
-"""What Kubernetes adds to each pod's environment for a Service named otel-fr-collector."""
 _BY_NAME = {option.name: option for option in OPTIONS}
 
 
@@ -131,8 +129,8 @@ def _from_env(env: Mapping[str, str], problems: list[str]) -> _Source:
         option = known.get(name)
         if option is not None:
             found[option.name] = (name, re.split(r"[,\s]+", value.strip()) if option.repeat else value)
-        elif not _KUBERNETES.fullmatch(own):
-            problems.append(f"unknown option {name}{_nearest(name, known)}")
+        elif not OF_KUBERNETES.match(own):  # of a Service named otel-fr-collector
+            problems.append(f"unknown option {name}{did_you_mean(name, known)}")
     return found
 
 
@@ -153,7 +151,7 @@ def _from_file(source: str, path: Path, problems: list[str]) -> _Source:
         if name in _BY_NAME:
             found[name] = (f"{key} in {path}", value)
         else:
-            problems.append(f"unknown option {key!r} in {path}{_nearest(name, _BY_NAME)}")
+            problems.append(f"unknown option {key!r} in {path}{did_you_mean(name, _BY_NAME)}")
     return found
 
 
@@ -176,11 +174,6 @@ def _text(option: Option, value: object) -> str:
     if option.parse is not Path and encodable(text) != text:  # the name of a file may be any bytes
         raise ValueError(f"{text!r} is not UTF-8")
     return text
-
-
-def _nearest(name: str, known: Mapping[str, object]) -> str:
-    close = difflib.get_close_matches(name, known, 1)
-    return f"; did you mean {close[0]}?" if close else ""
 
 
 def _misfits(settings: Settings) -> list[str]:

@@ -7,7 +7,6 @@ them. The collector's address and the OTLP endpoints are those of `otel_fr.confi
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import shlex
@@ -16,7 +15,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_fr.checks.model import CLOCK, COLLECTOR, KINDS
-from otel_fr.config import COLLECTOR_VARIABLE, ENDPOINTS, has_endpoint
+from otel_fr.config import ATTRIBUTION_OPTIONS, CHECK_OPTIONS, COLLECTOR_VARIABLE, ENDPOINTS, has_endpoint
+from otel_fr.option_names import did_you_mean
 
 _PREFIX: Final = "OTEL_FR_"
 _NONE: Final = "none"
@@ -41,18 +41,6 @@ _MAX_SECONDS: Final = 86_400.0
 MAX_PATHS: Final = 200
 """Each takes a process for a moment: this many take seconds of a CPU."""
 
-CHECK_OPTIONS: Final = (
-    "OTEL_FR_CHECKS",
-    "OTEL_FR_CHECK_ADVISORY",
-    "OTEL_FR_CHECK_PATHS",
-    "OTEL_FR_CHECK_SPACE",
-    "OTEL_FR_CHECK_TIMEOUT",
-    "OTEL_FR_CHECK_GPUS",
-    "OTEL_FR_CHECK_GPU_MEMORY_TIMEOUT",
-    "OTEL_FR_CHECK_NODE_HEALTH",
-    "OTEL_FR_CHECK_NODE_HEALTH_ARGS",
-)
-ATTRIBUTION_OPTIONS: Final = ("OTEL_FR_ATTRIBUTION", "OTEL_FR_ATTRIBUTION_SECONDS")
 _MAX_NODES: Final = 1e9
 _NODE_NUMBERS: Final = ("SLURM_PROCID", "JOB_COMPLETION_INDEX")
 
@@ -241,5 +229,4 @@ def _key(name: str) -> str:
 def _refuse_unknown(given: Mapping[str, object], prefix: str, options: tuple[str, ...], where: str = "") -> None:
     for name in given:
         if name.startswith(prefix) and name not in options:
-            close = difflib.get_close_matches(name, options, 1)
-            raise SettingsError(f"{where}{name} is not an option" + (f"; {close[0]} is" if close else ""))
+            raise SettingsError(f"{where}{name} is not an option{did_you_mean(name, options)}")

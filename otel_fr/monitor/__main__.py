@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from otel_fr import otlp_sender
-from otel_fr.config import EXPORTERS, Config
+from otel_fr.config import EXPORTERS, VARIABLES, Config
 from otel_fr.monitor import logs
 from otel_fr.monitor.control import ControlClient
 from otel_fr.monitor.ending import RankProcess
@@ -22,6 +22,7 @@ from otel_fr.monitor.link import Link
 from otel_fr.monitor.reporter import Reporter
 from otel_fr.monitor.ring_cleanup import remove_stale_rings
 from otel_fr.monitor.watch import Monitor, ignore_job_signals
+from otel_fr.option_names import unknown_variables
 from otel_fr.ring import RingFormatError, RingReader
 
 NICENESS = 5
@@ -49,6 +50,16 @@ def _note_no_failures(monitor: Monitor, config: Config, why: str) -> None:
         _log.warning("OTEL_FR_ON_PEER_FAILURE=%s has no effect: %s", config.on_peer_failure, why)
 
 
+def _configure(*, is_first: bool) -> tuple[Config, logging.Handler]:
+    """The settings, and the log. The first monitor of rank 0 warns, for all, of variables that nobody reads."""
+    with logs.silence():  # the rank has warned of values that cannot be used
+        config = Config.from_env()
+    handler = logs.configure(config.rank)
+    if config.rank == 0 and is_first and (unknown := unknown_variables(os.environ, VARIABLES)):
+        _log.warning("%s", unknown)
+    return config, handler
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Watch one rank until its end.
 
@@ -65,9 +76,7 @@ def main(arguments: list[str] | None = None) -> int:
     with contextlib.suppress(OSError):
         os.nice(NICENESS)
     logs.close_input_and_output()
-    with logs.silence():  # the rank has warned of values that cannot be used
-        config = Config.from_env()
-    handler = logs.configure(config.rank)
+    config, handler = _configure(is_first=not options.again)
     try:
         reader = RingReader.open(options.ring)
     except (OSError, RingFormatError) as error:

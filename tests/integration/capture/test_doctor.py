@@ -43,8 +43,9 @@ def test_a_machine_where_ranks_record(tmp_path: Path) -> None:
 
 
 def test_what_prevents_recording_is_said(tmp_path: Path) -> None:
-    status, found = doctor(tmp_path, OTEL_FR_RING_DIR="/dev/null")
+    status, found = doctor(tmp_path, OTEL_FR_RING_DIR="/dev/null", OTEL_FR_NCCL_RAS="off")
     assert status == 1
+    assert "OTEL_FR_NCCL_RAS" in found["variables"]
     assert found["enabled"].startswith("no: set OTEL_EXPORTER_OTLP_ENDPOINT")
     assert found["ring folder"].startswith("none of /dev/null")
 

@@ -45,12 +45,14 @@ def test_of_values_that_cannot_be_used_the_rank_warns_and_its_monitor_does_not_a
             "OTEL_EXPORTER_OTLP_ENDPOINT": sink.address,
             "OTEL_EXPORTER_OTLP_PROTOCOL": "smoke",
             "OTEL_FR_ON_HANG": "explode",
+            "OTEL_FR_ON_HNAG": "dump",
         }
         with play(tmp_path, env) as rank:
             rank.end("leave", clean=True)
             rank.monitor_end()
             assert "explode" not in rank.stderr
             assert rank.stderr.count("'smoke' is not supported") == 1, "the rank does not read it"
+            assert "OTEL_FR_ON_HNAG (did you mean OTEL_FR_ON_HANG?)" in rank.stderr, "nobody else would say it"
 
 
 @pytest.mark.parametrize(

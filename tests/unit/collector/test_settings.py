@@ -37,7 +37,7 @@ def test_lists_may_be_given_everywhere(tmp_path: Path) -> None:
 
 
 def test_every_problem_is_named_at_once_with_the_nearest_right_name(tmp_path: Path) -> None:
-    env = {PREFIX + "FORWAD": "grpc://a", PREFIX + "STOP_SECONDS": "soon"}
+    env = {PREFIX + "FORWAD": "grpc://a", PREFIX + "STOP_SECONDS": "soon", PREFIX + "RUNBOOK_URL": "http://a"}
     file = 'alert-manager = "http://a"\n[tokens]\nx = 1\n'
     with pytest.raises(SettingsError) as caught:
         load_settings("--tls-cert x --straggler-seconds 0", env, file, tmp_path)
@@ -48,7 +48,8 @@ def test_every_problem_is_named_at_once_with_the_nearest_right_name(tmp_path: Pa
     assert "--straggler-seconds: '0' is not a number from 0.001 to 3600" in text
     assert "--tls-cert needs --tls-key" in text
     assert "tokens in" in text
-    assert len(text.splitlines()) == 6
+    assert "unknown option OTEL_FR_COLLECTOR_RUNBOOK_URL" in text.splitlines()  # none is near
+    assert len(text.splitlines()) == 7
 
 
 def test_what_kubernetes_puts_into_the_environment_is_no_mistake() -> None:

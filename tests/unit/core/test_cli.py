@@ -18,16 +18,26 @@ else:
     import tomli as tomllib
 
 
-@pytest.mark.parametrize("arguments", [["analyze", "--bogus", "folder"], ["dump", "--bogus"]])
-def test_an_unknown_option_is_reported_with_the_usage_of_its_subcommand(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["analyze", "--bogus", "folder"], "--bogus"),
+        (["dump", "--pdi", "7"], "--pdi 7 (did you mean --pid?)"),
+        (["collector", "--forwad=grpc://a"], "--forwad=grpc://a (did you mean --forward?)"),
+        (["collector", "--gprc", ":1"], "--gprc :1 (did you mean --grpc?)"),
+        (["collector", "--runbook-url", "x"], "--runbook-url x"),
+        (["collector", "--forward-ratio", "0.1"], "--forward-ratio 0.1"),
+    ],
+)
+def test_an_unknown_option_is_reported_with_the_usage_of_its_subcommand_and_the_nearest_one(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 2
     errors = capsys.readouterr().err
     assert errors.startswith(f"usage: otel-fr {arguments[0]} ")
-    assert errors.endswith(f"otel-fr {arguments[0]}: error: unrecognized arguments: --bogus\n")
+    assert errors.endswith(f"otel-fr {arguments[0]}: error: unrecognized arguments: {said}\n")
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import re
 from pathlib import Path
 
 import pytest
 
-from otel_fr.config import Config, SpanBatching, is_enabled, resource_attributes
+from otel_fr.config import VARIABLES, Config, SpanBatching, is_enabled, resource_attributes
+from otel_fr.option_names import unknown_variables
+from tests.support.paths import DOCS
 
 ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4317"}
 
@@ -28,6 +31,29 @@ ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4317"}
 )
 def test_what_switches_recording_on(env: dict[str, str], enabled: bool) -> None:
     assert is_enabled(env) is enabled
+
+
+def test_the_variables_are_those_of_the_documentation() -> None:
+    text = (DOCS / "configuration.md").read_text()
+    assert set(re.findall(r"^\| .*?`(OTEL_FR_\w+)`", text, re.MULTILINE)) == VARIABLES
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("OTEL_FR_NCCL_RAS", "OTEL_FR_NCCL_RAS"),
+        ("OTEL_FR_STALL_SECOND", "OTEL_FR_STALL_SECOND (did you mean OTEL_FR_STALL_SECONDS?)"),
+        ("OTEL_FR_CHECK_CLOCK_SECONDS", "OTEL_FR_CHECK_CLOCK_SECONDS"),
+        ("OTEL_FR_EXPORT", "OTEL_FR_EXPORT"),
+        ("OTEL_FR_STALL_SECONDS", ""),
+        ("OTEL_FR_COLLECTOR_GRPC", ""),
+        ("OTEL_FR_GATEWAY_SERVICE_PORT_OTLP", ""),  # of Kubernetes
+        ("OTEL_EXPORTER_OTLP_BOGUS", ""),
+    ],
+)
+def test_a_variable_that_nobody_reads_is_named(name: str, said: str) -> None:
+    found = unknown_variables({"PATH": "", name: ""}, VARIABLES)
+    assert found.rpartition(": ")[2] == said
 
 
 def test_pytorch_names_are_fallbacks_of_the_buffer_size() -> None:

@@ -1,0 +1,45 @@
+"""Names of options and environment variables that nobody knows: what was probably meant, and which are no mistake."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Collection, Iterable
+from typing import Final
+
+OF_KUBERNETES: Final = re.compile(r"(^|_)(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)$")
+"""How the variables end that Kubernetes adds to each pod's environment for a Service, after the Service's name."""
+_PREFIX: Final = "OTEL_FR_"
+_OF_OTHERS: Final = ("OTEL_FR_COLLECTOR_", "OTEL_FR_TEST_")
+"""So begin the options of the collector, which refuses those it does not know, and what otel-fr's tests read."""
+_MOST_DIFFERENT: Final = 2
+"""Letters of a mistyped name that may differ, and no more than a third of them."""
+
+
+def did_you_mean(name: str, known: Collection[str]) -> str:
+    """`` (did you mean NAME?)`` with the nearest of the known names; empty if none is so near that it was meant.
+
+    Counted are the letters that differ. difflib's own measure is the share of those that agree: it takes long names
+    for one another that have a word or a prefix in common.
+    """
+    if not known:
+        return ""
+
+    def difference(other: str) -> int:
+        blocks = difflib.SequenceMatcher(None, name, other, autojunk=False).get_matching_blocks()
+        return max(len(name), len(other)) - sum(block.size for block in blocks)
+
+    nearest = min(known, key=difference)
+    own = max(len(name), len(nearest)) - len(os.path.commonprefix([name, *known]))  # noqa: RUF071 - of texts
+    return f" (did you mean {nearest}?)" if difference(nearest) <= min(_MOST_DIFFERENT, own // 3) else ""
+
+
+def unknown_variables(given: Iterable[str], known: Collection[str]) -> str:
+    """One sentence that names the variables that begin as otel-fr's own and are none; empty: there are none."""
+    own = sorted(name for name in given if name.startswith(_PREFIX) and not name.startswith(_OF_OTHERS))
+    unknown = [name for name in own if name not in known and not OF_KUBERNETES.search(name)]
+    if not unknown:
+        return ""
+    told = ", ".join(name + did_you_mean(name, known) for name in unknown)
+    return f"ignored, for otel-fr has no such variable: {told}"
