@@ -23,6 +23,7 @@ from otel_fr_collector.forward.jaeger import look_for_page
 from otel_fr_collector.forward.journal import Journal
 from otel_fr_collector.forward.queues import Queues
 from otel_fr_collector.forward.selection import Selection
+from otel_fr_collector.given_files import read_bytes, read_text
 from otel_fr_collector.incidents.links import GRAFANA_DASHBOARD, Links
 from otel_fr_collector.jobs.blocks import StragglerLimits
 from otel_fr_collector.loading import SettingsError
@@ -242,7 +243,7 @@ def _webhook_secret(effective: Settings) -> bytes | None:
     if path is None:
         return None
     with _naming("webhook-secret-file", path):
-        text = path.read_text()
+        text = read_text(path)
     if not effective.webhook:
         raise ValueError("--webhook-secret-file needs --webhook")
     with _naming("webhook-secret-file", path):
@@ -274,7 +275,7 @@ def _grafana_token(effective: Settings) -> str:
     if effective.grafana_token_file is None:
         return ""
     with _naming("grafana-token-file", effective.grafana_token_file):
-        return effective.grafana_token_file.read_text().strip()
+        return read_text(effective.grafana_token_file).strip()
 
 
 @contextlib.contextmanager
@@ -296,8 +297,8 @@ def _check_readable(**files: Path | None) -> None:
     """Raise SettingsError for a file that cannot be read, named by the field of its option."""
     for field, path in files.items():
         if path is not None:
-            with _naming(field.replace("_", "-"), path), path.open("rb"):
-                pass
+            with _naming(field.replace("_", "-"), path):
+                read_bytes(path)
 
 
 def _tls(effective: Settings) -> ServerTls | None:

@@ -17,6 +17,7 @@ from typing import Any
 
 from otel_fr.encodable import encodable
 from otel_fr.option_names import OF_KUBERNETES, did_you_mean
+from otel_fr_collector.given_files import read_text
 from otel_fr_collector.settings import ENV_PREFIX, OPTIONS, Option, Settings
 
 if sys.version_info >= (3, 11):
@@ -137,12 +138,11 @@ def _from_env(env: Mapping[str, str], problems: list[str]) -> _Source:
 def _from_file(source: str, path: Path, problems: list[str]) -> _Source:
     """The settings of a TOML file, which the option or variable ``source`` names."""
     try:
-        with path.open("rb") as file:
-            table = tomllib.load(file)
+        table = tomllib.loads(read_text(path))
     except OSError as error:
         problems.append(f"{source} {path}: {error.strerror or error}")
         return {}
-    except ValueError as error:  # TOML's own error and bytes that are not UTF-8
+    except ValueError as error:
         problems.append(f"{path} is not TOML: {error}")
         return {}
     found: _Source = {}

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from otel_fr_collector.database_url import database_url
 from otel_fr_collector.forward.backends import parse_backend
+from otel_fr_collector.given_files import read_text
 from otel_fr_collector.incidents.links import FIELDS, parse_link
 from otel_fr_collector.network.address import Address
 from otel_fr_collector.outlets.alertmanager import parse_label
@@ -329,7 +330,14 @@ class Settings:
         Raises:
             OSError, ValueError: the file with it cannot be read, or has other content.
         """
-        return database_url(self.store.read_text().strip()) if isinstance(self.store, Path) else self.store
+        if not isinstance(self.store, Path):
+            return self.store
+        lines = read_text(self.store).strip().splitlines()
+        if len(lines) != 1:
+            raise ValueError(
+                f"it must be one line with a postgresql:// URL and nothing else, but has {len(lines)} lines"
+            )
+        return database_url(lines[0])
 
     @property
     def otlp_http_address(self) -> Address | None:

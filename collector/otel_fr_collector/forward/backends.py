@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import grpc
 import grpc.aio
 
+from otel_fr_collector.given_files import read_bytes, read_text
 from otel_fr_collector.network.http_client import HttpClient, HttpError, Workers, bounded_delay
 from otel_fr_collector.otlp import status as otlp_status
 from otel_fr_collector.otlp.signals import METHODS
@@ -92,7 +93,7 @@ class Tls:
 
     def credentials(self) -> grpc.ChannelCredentials:
         """Raises OSError if a file cannot be read."""
-        ca, cert, key = (path.read_bytes() if path is not None else None for path in (self.ca, self.cert, self.key))
+        ca, cert, key = (read_bytes(path) if path is not None else None for path in (self.ca, self.cert, self.key))
         return grpc.ssl_channel_credentials(ca, key, cert)
 
     def context(self) -> ssl.SSLContext:
@@ -145,7 +146,7 @@ def read_headers(path: Path, urls: tuple[str, ...]) -> dict[str, dict[str, str]]
         OSError: the file cannot be read.
     """
     found: dict[str, dict[str, str]] = {}
-    for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+    for number, line in enumerate(read_text(path).splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         url, _, rest = line.strip().partition(" ")

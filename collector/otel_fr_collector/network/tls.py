@@ -15,6 +15,8 @@ from typing import cast
 import grpc
 from cryptography import x509
 
+from otel_fr_collector.given_files import read_bytes
+
 _log = logging.getLogger(__name__)
 
 CHECK_SECONDS = 1.0
@@ -101,8 +103,8 @@ class ServerTls:
     def _load(self) -> _Loaded:
         try:
             stamp = self._stamp()
-            cert, key = self._cert.read_bytes(), self._key.read_bytes()
-            roots = self._client_ca.read_bytes() if self._client_ca is not None else None
+            cert, key = read_bytes(self._cert), read_bytes(self._key)
+            roots = read_bytes(self._client_ca) if self._client_ca is not None else None
             expires = x509.load_pem_x509_certificates(cert)[0].not_valid_after_utc
             context = self._new_context()
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from otel_fr_collector.given_files import read_text
 from otel_fr_collector.throttle import Throttle
 
 _log = logging.getLogger(__name__)
@@ -126,7 +127,7 @@ class Tokens:
         self._checked = time.monotonic()
         self._stamp = self._file_stamp()
         self._grants: dict[tuple[bytes, Access], set[Grant]] = {}
-        self._tokens = parse_tokens(path.read_text("utf-8"))
+        self._tokens = parse_tokens(read_text(path))
         if not self._tokens:
             _log.warning("%s contains no token, so every client is refused", path)
 
@@ -188,7 +189,7 @@ class Tokens:
             try:
                 stamp = self._file_stamp()
                 if stamp != self._stamp:
-                    self._tokens = parse_tokens(self._path.read_text("utf-8"))
+                    self._tokens = parse_tokens(read_text(self._path))
                     self._stamp = stamp
                     self.version += 1
                     _log.info("reloaded the tokens from %s", self._path)

@@ -330,12 +330,15 @@ def test_a_data_folder_that_cannot_be_used_is_reported_at_once(tmp_path: Path) -
         (("--link", "page=http://fr/"), "NAME one of runbook, trace, dashboard"),
         (("--alert-label", "team-a=x"), "NAME=VALUE"),
         (("--alert-label", "job_id=x"), "set by otel-fr"),
-        (("--webhook-secret-file", "/dev/null"), "needs --webhook"),
-        (("--webhook", "http://x/", "--webhook-secret-file", "/dev/null"), "at least 16"),
+        (("--webhook-secret-file", "EMPTY"), "needs --webhook"),
+        (("--webhook", "http://x/", "--webhook-secret-file", "EMPTY"), "at least 16"),
         (("--grafana", "http://x/", "--grafana-token-file", "/nowhere"), "/nowhere"),
     ],
 )
-def test_settings_of_the_outlets_are_checked_at_the_start(options: tuple[str, ...], message: str) -> None:
+def test_settings_of_the_outlets_are_checked_at_the_start(
+    options: tuple[str, ...], message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "empty").touch()
     with pytest.raises(SettingsError) as refused:
-        cli.check(load_settings(" ".join(options)))
+        cli.check(load_settings(" ".join(options).replace("EMPTY", str(tmp_path / "empty"))))
     assert message in str(refused.value)

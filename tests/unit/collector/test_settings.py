@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
+from otel_fr_collector.cli import check
 from otel_fr_collector.loading import SettingsError
 from otel_fr_collector.network.address import Address
 from otel_fr_collector.redaction import clean, hide_password
@@ -128,6 +130,46 @@ def test_every_form_of_the_url_of_a_database_is_taken_and_shown_without_its_pass
     settings = load_settings("", {ENV_PREFIX + "STORE": url})
     assert settings.store == url
     assert "s3cret" not in hide_password(url)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"# the database\npostgresql://me:s3cret@host/x\n", "one line"),
+        (b"", "one line"),
+        (b"postgresql://me:s3cret\xff@host/x", "UTF-8"),
+        (b"me:s3cret@host/x", "postgresql:// URL"),
+    ],
+)
+def test_a_file_that_holds_no_url_of_a_database_is_refused_and_not_shown(
+    content: bytes, problem: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "url"
+    path.write_bytes(content)
+    with pytest.raises(SettingsError, match=problem) as refused:
+        check(load_settings(f"--store {path}"))
+    assert "s3cret" not in str(refused.value)
+    path.write_bytes(b"\npostgresql://me:s3cret@host/x\n\n")
+    assert load_settings(f"--store {path}").store_url() == "postgresql://me:s3cret@host/x"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--config PIPE",
+        "--store PIPE",
+        "--tokens PIPE",
+        "--webhook http://a --webhook-secret-file PIPE",
+        "--grafana http://a --grafana-token-file PIPE",
+        "--forward-headers PIPE",
+        "--tls-cert PIPE --tls-key PIPE",
+        "--forward-ca PIPE",
+    ],
+)
+def test_a_pipe_in_place_of_a_file_is_refused_and_not_waited_for(options: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(SettingsError, match=r"^--[a-z-]+ \S+/pipe: it is a pipe .* regular file$"):
+        check(load_settings(options.replace("PIPE", str(tmp_path / "pipe"))))
 
 
 def test_the_reference_has_every_option() -> None:

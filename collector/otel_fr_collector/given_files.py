@@ -1,0 +1,33 @@
+"""Files that options name: read in one piece, without waiting for anybody."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+
+def read_bytes(path: Path) -> bytes:
+    """The content of a file.
+
+    Raises:
+        OSError: it cannot be read, or is no regular file. To open a pipe would wait until somebody writes into it.
+    """
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is a pipe or a device, and must be a regular file", str(path))
+        return file.read()
+
+
+def read_text(path: Path) -> str:
+    """The same as text.
+
+    Raises:
+        ValueError: it is not UTF-8. No part of it is in the message: it may be a secret.
+        OSError: as of `read_bytes`.
+    """
+    try:
+        return read_bytes(path).decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"it is not text in UTF-8 (byte {error.start})") from None
