@@ -163,7 +163,11 @@ def _parse(option: Option, given: object) -> object:
         return text in ("true", "1", "yes")
     if option.repeat:
         items = given if isinstance(given, list) else [given]
-        return tuple(dict.fromkeys(option.parse(_text(option, item)) for item in items))
+        found = tuple(dict.fromkeys(option.parse(_text(option, item)) for item in items))
+        names = [item[0] for item in found if isinstance(item, tuple)]  # of NAME=VALUE
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise ValueError(f"{twice} is given more than once")
+        return found
     return option.parse(_text(option, given))
 
 

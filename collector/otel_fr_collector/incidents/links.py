@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import string
 from dataclasses import dataclass
 from urllib.parse import quote
@@ -25,7 +26,7 @@ def parse_link(text: str) -> tuple[str, str]:
         ValueError: it is none, or incidents have no link of that name.
     """
     name, _, template = text.partition("=")
-    if name not in LINKS:
+    if name not in LINKS or not template:
         raise ValueError(f"{text!r} is not NAME=TEMPLATE, with NAME one of {', '.join(LINKS)}")
     _check_template(template)
     return name, template
@@ -37,12 +38,18 @@ def _check_template(text: str) -> None:
     Raises:
         ValueError: it is not an http(s) URL, or names a field that incidents do not have.
     """
-    if not text.startswith(("http://", "https://")):
+    if not re.fullmatch(r"https?://[^/\s]\S*", text):
         raise ValueError(f"{text!r} is not an http:// or https:// URL")
-    for _, name, spec, conversion in string.Formatter().parse(text):
-        if name is not None and (name not in FIELDS or spec or conversion):
-            known = ", ".join(f"{{{field}}}" for field in FIELDS)
+    known = ", ".join(f"{{{field}}}" for field in FIELDS)
+    try:
+        fields = [part[1:] for part in string.Formatter().parse(text) if part[1] is not None]
+    except ValueError:
+        raise ValueError(f"{text!r} has an unpaired brace; a field is written as one of {known}") from None
+    for name, *form in fields:
+        if name not in FIELDS:
             raise ValueError(f"{text!r} names {{{name}}}; it may name {known}")
+        if any(form):
+            raise ValueError(f"{text!r} has more than a name in the braces of {name}; write {{{name}}}")
 
 
 @dataclass

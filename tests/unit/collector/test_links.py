@@ -8,6 +8,7 @@ import time
 import pytest
 from otel_fr_collector.cli import links_of
 from otel_fr_collector.incidents.links import Links, parse_link
+from otel_fr_collector.loading import SettingsError
 from otel_fr_collector.outlets.webhook import read_secret, sign
 from standardwebhooks import Webhook, WebhookVerificationError
 
@@ -36,10 +37,33 @@ def test_a_changed_body_a_wrong_secret_and_an_old_post_are_refused() -> None:
             Webhook(secret).verify(text, headers(moment))
 
 
-@pytest.mark.parametrize("text", ["ftp://x/", "https://x/{0}", "https://x/{job!r}", "https://x/{job:>9}", "{job}"])
-def test_a_template_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"http|names"):
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "is not NAME=TEMPLATE"),
+        ("ftp://x/", "is not an http"),
+        ("{job}", "is not an http"),
+        ("https:///x", "is not an http"),
+        ("https://x /{job}", "is not an http"),
+        ("https://x/{0}", "names .0.; it may name .*{job}"),
+        ("https://x/{}", "names {}; it may name"),
+        ("https://x/{job", "unpaired brace.*{job}"),
+        ("https://x/{job}}", "unpaired brace"),
+        ("https://x/{job!r}", "write {job}"),
+        ("https://x/{job:>9}", "write {job}"),
+    ],
+)
+def test_a_template_that_is_none_is_refused_with_what_is_wrong(text: str, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
         parse_link(f"trace={text}")
+
+
+def test_one_name_has_one_link() -> None:
+    with pytest.raises(SettingsError, match="--link: trace is given more than once"):
+        load_settings("--link trace=https://a --link runbook=https://c --link trace=https://b")
+    with pytest.raises(SettingsError, match="--alert-label: team is given more than once"):
+        load_settings("--alert-label team=a --alert-label team=b")
+    assert load_settings("--link trace=https://a --link trace=https://a").link == (("trace", "https://a"),)
 
 
 def test_a_link_that_needs_what_the_incident_lacks_is_left_out() -> None:
