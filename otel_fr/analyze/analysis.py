@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -153,10 +154,11 @@ class Analysis:
 
         Raises:
             FileNotFoundError: there is nothing at ``path`` or at ``nccl_inspector``.
+            PermissionError: this user may not read the folder, or may not see whether there is one.
         """
         for given in (path, nccl_inspector):
-            if given is not None and not Path(given).exists():
-                raise FileNotFoundError(f"{given}: no such file or folder")
+            if given is not None:
+                _check_can_be_read(Path(given))
         dumps, problems = load_folder(path, prefix, workers=workers, progress=progress)
         if replica_size is not None:
             for dump in dumps:
@@ -181,6 +183,18 @@ class Analysis:
 
 
 load = Analysis.load
+
+
+def _check_can_be_read(path: Path) -> None:
+    """Raise FileNotFoundError or PermissionError if it is not there or may not be seen; no file is opened."""
+    try:
+        with os.scandir(path):
+            pass
+    except PermissionError:
+        raise PermissionError(f"{path}: permission denied") from None
+    except OSError:  # also if it is a file
+        if not os.path.exists(path):
+            raise FileNotFoundError(f"{path}: no such file or folder") from None
 
 
 def _computed_run_id(run: Run) -> str:

@@ -140,7 +140,7 @@ def run(args: argparse.Namespace) -> int:
     gc.disable()
     try:
         analysis = _load(args, replica_size)
-    except FileNotFoundError as error:
+    except (FileNotFoundError, PermissionError) as error:
         return _refuse(str(error))
     view = View(
         ranks=frozenset(args.selected_ranks) if args.selected_ranks else None,

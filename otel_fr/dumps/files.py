@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
+from otel_fr.dumps.model import Problem
 from otel_fr.dumps.safe_parse import Limits, UnreadableDump
 
 MAX_FILES = 100_000
@@ -31,19 +32,25 @@ _NAMED_RANK = re.compile(r"(?<![a-z])(local|node|group)?[_\-.]?rank[_\-.=]?(\d{1
 _NUMBER = re.compile(r"\d+")
 
 
-def find(path: Path, prefix: str | None) -> tuple[list[Path], bool]:
-    """The files of a folder and the folders in it (or the one file), and whether there are more than `MAX_FILES`."""
+def find(path: Path, prefix: str | None) -> tuple[list[Path], list[Problem]]:
+    """The files of a folder and the folders in it (or the one file), and what of it was not read."""
     if not path.is_dir():
-        return [path], False
+        return [path], []
     found: list[Path] = []
-    for folder, folders, names in os.walk(path):
+    problems: list[Problem] = []
+
+    def note(error: OSError) -> None:
+        problems.append(Problem(str(error.filename), f"{error.strerror}: what this folder has was not read"))
+
+    for folder, folders, names in os.walk(path, onerror=note):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         # Hidden files are other programs' own data, or a dump that is being written.
         wanted = sorted(name for name in names if name.startswith(prefix or "") and not name.startswith("."))
         found.extend(Path(folder, name) for name in wanted)
         if len(found) > MAX_FILES:
-            return found[:MAX_FILES], True
-    return found, False
+            text = f"more than {MAX_FILES} files; the rest was not read: name a smaller folder"
+            return found[:MAX_FILES], [*problems, Problem(str(path), text)]
+    return found, problems
 
 
 def size(path: Path) -> int:
@@ -61,7 +68,7 @@ def is_ring(path: Path) -> bool:
 
 def may_be_one(path: Path, limits: Limits) -> bool:
     """False for files (logs, images, checkpoints, ...) that are certainly not flight-recorder files. Fast."""
-    if not path.is_file():
+    if not os.path.isfile(path):
         return True  # reading it reports why it cannot be used
     head = _head(path, 64)
     if head.startswith(_CHECKPOINT):

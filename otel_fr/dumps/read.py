@@ -84,14 +84,10 @@ def load_folder(
         workers: processes that share the reading of a large folder.
 
     Returns:
-        the dumps, sorted by rank, and a problem for each flight-recorder file that could not be read. Files of other
-        kinds share one problem; those of NCCL Inspector and answers of NCCL's RAS have readers of their own.
+        the dumps, sorted by rank, and a problem for each flight-recorder file or folder that could not be read. Files
+        of other kinds share one problem; those of NCCL Inspector and answers of NCCL's RAS have readers of their own.
     """
-    found, truncated = files.find(Path(path), prefix)
-    problems: list[Problem] = []
-    if truncated:
-        text = f"more than {files.MAX_FILES} files; the rest was not read: name a smaller folder"
-        problems.append(Problem(str(path), text))
+    found, problems = files.find(Path(path), prefix)
     found = [file for file in found if not nccl_inspector.is_one(file) and not nccl_ras.is_one(file)]
     claimed = bool(prefix) or not Path(path).is_dir()
     candidates = [file for file in found if claimed or files.may_be_one(file, limits)]

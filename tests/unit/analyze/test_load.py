@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import pickle
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +56,32 @@ def test_sends_are_paired_with_their_receives(tmp_path: Path) -> None:
 def test_nothing_there_raises_and_nothing_readable_does_not(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="none: no such file or folder"):
         load(tmp_path / "none")
+    with pytest.raises(FileNotFoundError, match="x: no such file or folder"):
+        load(__file__ + "/x")
     report = load(tmp_path)
     assert (report.status, list(report.collectives), report.incidents, dict(report.ranks)) == (UNUSABLE, [], [], {})
+
+
+def test_a_folder_that_may_not_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests may run as root, who may read everything."""
+    folder = one_missing(tmp_path)
+    denied = folder / "denied"
+    denied.mkdir()
+    scandir = os.scandir
+
+    def refusing(path: str | Path) -> Iterator[os.DirEntry[str]]:
+        if Path(path) == denied:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    with pytest.raises(PermissionError, match=f"^{denied}: permission denied$"):
+        load(denied)
+    report = load(folder)
+    assert report.status == FAULT
+    ((path, text),) = [(problem.path, problem.text) for problem in report.problems]
+    assert path == str(denied)
+    assert "Permission denied" in text
 
 
 def test_incidents_of_two_jobs_whose_files_name_no_run_differ(tmp_path: Path) -> None:
