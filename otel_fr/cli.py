@@ -18,6 +18,7 @@ from tempfile import gettempdir
 from otel_fr._version import __version__
 from otel_fr.config import Config
 from otel_fr.option_names import did_you_mean
+from otel_fr.presentation import count_text
 from otel_fr.ring import RingFormatError, RingReader
 from otel_fr.ring.files import ring_files
 
@@ -209,13 +210,14 @@ def _version(_: argparse.Namespace) -> int:
 
 
 def _dump(args: argparse.Namespace) -> int:
-    requested = 0
+    requested = ended = 0
     own = Config.from_env().ring_dir
     bases = [folder for folder in (own, Path("/dev/shm"), Path(gettempdir())) if folder is not None]  # noqa: S108
     for path in ring_files(bases):
         try:
             with RingReader.open(path) as reader:
                 rank, pid, monitor = reader.meta.get("rank", "?"), reader.pid, reader.monitor_pid
+                has_ended = reader.has_ended()
         except (OSError, RingFormatError) as error:
             reason = f"{path}: {error.strerror}" if isinstance(error, OSError) and error.strerror else error
             print(f"otel-fr dump: {reason}", file=sys.stderr)
@@ -223,6 +225,9 @@ def _dump(args: argparse.Namespace) -> int:
         if args.pid not in (None, pid):
             continue
         # The ring may have outlived its monitor, whose process id may belong to another program now.
+        if not _is_monitor(monitor) and has_ended:
+            ended += 1
+            continue
         if not _is_monitor(monitor):
             print(f"rank {rank} (process {pid}): its monitor is not running", file=sys.stderr)
             continue
@@ -230,6 +235,8 @@ def _dump(args: argparse.Namespace) -> int:
             os.kill(monitor, signal.SIGUSR1)
             print(f"rank {rank} (process {pid}): asked its monitor (process {monitor}) for a flight-recorder file")
             requested += 1
+    if ended:
+        print(f"otel-fr dump: {count_text(ended, 'rank')} ended and left a ring for otel-fr analyze", file=sys.stderr)
     if not requested:
         which = "" if args.pid is None else f" with process id {args.pid}"
         print(f"otel-fr dump: this user has no running rank{which} on this machine", file=sys.stderr)

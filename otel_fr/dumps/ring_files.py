@@ -9,7 +9,7 @@ from typing import Any
 
 from otel_fr.dumps.contents import DumpContents
 from otel_fr.dumps.safe_parse import UnreadableDump
-from otel_fr.ring import ProcessState, RingFormatError, RingReader, pid_namespace, process_start_ns
+from otel_fr.ring import ProcessState, RingFormatError, RingReader
 
 _SAME_BOOT_NS = 600 * 1_000_000_000
 """Difference between two measurements of wall minus monotonic clock up to which they are of one boot of a machine."""
@@ -34,7 +34,7 @@ def read_ring(path: Path) -> tuple[dict[str, Any], int | None]:
         with RingReader.open(path) as reader:
             here = reader.meta.get("host") == socket.gethostname() and _same_boot(reader)
             info: dict[str, Any] = {}
-            if here and _gone(reader):
+            if here and reader.has_ended():
                 clean = reader.state == ProcessState.CLEAN
                 info["exit"] = {"code": 0, "signal": 0, "clean": clean, "known": False}
             contents = DumpContents.from_ring(reader, reason="ring", rank_info=info)
@@ -51,15 +51,6 @@ def read_ring(path: Path) -> tuple[dict[str, Any], int | None]:
         # Its clock is another machine's, or of an earlier boot: the age of its calls is not known.
         del data["otel_fr"]["wall_offset_ns"]
     return {**data, "entries": entries}, contents.now_ns if here else None
-
-
-def _gone(reader: RingReader) -> bool:
-    """True if the rank's process is known to have ended."""
-    space = pid_namespace()
-    if not space or reader.meta.get("pid_namespace") != space:
-        return False  # here its pid may be another process's
-    started = process_start_ns(reader.pid)
-    return started is None or (reader.pid_start_ns > 0 and started != reader.pid_start_ns)
 
 
 def _same_boot(reader: RingReader) -> bool:

@@ -52,6 +52,8 @@ from otel_fr.ring.layout import (
     ProcessState,
     RecordState,
     RingFormatError,
+    pid_namespace,
+    process_start_ns,
     unpack_header,
 )
 from otel_fr.ring.records import GroupProgress, Record
@@ -152,6 +154,14 @@ class RingReader:
     def monitor_pid(self) -> int:
         """The process that reads this file for the rank; 0: none."""
         return self._words[(self._layout.status + STATUS_MONITOR_PID) // 8]
+
+    def has_ended(self) -> bool:
+        """True if the rank's process is known to have ended."""
+        space = pid_namespace()
+        if not space or self.meta.get("pid_namespace") != space:
+            return False  # here its pid may be another process's
+        started = process_start_ns(self.pid)
+        return started is None or (self.pid_start_ns > 0 and started != self.pid_start_ns)
 
     @property
     def counters(self) -> dict[str, int]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from otel_fr.ring import pid_namespace
 from tests.support.commands import OTEL_FR, otel_fr, python, run
 from tests.support.paths import DUMPS
 from tests.support.rings import RankRing, signature
@@ -224,6 +225,23 @@ def waiting_process(*arguments: str) -> subprocess.Popen[bytes]:
     assert process.stdout is not None
     process.stdout.readline()
     return process
+
+
+def test_dump_counts_the_ranks_that_have_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = waiting_process("otel_fr.monitor")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: ended.pid)
+        for rank in range(3):
+            RankRing(tmp_path, rank, 4, pid_namespace=pid_namespace()).writer.set_monitor_pid(ended.pid)
+        RankRing(tmp_path, 3, 4, pid_namespace="another container's").writer.set_monitor_pid(ended.pid)
+    ended.kill()
+    ended.wait()
+    done = otel_fr("dump", "--pid", ended.pid, OTEL_FR_RING_DIR=str(tmp_path), TMPDIR=str(tmp_path))
+    assert (done.returncode, done.stdout) == (1, "")
+    of_unknown, of_ended, of_all = done.stderr.splitlines()
+    assert "rank 3" in of_unknown
+    assert "3 ranks ended" in of_ended
+    assert "no running rank" in of_all
 
 
 def test_dump_asks_only_the_monitors_of_this_users_ranks(tmp_path: Path) -> None:
