@@ -42,6 +42,7 @@ def check_kind(path: Path) -> None:
     """Check that a database's files are regular ones that this process may read and write, or can be made.
 
     SQLite says of all others only that it cannot open the file, as it does when the process has too many open files.
+    An empty database is a new one to SQLite; here it has lost what it held, as after a power cut.
 
     Raises:
         DamagedError: one is not.
@@ -50,7 +51,7 @@ def check_kind(path: Path) -> None:
     for suffix in SUFFIXES:
         one = _sibling(path, suffix)
         try:
-            mode = os.stat(one).st_mode
+            found = os.stat(one)
         except FileNotFoundError:
             target = Path(os.path.realpath(one))
             if one.is_symlink() and not target.parent.is_dir():
@@ -58,8 +59,10 @@ def check_kind(path: Path) -> None:
             continue
         except OSError as error:  # a circle of links, a name below a file
             raise DamagedError(f"{one.name}: {error.strerror}") from error
-        if not stat.S_ISREG(mode):
+        if not stat.S_ISREG(found.st_mode):
             raise DamagedError(f"{one.name} is not a regular file")
+        if not suffix and not found.st_size:
+            raise DamagedError("it is empty")
         if not os.access(one, os.R_OK | os.W_OK):
             raise DamagedError(f"{one.name} cannot be read and written by this user")
 
@@ -215,6 +218,8 @@ def _opened(
     with contextlib.ExitStack() as undo:
         try:
             check_kind(path)
+            if not path.exists():
+                undo.callback(_remove_empty, Path(os.path.realpath(path)))
             db: sqlite3.Connection = sqlite3.connect(path, **options)
             undo.callback(db.close)
             read_schema(db)
@@ -225,6 +230,12 @@ def _opened(
             raise _MovedError(error, move().name) from error
         undo.pop_all()
     return db
+
+
+def _remove_empty(path: Path) -> None:
+    """Remove the file that a failed attempt has made, as on a full disk: the next one would take it for damaged."""
+    if _identity(path) is not None and _identity(path, 1) is None:
+        path.unlink()
 
 
 def _identity(path: Path, least: int = 0) -> tuple[int, int] | None:

@@ -68,8 +68,13 @@ def _other_tables(path: Path) -> None:
         db.commit()
 
 
+def _empty(path: Path) -> None:
+    os.truncate(path, 0)
+
+
 DAMAGES: dict[str, Callable[[Path], None]] = {
     "garbage": _garbage,
+    "empty": _empty,
     "half of it": _half,
     "its header only": _header_only,
     "wrong schema page": _wrong_schema_page,

@@ -20,6 +20,7 @@ from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.storage.persistence import Persistence
+from otel_fr_collector.storage.sqlite_backend import SqliteBackend
 
 from otel_fr.match import Ending, Place
 from tests.support.damaged_files import DAMAGES, spoil_pages
@@ -175,6 +176,25 @@ def test_a_file_that_is_removed_while_the_collector_runs_is_made_again(tmp_path:
     assert store.is_up
     assert numbers(store) == [1]
     assert metrics.errors.labels("store")._value.get() == 1
+    store.close()
+
+
+def test_a_full_disk_leaves_no_empty_file_that_would_count_as_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: SqliteBackend, db: sqlite3.Connection) -> None:
+        assert self.path.stat().st_size == 0
+        raise sqlite3.OperationalError("database or disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SqliteBackend, "_prepare", fail)
+        store = DirectSqlite(tmp_path, Metrics())
+        store.save([incident(1)])
+        assert not store.is_up
+        assert list(tmp_path.iterdir()) == []
+    store.step(float("inf"))
+    assert store.is_up
+    assert numbers(store) == [1]
     store.close()
 
 
