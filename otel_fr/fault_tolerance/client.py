@@ -66,7 +66,7 @@ class RankMonitorClient:
 
     Attributes:
         is_initialized: between `init_workload_monitoring` and `shutdown_workload_monitoring`.
-        hb_timeouts, section_timeouts: those in use.
+        hb_timeouts, section_timeouts: those in use; before `init_workload_monitoring` those loaded.
     """
 
     def __init__(self) -> None:
@@ -229,9 +229,9 @@ class RankMonitorClient:
             self.loaded_hb_timeouts = HeartbeatTimeouts(**found["heartbeat"])
         if "section" in found:
             self.loaded_section_timeouts = SectionTimeouts(**found["section"])
+        self.hb_timeouts = self.loaded_hb_timeouts or self.hb_timeouts
+        self.section_timeouts = self.loaded_section_timeouts or self.section_timeouts
         if self.is_initialized:
-            self.hb_timeouts = self.loaded_hb_timeouts or self.hb_timeouts
-            self.section_timeouts = self.loaded_section_timeouts or self.section_timeouts
             self._tell_limits()
 
     def send_workload_control_request(self, req: WorkloadControlRequest) -> None:

@@ -8,7 +8,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
+
+LEAST_TIMEOUT: Final = 5.0
+"""Seconds that a computed timeout has at least, whatever was seen. nvidia-resiliency-ext looks as often for ranks that
+hang (``workload_check_interval``), and so finds none earlier; a monitor here looks several times a second."""
 
 
 @dataclass
@@ -162,4 +166,4 @@ def section_timeouts(
 
 
 def _moved(old: float | None, new: float, was_calculated: bool) -> float:
-    return new if old is None or not was_calculated else (old + new) / 2
+    return max(LEAST_TIMEOUT, new if old is None or not was_calculated else (old + new) / 2)

@@ -17,6 +17,7 @@ from otel_fr.fault_tolerance import (
     sections,
 )
 from otel_fr.fault_tolerance.timeouts import (
+    LEAST_TIMEOUT,
     HeartbeatTimeouts,
     Observed,
     SectionTimeouts,
@@ -122,6 +123,7 @@ def test_timeouts_are_computed_told_kept_and_loaded(reader: ActivityReader) -> N
     assert set(state["current_timeouts"]) == {"heartbeat", "section"}
     other = RankMonitorClient()
     other.load_state_dict(state)
+    assert json.loads(json.dumps(other.state_dict())) == state  # a checkpoint may be written before the first step
     other.init_workload_monitoring()
     assert other.hb_timeouts == client.hb_timeouts
     assert other.section_timeouts == client.section_timeouts
@@ -171,6 +173,24 @@ def test_computed_timeouts_move_half_of_the_way_and_given_ones_are_replaced() ->
     again = section_timeouts(observed, 2.0, SectionTimeouts({"a": 10.0}, None, {"a"}), ["a"], with_outside=False)
     assert again is not None
     assert again.section == {"a": 8.0}
+
+
+def test_a_quick_start_makes_no_timeout_that_the_next_start_misses() -> None:
+    clock = Clock()
+    observed = Observed(clock)
+    for seconds in (0.00002, 0.001):
+        clock.now += seconds
+        observed.note_heartbeat()
+    observed.note_start("a")
+    clock.now += 0.01
+    observed.note_end("a")
+    least = HeartbeatTimeouts(LEAST_TIMEOUT, LEAST_TIMEOUT, were_calculated=True)
+    assert heartbeat_timeouts(observed, 5.0, HeartbeatTimeouts()) == least
+    # one of a checkpoint of nvidia-resiliency-ext, which has no such bound
+    assert heartbeat_timeouts(observed, 5.0, HeartbeatTimeouts(0.0001, 0.005, were_calculated=True)) == least
+    found = section_timeouts(observed, 5.0, SectionTimeouts(), None, with_outside=True)
+    assert found is not None
+    assert (found.section, found.out_of_section) == ({"a": LEAST_TIMEOUT}, LEAST_TIMEOUT)
 
 
 def test_the_longest_times_of_all_ranks_count() -> None:
