@@ -132,9 +132,8 @@ def test_the_rows_of_the_architecture_are_in_the_order_that_lint_enforces(packag
         assert max(above) < min(below)
 
 
-@pytest.mark.parametrize("document", [path for path in DOCUMENTS if path.name != "CHANGELOG.md"], ids=str)
+@each_document
 def test_environment_variables_are_read_by_something(document: Path) -> None:
-    """Only the changelog names variables of the past."""
     known = {option.env for option in OPTIONS} | {f"{ENV_PREFIX}CONFIG"}
     known |= OTHER_PROGRAMS | set(dir(otel_variables)) | set(VARIABLE.findall(code()))
     assert [name for name in VARIABLE.findall(document.read_text()) if name not in known] == []
@@ -142,8 +141,6 @@ def test_environment_variables_are_read_by_something(document: Path) -> None:
 
 @each_document
 def test_metrics_of_the_collector_exist(document: Path) -> None:
-    if document.name == "CHANGELOG.md":  # it names metrics of the past
-        return
     names = re.findall(r"\botel_fr_collector_\w+", document.read_text())
     assert [name for name in names if re.sub("_(total|sum|count)$", "", name) not in FAMILIES] == []
 
