@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeVar
 
@@ -23,6 +24,7 @@ from otel_fr_collector.receive.rejections import Reason, RejectedError, malforme
 from otel_fr_collector.receive.time_limit import TimeLimits
 
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
+_MOST_CONNECTIONS = 1 << 20
 _Context = grpc.aio.ServicerContext[bytes, bytes]
 _Export = Callable[[AsyncIterator[bytes], _Context], Awaitable[bytes]]
 _Request = TypeVar("_Request", bound=Message)
@@ -34,6 +36,11 @@ _INTERVAL = ((REPORT_INTERVAL_METADATA, str(REPORT_INTERVAL)),)
 MAX_CONNECTION_AGE_MS = 3_600_000
 """After which a client is asked to reconnect: then new certificates and tokens, and new servers behind a load balancer,
 take effect."""
+MAX_STREAMS = 100
+"""Requests and control streams of one connection; a client waits for one to end, or opens another connection. As many
+as RFC 9113 (6.5.2) advises at least. C-core keeps up to 1 MB of a request that is yet to be admitted."""
+CONNECTIONS_SHARE = 0.75
+"""Of the process's open files, those that connections over gRPC may be; the rest is for HTTP, backends and files."""
 CONTROL_SERVICE = "otel_fr.control.v1.Control"
 ATTRIBUTION_SERVICE = "otel_fr.attribution.v1.Attribution"
 
@@ -88,6 +95,9 @@ def make_grpc_server(control: Control, attribution: Attribution, intake: Intake)
             # Before 1.85 gRPC decompresses a message completely before it checks its size (tried with 1.63 to 1.83).
             ("grpc.per_message_decompression", 0),
             ("grpc.so_reuseport", 0),
+            # Also bounds streams that the client has reset and that are still being ended (rapid reset).
+            ("grpc.max_concurrent_streams", MAX_STREAMS),
+            ("grpc.max_allowed_incoming_connections", _max_connections()),
             ("grpc.max_connection_age_ms", MAX_CONNECTION_AGE_MS),
             ("grpc.max_connection_age_grace_ms", 30_000),
             ("grpc.max_connection_idle_ms", 600_000),
@@ -107,6 +117,11 @@ def make_grpc_server(control: Control, attribution: Attribution, intake: Intake)
     get = grpc.stream_unary_rpc_method_handler(_attribute(attribution, intake, reader))
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(ATTRIBUTION_SERVICE, {"Get": get}),))
     return server
+
+
+def _max_connections() -> int:
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MOST_CONNECTIONS if files == resource.RLIM_INFINITY else int(files * CONNECTIONS_SHARE)
 
 
 def _export(intake: Intake, reader: _Reader, signal: str) -> _Export:

@@ -1,0 +1,54 @@
+"""What a peer without a token can cost a collector over gRPC, before Python sees anything of it."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from otel_fr_collector.receive.grpc_server import CONNECTIONS_SHARE
+
+from tests.support import hostile_http2
+from tests.support.collector_process import running
+from tests.support.hostile_http2 import Attack
+from tests.support.tenants import As, tokens_file
+
+MIB = 1 << 20
+MOST_RESIDENT = 400 * MIB
+MOST_LOG = 10_000
+FILES = 120
+"""That the collector may have open, here."""
+ATTACKS: dict[Attack, tuple[int, int]] = {
+    hostile_http2.header_references: (1, 5 * MIB),
+    hostile_http2.rapid_reset: (4, 24 * MIB),
+    hostile_http2.unread_answers: (2, 24 * MIB),
+}
+"""Connections, and bytes of each: more than twice what made the collector take more memory than this test allows."""
+
+
+@pytest.mark.parametrize("kind", ATTACKS, ids=lambda kind: kind.__name__)
+def test_a_peer_without_a_token_neither_fills_the_memory_nor_keeps_out_a_job(tmp_path: Path, kind: Attack) -> None:
+    connections, size = ATTACKS[kind]
+    with running(tmp_path, "--quiet", *tokens_file(tmp_path)) as collector, ThreadPoolExecutor() as pool:
+        attacks = [pool.submit(hostile_http2.attack, collector.grpc, kind, size) for _ in range(connections)]
+        with As(collector, "team-b").job(4, "team-b/light") as job:
+            job.step()
+            job.all_reported()
+            job.skip(2)
+            collector.wait_cause()
+        assert all(one.result() for one in attacks)
+        assert collector.resident() < MOST_RESIDENT, f"{collector.resident() / MIB:.0f} MiB"
+        assert len(collector.said()) < MOST_LOG
+
+
+def test_connections_over_grpc_leave_files_for_the_rest(tmp_path: Path) -> None:
+    limit = f"import resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, ({FILES}, {FILES}))"
+    program = (sys.executable, "-c", limit + "; from otel_fr.cli import main; sys.exit(main())")
+    with running(tmp_path, program=program) as collector, contextlib.ExitStack() as stack:
+        host, _, port = collector.grpc.rpartition(":")
+        clients = [stack.enter_context(socket.create_connection((host, int(port)))) for _ in range(FILES)]
+        assert sum(bool(client.recv(1)) for client in clients) <= FILES * CONNECTIONS_SHARE
+        assert collector.get("/healthz") == "ok\n"

