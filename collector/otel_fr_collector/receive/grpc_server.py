@@ -39,6 +39,9 @@ take effect."""
 MAX_STREAMS = 100
 """Requests and control streams of one connection; a client waits for one to end, or opens another connection. As many
 as RFC 9113 (6.5.2) advises at least. C-core keeps up to 1 MB of a request that is yet to be admitted."""
+MAX_PENDING = 16_384
+"""Calls that wait for Python, of all connections: the control streams of as many ranks as a run may have, which come at
+once when the collector is restarted. From 1,000 on C-core cancels some, of whichever client, if it is not told more."""
 CONNECTIONS_SHARE = 0.75
 """Of the process's open files, those that connections over gRPC may be; the rest is for HTTP, backends and files."""
 CONTROL_SERVICE = "otel_fr.control.v1.Control"
@@ -97,6 +100,8 @@ def make_grpc_server(control: Control, attribution: Attribution, intake: Intake)
             ("grpc.so_reuseport", 0),
             # Also bounds streams that the client has reset and that are still being ended (rapid reset).
             ("grpc.max_concurrent_streams", MAX_STREAMS),
+            ("grpc.server.max_pending_requests", MAX_PENDING),
+            ("grpc.server.max_pending_requests_hard_limit", MAX_PENDING),
             ("grpc.max_allowed_incoming_connections", _max_connections()),
             ("grpc.max_connection_age_ms", MAX_CONNECTION_AGE_MS),
             ("grpc.max_connection_age_grace_ms", 30_000),

@@ -1,4 +1,4 @@
-"""What a peer without a token can cost a collector over gRPC, before Python sees anything of it."""
+"""What peers can cost a collector over gRPC before Python sees anything of it: those without a token, and very many."""
 
 from __future__ import annotations
 
@@ -8,17 +8,21 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import grpc
 import pytest
-from otel_fr_collector.receive.grpc_server import CONNECTIONS_SHARE
+from otel_fr_collector.receive.grpc_server import CONNECTIONS_SHARE, MAX_STREAMS
 
+from otel_fr.control.v1 import control_pb2
 from tests.support import hostile_http2
 from tests.support.collector_process import running
+from tests.support.grpc_calls import WATCH, stream
 from tests.support.hostile_http2 import Attack
 from tests.support.tenants import As, tokens_file
 
 MIB = 1 << 20
 MOST_RESIDENT = 400 * MIB
 MOST_LOG = 10_000
+CHANNELS = 30
 FILES = 120
 """That the collector may have open, here."""
 ATTACKS: dict[Attack, tuple[int, int]] = {
@@ -42,6 +46,20 @@ def test_a_peer_without_a_token_neither_fills_the_memory_nor_keeps_out_a_job(tmp
         assert all(one.result() for one in attacks)
         assert collector.resident() < MOST_RESIDENT, f"{collector.resident() / MIB:.0f} MiB"
         assert len(collector.said()) < MOST_LOG
+
+
+def test_no_control_stream_of_thousands_that_come_at_once_is_cancelled(tmp_path: Path) -> None:
+    with running(tmp_path, "--quiet") as collector, contextlib.ExitStack() as stack:
+        own = [("grpc.use_local_subchannel_pool", 1)]
+        channels = [stack.enter_context(grpc.insecure_channel(collector.grpc, own)) for _ in range(CHANNELS)]
+        streams = [
+            stream(channel, WATCH)(control_pb2.WatchRequest(job_id="j", run_id="r", rank=rank).SerializeToString())
+            for channel in channels
+            for rank in range(MAX_STREAMS)
+        ]
+        for one in streams:
+            one.initial_metadata()  # when it is watched, or has ended
+        assert sum(one.is_active() for one in streams) == len(streams)
 
 
 def test_connections_over_grpc_leave_files_for_the_rest(tmp_path: Path) -> None:
