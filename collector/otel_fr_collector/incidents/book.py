@@ -271,7 +271,7 @@ class IncidentBook(KeptIncidents):
         if self._open_count < MAX_INCIDENTS:
             return []
         run.usage.refused["incidents"] += 1
-        loser = self._gives_way(run.id)
+        loser = self._gives_way(run.id, now)
         if self._log.allows(now=now):
             job = (loser.run if loser is not None else run.id).job
             _log.error("%d incidents are open, the limit: one of job %r is not kept", MAX_INCIDENTS, job)

@@ -15,6 +15,9 @@ from otel_fr_collector.shares import Holdings, Owner
 MAX_INCIDENTS = 1_000
 """Incidents kept for the API, of all runs; resolved ones are dropped, the oldest before newer ones. When all are open,
 whoever has the most gives way (`otel_fr_collector.shares`)."""
+LONG_TOLD_SECONDS = 120.0
+"""For which an incident must have been open before it gives way to one of a job that has as many: people know of it by
+then (Alertmanager groups alerts for 30 s, by its default)."""
 MAX_BYTES = 32 << 20
 """Of all incidents together. Beyond it resolved ones are dropped; if the open ones alone take more than half of it,
 further texts are cut short (`otel_fr_collector.incidents.bounds`)."""
@@ -38,6 +41,8 @@ class KeptIncidents:
         self._firing: dict[Owner, dict[tuple[RunId, str], Incident]] = {}
         self._held = Holdings()
         self._open_count = self._bytes = self._open_bytes = 0
+        self._gave_way: set[RunId] = set()
+        """Runs whose incident has given way to a job without one."""
         self.changed: dict[RunId, float] = {}
         """When a run's incidents last changed (monotonic)."""
 
@@ -92,6 +97,7 @@ class KeptIncidents:
         """Match no more findings with this run; its incidents stay in the list."""
         self._by_run.pop(run, None)
         self.changed.pop(run, None)
+        self._gave_way.discard(run)
 
     @property
     def _is_scarce(self) -> bool:
@@ -134,10 +140,24 @@ class KeptIncidents:
         self._open_count -= 1
         self._open_bytes -= incident.size
 
-    def _gives_way(self, newcomer: RunId) -> Incident | None:
-        """The open incident that gives way to a new one of that run; None: the new one does."""
-        loser = self._held.gives_way(self._owner(newcomer))
-        return None if loser is None else next(reversed(self._firing[loser].values()))
+    def _gives_way(self, newcomer: RunId, now: float) -> Incident | None:
+        """The open incident that gives way to a new one of that run; None: the new one does.
+
+        Among jobs that have one each, the one opened first gives way to a job that has none, once: the two never take
+        turns.
+        """
+        owner = self._owner(newcomer)
+        loser = self._held.gives_way(owner)
+        if loser is not None:
+            return next(reversed(self._firing[loser].values()))
+        if owner in self._firing or newcomer in self._gave_way:
+            return None
+        equals = [own for one, own in self._firing.items() if one.tenant == owner.tenant] or self._firing.values()
+        oldest = min((one for own in equals for one in own.values()), key=lambda one: one.opened, default=None)
+        if oldest is None or now - oldest.opened < LONG_TOLD_SECONDS:
+            return None
+        self._gave_way.add(oldest.run)
+        return oldest
 
     def _trim(self) -> None:
         while len(self._all) > MAX_INCIDENTS or self._bytes > MAX_BYTES:

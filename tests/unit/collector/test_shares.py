@@ -14,6 +14,7 @@ from otel_fr_collector.incidents import book as book_module
 from otel_fr_collector.incidents import kept as kept_module
 from otel_fr_collector.incidents.book import IncidentBook
 from otel_fr_collector.incidents.incident import ChangeKind, IncidentChange
+from otel_fr_collector.incidents.kept import LONG_TOLD_SECONDS
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.tokens import Access, Tokens, tenant_of
@@ -194,11 +195,13 @@ def test_listeners_of_one_access_do_not_shut_out_those_of_another() -> None:
     assert listeners[0].put(Event("jobs", "{}"))
 
 
-def found(book: IncidentBook, job: str, *keys: str, run_id: str = "") -> tuple[Run, list[IncidentChange]]:
+def found(
+    book: IncidentBook, job: str, *keys: str, run_id: str = "", now: float = 0.0
+) -> tuple[Run, list[IncidentChange]]:
     """A run of the job, whose ranks have died; one finding for each key."""
     run = Run(RunId(job, 0, run_id or f"run-{job}"), 0.0, 0.0)
     findings = [replace(incident_change().incident.finding, key=key, sequence_id=n) for n, key in enumerate(keys)]
-    changes = book.update(run, findings, now=0.0, wall=1.0, enqueued=lambda _: None, moved_on=lambda _: False)
+    changes = book.update(run, findings, now=now, wall=1.0, enqueued=lambda _: None, moved_on=lambda _: False)
     return run, changes
 
 
@@ -220,6 +223,27 @@ def test_the_incident_of_another_tenant_opens_when_one_has_filled_all(
     _, changes = found(book, "team-a/9", "k")
     assert not changes  # the two do not take turns
     assert caplog.text.count("10 incidents are open, the limit: one of job 'team-a/x' is not kept") == 1
+
+
+@pytest.mark.parametrize("tenant", ["", "same/"])
+def test_among_jobs_with_one_incident_each_the_longest_told_gives_way_to_a_new_one_once(
+    monkeypatch: pytest.MonkeyPatch, tenant: str
+) -> None:
+    for module in (book_module, kept_module):
+        monkeypatch.setattr(module, "MAX_INCIDENTS", 10)
+    book = IncidentBook(lambda: 2.0)
+    for number in range(10):
+        found(book, f"{tenant}{number}", "k", now=float(number))
+    assert not found(book, f"{tenant}new", "k", now=LONG_TOLD_SECONDS - 1)[1], "nobody may have seen the others"
+    now = LONG_TOLD_SECONDS + 1
+
+    def told(job: str, *keys: str) -> list[tuple[ChangeKind, str]]:
+        changes = found(book, tenant + job, *keys, now=now)[1]
+        return [(change.kind, change.incident.run.job.removeprefix(tenant)) for change in changes]
+
+    assert told("new", "k") == [(ChangeKind.RESOLVED, "0"), (ChangeKind.OPENED, "new")]
+    assert not told("0", "k"), "the two do not take turns"
+    assert not [change for change in told("new", "k", "another") if change[0] is not ChangeKind.UPDATED]
 
 
 def test_two_jobs_that_send_one_run_id_have_incidents_of_their_own() -> None:
