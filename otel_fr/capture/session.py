@@ -12,7 +12,6 @@ import ctypes
 import logging
 import os
 import platform
-import secrets
 import sys
 import tempfile
 import threading
@@ -22,7 +21,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from otel_fr import identity
 from otel_fr._version import __version__
 from otel_fr.capture import engines, groups, split_groups, torchft
 from otel_fr.capture.dynamo import exclude_our_frames
@@ -33,6 +31,7 @@ from otel_fr.capture.peer_actions import PeerActions
 from otel_fr.capture.place import place_of
 from otel_fr.capture.replaced import Replacements
 from otel_fr.capture.responder import Responder, StackSignal
+from otel_fr.capture.runs import Runs, run_of, share_nonce
 from otel_fr.capture.torchft import Quorum
 from otel_fr.capture.worker_server import WorkerServer, is_wanted
 from otel_fr.config import Config, service_name
@@ -47,8 +46,6 @@ _log = logging.getLogger("otel_fr")
 
 EXIT_SECONDS: Final = 2.0
 """Seconds by which otel-fr may delay a rank's exit."""
-_NONCE_KEY: Final = "otel_fr/nonce"
-_AGENT_STORE: Final = "TORCHELASTIC_USE_AGENT_STORE"
 _CREATIONS: Final = "creations"
 """In the meta: true: the creation of groups is recorded."""
 MAX_MONITORS: Final = 4
@@ -84,6 +81,7 @@ class Session:
         self._quorum_group = ""
         self._job_id = config.job_id
         self._meta = meta
+        self._runs = Runs(meta)
         self._responder: Responder | None = None
         self._monitors = 0
         # Held while a monitor is started, so that none is started once the recording is over.
@@ -170,7 +168,7 @@ class Session:
             _CREATIONS: notices_creations and default is None,
         }
         meta.update(
-            run or _run_of(world, config.job_id, config.attempt, _share_nonce(c10d, world, attempt=config.attempt))
+            run or run_of(world, config.job_id, config.attempt, share_nonce(c10d, world, attempt=config.attempt))
         )
         return cls(c10d, config, meta, notices_creations, connections or GlooConnections())
 
@@ -278,8 +276,8 @@ class Session:
         """
         before = self._meta["nonce"]
         attempt = int(str(self._meta["attempt"]))
-        nonce = nonce or _share_nonce(self._c10d, default, str(before), attempt)
-        self._enter(_run_of(default, self._job_id, attempt, nonce))
+        nonce = nonce or share_nonce(self._c10d, default, str(before), attempt)
+        self._enter(run_of(default, self._job_id, attempt, nonce))
 
     def _enter(self, run: Mapping[str, object]) -> None:
         if run["nonce"] != self._meta["nonce"]:
@@ -287,9 +285,8 @@ class Session:
         with self.recorder.lock:
             if not self.recorder.on:
                 return
-            session = {"session": int(str(self._meta.get("session", 0))) + 1, "session_started_at": time.time_ns()}
-            # Before any group or call of the session: a reader that finds such a call finds this, too.
-            self._meta |= {**run, **session, "first_record": self._writer.head, _CREATIONS: self._notices_creations}
+            # Before any group or call of the run: a reader that finds such a call finds this, too.
+            self._meta |= self._runs.following(run, self._writer.head) | {_CREATIONS: self._notices_creations}
             self._writer.set_meta(self._meta)
 
     def group_gone(self, name: str | None) -> None:
@@ -425,40 +422,3 @@ class Session:
             self._worker_server.abandon()
         with contextlib.suppress(Exception):
             atexit.unregister(self._at_exit)
-
-
-def _run_of(default: Any, job_id: str, attempt: int, nonce: str) -> dict[str, object]:
-    """What identifies this process as a rank of a run. ``nonce``: of the run. ``attempt``: if the nonce has none."""
-    job_id = job_id or nonce
-    shared = nonce.rpartition("-")[2]
-    attempt = int(shared) if "-" in nonce and shared.isdecimal() else attempt
-    return {
-        "attempt": attempt,
-        "rank": default.rank(),
-        "world_size": default.size(),
-        "job_id": job_id,
-        "nonce": nonce,
-        "run_id": identity.run_id(job_id, attempt, nonce),
-    }
-
-
-def _share_nonce(c10d: ModuleType, group: Any, before: str = "", attempt: int = 0) -> str:
-    """The random text that all ranks of this run share; the first to arrive sets it. "" if that is not possible.
-
-    Args:
-        before: the nonce of the run before, which a reused store still has; the first to arrive replaces it.
-        attempt: as this rank's launcher counts. torchrun's agents count only what failed on their own node, so where
-            the ranks' store is new in each attempt, this is shared too, after a "-".
-    """
-    try:
-        store = c10d._world.pg_map[group][1]
-        own = secrets.token_hex(8)
-        if os.environ.get(_AGENT_STORE) == str(False):
-            own += f"-{attempt}"
-        found = bytes(store.compare_set(_NONCE_KEY, before, own)).decode()
-        if before and found == before:  # what a store answers that has no value (TCPStore::compareSet)
-            found = bytes(store.compare_set(_NONCE_KEY, "", own)).decode()
-        return found
-    except Exception as error:  # noqa: BLE001 - a third-party store
-        _log.debug("otel-fr: the store cannot share a value: %s", error)
-        return ""

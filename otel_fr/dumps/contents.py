@@ -14,7 +14,7 @@ from otel_fr.dumps.decisions import reported_decisions
 from otel_fr.dumps.device_times import DeviceTimes, of_followed
 from otel_fr.dumps.step_calls import step_calls, steps_of
 from otel_fr.identity import STREAM_COLLECTIVE, STREAM_GROUP, STREAM_MONITORED, STREAM_P2P, encode_ranks
-from otel_fr.ring import KIND_GROUP, KIND_MONITORED, KIND_P2P, STATE_TEXT, ProcessState, RecordState
+from otel_fr.ring import EARLIER_RUNS, KIND_GROUP, KIND_MONITORED, KIND_P2P, STATE_TEXT, ProcessState, RecordState
 from otel_fr.torch_recorder import is_followed
 
 if TYPE_CHECKING:
@@ -90,9 +90,7 @@ class DumpContents:
             RingFormatError: the ring cannot be read.
         """
         before = _open_calls(reader.groups())
-        # The calls before it are of an earlier run, in which this process may have had another rank.
-        start = reader.meta.get("first_record")
-        first = start if isinstance(start, int) else 0
+        first = reader.first_record
         devices = devices or {}
         records = [_by_device(record, devices.get(record.record_id)) for record in reader.records(first)]
         # Of NCCL's calls, only PyTorch's recorder knows that they have completed.
@@ -100,6 +98,7 @@ class DumpContents:
         groups = [replace(row, completed=max(row.completed, done.get(row.group.id, 0))) for row in reader.groups()]
         head, lost, torn = reader.head, reader.lost, reader.torn
         meta, info = dict(reader.meta), dict(rank_info or {})
+        meta.pop(EARLIER_RUNS, None)
         # A call that ended while the records were read is in flight in only one of the two counts.
         live = {row.group.id for row in groups}
         still_open = sum(record.state is RecordState.IN_FLIGHT and record.group.id in live for record in records)

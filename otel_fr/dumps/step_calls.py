@@ -53,8 +53,7 @@ class StepCalls:
             return []
         now = head, activity.ended_count
         if now != self._of:
-            start = reader.meta.get("first_record")
-            first = max(head - MAX_RECORDS, start if isinstance(start, int) else 0)
+            first = max(head - MAX_RECORDS, reader.first_record)
             self._found = step_calls(list(reader.records(first)), steps_of(reader))
             self._of = now
         return self._found

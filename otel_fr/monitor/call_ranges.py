@@ -22,7 +22,8 @@ def reported_range(reader: RingReader, group: str, first: int, last: int, now_ns
         now_ns: the rank's monotonic clock.
     """
     found, oldest = [], None
-    since = max(0, reader.head - MAX_SCANNED)
+    of_run = reader.first_record
+    since = max(of_run, reader.head - MAX_SCANNED)
     begin = None
     for record in reader.records(since):
         begin = record.record_id if begin is None else begin
@@ -31,7 +32,7 @@ def reported_range(reader: RingReader, group: str, first: int, last: int, now_ns
         oldest = record.coll_seq if oldest is None else min(oldest, record.coll_seq)
         if first <= record.coll_seq <= last:
             found.append(record)
-    if begin != 0 and (oldest is None or oldest >= first):
+    if begin != of_run and (oldest is None or oldest >= first):
         # Earlier ones were overwritten; of the batch of the oldest one, some may have been.
         first = last + 1 if oldest is None else oldest + 1
         found = [record for record in found if record.coll_seq >= first]

@@ -17,6 +17,7 @@ from otel_fr.config import Config, resource_attributes
 from otel_fr.encodable import encodable
 from otel_fr.otlp_attributes import attributes
 from otel_fr.platform_attributes import platform_attributes
+from otel_fr.ring import EARLIER_RUNS
 
 MAX_NAMED_RANKS = 64
 """Ranks of a job up to which span names have the rank: names are to be few (OpenTelemetry specification, "Span"), for
@@ -41,6 +42,8 @@ class RankIdentity:
     service: str
     session: int = 0
     """How many runs this process was a rank of before."""
+    first_record: int = 0
+    """Of the run, in the ring."""
     replica: str = ""
     """torchft's name of the process's replica, and below, what it says of the quorum that the run is."""
     quorum: int | None = None
@@ -68,6 +71,7 @@ class RankIdentity:
             pid=pid,
             service=_text(meta, "service_name"),
             session=_integer(meta, "session", 0),
+            first_record=_integer(meta, "first_record", 0),
             replica=_text(meta, "replica_id"),
             quorum=_integer(meta, "quorum_id", 0) if "quorum_id" in meta else None,
             replicas=_integer(meta, "replicas", 0),
@@ -75,6 +79,13 @@ class RankIdentity:
             pod=_text(meta, "pod"),
             node=_text(meta, "node"),
         )
+
+    @classmethod
+    def all_of(cls, meta: Mapping[str, object], config: Config, pid: int) -> list[RankIdentity]:
+        """What the process has been, the present last; of the runs before it, as far as the ring's meta has them."""
+        earlier = meta.get(EARLIER_RUNS)
+        known = [one for one in earlier if isinstance(one, dict)] if isinstance(earlier, list) else []
+        return [cls.of({**meta, **one}, config, pid) for one in (*known, {})]
 
     @property
     def name_suffix(self) -> str:

@@ -70,45 +70,65 @@ class Reporter:
         self._thread_exceptions: tuple[ReportedException, ...] = ()
         self._exporter: Exporter | None = None
         self.devices = DeviceCalls()
-        self.tail = Tail(self._reader, devices=self.devices)
-        self.groups = report_builder.GroupTracker(self._reader, self.tail.reached)
-        self.identity = RankIdentity.of(reader.meta, config, reader.pid)
         self.activity = ActivityWatch(reader, config)
         self._step_calls = StepCalls(reader)
-        self._brief = BriefReports(self.identity.world_size or 1)
         self.on_hang = ""
         self.running_here: list[int] = []
         self.interval_s = rank_report.DEFAULT_INTERVAL
         self.is_to_exit = False
-        self._resource = self.identity.resource()
-        self._builder = self._new_builder()
-        self._sampling = self._new_sampling()
-        self._activity_spans = self._new_activity_spans()
-        self._metrics = self._new_metrics()
+        self._enter(RankIdentity.all_of(reader.meta, config, reader.pid)[-1])
+        self._follow_run()
+        self._brief = BriefReports(self.identity.world_size or 1)
 
     def connect(self, exporter: Exporter) -> None:
         """Send through ``exporter``; without one nothing is sent."""
         self._exporter = exporter
         self._metrics = self._new_metrics()
 
+    def begin(self) -> None:
+        """Read what the rank has recorded before now, which may be of several runs, and tell that it is there."""
+        oldest, *later = self._runs()
+        if later and not self._sent_until_ns:
+            self._enter(oldest)
+            self._follow_run()
+            self.follow()
+        else:
+            self.follow()
+            self.send_started()
+
     def refresh(self) -> None:
-        """Read the rank's identity again: the process may have become a rank of another run."""
-        meta = self._reader.meta
-        identity = RankIdentity.of(meta, self._config, self._reader.pid)
-        if identity == self.identity:
-            return
-        first = meta.get("first_record")
-        is_other_run = identity.session != self.identity.session and isinstance(first, int)
-        if is_other_run:
-            self._leave_run(int(str(first)), identity)
+        """Read the rank's identity again: the process may have become a rank of another run, and of several."""
+        before = self.identity.session
+        *earlier, present = self._runs()
+        for identity in (*[one for one in earlier if one.session > before], present):
+            if identity.session != self.identity.session:
+                self._leave_run(identity)
+                self._enter(identity)
+                self._follow_run()
+            elif identity != self.identity:
+                self._enter(identity)
+        if present.session != before:
+            self.send_started()
+
+    def _runs(self) -> list[RankIdentity]:
+        return RankIdentity.all_of(self._reader.meta, self._config, self._reader.pid)
+
+    def _enter(self, identity: RankIdentity) -> None:
+        """Report as this rank."""
+        run, rank, offset, suffix = identity.run_id, identity.rank, self._reader.wall_offset_ns, identity.name_suffix
         self.identity = identity
         self._resource = identity.resource()
-        self._builder = self._new_builder()
-        self._sampling = self._new_sampling()
-        self._activity_spans = self._new_activity_spans()
-        if is_other_run:
-            self._metrics = self._new_metrics()
-            self.send_started()
+        self._builder = SpanBuilder(run, rank, offset, suffix)
+        ratio = self._config.sampling_ratio
+        all_or_none = ratio is None or ratio >= 1
+        self._sampling = None if all_or_none else SpanSampling(ratio or 0.0, lambda record: trace_id(run, rank, record))
+        self._activity_spans = ActivitySpans(run, rank, offset, self._reader.pid, suffix)
+
+    def _follow_run(self) -> None:
+        """Follow the calls of the run of `identity`: those before them are not its own."""
+        self.tail = Tail(self._reader, self.identity.first_record, self.devices)
+        self.groups = report_builder.GroupTracker(self._reader, self.tail.reached)
+        self._metrics = self._new_metrics()
 
     def send_started(self) -> None:
         """Tell that this process is a rank of its run, and if that is a quorum of torchft's, which."""
@@ -116,20 +136,10 @@ class Reporter:
         if self.identity.quorum is not None:
             self._put(report_builder.quorum_record(self.identity, time.time_ns()))
 
-    def _new_activity_spans(self) -> ActivitySpans:
-        identity, reader = self.identity, self._reader
-        suffix = identity.name_suffix
-        return ActivitySpans(identity.run_id, identity.rank, reader.wall_offset_ns, reader.pid, suffix)
-
     def _new_metrics(self) -> RankMetrics:
         wants = self._exporter is not None and self._exporter.wants_spans
         offset = self._reader.wall_offset_ns
         return RankMetrics(self.identity.run_id, self.identity.rank, offset, wants_exemplars=wants)
-
-    def _new_builder(self) -> SpanBuilder:
-        identity = self.identity
-        suffix = identity.name_suffix
-        return SpanBuilder(identity.run_id, identity.rank, self._reader.wall_offset_ns, suffix)
 
     @property
     def _sampled(self) -> float | None:
@@ -137,32 +147,22 @@ class Reporter:
         ratio = self._config.sampling_ratio or 0.0
         return None if ratio >= 1 else ratio
 
-    def _new_sampling(self) -> SpanSampling | None:
-        """None: all spans are sent, or none is."""
-        ratio, run, rank = self._config.sampling_ratio, self.identity.run_id, self.identity.rank
-        return None if ratio is None or ratio >= 1 else SpanSampling(ratio, lambda record: trace_id(run, rank, record))
-
-    def _leave_run(self, first: int, identity: RankIdentity) -> None:
-        """Report the end of this run for the rank, and follow the calls of the next, which begin with record ``first``.
-
-        The identity still belongs to the run before.
-        """
-        behind = True
+    def _leave_run(self, following: RankIdentity) -> None:
+        """Report the end of this run for the rank. ``following``: what it became next, as far as that is known."""
+        behind = following.session == self.identity.session + 1  # else the calls up to there are also of other runs
         while behind:
-            self._take_ended(self.tail.poll(everything=True, until=first))
-            behind = self.tail.is_behind(first)
+            self._take_ended(self.tail.poll(everything=True, until=following.first_record))
+            behind = self.tail.is_behind(following.first_record)
         self.close_spans(time.monotonic_ns(), clean=True)
         self.send_metrics()
         self.groups.end()
         self.groups.refresh()
         self.groups.settle(self.groups.leaving())
-        if identity.run_id != self.identity.run_id:
+        if following.run_id != self.identity.run_id:
             self.send(names.EVENT_EXITED, exit=ReportedExit(code=0, signal=0, is_clean=True, is_known=False))
         self._started_ns = time.monotonic_ns()
         self._stacks = None
         self._brief.forget()
-        self.tail = Tail(self._reader, first, self.devices)
-        self.groups = report_builder.GroupTracker(self._reader, self.tail.reached)
 
     # ---- the ring
 

@@ -177,10 +177,9 @@ class Monitor:
     def run(self) -> None:
         """Watch until the rank has ended, report its end, and remove its ring."""
         self._exporter.start()
+        self._reporter.begin()
         if self._control is not None:
             self._control.start()
-        self._reporter.follow()
-        self._reporter.send_started()
         while not self._wait(self._pause()) and not self._recording_over():
             try:
                 self._tick()

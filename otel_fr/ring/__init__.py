@@ -13,6 +13,7 @@ from otel_fr.ring.definitions import GroupDef, SignatureDef, SiteDef
 from otel_fr.ring.files import private_folder
 from otel_fr.ring.layout import (
     COUNTERS,
+    EARLIER_RUNS,
     KIND_COLLECTIVE,
     KIND_GROUP,
     KIND_MONITORED,
@@ -32,6 +33,7 @@ from otel_fr.ring.writer import RingWriter
 
 __all__ = [
     "COUNTERS",
+    "EARLIER_RUNS",
     "KIND_COLLECTIVE",
     "KIND_GROUP",
     "KIND_MONITORED",

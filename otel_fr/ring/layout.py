@@ -59,6 +59,8 @@ STATUS_MONITOR_PID: Final = 8
 STATUS_COUNTERS: Final = 16
 STATUS_META: Final = (256, 256 + 4032)
 META_ROOM: Final = 4032
+EARLIER_RUNS: Final = "earlier_runs"
+"""Key of the meta: what it said of the runs that the process was in before, oldest first."""
 STATUS_EXCEPTION: Final = 256 + 2 * 4032
 EXCEPTION_ROOM: Final = STATUS_SIZE - STATUS_EXCEPTION
 DOCUMENT: Final = struct.Struct("<IIQ")

@@ -180,6 +180,12 @@ class RingReader:
         return max(valid, key=lambda document: document[0])[1] if valid else {}
 
     @property
+    def first_record(self) -> int:
+        """The first record of the present run: in those before it, the process may have had another rank."""
+        found = self.meta.get("first_record")
+        return found if isinstance(found, int) else 0
+
+    @property
     def exception(self) -> dict[str, object] | None:
         """The main thread's uncaught exception, if it was recorded: the rank ends by it."""
         found = self._document(STATUS_EXCEPTION, EXCEPTION_ROOM)

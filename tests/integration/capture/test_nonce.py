@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 import torch.distributed as dist
 
-from otel_fr.capture.session import _run_of, _share_nonce
+from otel_fr.capture.runs import run_of, share_nonce
 
 
 def make(kind: str, folder: Path) -> Any:
@@ -29,7 +29,7 @@ def test_all_ranks_of_a_run_find_one_nonce_and_those_of_the_next_another(
     def shared(run: int, before: str = "") -> str:
         keys = dist.PrefixStore("same" if reused else f"run-{run}", store)
         c10d = cast("Any", SimpleNamespace(_world=SimpleNamespace(pg_map={"group": ("gloo", keys)})))
-        return _share_nonce(c10d, "group", before)
+        return share_nonce(c10d, "group", before)
 
     first = shared(0)
     assert len(first) == 16
@@ -47,8 +47,8 @@ def test_where_nodes_count_attempts_differently_the_first_says_which_it_is(monke
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "False")
     store = dist.HashStore()
     c10d = cast("Any", SimpleNamespace(_world=SimpleNamespace(pg_map={"group": ("gloo", store)})))
-    nonces = [_share_nonce(c10d, "group", attempt=attempt) for attempt in (2, 0, 1)]
+    nonces = [share_nonce(c10d, "group", attempt=attempt) for attempt in (2, 0, 1)]
     group = SimpleNamespace(rank=lambda: 0, size=lambda: 4)
-    runs = [_run_of(group, "job-7", attempt, nonce) for attempt, nonce in zip((2, 0, 1), nonces, strict=True)]
+    runs = [run_of(group, "job-7", attempt, nonce) for attempt, nonce in zip((2, 0, 1), nonces, strict=True)]
     assert runs == [runs[0]] * 3
     assert runs[0]["attempt"] == 2

@@ -1,0 +1,83 @@
+"""Which run this process is a rank of, and which ones it was a rank of before."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import time
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any, Final
+
+from otel_fr import identity
+from otel_fr.ring import EARLIER_RUNS
+
+_log = logging.getLogger("otel_fr")
+
+MAX_EARLIER: Final = 8
+"""Runs before the present one that the ring's meta has: about 0.25 kB each of its 4 kB. The monitor reads ten times a
+second, and starts within a second or two of the first."""
+_NONCE_KEY: Final = "otel_fr/nonce"
+_AGENT_STORE: Final = "TORCHELASTIC_USE_AGENT_STORE"
+
+
+class Runs:
+    """The runs of one process, one after the other. ``first``: keys of the ring's meta in the first."""
+
+    def __init__(self, first: Mapping[str, object]) -> None:
+        own = ("rank", "world_size", "job_id", "attempt", "nonce", "run_id", "replica_id", "quorum_id", "replicas")
+        self._present = {key: first[key] for key in own if key in first}
+        self._present |= {"session": 0, "first_record": 0}
+        self._earlier: list[dict[str, object]] = []
+        self._count = 0
+
+    def following(self, run: Mapping[str, object], head: int) -> dict[str, object]:
+        """The keys of the meta from now on, as docs/ring-format.md says.
+
+        Args:
+            run: what identifies this process as a rank of it.
+            head: the number of the next record.
+        """
+        self._count += 1
+        self._earlier = [*self._earlier, self._present][-MAX_EARLIER:]
+        session = {"session": self._count, "session_started_at": time.time_ns(), "first_record": head}
+        self._present = {**run, **session}
+        return {**self._present, EARLIER_RUNS: self._earlier}
+
+
+def run_of(default: Any, job_id: str, attempt: int, nonce: str) -> dict[str, object]:
+    """What identifies this process as a rank of a run. ``nonce``: of the run. ``attempt``: if the nonce has none."""
+    job_id = job_id or nonce
+    shared = nonce.rpartition("-")[2]
+    attempt = int(shared) if "-" in nonce and shared.isdecimal() else attempt
+    return {
+        "attempt": attempt,
+        "rank": default.rank(),
+        "world_size": default.size(),
+        "job_id": job_id,
+        "nonce": nonce,
+        "run_id": identity.run_id(job_id, attempt, nonce),
+    }
+
+
+def share_nonce(c10d: ModuleType, group: Any, before: str = "", attempt: int = 0) -> str:
+    """The random text that all ranks of this run share; the first to arrive sets it. "" if that is not possible.
+
+    Args:
+        before: the nonce of the run before, which a reused store still has; the first to arrive replaces it.
+        attempt: as this rank's launcher counts. torchrun's agents count only what failed on their own node, so where
+            the ranks' store is new in each attempt, this is shared too, after a "-".
+    """
+    try:
+        store = c10d._world.pg_map[group][1]
+        own = secrets.token_hex(8)
+        if os.environ.get(_AGENT_STORE) == str(False):
+            own += f"-{attempt}"
+        found = bytes(store.compare_set(_NONCE_KEY, before, own)).decode()
+        if before and found == before:  # what a store answers that has no value (TCPStore::compareSet)
+            found = bytes(store.compare_set(_NONCE_KEY, "", own)).decode()
+        return found
+    except Exception as error:  # noqa: BLE001 - a third-party store
+        _log.debug("otel-fr: the store cannot share a value: %s", error)
+        return ""

@@ -1,0 +1,140 @@
+"""The runs of one process: what each call is counted for, however late or seldom the monitor looks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+
+from otel_fr import identity
+from otel_fr.capture.runs import MAX_EARLIER, Runs
+from otel_fr.config import Config
+from otel_fr.monitor.call_ranges import reported_range
+from otel_fr.monitor.export import Exporter
+from otel_fr.monitor.reporter import Reporter
+from otel_fr.rank_report import ReportedGroup, parse
+from otel_fr.ring import KIND_COLLECTIVE, GroupDef, RecordState, RingReader, RingWriter, SiteDef
+from tests.support.otlp_messages import attributes
+from tests.support.rings import FRAME, float_signature
+
+GROUP = identity.group_id("0", (0, 1))
+
+
+def run_of(number: int) -> dict[str, object]:
+    """The ranks change places in each."""
+    return {"rank": number % 2, "world_size": 2, "job_id": "j", "nonce": str(number), "run_id": f"run {number}"}
+
+
+class Process:
+    """A ring whose process is a rank of one run after the other, and the reporter of its monitor once that looks."""
+
+    def __init__(self, folder: Path) -> None:
+        self.number = 0
+        self.meta: dict[str, object] = run_of(0)
+        self.runs = Runs(self.meta)
+        self.writer = RingWriter.create([folder], "ring", 1000, self.meta)
+        self.reader = RingReader.open(self.writer.path)
+        self.exporter = Exporter(Mock(), Mock())
+        self.groups: dict[tuple[str, int], tuple[ReportedGroup, ...]] = {}
+        self.group = self.created()
+
+    def created(self) -> int:
+        return self.writer.add_group(GroupDef(GROUP, "0", "default_pg", (0, 1), "gloo", self.number))
+
+    def go_on(self) -> None:
+        """All groups are destroyed, and the default group is created again."""
+        self.writer.remove_group(self.group)
+        self.number += 1
+        self.meta |= self.runs.following(run_of(self.number), self.writer.head)
+        self.writer.set_meta(self.meta)
+        self.group = self.created()
+
+    def call(self, count: int, *, ends: bool = True) -> None:
+        writer = self.writer
+        signature = writer.signatures.get("s") or writer.define_signature("s", float_signature())
+        site = writer.sites.get("p") or writer.define_site("p", SiteDef((FRAME,)))
+        for number in range(1, count + 1):
+            fields = (KIND_COLLECTIVE, 0, number, 0, 0, 0, 0, 1_000 * number)
+            ticket = writer.append(self.group, signature, site, 0, writer.generation, *fields)
+            if ends:
+                writer.complete(ticket, self.group, number, RecordState.COMPLETED, 1_000 * number + 1)
+
+    def monitor(self) -> Reporter:
+        reporter = Reporter(self.reader, Config.from_env({}))
+        reporter.connect(self.exporter)
+        reporter.begin()
+        return reporter
+
+    def spans(self) -> Mapping[tuple[str, int], int]:
+        """How many have been sent, by run and rank."""
+        found: Counter[tuple[str, int]] = Counter()
+        while self.exporter.spans:
+            count, _, resource = self.exporter.spans.take()
+            found[whose(resource)] += count
+        return found
+
+    def events(self) -> list[tuple[str, tuple[str, int]]]:
+        """The names of what has been sent, with run and rank."""
+        found = []
+        while taken := self.exporter.reports.take():
+            found += [(one.record.event_name, whose(one.resource)) for one in taken]
+            self.groups |= {whose(one.resource): parse(one.record.body.string_value).groups for one in taken}
+        return found
+
+
+def whose(resource: Resource | None) -> tuple[str, int]:
+    assert resource is not None
+    found = attributes(resource.attributes)
+    return str(found["torch.run.id"]), int(str(found["torch.rank"]))
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[Process]:
+    process = Process(tmp_path)
+    yield process
+    process.reader.close()
+    process.writer.close()
+
+
+def test_a_monitor_that_starts_later_counts_each_call_for_the_run_it_was_made_in(process: Process) -> None:
+    """The group has the same id in both, so calls of the run before would look like calls of the new rank."""
+    process.call(2)
+    process.go_on()
+    process.call(1, ends=False)
+    reporter = process.monitor()
+    assert process.spans() == {("run 0", 0): 2}
+    assert process.events() == [("torch.rank.exited", ("run 0", 0)), ("torch.rank.started", ("run 1", 1))]
+    progress = {who: (group.enqueued, group.completed, group.is_destroyed) for who, (group,) in process.groups.items()}
+    assert progress == {("run 0", 0): (2, 2, True), ("run 1", 1): (1, 0, False)}
+    fetched = reported_range(process.reader, GROUP, 1, 2, 10**9).calls
+    assert [(call.sequence, call.state) for call in fetched] == [(1, "scheduled")]
+    assert reporter.situation(10**9).oldest_since_ns is not None
+
+
+def test_runs_that_pass_between_two_looks_at_the_ring_are_told_apart(process: Process) -> None:
+    reporter = process.monitor()
+    process.call(1)
+    process.go_on()
+    process.call(2)
+    process.go_on()
+    process.call(3)
+    reporter.follow()
+    assert process.spans() == {("run 0", 0): 1, ("run 1", 1): 2, ("run 2", 0): 3}
+    assert [who for name, who in process.events() if name == "torch.rank.exited"] == [("run 0", 0), ("run 1", 1)]
+
+
+def test_calls_of_runs_that_are_not_known_any_more_are_counted_for_none(process: Process) -> None:
+    reporter = process.monitor()
+    for _ in range(MAX_EARLIER + 3):
+        process.call(1)
+        process.go_on()
+    process.call(5)
+    reporter.follow()
+    last = process.number
+    expected = {(f"run {number}", number % 2): 1 for number in range(last - MAX_EARLIER, last)}
+    assert process.spans() == {**expected, (f"run {last}", last % 2): 5}
+    assert ("torch.rank.exited", ("run 0", 0)) in process.events()
