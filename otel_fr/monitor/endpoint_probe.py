@@ -19,7 +19,7 @@ from otel_fr.otlp_sender import Signal, endpoint_mistake, endpoint_of, protocol_
 SIGNALS: tuple[Signal, ...] = ("traces", "logs")
 MINUTE = 60.0
 SECONDS = 2.0
-"""To connect, and for each answer."""
+"""To connect, and again for all of the answer: a server may send a byte a second."""
 MAX_ANSWER = 8_192
 _REQUEST = "GET / HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nAccept: text/html\r\n\r\n"
 _PAGE = b"otel-fr"
@@ -84,8 +84,12 @@ def _first_answer(host: str, port: int) -> bytes:
     """The beginning of what a server answers to a request of HTTP/1.1."""
     with socket.create_connection((host, port), SECONDS) as connection:
         connection.sendall(_REQUEST.format(host).encode("ascii", "replace"))
-        answer = b""
+        answer, deadline = b"", time.monotonic() + SECONDS
         with contextlib.suppress(OSError):
-            while len(answer) < MAX_ANSWER and (data := connection.recv(MAX_ANSWER)):
+            while len(answer) < MAX_ANSWER and (left := deadline - time.monotonic()) > 0:
+                connection.settimeout(left)
+                data = connection.recv(MAX_ANSWER)
+                if not data:
+                    break
                 answer += data
         return answer

@@ -427,14 +427,14 @@ class Exporter:
             return True
         return False
 
-    def pending(self, patient: bool) -> bool:
-        """True while something is still to be sent; unless ``patient``, endpoints in trouble do not count."""
-        return any(worker.pending() and (patient or not worker.in_trouble()) for worker in self._workers)
+    def pending(self, patient: bool, *, answered: bool = False) -> bool:
+        """True while something is still to be sent.
 
-    @property
-    def has_been_answered(self) -> bool:
-        """Some request has arrived."""
-        return any(worker.has_sent for worker in self._workers)
+        Args:
+            patient: False: endpoints in trouble do not count. answered: nor those that have taken none of that signal.
+        """
+        workers = [worker for worker in self._workers if worker.has_sent or not answered]
+        return any(worker.pending() and (patient or not worker.in_trouble()) for worker in workers)
 
     def hurry(self) -> None:
         """Send what is queued without waiting for more."""

@@ -12,6 +12,7 @@ import logging
 import os
 import stat
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Protocol
@@ -22,7 +23,8 @@ from otel_fr.printable import one_line
 
 ENDPOINT_SECONDS = 60.0
 """Between two messages about an endpoint that does not answer."""
-
+EXPLAIN_SECONDS = 8.0
+"""How long the monitor's end waits for such a message: two endpoints are asked what they are."""
 
 _REFUSED = (grpc.StatusCode.UNIMPLEMENTED, 404, 405, "404", "405")
 """What exporters log as the answer of a server that does not know a signal, over gRPC and HTTP."""
@@ -39,7 +41,10 @@ class OnTrouble(Protocol):
 
 
 class _EndpointHandler(logging.Handler):
-    """Passes on one message a minute of OpenTelemetry's exporters, and calls ``on_trouble`` for each."""
+    """Passes on one message a minute of OpenTelemetry's exporters, and calls ``on_trouble`` for each.
+
+    What to say takes seconds to find out, so a thread does: whoever logs meanwhile would wait for this handler's lock.
+    """
 
     def __init__(self, target: logging.Handler, on_trouble: OnTrouble, explain: Callable[[], str | None]) -> None:
         super().__init__(logging.WARNING)
@@ -47,6 +52,7 @@ class _EndpointHandler(logging.Handler):
         self._on_trouble = on_trouble
         self._explain = explain
         self._quiet_until = 0.0
+        self._saying: threading.Thread | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
         arguments = record.args if isinstance(record.args, tuple) else ()
@@ -56,7 +62,19 @@ class _EndpointHandler(logging.Handler):
         if now < self._quiet_until:
             return
         self._quiet_until = now + ENDPOINT_SECONDS
-        said = self._explain()
+        self._saying = threading.Thread(target=self._say, args=(record,), name="otel-fr-endpoint", daemon=True)
+        self._saying.start()
+
+    def flush(self) -> None:
+        """Wait for a message that is not written yet."""
+        if self._saying is not None:
+            self._saying.join(EXPLAIN_SECONDS)
+
+    def _say(self, record: logging.LogRecord) -> None:
+        try:
+            said = self._explain()
+        except Exception:  # noqa: BLE001 - the exporter's own message says something, too
+            said = ""
         if said is None:
             return
         if said:

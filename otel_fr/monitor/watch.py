@@ -47,8 +47,8 @@ LAST_FLUSH_SECONDS = 1.8
 END_FLUSH_SECONDS = 5.0
 """How long the monitor sends what is queued after its rank has ended."""
 FAILED_FLUSH_SECONDS = 30.0
-"""The same after a rank that did not end cleanly, to an endpoint that has answered before: a collector that is started
-again, or is stopped, in the seconds in which a job fails still hears of it."""
+"""The same after a rank that did not end cleanly, to an endpoint that has taken that signal before: a collector that is
+started again, or is stopped, in the seconds in which a job fails still hears of it."""
 LINGER_SECONDS = 1.5
 """How long the monitor stays after a clean end while the control stream is open: a mismatch is judged within 0.3 s of
 the last spans."""
@@ -417,9 +417,12 @@ class Monitor:
         if self._control is not None:
             self._control.stop()
         self._exporter.hurry()
-        is_away = not clean and self._exporter.has_been_answered
-        deadline = now_ns / 1e9 + (FAILED_FLUSH_SECONDS if is_away else END_FLUSH_SECONDS)
-        while self._exporter.pending(patient=not clean) and time.monotonic() < deadline:
+        ended = now_ns / 1e9
+        while self._exporter.pending(patient=not clean) and time.monotonic() < ended + END_FLUSH_SECONDS:
+            time.sleep(SHORT_TICK_SECONDS)
+        while not clean and self._exporter.pending(patient=True, answered=True):
+            if time.monotonic() > ended + FAILED_FLUSH_SECONDS:
+                break
             time.sleep(SHORT_TICK_SECONDS)
         self._clean_up(is_kept)
 

@@ -14,6 +14,7 @@ import pytest
 from otel_fr.config import SpanBatching
 from otel_fr.monitor.watch import FAILED_FLUSH_SECONDS
 from tests.support.collector_process import running
+from tests.support.hostile_servers import drips, hostile_server
 from tests.support.monitored_rank import PLAYER, environment, play
 from tests.support.otlp_sink import grpc_sink, http_sink
 from tests.support.ports import free_port
@@ -37,6 +38,15 @@ def test_a_dead_endpoint_does_not_delay_the_rank_s_exit(protocol: str, tmp_path:
         rank.monitor_end()
         assert rank.stderr.count("\n") == 1, "one line a minute about an endpoint"
         assert rank.stderr.startswith("otel-fr[rank 0]: ")
+
+
+def test_an_endpoint_that_answers_byte_by_byte_is_reported_and_does_not_keep_the_monitor(tmp_path: Path) -> None:
+    with hostile_server(drips) as url:
+        env = {"OTEL_EXPORTER_OTLP_ENDPOINT": url, "OTEL_EXPORTER_OTLP_TIMEOUT": "1"}
+        with play(tmp_path, env) as rank:
+            rank.end("leave", clean=True)
+            rank.monitor_end()
+            assert rank.stderr.count("otel-fr[rank 0]: ") == 1
 
 
 def test_of_values_that_cannot_be_used_the_rank_warns_and_its_monitor_does_not_again(tmp_path: Path) -> None:

@@ -189,6 +189,11 @@ def test_only_the_endpoint_that_fails_is_not_waited_for() -> None:
     reports.hang.set()
     until(lambda: not exporter.pending(patient=False))
     assert exporter.pending(patient=True)
+    assert not exporter.pending(patient=True, answered=True), "that endpoint has never answered"
+    reports.hang.clear()
+    exporter.put_report(LogRecord(event_name="exited"), RESOURCE, progress=False)
+    assert exporter.pending(patient=True, answered=True)
+    reports.hang.set()
 
 
 def test_haste_ends_the_wait_for_a_full_batch() -> None:
