@@ -22,7 +22,7 @@ from otel_fr.ring import pid_namespace, process_start_ns, process_state
 JOIN_SECONDS = 1.0
 """How long a monitor that seems to be the last waits for those of ranks that have just begun."""
 KEEP_SECONDS = 3_600.0
-"""Age from which the folder of a run without monitors is removed. Until then, what was said is not said again."""
+"""Age from which the folder of a run without monitors is removed: of one whose monitors were killed."""
 MAX_MEMBERS = 256
 """Ranks of one machine that are looked at each second; machines have a few dozen at most."""
 MAX_READ = 4_096
@@ -139,12 +139,13 @@ class Node:
                 os.ftruncate(self._own, 0)
             return all(_is_free(path) or not _read(path) for path in self._members())
 
-    def leave(self) -> bool:
+    def leave(self, *, patient: bool = True) -> bool:
         """End to count; True for the last monitor of the run here.
 
-        Blocks for at most `JOIN_SECONDS`, and only if ranks of this machine have no monitor yet.
+        Blocks for at most `JOIN_SECONDS`, and only if ``patient`` and ranks of this machine have no monitor yet.
         """
-        self._wait_for_others()
+        if patient:
+            self._wait_for_others()
         with self._door():
             if self._own is not None:
                 os.close(self._own)
@@ -153,11 +154,11 @@ class Node:
 
     def _wait_for_others(self) -> None:
         deadline = time.monotonic() + JOIN_SECONDS
-        while self._own is not None and self._count() < self._size and time.monotonic() < deadline:
+        while self._own is not None and not self.is_complete and time.monotonic() < deadline:
             time.sleep(0.02)
 
     def remove(self) -> None:
-        """Remove what was agreed on, after a run without a failure."""
+        """Remove what was agreed on: it goes with the run."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _members(self) -> list[Path]:
@@ -166,8 +167,10 @@ class Node:
             return [path for path in self._folder.glob(f"{_MEMBER}*") if path.name != own]
         return []
 
-    def _count(self) -> int:
-        return len(self._members()) + 1
+    @property
+    def is_complete(self) -> bool:
+        """All monitors of the run here have come, and may have left again."""
+        return len(self._members()) + 1 >= self._size
 
     @contextlib.contextmanager
     def _door(self) -> Iterator[None]:

@@ -123,9 +123,8 @@ class Verdict:
         self._folder = Path()
 
     def follow(self, node: Node, world_size: int) -> None:
-        """The rank belongs to another run now."""
-        self.leave()
-        node.join()
+        """The rank belongs to another run now, whose monitors ``node`` has joined."""
+        self._leave(patient=False)
         self._node, self._world_size = node, world_size
         self._told = self._hang_ns = None
         self._ready_at = 0.0
@@ -204,8 +203,13 @@ class Verdict:
 
     def leave(self) -> None:
         """Leave the run; nothing is said after it."""
-        if self._node.leave() and not self._node.failures():
-            self._node.remove()
+        self._leave(patient=True)
+
+    def _leave(self, *, patient: bool) -> None:
+        node = self._node
+        # One that has not come yet would say again why the run failed.
+        if node.leave(patient=patient) and (node.is_complete or not node.failures()):
+            node.remove()
 
     def _say(self, folder: Path, all_stopped: bool, error: Stderr, poll: Callable[[], None]) -> None:
         analysis = Analysis(folder, self._prefix(folder), min(ANALYSIS_SECONDS, error.left()))

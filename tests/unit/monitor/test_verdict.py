@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -94,3 +95,32 @@ def test_an_incident_is_logged_by_one_monitor_of_a_machine(tmp_path: Path, caplo
     assert [record.getMessage() for record in caplog.records] == [
         "the collector has opened an incident: rank 3 was killed (otel-fr incidents show cd)"
     ]
+
+
+def test_a_rank_of_many_runs_leaves_nothing_behind_and_a_failed_run_neither(tmp_path: Path) -> None:
+    def joined(rank: int, run: int) -> Node:
+        node = Node(tmp_path, f"run {run}", rank, size=2)
+        node.join()
+        return node
+
+    one, two = (Verdict(joined(rank, 0), Config(), 2) for rank in (0, 1))
+    open_files = len(os.listdir("/proc/self/fd"))
+    for number in range(1, 20):
+        for rank, verdict in enumerate((one, two)):
+            verdict.follow(joined(rank, number), 2)
+    assert len(os.listdir("/proc/self/fd")) == open_files
+    assert len(list(tmp_path.iterdir())) == 1
+    one.failed("/dumps/otel_fr_rank_0", stopped=False)
+    one.leave()
+    assert list(tmp_path.iterdir()), "the other has not left"
+    two.leave()
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_a_failed_run_has_said_is_kept_for_monitors_that_have_not_come(tmp_path: Path) -> None:
+    node = Node(tmp_path, "run", 0, size=2)
+    node.join()
+    verdict = Verdict(node, Config(), 2)
+    verdict.failed("", stopped=False)
+    verdict.leave()
+    assert list(tmp_path.iterdir())
