@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
+import os
+import signal
 import socket
 from typing import Any
 
@@ -24,6 +27,8 @@ class Link:
         self._packets = self._socket.type in (socket.SOCK_SEQPACKET, socket.SOCK_DGRAM)
         self._buffer = bytearray()
         self.fd: int | None = fd
+        with contextlib.suppress(OSError):
+            _continue_at(fd)
 
     def send(self, message: dict[str, Any]) -> bool:
         """Send one message. False if it cannot be sent: the rank has ended, or does not read."""
@@ -76,3 +81,17 @@ class Link:
                 self._socket.close()
         self._socket = None
         self.fd = None
+
+
+def _continue_at(fd: int) -> None:
+    """Have the kernel continue this process, if somebody has stopped it, when something happens at the socket.
+
+    While it is stopped, nothing but the rank's end does: that closes the socket. A monitor that is still stopped then
+    would keep the pipe of the job's output open, and whoever reads that to its end would wait (fcntl(2), F_SETSIG).
+
+    Raises:
+        OSError: the kernel has no signals for this kind of socket.
+    """
+    fcntl.fcntl(fd, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGCONT)
+    fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_ASYNC)

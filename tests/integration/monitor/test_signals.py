@@ -1,4 +1,4 @@
-"""Signals to a rank's process: they reach it while it lives, and nothing else afterwards."""
+"""Signals to a rank's process: they reach it while it lives, and nothing else afterwards. And to its monitor."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import select
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 from otel_fr.monitor.ending import RankProcess
-from otel_fr.ring import process_start_ns
+from otel_fr.ring import process_start_ns, process_state
+from tests.support.monitored_rank import play
+from tests.support.waiting import wait_for
 
 
 def test_a_signal_reaches_the_process_until_it_has_ended() -> None:
@@ -30,3 +33,19 @@ def test_another_process_of_the_same_number_is_never_hit() -> None:
     assert own is not None
     process = RankProcess(os.getpid(), own + 10**9)
     assert not process.send_signal(signal.SIGKILL)
+
+
+def test_a_monitor_that_is_stopped_stays_so_while_its_rank_lives_and_ends_after_it(tmp_path: Path) -> None:
+    def is_stopped() -> bool:
+        found = process_state(rank.monitor)
+        return found is not None and found.letter == "T"
+
+    with play(tmp_path, {}) as rank:
+        rank.do("say_bye")  # the monitor is up
+        os.kill(rank.monitor, signal.SIGSTOP)
+        assert wait_for(is_stopped)
+        rank.do("issue", n=10)
+        assert is_stopped()
+        rank.end("die", number=9)
+        rank.monitor_end()
+        assert (tmp_path / "dumps" / "otel_fr_rank_0").exists()
