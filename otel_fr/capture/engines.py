@@ -121,9 +121,9 @@ def _compiled(torch: ModuleType) -> Engine:
     from otel_fr.capture.native.library import KernelLibrary
 
     failures = []
-    for path in store.candidates(torch):
+    for path, handle in store.candidates(torch):
         try:
-            return Engine(COMPILED, str(path), KernelLibrary(path, str(torch.__version__)))
+            return Engine(COMPILED, str(path), KernelLibrary(path, handle, str(torch.__version__)))
         except OSError as error:
             failures.append(str(error))
     if failures:

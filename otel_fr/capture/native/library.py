@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -53,19 +54,43 @@ class _Operator(ctypes.Structure):
         )
 
 
+_libraries: Final[dict[tuple[int, int], ctypes.CDLL]] = {}
+"""Of this process, by device and inode of the file."""
+
+
+def _loaded(handle: int) -> ctypes.CDLL:
+    """The library in an open file. The descriptor stays open: the linker takes its name for this file from now on.
+
+    Raises:
+        OSError: it cannot be loaded.
+    """
+    status = os.fstat(handle)
+    key = status.st_dev, status.st_ino
+    if key not in _libraries:
+        try:
+            _libraries[key] = ctypes.CDLL(f"/proc/self/fd/{handle}")
+        except OSError:
+            os.close(handle)
+            raise
+    else:
+        os.close(handle)
+    return _libraries[key]
+
+
 class KernelLibrary:
     """A loaded library. It stays loaded until the process ends: a thread may be in one of its kernels."""
 
-    def __init__(self, path: Path, torch_version: str) -> None:
+    def __init__(self, path: Path, handle: int, torch_version: str) -> None:
         """Load it.
 
         Args:
+            handle: descriptor of the file, which this takes.
             torch_version: of the running torch; a part after "+" does not count.
 
         Raises:
             OSError: it cannot be loaded, or is of another torch or otel-fr.
         """
-        self._library = ctypes.CDLL(str(path))
+        self._library = _loaded(handle)
         try:
             self._library.otel_fr_torch_version.restype = ctypes.c_char_p
             found = self._library.otel_fr_torch_version().decode()

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Final
@@ -55,15 +55,18 @@ def running_file_name(torch: ModuleType) -> str:
     return file_name(base_version(torch), bool(torch._C._GLIBCXX_USE_CXX11_ABI))
 
 
-def candidates(torch: ModuleType, env: Mapping[str, str] = os.environ) -> list[Path]:
-    """The libraries for the running torch that may be loaded, best first."""
+def candidates(torch: ModuleType, env: Mapping[str, str] = os.environ) -> Iterator[tuple[Path, int]]:
+    """The libraries for the running torch that may be loaded, best first: path, and descriptor, which is the caller's.
+
+    What is at the path later may be another file.
+    """
     name = running_file_name(torch)
-    found = [SHIPPED / name]
+    with contextlib.suppress(OSError):
+        yield SHIPPED / name, open_whole(SHIPPED / name)
     with contextlib.suppress(OSError):
         folder = cache_folder(env)
-        if is_private(folder) and is_own_file(folder / name):
-            found.append(folder / name)
-    return [path for path in found if is_whole(path)]
+        check_private(folder)
+        yield folder / name, open_whole(folder / name, is_own)
 
 
 def why_missing(torch: ModuleType, env: Mapping[str, str] = os.environ) -> str:
@@ -93,14 +96,34 @@ def seal(kernel: Path) -> None:
         os.fsync(file.fileno())
 
 
-def is_whole(kernel: Path) -> bool:
-    """True if the library is what was sealed. To load one that is not, as after a crash of the node, can kill."""
+def open_whole(kernel: Path, accepts: Callable[[os.stat_result], bool] = lambda _: True) -> int:
+    """A descriptor of the library. To load one that is not what was sealed, as after a crash of the node, can kill.
+
+    Raises:
+        OSError: it cannot be read, ``accepts`` does not accept it, or it is damaged.
+    """
+    handle = os.open(kernel, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        content = kernel.read_bytes()
+        if not accepts(os.fstat(handle)):
+            raise OSError(f"{kernel} is not a file of this user alone")
+        with open(handle, "rb", closefd=False) as file:
+            content = file.read()
+        end = len(content) - len(_SEAL) - hashlib.sha256().digest_size
+        if end <= 0 or content[end:] != _SEAL + hashlib.sha256(content[:end]).digest():
+            raise OSError(f"{kernel} is damaged")
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
+
+
+def is_whole(kernel: Path) -> bool:
+    """True if the library is what was sealed."""
+    try:
+        os.close(open_whole(kernel))
     except OSError:
         return False
-    end = len(content) - len(_SEAL) - hashlib.sha256().digest_size
-    return end > 0 and content[end:] == _SEAL + hashlib.sha256(content[:end]).digest()
+    return True
 
 
 def is_private(folder: Path) -> bool:
@@ -115,9 +138,13 @@ def is_private(folder: Path) -> bool:
 def is_own_file(path: Path) -> bool:
     """True if this is a regular file of this user that no other may write."""
     try:
-        status = os.lstat(path)
+        return is_own(os.lstat(path))
     except OSError:
         return False
+
+
+def is_own(status: os.stat_result) -> bool:
+    """As `is_own_file`, of an open file."""
     return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022
 
 
@@ -128,6 +155,35 @@ def check_private(folder: Path) -> None:
         raise OSError(f"{folder} is not a folder of this user: remove it, or set XDG_CACHE_HOME")
     if stat.S_IMODE(status.st_mode) != 0o700:
         raise OSError(f"{folder} has mode {stat.S_IMODE(status.st_mode):o}; remove it, or empty it and set mode 700")
+    _check_above(folder)
+
+
+def _check_above(folder: Path) -> None:
+    """Raises OSError if others can put another folder into the place of this one, as ssh checks it for its files.
+
+    Whoever can change a folder can rename what is in it, unless it is sticky, as /tmp.
+    """
+    trusted = {0, os.geteuid(), _unmapped()}
+    for above in reversed(Path(os.path.realpath(folder)).parents):
+        status = os.stat(above)
+        if status.st_uid not in trusted:
+            raise OSError(f"{above}, above {folder}, is of another user: set XDG_CACHE_HOME")
+        if status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX:
+            raise OSError(f"{above}, above {folder}, can be changed by others: chmod go-w, or set XDG_CACHE_HOME")
+        if status.st_uid == os.geteuid() and not status.st_mode & 0o077:
+            return  # no other gets below
+
+
+def _unmapped() -> int:
+    """Whose the files of users are that a user namespace does not know, such as root's in Apptainer; -1: it knows all.
+
+    (user_namespaces(7))
+    """
+    with contextlib.suppress(OSError, ValueError):
+        inside, _, count = Path("/proc/self/uid_map").read_text().split()[:3]
+        if int(inside) or int(count) < 2**32 - 1:
+            return int(Path("/proc/sys/kernel/overflowuid").read_text())
+    return -1
 
 
 def make_private(folder: Path) -> None:
@@ -138,8 +194,9 @@ def make_private(folder: Path) -> None:
             there is not trusted.
     """
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        folder.mkdir(mode=0o700, exist_ok=True)
+        for path in (*reversed(folder.parents), folder):
+            if not os.path.lexists(path):
+                path.mkdir(mode=0o700, exist_ok=True)
     except FileExistsError:  # it is no folder: said below
         pass
     except OSError as error:

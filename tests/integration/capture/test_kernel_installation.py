@@ -15,10 +15,12 @@ from pathlib import Path
 import torch
 
 from otel_fr.capture.dispatcher import operators_of
-from otel_fr.capture.native import _ringwriter
+from otel_fr.capture.native import _ringwriter, store
 from otel_fr.capture.native.library import KernelLibrary
 
-library = KernelLibrary(Path(sys.argv[1]), str(torch.__version__))
+kernel = Path(sys.argv[1])
+for _ in range(2):  # it is loaded once
+    library = KernelLibrary(kernel, store.open_whole(kernel), str(torch.__version__))
 operators = [operator for operator, _ in operators_of(torch)]
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import zipfile
+from contextlib import nullcontext
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -80,6 +84,52 @@ def test_only_private_folders_and_own_files_are_trusted(tmp_path: Path) -> None:
     assert not store.is_own_file(kernel)
     (folder / "other.so").symlink_to(kernel)
     assert not store.is_own_file(folder / "other.so")
+
+
+@pytest.mark.parametrize(
+    ("above", "is_trusted"),
+    [
+        ({}, True),
+        ({"/data": (4711, 0o755)}, False),
+        ({"/data": (0, 0o775)}, False),
+        ({"/data/user": (1000, 0o757)}, False),
+        ({"/data": (0, 0o1777)}, True),
+        ({"/data/user": (1000, 0o700), "/data/user/.cache": (1000, 0o775)}, True),
+        ({"/data": (0, 0o775), "/data/user": (1000, 0o700)}, False),
+    ],
+)
+def test_others_must_not_be_able_to_replace_the_cache(
+    above: dict[str, tuple[int, int]], *, is_trusted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``above``: owner and mode of folders; the others are root's."""
+
+    def status(path: Path) -> os.stat_result:
+        owner, mode = above.get(str(path), (0, 0o755))
+        return os.stat_result((stat.S_IFDIR | mode, 0, 0, 1, owner, owner, 0, 0, 0, 0))
+
+    trusted = nullcontext() if is_trusted else pytest.raises(OSError, match="above /data/user")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "geteuid", lambda: 1000)
+        patch.setattr(os, "stat", status)
+        with trusted:
+            store._check_above(Path("/data/user/.cache/otel-fr"))
+
+
+def test_a_kernel_is_the_file_that_was_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = ModuleType("torch")
+    monkeypatch.setattr(store, "running_file_name", lambda _: "kernel.so")
+    folder = store.cache_folder({"XDG_CACHE_HOME": str(tmp_path)})
+    store.make_private(folder)
+    (folder / "kernel.so").write_bytes(b"checked")
+    store.seal(folder / "kernel.so")
+    ((path, handle),) = store.candidates(torch, {"XDG_CACHE_HOME": str(tmp_path)})
+    path.replace(folder / "other.so")
+    path.write_bytes(b"another")
+    assert os.pread(handle, 7, 0) == b"checked"
+    os.close(handle)
+    (folder / "other.so").chmod(0o666)
+    (folder / "other.so").replace(path)
+    assert not list(store.candidates(torch, {"XDG_CACHE_HOME": str(tmp_path)}))
 
 
 def test_the_cache_is_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
