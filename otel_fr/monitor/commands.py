@@ -148,7 +148,8 @@ class Commands:
 
     def _say(self, text: str, *values: object) -> None:
         """Log what all monitors of the run are told: once for each node, by its first rank."""
-        _log.log(logging.INFO if self._reporter.identity.local_rank else logging.WARNING, text, *values)
+        if not self._reporter.identity.local_rank:
+            self._verdict.log(text, *values)
 
     def _end_calls(self, now_ns: int) -> None:
         """Have the rank end the calls that wait for a failed peer."""

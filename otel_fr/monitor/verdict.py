@@ -40,6 +40,8 @@ ANALYSIS_SECONDS = 20.0
 HOLD_SECONDS = 30.0
 """Longest time for which a rank's standard error is kept open for the verdict, if it is a pipe. The verdict takes a
 second on an idle machine, and a busy one is given time. The job itself is not delayed."""
+MAX_SAID = 20
+"""Lines about what the collector says, of one run on one machine, whatever a collector says."""
 MAX_OUTPUT = 1 << 20
 MAX_LINE = 1_500
 """Characters of a verdict's line: the files have all of it."""
@@ -117,6 +119,7 @@ class Verdict:
         self._config = config
         self._world_size = world_size
         self._told: Told | None = None
+        self._places = 0
         self._hang_ns: int | None = None
         self._ready_at = 0.0
         self._analysis: Analysis | None = None
@@ -127,7 +130,7 @@ class Verdict:
         self._leave(patient=False)
         self._node, self._world_size = node, world_size
         self._told = self._hang_ns = None
-        self._ready_at = 0.0
+        self._places, self._ready_at = 0, 0.0
 
     def is_first(self, what: str) -> bool:
         """See `Node.is_first`."""
@@ -143,8 +146,17 @@ class Verdict:
         """The collector has opened an incident; the first monitor here that hears of it logs it."""
         told = Told(number, summary, page)
         self._told = self._told or told
-        if self._node.is_first(f"incident {number}"):
-            _log.warning("the collector has opened an incident: %s (%s)", summary, told.where)
+        if self._places < MAX_SAID and self._node.is_first(f"incident {number}"):
+            self.log("the collector has opened an incident: %s (%s)", summary, told.where)
+
+    def log(self, text: str, *values: object) -> None:
+        """Log what the collector says, in one of the places for such lines that the monitors here share."""
+        while self._places < MAX_SAID:
+            self._places += 1
+            if self._node.is_first(f"place {self._places}"):
+                more = "" if self._places < MAX_SAID else "; what it says from now on is not logged"
+                _log.warning(text + more, *values)
+                return
 
     def step(self, stalled_ns: int | None, now_ns: int, file: str) -> None:
         """Tell of a hang that no collector tells of.

@@ -10,7 +10,7 @@ import pytest
 
 from otel_fr.config import Config
 from otel_fr.monitor.node import Node
-from otel_fr.monitor.verdict import MAX_LINE, Verdict
+from otel_fr.monitor.verdict import MAX_LINE, MAX_SAID, Verdict
 
 FOUND: dict[str, Any] = {
     "ranks": [0, 1],
@@ -95,6 +95,15 @@ def test_an_incident_is_logged_by_one_monitor_of_a_machine(tmp_path: Path, caplo
     assert [record.getMessage() for record in caplog.records] == [
         "the collector has opened an incident: rank 3 was killed (otel-fr incidents show cd)"
     ]
+
+
+def test_a_collector_cannot_fill_the_output(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    Node(tmp_path, "run", 0).join()
+    monitors = [verdict(tmp_path) for _ in range(4)]
+    for number in range(100):
+        monitors[number % 4].note_incident(f"incident {number}", "all is lost")
+        monitors[0].log("the collector says that %s has failed", "rank 7")
+    assert len(caplog.records) == MAX_SAID
 
 
 def test_a_rank_of_many_runs_leaves_nothing_behind_and_a_failed_run_neither(tmp_path: Path) -> None:
