@@ -21,6 +21,7 @@ from otel_fr.presentation import ranks_text, signal_text
 from otel_fr.printable import one_line
 from otel_fr_collector.control import Control
 from otel_fr_collector.incidents.book import IncidentBook
+from otel_fr_collector.incidents.return_grace import ReturnGrace
 from otel_fr_collector.jobs.ranks import RankState
 from otel_fr_collector.jobs.run import MAX_RANKS_PER_RUN, Run, RunId
 from otel_fr_collector.jobs.runs import Runs
@@ -53,12 +54,20 @@ class Failure:
 
 
 class PeerFailures:
-    """Follows the runs whose monitors watch."""
+    """Follows the runs whose monitors watch, but not while their ranks may be reconnecting.
 
-    def __init__(self, runs: Runs, book: IncidentBook, control: Control, clock: Callable[[], float]) -> None:
+    Args:
+        grace: while it waits for a run, nothing new is told.
+        clock: monotonic time in seconds.
+    """
+
+    def __init__(
+        self, runs: Runs, book: IncidentBook, control: Control, grace: ReturnGrace, clock: Callable[[], float]
+    ) -> None:
         self._runs = runs
         self._book = book
         self._control = control
+        self._grace = grace
         self._started = self._stepped = clock()
         self._told: dict[RunId, dict[int, Failure]] = {}
 
@@ -71,7 +80,7 @@ class PeerFailures:
             del self._told[run_id]
             self._control.set_standing(run_id, ())
         for run in self._runs.by_id.values():
-            if self._control.watches(run.id) and not run.is_replaced:
+            if self._control.watches(run.id) and not run.is_replaced and not self._grace.waits_for(run, now):
                 self._tell(run, self._failed(run, now))
 
     def _tell(self, run: Run, failed: dict[int, Failure]) -> None:
@@ -129,19 +138,20 @@ class PeerFailures:
         few_ranks = 2 * len(silent) < len(run.ranks)
         if not (few_hosts if len(by_host) > 1 else few_ranks):
             return
-        waited_for = self._waited_for(run, quiet, now)
+        heard = {state.rank for state in run.ranks.values() if not state.is_silent(now, floor, behind)}
+        waited_for = self._waited_for(run, quiet, heard, now)
         if waited_for:
             waited_for -= _seen_running(run, quiet, {rank for state in silent for rank in by_host[state.host]})
         for state in silent:
             if state.rank in waited_for:
                 yield state.rank, Failure("silent", _silence(state, by_host[state.host], dark))
 
-    def _waited_for(self, run: Run, quiet: set[int], now: float) -> set[int]:
+    def _waited_for(self, run: Run, quiet: set[int], heard: set[int], now: float) -> set[int]:
         """Those of the ranks in whose groups a rank that is heard of has waited for its peer timeout."""
         found: set[int] = set()
         for state in run.ranks.values():
             report = state.report
-            if state.rank in quiet or report is None or state.ended is not None or not report.inflight:
+            if state.rank not in heard or report is None or state.ended is not None or not report.inflight:
                 continue
             for call in reported_calls(run, state):
                 if call.enqueued_at is None or now - state.lag - call.enqueued_at < report.peer_timeout:

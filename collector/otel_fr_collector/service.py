@@ -23,7 +23,7 @@ from otel_fr_collector.incidents.book import IncidentBook
 from otel_fr_collector.incidents.incident import ChangeKind, Incident, IncidentChange
 from otel_fr_collector.incidents.judge import STEP_SECONDS, Judge
 from otel_fr_collector.incidents.links import Links
-from otel_fr_collector.incidents.restart_grace import RestartGrace
+from otel_fr_collector.incidents.return_grace import ReturnGrace
 from otel_fr_collector.jobs.asked_stacks import AskedStacks
 from otel_fr_collector.jobs.blocks import StragglerLimits
 from otel_fr_collector.jobs.ingest import CheckJob, Ingest
@@ -111,9 +111,9 @@ class Service:
         self._faults = Faults(metrics)
         self._last_tick = self._cleaned_at = clock()
         self._persistence: Persistence | None = None
-        self._grace = RestartGrace(clock(), self._may_judge)
+        self._grace = ReturnGrace(clock(), self._may_judge)
         self.judge = Judge(self.runs, self.book, self._grace, metrics, self._take_changes, clock, wall)
-        self._peer_failures = PeerFailures(self.runs, self.book, self.control, clock)
+        self._peer_failures = PeerFailures(self.runs, self.book, self.control, self._grace, clock)
         self._disagreements = Disagreements(self.control, metrics)
         self._asked: list[RunId] = []
         self._to_publish: deque[_Unpublished] = deque()

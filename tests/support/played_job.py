@@ -218,6 +218,7 @@ class RankPlayer:
         with self.lock:
             body = json.dumps(self.report(**more))
             record = LogRecord(event_name=event, body=AnyValue(string_value=body))
+            record.time_unix_nano = int(self.job.time.wall() * 1e9)
             if "file" in more:
                 record.attributes.append(attribute(semconv.FILE_PATH, more["file"]))
             scopes = [ScopeLogs(log_records=[record])]

@@ -15,7 +15,7 @@ from otel_fr.match import Finding, diagnose
 from otel_fr_collector.incidents import credibility, slowness, triggers
 from otel_fr_collector.incidents.book import IncidentBook
 from otel_fr_collector.incidents.incident import IncidentChange
-from otel_fr_collector.incidents.restart_grace import RestartGrace
+from otel_fr_collector.incidents.return_grace import ReturnGrace
 from otel_fr_collector.incidents.triggers import Triggers
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.jobs.runs import Runs
@@ -69,7 +69,7 @@ class Judge:
         self,
         runs: Runs,
         book: IncidentBook,
-        grace: RestartGrace,
+        grace: ReturnGrace,
         metrics: Metrics,
         publish: Callable[[list[IncidentChange], float], None],
         clock: Callable[[], float],

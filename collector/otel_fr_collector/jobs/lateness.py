@@ -22,6 +22,8 @@ RECENT = 5
 """Seconds over which the lags of a run's reports count; ranks that move as usual report as often at least."""
 QUIET = 1.0
 """Seconds without any report of a run: its ranks report as often where one waits."""
+GAP = 2.0
+"""The same, from which it may have been an outage: a rank that waits, or has just begun, reports each second."""
 STEPS = 2
 """By so many steps a second, lags are told apart; one below the first step is none."""
 MAX_STEP = int(MAX_BEHIND * STEPS)
@@ -69,17 +71,21 @@ class Delay:
 class Lags:
     """Of the reports of one run: by how much those of the last seconds were late."""
 
-    __slots__ = ("_late", "_latest", "_second", "_seconds")
+    __slots__ = ("_late", "_latest", "_second", "_seconds", "gap")
 
     def __init__(self) -> None:
         self._second = 0
         self._latest = 0.0
+        self.gap: tuple[float, float] | None = None
+        """The last time without a report that was longer than `GAP`: when it began and when it was over (monotonic)."""
         self._seconds: deque[dict[int, int]] = deque()
         """For each of the last seconds, by step, how many reports were so late."""
         self._late = 0
 
     def note(self, lag: float, now: float) -> None:
         """A report has come. ``now``: monotonic."""
+        if now - self._latest > GAP and self._seconds:
+            self.gap = self._latest, now
         if int(now) > self._second:
             self._go_on_to(int(now))
         elif not self._seconds:

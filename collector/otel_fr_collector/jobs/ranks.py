@@ -9,7 +9,7 @@ from otel_fr.match import UNPLACED, Decision, Ending, Place, ThreadException
 from otel_fr.rank_report import DEFAULT_INTERVAL
 from otel_fr.stacks import site_of
 from otel_fr_collector.jobs.calls import UNIT, CompactCall, lighten
-from otel_fr_collector.jobs.lateness import MAX_BEHIND, Delay
+from otel_fr_collector.jobs.lateness import Delay
 from otel_fr_collector.jobs.own_time import OwnTime
 from otel_fr_collector.jobs.rank_reports import KeptReport, bytes_of_threads
 
@@ -101,7 +101,7 @@ class RankState:
 
     def measure_lag(self, stamp: float, now: float) -> float:
         """The lag of a report that is newer than those before. ``stamp``: by its sender's clock, 0: not known."""
-        return min(self.delay.lag(stamp, now), MAX_BEHIND) if stamp else 0.0
+        return self.delay.lag(stamp, now) if stamp else 0.0
 
     @property
     def silence(self) -> float:

@@ -8,7 +8,7 @@ from otel_fr.incident import CollectorIncidentData
 from otel_fr_collector.incidents.book import IncidentBook
 from otel_fr_collector.incidents.incident import Incident, IncidentChange
 from otel_fr_collector.incidents.kept import MAX_INCIDENTS
-from otel_fr_collector.incidents.restart_grace import RestartGrace
+from otel_fr_collector.incidents.return_grace import ReturnGrace
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.storage.backend import Saved
@@ -40,7 +40,7 @@ class Persistence:
         store: Store,
         runs: Runs,
         book: IncidentBook,
-        grace: RestartGrace,
+        grace: ReturnGrace,
         resume: Callable[[Sequence[Incident]], None],
         forget: Callable[[RunId], None],
         clock: Callable[[], float],

@@ -16,7 +16,7 @@ from pathlib import Path
 from otel_fr_collector.incidents.book import IncidentBook
 from otel_fr_collector.incidents.incident import IncidentChange
 from otel_fr_collector.incidents.judge import Judge
-from otel_fr_collector.incidents.restart_grace import RestartGrace
+from otel_fr_collector.incidents.return_grace import ReturnGrace
 from otel_fr_collector.jobs.ingest import Ingest
 from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.jobs.snapshot import snapshot
@@ -250,7 +250,7 @@ class _Live:
         self._book = IncidentBook(clock.time)
         self._ingest = Ingest(self._runs, metrics, clock.monotonic, clock.time)
         self._judge = Judge(
-            self._runs, self._book, RestartGrace(clock.monotonic()), metrics, self._publish, clock.monotonic, clock.time
+            self._runs, self._book, ReturnGrace(clock.monotonic()), metrics, self._publish, clock.monotonic, clock.time
         )
         rng = random.Random(trial.seed)
         with clock.used_by(otel_fr.monitor.reporter):

@@ -14,7 +14,7 @@ import pytest
 from otel_fr_collector import database_files
 from otel_fr_collector.incidents.book import IncidentBook
 from otel_fr_collector.incidents.incident import FIRING
-from otel_fr_collector.incidents.restart_grace import RestartGrace
+from otel_fr_collector.incidents.return_grace import ReturnGrace
 from otel_fr_collector.jobs.ranks import RankState
 from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.jobs.runs import Runs
@@ -217,7 +217,7 @@ def restored(folder: Path) -> int:
     store = sqlite_store(folder, wall=lambda: NOW)
     runs, book = Runs(), IncidentBook(lambda: NOW)
     resumed: list[object] = []
-    Persistence(store, runs, book, RestartGrace(0.0), resumed.extend, print, lambda: 0.0, lambda: NOW).restore()
+    Persistence(store, runs, book, ReturnGrace(0.0), resumed.extend, print, lambda: 0.0, lambda: NOW).restore()
     for one in book.known():
         assert one.data["trace_id"] is None or len(bytes.fromhex(one.data["trace_id"])) == 16
         assert int(1_000 * (one.started or one.detected)) < 10**15

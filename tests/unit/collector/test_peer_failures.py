@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from otel_fr_collector.control import Control, Watcher
 from otel_fr_collector.incidents.book import IncidentBook
+from otel_fr_collector.incidents.return_grace import RETURN_SECONDS, ReturnGrace
 from otel_fr_collector.jobs.origins import make_run_id
 from otel_fr_collector.jobs.rank_reports import KeptReport
 from otel_fr_collector.jobs.run import Run
@@ -26,7 +27,8 @@ class Job:
     def __init__(self, world: int = 4, hosts: int = 1) -> None:
         self.now = 0.0
         self.runs, self.control, self.book = Runs(), Control(), IncidentBook(lambda: self.now)
-        self.failures = PeerFailures(self.runs, self.book, self.control, lambda: self.now)
+        grace = ReturnGrace(-RETURN_SECONDS - 1.0)
+        self.failures = PeerFailures(self.runs, self.book, self.control, grace, lambda: self.now)
         run = self.runs.get(RUN, 0.0)
         assert run is not None
         self.run: Run = run
@@ -38,14 +40,18 @@ class Job:
         self.context = self.control.watch(WatchRequest(job_id="job", run_id="r", rank=0))
         self.watcher = self.context.__enter__()
         self.numbers = 0
+        self.reported = 0.0
 
     def report(self, *ranks: int, waiting_since: float | None = None, running_here: str = "") -> None:
-        self.numbers += 1
-        for rank in ranks:
-            report = KeptReport(rank, self.numbers, running_here=running_here)
-            if waiting_since is not None:
-                report.inflight = [rank_call(rank, 1, CallState.IN_FLIGHT)._replace(enqueued_at=waiting_since)]
-            self.run.add_report(report, self.now)
+        """These ranks report now, and have done so each second since any did."""
+        for at in [*range(int(self.reported) + 1, int(self.now)), self.now]:
+            self.numbers += 1
+            for rank in ranks:
+                report = KeptReport(rank, self.numbers, running_here=running_here)
+                if waiting_since is not None and at >= waiting_since:
+                    report.inflight = [rank_call(rank, 1, CallState.IN_FLIGHT)._replace(enqueued_at=waiting_since)]
+                self.run.add_report(report, at)
+        self.reported = self.now
 
     def at(self, now: float) -> list[Command]:
         """The commands that are sent at that time."""

@@ -1,8 +1,12 @@
-"""After a restart, ranks that do not report yet are not taken for silent: they may still be reconnecting."""
+"""After a restart or an outage of the collector, ranks that do not report yet are not taken for silent.
+
+They may still be reconnecting, and what they sent before says nothing about now.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container
+from dataclasses import dataclass
 
 from otel_fr_collector.jobs.run import Run, RunId
 
@@ -10,7 +14,8 @@ RECONNECT_SECONDS = 30.0
 """Seconds after a run's first report for which its other ranks may still be reconnecting.
 
 gRPC clients wait between two attempts to connect: 1 s at first, 1.6 times as long each time (gRPC's connection
-backoff). After an outage of 20 s the next attempt comes within about 10 s of the collector's return.
+backoff). After an outage of 20 s the next attempt comes within about 10 s of the collector's return; a monitor's
+is made within `otel_fr.otlp_sender.CONNECT_SECONDS`.
 """
 MAX_FIRST_REPORT_NUMBER = 3
 """Number of a rank's report up to which its run counts as begun after the collector's start."""
@@ -18,8 +23,22 @@ RETURN_SECONDS = 600.0
 """Seconds after the collector's start from which no rank is expected to reconnect any more."""
 
 
-class RestartGrace:
-    """Runs that were running before the collector's start: not judged until all their ranks have reported again.
+@dataclass(slots=True)
+class _Outage:
+    """A time in which nothing was heard of a run: the collector was cut off rather than all ranks silent at once.
+
+    Attributes:
+        over: when a report came again (monotonic).
+        ranks: those that were heard of until the outage, and have not sent a report since it was over.
+    """
+
+    over: float
+    ranks: set[int]
+
+
+class ReturnGrace:
+    """Runs that were running before the collector's start or through an outage: not judged until all their ranks have
+    reported again.
 
     Args:
         started: monotonic time of the collector's start.
@@ -32,6 +51,7 @@ class RestartGrace:
         self._until: dict[RunId, float | None] = {}
         """Monotonic time at which the wait ends; None: no rank of the run has reported yet."""
         self._checked: set[RunId] = set()
+        self._outages: dict[RunId, _Outage] = {}
 
     def add(self, run: Run) -> None:
         """Wait for the ranks of a run that was running before the collector's start."""
@@ -40,6 +60,8 @@ class RestartGrace:
     def waits_for(self, run: Run, now: float) -> bool:
         """Whether ranks of the run may still be reconnecting, or others' incidents of it are still asked for."""
         if not self._may_judge(run, now):
+            return True
+        if self._is_after_outage(run, now):
             return True
         if run.id not in self._checked:
             self._check_age(run, now)
@@ -61,9 +83,29 @@ class RestartGrace:
         """Stop waiting once every rank has had time to reconnect, and forget runs that are not ``known`` any more."""
         self._checked = {run for run in self._checked if run in known}
         self._until = {run: until for run, until in self._until.items() if run in known}
+        self._outages = {run: outage for run, outage in self._outages.items() if run in known}
         if now - self._started > RETURN_SECONDS + RECONNECT_SECONDS:
             self._checked.clear()
             self._until.clear()
+
+    def _is_after_outage(self, run: Run, now: float) -> bool:
+        """Whether nothing was heard of the run lately, and not all of its ranks are heard again."""
+        if run.lags.gap is not None:
+            (began, over), run.lags.gap = run.lags.gap, None
+            live = [state for state in run.ranks.values() if state.ended is None and state.report is not None]
+            if all(over - min(began, state.arrived) > state.silence for state in live):
+                heard = {state.rank for state in live if began - state.arrived <= state.silence}
+                known = self._outages.get(run.id)
+                self._outages[run.id] = _Outage(over, heard if known is None else heard | known.ranks)
+        outage = self._outages.get(run.id)
+        if outage is None:
+            return False
+        states = [run.ranks[rank] for rank in outage.ranks if rank in run.ranks]
+        outage.ranks = {state.rank for state in states if state.ended is None and state.sent < outage.over}
+        if outage.ranks and now < outage.over + RECONNECT_SECONDS:
+            return True
+        del self._outages[run.id]
+        return False
 
     def _check_age(self, run: Run, now: float) -> None:
         """Find out whether a run was running before the collector's start."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 from otel_fr_collector.incidents.book import IncidentBook
-from otel_fr_collector.incidents.restart_grace import (
+from otel_fr_collector.incidents.return_grace import (
     MAX_FIRST_REPORT_NUMBER,
     RECONNECT_SECONDS,
     RETURN_SECONDS,
-    RestartGrace,
+    ReturnGrace,
 )
 from otel_fr_collector.jobs.rank_reports import KeptReport
 from otel_fr_collector.jobs.run import Run, RunId
@@ -31,7 +31,7 @@ def make(world: int | None = 3) -> Run:
 
 
 def test_a_job_that_was_running_before_is_not_judged_until_all_its_ranks_are_back() -> None:
-    grace, run = RestartGrace(0.0), make()
+    grace, run = ReturnGrace(0.0), make()
     add_reports(run, 0, 1, number=MAX_FIRST_REPORT_NUMBER + 1)
     assert grace.waits_for(run, 1.0)
     add_reports(run, 2, number=MAX_FIRST_REPORT_NUMBER + 2)
@@ -41,7 +41,7 @@ def test_a_job_that_was_running_before_is_not_judged_until_all_its_ranks_are_bac
 
 
 def test_the_wait_for_ranks_that_do_not_reconnect_is_bounded() -> None:
-    grace, run = RestartGrace(0.0), make()
+    grace, run = ReturnGrace(0.0), make()
     add_reports(run, 0, number=100)
     assert grace.waits_for(run, 10.0)
     assert grace.waits_for(run, 10.0 + RECONNECT_SECONDS - 0.1)
@@ -49,7 +49,7 @@ def test_the_wait_for_ranks_that_do_not_reconnect_is_bounded() -> None:
 
 
 def test_a_rank_that_has_ended_is_not_waited_for() -> None:
-    grace, run = RestartGrace(0.0), make()
+    grace, run = ReturnGrace(0.0), make()
     add_reports(run, 0, 1, number=100)
     state = run.rank_state(2)
     assert state is not None
@@ -59,13 +59,13 @@ def test_a_rank_that_has_ended_is_not_waited_for() -> None:
 
 @pytest.mark.parametrize(("started", "number"), [(0.0, MAX_FIRST_REPORT_NUMBER), (-RETURN_SECONDS - 1.0, 100)])
 def test_a_job_that_begins_later_is_judged_at_once(started: float, number: int) -> None:
-    grace, run = RestartGrace(started), make()
+    grace, run = ReturnGrace(started), make()
     add_reports(run, 0, number=number)
     assert not grace.waits_for(run, 1.0)
 
 
 def test_an_expected_run_is_waited_for_before_its_first_report_for_a_bounded_time() -> None:
-    grace, run = RestartGrace(0.0), make(None)
+    grace, run = ReturnGrace(0.0), make(None)
     grace.add(run)
     assert grace.waits_for(run, RETURN_SECONDS)
     grace.expire(RETURN_SECONDS + RECONNECT_SECONDS + 1.0, {RUN})
@@ -88,7 +88,7 @@ def test_old_resolved_incidents_leave_memory_and_open_ones_stay() -> None:
 
 def test_runs_that_are_gone_are_forgotten() -> None:
     """A client that makes up a job with each request would fill the memory."""
-    grace = RestartGrace(0.0)
+    grace = ReturnGrace(0.0)
     for number in range(1_000):
         run = Run(RunId(f"invented-{number}", 0, "r"), 0.0, 0.0, world_size=3)
         add_reports(run, 0, number=100)
