@@ -29,6 +29,23 @@ Request = ExportTraceServiceRequest | ExportLogsServiceRequest | ExportMetricsSe
 DEFAULT_TIMEOUT = 10.0
 """Seconds: OpenTelemetry's default of ``OTEL_EXPORTER_OTLP_TIMEOUT``."""
 
+CONNECT_SECONDS = 5.0
+"""Longest attempt to connect, and longest pause before the next one. gRPC's own are 20 s and two minutes: after an
+outage, a server would be reached so much later."""
+KEEPALIVE_SECONDS = 10.0
+"""For so long nothing may come on a connection on which an answer is expected; then the other end is asked, and has as
+long to answer. So a connection on which two requests have exceeded `DEFAULT_TIMEOUT` in a row is made anew. Linux gives
+it up as well when what was sent is not acknowledged for as long (TCP_USER_TIMEOUT)."""
+CHANNEL_OPTIONS = (
+    ("grpc.keepalive_time_ms", int(KEEPALIVE_SECONDS * 1000)),
+    ("grpc.keepalive_timeout_ms", int(KEEPALIVE_SECONDS * 1000)),
+    ("grpc.http2.ping_timeout_ms", int(KEEPALIVE_SECONDS * 1000)),  # gRPC measures bandwidths by pings of its own
+    ("grpc.http2.max_pings_without_data", 0),  # as many as are needed: a stream of commands is mostly quiet
+    ("grpc.min_reconnect_backoff_ms", int(CONNECT_SECONDS * 1000)),
+    ("grpc.max_reconnect_backoff_ms", int(CONNECT_SECONDS * 1000)),
+)
+"""Of every connection to a gRPC server, for telemetry and commands alike."""
+
 _log = logging.getLogger("otel_fr.monitor")
 
 _OTHER_PROTOCOL = {
@@ -83,8 +100,9 @@ class GrpcTarget:
     credentials: Any
     headers: tuple[tuple[str, str], ...]
 
-    def channel(self, options: Sequence[tuple[str, int]] | None = None) -> grpc.Channel:
-        """A channel to it."""
+    def channel(self, more: Sequence[tuple[str, int]] = ()) -> grpc.Channel:
+        """A channel to it. ``more``: options besides `CHANNEL_OPTIONS`."""
+        options = (*CHANNEL_OPTIONS, *more)
         if self.insecure or self.credentials is None:
             return grpc.insecure_channel(self.endpoint, options=options)
         return grpc.secure_channel(self.endpoint, self.credentials, options=options)
@@ -167,7 +185,8 @@ def sender_from_env(signal: Signal, env: Mapping[str, str] = os.environ, timeout
         compression = (own or env.get("OTEL_EXPORTER_OTLP_COMPRESSION", "")).strip().lower()
         # "none" is a value of the specification that the gRPC exporter's own reading of the environment refuses.
         none = {"compression": grpc.Compression.NoCompression} if compression == "none" else {}
-        return Sender(exporter_class(**none, **_timeout(signal, env, timeout)), protocol)
+        exporter = exporter_class(channel_options=CHANNEL_OPTIONS, **none, **_timeout(signal, env, timeout))
+        return Sender(exporter, protocol)
     if any(env.get(f"OTEL_EXPORTER_OTLP_{part}CERTIFICATE", "") for part in ("", f"{signal.upper()}_")):
         # The requests library would prefer these to the certificate that is configured for this endpoint.
         for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):

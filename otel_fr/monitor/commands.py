@@ -141,7 +141,8 @@ class Commands:
             self._fetching.spend(time.thread_time() - begun, time.monotonic())
 
     def _take_failure(self, failed: PeerFailed) -> None:
-        notice = self._peers.told(failed, self._reporter.identity.rank, self._reporter.groups.live)
+        here = self._verdict.running_here()
+        notice = self._peers.told(failed, self._reporter.identity.rank, self._reporter.groups.live, here)
         if notice is not None:
             self._say("the collector says that %s has failed: %s", ranks_text(notice.ranks), notice.failed.reason)
             self._tell(notice, "peer_failed", names.EVENT_PEER_FAILED)

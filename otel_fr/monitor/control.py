@@ -27,14 +27,10 @@ MAX_WAITING = 16
 """Commands that wait to be carried out; with more, the stream is read no further until one was."""
 COMMANDS_PER_SECOND, COMMANDS_AT_ONCE = 10.0, 200.0
 """Commands that are taken: a collector sends two for each incident, and keeps 200 open in a run."""
-MAX_WAIT_SECONDS = 30.0
+MAX_WAIT_SECONDS = 10.0
 _FIRST_WAIT_SECONDS = 1.0
 _ACCESS_DENIED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
-_OPTIONS = (
-    ("grpc.keepalive_time_ms", 300_000),  # the shortest that servers accept by default
-    ("grpc.keepalive_timeout_ms", 20_000),
-    ("grpc.max_receive_message_length", 1 << 20),
-)
+_OPTIONS = (("grpc.max_receive_message_length", 1 << 20),)
 
 _log = logging.getLogger("otel_fr.monitor")
 

@@ -7,7 +7,7 @@ wrong, or cannot be reached, ends no call of a rank that makes progress. Pure ru
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
 from otel_fr.control.v1.control_pb2 import PeerFailed
@@ -17,6 +17,8 @@ from otel_fr.ring import GroupDef, Record
 
 ENDED = "ended"
 """Kind of a failure that is certain: the monitor of the failed rank has seen its process end."""
+SILENT = "silent"
+"""Kind of a failure that may be one of the collector's own hearing: this machine may know better of its own ranks."""
 ENDED_SECONDS = 1.0
 """How long a rank must have waited if a member of the group has ended, at most the stall time: that member cannot come
 any more, and where the backend notices its end, as gloo does on connections to it, the call has ended before."""
@@ -70,14 +72,18 @@ class PeerWatch:
         self._failed: dict[int, Failed] = {}
         self._ordered: dict[int, None] = {}
 
-    def told(self, message: PeerFailed, own_rank: int, groups: Iterable[GroupDef]) -> Notice | None:
+    def told(
+        self, message: PeerFailed, own_rank: int, groups: Iterable[GroupDef], running: Container[int] = ()
+    ) -> Notice | None:
         """Take what the collector says. None: nothing of it is news, or concerns a group of this rank.
 
         Args:
             groups: the live groups of this rank.
+            running: ranks whose processes this monitor sees run. That nothing is heard of them is not their failure.
         """
         failed = Failed(message.kind, message.reason[:500], message.incident_id[:200])
-        news = [rank for rank in message.ranks if rank != own_rank and self._is_news(rank, failed)]
+        seen = running if failed.kind == SILENT else ()
+        news = [rank for rank in message.ranks if rank != own_rank and rank not in seen and self._is_news(rank, failed)]
         for rank in news[: max(0, MAX_FAILED - len(self._failed))]:
             self._failed[rank] = failed
         return _notice(news, failed, groups)

@@ -24,6 +24,7 @@ class Relay:
         self.port: int = self._listener.getsockname()[1]
         self._is_open = threading.Event()
         self._is_open.set()
+        self._lost: list[threading.Event] = []
         self._sockets: list[socket.socket] = []
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -33,7 +34,8 @@ class Relay:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._is_open.set()
+        for is_open in (self._is_open, *self._lost):
+            is_open.set()
         for one in (self._listener, *self._sockets):
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
@@ -52,6 +54,13 @@ class Relay:
     def go_on(self) -> None:
         self._is_open.set()
 
+    def lose(self) -> None:
+        """Nothing passes on the connections that are there; later ones work. Their ends do not notice."""
+        self._is_open.clear()
+        self._lost.append(self._is_open)
+        self._is_open = threading.Event()
+        self._is_open.set()
+
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
             while True:
@@ -63,12 +72,12 @@ class Relay:
                     continue
                 self._sockets += [near, far]
                 for source, sink in ((near, far), (far, near)):
-                    threading.Thread(target=self._pass_on, args=(source, sink), daemon=True).start()
+                    threading.Thread(target=self._pass_on, args=(source, sink, self._is_open), daemon=True).start()
 
-    def _pass_on(self, source: socket.socket, sink: socket.socket) -> None:
+    def _pass_on(self, source: socket.socket, sink: socket.socket, is_open: threading.Event) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(_BLOCK):
-                self._is_open.wait()
+                is_open.wait()
                 sink.sendall(data)
         with contextlib.suppress(OSError):
             sink.shutdown(socket.SHUT_WR)

@@ -142,5 +142,5 @@ def test_a_dead_collector_is_tried_more_and_more_seldom(monkeypatch: pytest.Monk
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert pauses[0] <= 1.2
-    assert pauses[4] > 8
+    assert pauses[4] >= 0.8 * control.MAX_WAIT_SECONDS
     assert max(pauses) <= 1.2 * control.MAX_WAIT_SECONDS

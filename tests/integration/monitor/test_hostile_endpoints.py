@@ -8,9 +8,14 @@ from contextlib import AbstractContextManager
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from otel_fr.otlp_sender import sender_from_env
+from otel_fr.otlp_sender import CHANNEL_OPTIONS, sender_from_env
 from tests.support.hostile_servers import Behaviour, bomb, drips, floods, hangs, hostile_server
 from tests.support.otlp_backends import Backend, grpc_backend, http_backend
+from tests.support.relay import Relay
+from tests.support.waiting import wait_for
+
+GRPC_SECONDS = 60.0
+"""After which gRPC gives a connection up without being told to."""
 
 
 @pytest.fixture
@@ -50,3 +55,18 @@ def test_no_endpoint_delays_a_retry_beyond_the_timeout(
         environment.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc" if server is grpc_backend else "http/protobuf")
         backend.busy, backend.retry_after = 100, seconds
         assert not send(environment, backend.url.replace("grpc://", "http://"))
+
+
+def test_a_connection_on_which_nothing_comes_any_more_is_made_anew(environment: pytest.MonkeyPatch) -> None:
+    """As after a cut link, or where something on the way has forgotten the connection."""
+    quick = tuple((name, 500 if "keepalive" in name or "timeout" in name else value) for name, value in CHANNEL_OPTIONS)
+    environment.setattr("otel_fr.otlp_sender.CHANNEL_OPTIONS", quick)
+    environment.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
+    with grpc_backend() as backend:
+        host, _, port = backend.url.rpartition("/")[2].rpartition(":")
+        with Relay(host, int(port)) as relay:
+            environment.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{relay.port}")
+            sender = sender_from_env("traces")
+            assert wait_for(lambda: sender.send(ExportTraceServiceRequest(), 1))
+            relay.lose()
+            assert wait_for(lambda: sender.send(ExportTraceServiceRequest(), 1), GRPC_SECONDS / 2)

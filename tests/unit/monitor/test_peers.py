@@ -61,6 +61,16 @@ def test_a_failure_is_told_once_with_the_groups_that_it_concerns() -> None:
     assert ended.ranks == (2,)
 
 
+def test_a_rank_that_is_seen_running_here_has_not_failed_because_the_collector_does_not_hear_of_it() -> None:
+    watch = PeerWatch(STALL)
+    assert watch.told(failed(1, kind="silent"), 0, GROUPS, running=[0, 1]) is None
+    assert due(watch, call(WORLD, since=0.0)) == []
+    notice = watch.told(failed(1, 2, kind="silent"), 0, GROUPS, running=[0, 1])
+    assert notice is not None
+    assert notice.ranks == (2,)
+    assert watch.told(failed(1, kind="stuck"), 0, GROUPS, running=[0, 1]) is not None
+
+
 def test_neither_its_own_failure_nor_that_of_a_rank_in_none_of_its_groups_is_told() -> None:
     watch = PeerWatch(STALL)
     assert watch.told(failed(0), 0, GROUPS) is None
