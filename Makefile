@@ -1,4 +1,4 @@
-# make demo | test | test-all | test-fast | test-torch | simulated-device | test-gpu | nccl-table | fuzz | lint | bench | bench-steps | bench-verdicts | bench-scale | wheel | sanitize | screenshots | example-incident | proto
+# make demo | test | test-all | test-fast | test-torch | simulated-device | test-gpu | nccl-table | machines | fuzz | lint | bench | bench-steps | bench-verdicts | bench-scale | wheel | sanitize | screenshots | example-incident | proto
 # Everything is installed into .venv first.
 PYTHON ?= python3
 VENV ?= .venv
@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # The CPU build where the index offers one; any other spec can pull gigabytes of CUDA packages.
 TORCH ?= torch==2.13.0
 
-.PHONY: setup demo test test-all test-fast test-torch simulated-device test-gpu nccl-table fuzz lint format bench bench-steps bench-verdicts bench-scale wheel sanitize screenshots example-incident soak proto clean
+.PHONY: setup demo test test-all test-fast test-torch simulated-device test-gpu nccl-table machines fuzz lint format bench bench-steps bench-verdicts bench-scale wheel sanitize screenshots example-incident soak proto clean
 .DELETE_ON_ERROR:
 
 $(VENV)/.ready: pyproject.toml
@@ -86,6 +86,12 @@ test-gpu: $(if $(GPU_PYTHON),,setup)
 TABLE ?=
 nccl-table: setup simulated-device
 	PYTHONPATH=.:collector $(BIN)/python -m tests.gpu.table $(TABLE)
+
+# Jobs on several hosts, made of namespaces of this machine: what goes wrong with hosts and links, and what is said of it. As root;
+# ten minutes. MACHINES: names of cases, --keep FOLDER.
+MACHINES ?=
+machines: setup
+	PYTHONPATH=.:collector $(BIN)/python -m tests.acceptance.machine_cases $(MACHINES)
 
 lint: setup
 	$(BIN)/ruff check .

@@ -14,7 +14,7 @@ ACCEPTED = re.compile(
     r"|torch (before \d|has no )|from torch \d\.\d+ on|this torch|needs torch \d"
     # What a container or its kernel may forbid.
     r"|root may write anywhere|this kernel does not report|no cgroup with a memory limit|cannot mount "
-    r"|refuses to run as root"
+    r"|refuses to run as root|no hosts of our own here"
     # Hardware.
     r"|no GPU|only one GPU"
 )

@@ -1,0 +1,50 @@
+"""Trains until there is a file ``stop`` in the folder that is given, on any number of hosts. Files there cause faults:
+
+``hang-R``: rank R loads until there is a file ``go``; ``freeze-R``: it is stopped, once; ``raise-R``: it raises, once.
+Each rank writes into ``steps-R``: its step, the number of ranks, its host and the attempt.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+folder = Path(sys.argv[1])
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+host, attempt = socket.gethostname(), os.environ["TORCHELASTIC_RESTART_COUNT"]
+
+
+def load_shard() -> None:
+    while not (folder / "go").exists():  # stands for a dead file server
+        time.sleep(0.1)
+
+
+def is_once(name: str) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        (folder / f"{name}-{rank}").unlink()
+        return True
+    return False
+
+
+step = 0
+over = torch.zeros(1)
+while not over.item():
+    if (folder / f"hang-{rank}").exists():
+        load_shard()
+    if is_once("freeze"):
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if is_once("raise"):
+        raise ValueError("a bad sample")
+    over.fill_(float((folder / "stop").exists()))
+    dist.all_reduce(over)
+    step += 1
+    (folder / f"steps-{rank}").write_text(f"{step} {world} {host} {attempt}")
+    time.sleep(0.05)
+dist.destroy_process_group()

@@ -1,0 +1,163 @@
+"""A real torchrun job on hosts of our own (`tests.support.machines`), and the collector on one of them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from otel_fr.incident import unix
+from tests.support import torchrun
+from tests.support.commands import OTEL_FR
+from tests.support.machines import Host
+from tests.support.paths import JOBS, ROOT
+from tests.support.verdicts import cause_incidents
+from tests.support.waiting import PATIENCE, until
+
+RANKS = 2
+"""On each host."""
+STALL = 3.0
+"""OTEL_FR_STALL_SECONDS of the job."""
+SETTLED, LONGEST = 8.0, 40.0
+"""Seconds without a change of an incident after which none is expected; and after which it is looked at in any case."""
+
+
+class HostCollector:
+    """A collector that runs on a host, and what it has published."""
+
+    def __init__(self, host: Host, folder: Path, *options: str) -> None:
+        folder.mkdir()
+        self.host = host
+        self._file, log = folder / "incidents.jsonl", folder / "collector.log"
+        command = [*OTEL_FR, "collector", "--grpc", "0.0.0.0:4317", "--http", "0.0.0.0:8080"]
+        self.process = host.start([*command, "--incidents", str(self._file), *options], log, _environment())
+        until(lambda: "gRPC on" in log.read_text())
+
+    @property
+    def first_at(self) -> float:
+        """Unix time at which the first incident was detected."""
+        found = unix(self.lines()[0]["detected_at"])
+        assert found is not None
+        return found
+
+    def settle(self) -> None:
+        """Wait until nothing new has been published for `SETTLED` seconds, `LONGEST` at most."""
+        end = time.monotonic() + LONGEST
+        known, since = -1, time.monotonic()
+        while time.monotonic() < min(since + SETTLED, end):
+            if len(self.lines()) != known:
+                known, since = len(self.lines()), time.monotonic()
+            time.sleep(0.1)
+
+    def heard(self) -> int:
+        """How many ranks of jobs it hears of now."""
+        text = self.host.output("curl", "-s", "http://127.0.0.1:8080/api/v1/jobs")
+        return sum(job["ranks"].get("running", 0) for job in json.loads(text)["jobs"])
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Each change that it has published."""
+        return [json.loads(line) for line in self._file.read_text().splitlines()]
+
+    def causes(self) -> list[dict[str, Any]]:
+        """The last state of each cause, in order of opening."""
+        return cause_incidents(list({line["id"]: line for line in self.lines()}.values()))
+
+
+class HostJob:
+    """A job with two ranks on each of the hosts; the first host keeps the rendezvous' store.
+
+    Args:
+        nodes: as of torchrun. backend: of the rendezvous. env: added to the ranks' environment.
+    """
+
+    def __init__(
+        self,
+        hosts: Sequence[Host],
+        folder: Path,
+        *,
+        collector: HostCollector | None = None,
+        nodes: str = "",
+        backend: str = "otel-fr",
+        restarts: int = 0,
+        **env: str,
+    ) -> None:
+        folder.mkdir()
+        self.folder, self.hosts = folder, list(hosts)
+        self._endpoint = f"{hosts[0].name}:29400"
+        self._nodes, self._backend, self._restarts = nodes or str(len(hosts)), backend, restarts
+        self._env = {**_environment(), "OTEL_FR_STALL_SECONDS": str(STALL), "OTEL_FR_CHECKS": "none", **env}
+        if collector is not None:
+            self._env["OTEL_EXPORTER_OTLP_ENDPOINT"] = f"http://{collector.host.name}:4317"
+        else:
+            self._env["OTEL_FR_ENABLED"] = "1"
+        self.agents: dict[str, subprocess.Popen[str]] = {}
+        for host in hosts:
+            self.join(host)
+
+    def join(self, host: Host) -> None:
+        """Start the agent of a host."""
+        command = [
+            *(
+                *torchrun.WARM,
+                f"--nnodes={self._nodes}",
+                f"--nproc-per-node={RANKS}",
+                f"--max-restarts={self._restarts}",
+            ),
+            *(f"--rdzv-backend={self._backend}", f"--rdzv-endpoint={self._endpoint}", "--rdzv-id=llama"),
+            *("--rdzv-conf=last_call_timeout=1", str(JOBS / "hosts.py"), str(self.folder)),
+        ]
+        dumps = self.folder / f"dumps-{host.name}"  # not on a shared file system
+        env = {**self._env, "OTEL_FR_DUMP_DIR": str(dumps)}
+        self.agents[host.name] = host.start(command, self.log(host), env, self.folder)
+
+    def log(self, host: Host) -> Path:
+        return self.folder / f"{host.name}.log"
+
+    def said(self, host: Host) -> list[str]:
+        """otel-fr's lines in the output of a host's agent."""
+        return re.findall(r"otel-fr(?:\[.*?\])?: (.*)", self.log(host).read_text(errors="replace"))
+
+    def steps(self) -> dict[int, tuple[int, int, str, str]]:
+        """By rank: steps done, ranks, host, attempt."""
+        found = {}
+        for path in self.folder.glob("steps-*"):
+            with contextlib.suppress(ValueError):
+                step, world, host, attempt = path.read_text().split()
+                found[int(path.name.removeprefix("steps-"))] = int(step), int(world), host, attempt
+        return found
+
+    def wait_steps(self, ranks: int, more: int = 20) -> None:
+        """Until so many ranks, all there are, have done so many more steps, in this attempt or a later one."""
+        begun = self.steps()
+
+        def has_moved(rank: int, step: int, world: int, where: tuple[str, ...]) -> bool:
+            before = begun.get(rank)
+            done = before[0] if before is not None and before[2:] == where else 0
+            return world == ranks and step >= done + more
+
+        until(lambda: sum(has_moved(rank, *one[:2], one[2:]) for rank, one in self.steps().items()) == ranks)
+
+    def touch(self, name: str) -> float:
+        """Make a file that the job looks for; returns when."""
+        (self.folder / name).touch()
+        return time.time()
+
+    def end(self, seconds: float = PATIENCE) -> dict[str, int]:
+        """Exit statuses, once the agents have ended."""
+        return {name: agent.wait(seconds) for name, agent in self.agents.items()}
+
+    def stop(self) -> dict[str, int]:
+        """Have it end well."""
+        self.touch("stop")
+        return self.end()
+
+
+def _environment() -> dict[str, str]:
+    path = f"{ROOT}:{ROOT / 'collector'}"
+    given = torchrun.base_environment()
+    return {**given, "GLOO_SOCKET_IFNAME": "eth0", "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
