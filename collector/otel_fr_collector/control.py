@@ -21,6 +21,8 @@ REPORT_INTERVAL = 5.0
 choose shorter ones where the stall time or the peer timeout is short."""
 MAX_PENDING = 16
 """Commands queued for one monitor; when it does not read, the oldest are dropped."""
+MAX_INCIDENTS = 6
+"""Open incidents that a monitor is told of when it begins to watch, the oldest: its queue has room for more."""
 MAX_CULPRITS = 64
 """Ranks that a command names; if there are more, they are stuck for the same reason."""
 MAX_WATCHERS = 65_536
@@ -67,6 +69,7 @@ class Control:
         self._watchers: dict[tuple[str, str], set[Watcher]] = {}
         self._by_owner: dict[Owner, dict[Watcher, None]] = {}
         self._standing: dict[tuple[str, str], list[bytes]] = {}
+        self._incidents: dict[tuple[str, str], dict[str, control_pb2.Incident]] = {}
         self._held = Holdings()
         self._log = Throttle()
         self._count = 0
@@ -90,6 +93,8 @@ class Control:
         self._by_owner.setdefault(owner, {})[watcher] = None
         self._held.add(owner)
         self._count += 1
+        for incident in list(self._incidents.get(run, {}).values())[:MAX_INCIDENTS]:
+            watcher.put(control_pb2.Command(incident=incident).SerializeToString())
         for command in self._standing.get(run, ()):
             watcher.put(command)
         try:
@@ -132,6 +137,20 @@ class Control:
         trace_id = bytes.fromhex(trace or "")
         dump = control_pb2.Dump(incident_id=incident, reason=reason, page_url=page_url, trace_id=trace_id)
         return self.send(run, control_pb2.Command(dump=dump))
+
+    def tell(self, run: RunId, incident: control_pb2.Incident) -> None:
+        """Tell all monitors of a run what an incident of it says now, for the job's log, unless they know."""
+        key = run.job, run.run
+        known = self._incidents.setdefault(key, {})
+        if incident.is_over:
+            is_news = known.pop(incident.incident_id, None) is not None
+        else:
+            is_news = known.get(incident.incident_id) != incident
+            known[incident.incident_id] = incident
+        if not known:
+            del self._incidents[key]
+        if is_news:
+            self.send(run, control_pb2.Command(incident=incident))
 
     def inspect(self, run: RunId, incident: str, ranks: Sequence[int]) -> None:
         """Ask the monitors of the first `MAX_CULPRITS` of these ranks for native stacks."""

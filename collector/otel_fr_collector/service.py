@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from otel_fr.control.v1 import control_pb2
 from otel_fr_collector.attribution.answer import Attribution
 from otel_fr_collector.collective_metrics import CollectiveMetrics
 from otel_fr_collector.control import Control
@@ -50,6 +51,8 @@ CLEAN_UP_INTERVAL = 1.0
 """Seconds between two clean-ups of old runs and incidents."""
 OVER_AFTER = 5.0
 """Seconds without telemetry of a run after which it is kept as over, if none of its ranks is heard of."""
+MAX_REASON = 500
+"""Characters of an incident's summary that monitors get."""
 PATIENCE = 0.5
 """Seconds that an incident change waits for the store before it is published; mostly that takes some milliseconds."""
 DEAD_RESOLVE = 600.0
@@ -311,6 +314,9 @@ class Service:
         if self._traces is not None:
             self._traces.resume(incidents)
         self.outlets.resume(incidents)
+        for incident in incidents:
+            if incident.is_open:
+                self._tell_monitors(incident, ChangeKind.UPDATED)
 
     def _take_changes(self, changes: list[IncidentChange], now: float) -> None:
         """Publish changes once they are in the store, in their order; without waiting for it for long."""
@@ -338,12 +344,26 @@ class Service:
             has_files = run is not None and len(change.incident.files) >= len(run.ranks)
             self.outlets.publish(change, now, has_files=has_files)
             is_new = change.kind is ChangeKind.OPENED
-            if change.kind is not ChangeKind.RESOLVED and change.incident.cause is None:
-                with self._faults.caught("control", "commands could not be sent to monitors"):
+            with self._faults.caught("control", "commands could not be sent to monitors"):
+                self._tell_monitors(change.incident, change.kind)
+                if change.kind is not ChangeKind.RESOLVED and change.incident.cause is None:
                     self._command_monitors(change.incident, is_new)
             if self._traces is not None:
                 with self._faults.caught("forward", "an incident's trace could not be sent"):
                     self._traces.publish(change)
+
+    def _tell_monitors(self, incident: Incident, kind: ChangeKind) -> None:
+        """Tell the run's monitors what the incident says now, for the job's log."""
+        if incident.finding.is_slowness:
+            return
+        summary, page = incident.finding.summary[:MAX_REASON], self._page(incident)
+        is_over = kind is ChangeKind.RESOLVED or incident.cause is not None
+        self.control.tell(
+            incident.run, control_pb2.Incident(incident_id=incident.id, summary=summary, page_url=page, is_over=is_over)
+        )
+
+    def _page(self, incident: Incident) -> str:
+        return self.links.of(incident.data, incident.detected, incident.detected).get("page", "")
 
     def _command_monitors(self, incident: Incident, is_new: bool) -> None:
         """Ask the run's monitors for their files, once, and those of the culprits for native stacks.
@@ -354,8 +374,8 @@ class Service:
         if finding.is_slowness:
             return
         if is_new:
-            page = self.links.of(incident.data, incident.detected, incident.detected).get("page", "")
-            self.control.dump(incident.run, incident.id, finding.summary[:500], page, incident.data["trace_id"])
+            summary, page = finding.summary[:MAX_REASON], self._page(incident)
+            self.control.dump(incident.run, incident.id, summary, page, incident.data["trace_id"])
         if finding.culprit_ranks:
             self.control.inspect(incident.run, incident.id, finding.culprit_ranks)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from otel_fr import semconv as names
 from otel_fr.config import Config
-from otel_fr.control.v1.control_pb2 import Command, Dump, FetchCalls, PeerFailed
+from otel_fr.control.v1.control_pb2 import Command, Dump, FetchCalls, Incident, PeerFailed
 from otel_fr.monitor.control import ControlClient
 from otel_fr.monitor.device_calls import Tracked
 from otel_fr.monitor.link import Link
@@ -17,7 +17,7 @@ from otel_fr.monitor.pace import Pace
 from otel_fr.monitor.peers import Notice, PeerWatch
 from otel_fr.monitor.reporter import Reporter
 from otel_fr.monitor.verdict import Verdict
-from otel_fr.presentation import ranks_text
+from otel_fr.presentation import ranks_text, verb
 from otel_fr.ring import POSTED, Record
 from otel_fr.torch_recorder import ends_are_seen
 
@@ -87,10 +87,16 @@ class Commands:
         while self._control is not None and not self._control.commands.empty():
             command = self._control.commands.get()
             if command.HasField("dump") and command.dump.incident_id:
-                self._note_incident(command.dump)
+                self._note_opened(command.dump)
+            elif command.HasField("incident"):
+                self._note_incident(command.incident)
 
-    def _note_incident(self, dump: Dump) -> None:
-        self._verdict.note_incident(dump.incident_id, dump.reason[:_MAX_REASON], dump.page_url[:_MAX_REASON])
+    def _note_opened(self, dump: Dump) -> None:
+        self._note_incident(Incident(incident_id=dump.incident_id, summary=dump.reason, page_url=dump.page_url))
+
+    def _note_incident(self, incident: Incident) -> None:
+        summary, page = incident.summary[:_MAX_REASON], incident.page_url[:_MAX_REASON]
+        self._verdict.note_incident(incident.incident_id, summary, page, is_over=incident.is_over)
 
     def _follow_run(self) -> None:
         run_id = self._reporter.identity.run_id
@@ -103,12 +109,9 @@ class Commands:
 
     def _take(self, command: Command) -> None:
         if command.HasField("dump"):
-            dump = command.dump
-            if dump.incident_id and dump.incident_id not in self._incidents:
-                self._incidents.append(dump.incident_id)
-                self._note_incident(dump)
-                self._reporter.note_incident(dump.trace_id)
-            self._dump(dump.reason[:200] or REASON_REQUEST)
+            self._take_dump(command.dump)
+        elif command.HasField("incident"):
+            self._note_incident(command.incident)
         elif command.HasField("inspect"):
             if self._reporter.identity.rank in command.inspect.ranks:
                 self._named_as_culprit()
@@ -123,9 +126,17 @@ class Commands:
         elif command.HasField("peer_recovered"):
             recovered = self._peers.recovered(command.peer_recovered.ranks)
             if recovered:
-                self._say("the collector says that %s has not failed", ranks_text(recovered))
+                has = verb(recovered, "has", "have")
+                self._say("the collector says that %s %s not failed", ranks_text(recovered), has)
                 if self._link is not None:
                     self._link.send({"cmd": "peer_recovered", "ranks": list(recovered)})
+
+    def _take_dump(self, dump: Dump) -> None:
+        if dump.incident_id and dump.incident_id not in self._incidents:
+            self._incidents.append(dump.incident_id)
+            self._note_opened(dump)
+            self._reporter.note_incident(dump.trace_id)
+        self._dump(dump.reason[:200] or REASON_REQUEST)
 
     def _answer(self, wanted: FetchCalls) -> None:
         """Report the calls that are asked for; one question in a step, because a look may take a second."""
@@ -144,7 +155,8 @@ class Commands:
         here = self._verdict.running_here()
         notice = self._peers.told(failed, self._reporter.identity.rank, self._reporter.groups.live, here)
         if notice is not None:
-            self._say("the collector says that %s has failed: %s", ranks_text(notice.ranks), notice.failed.reason)
+            has = verb(notice.ranks, "has", "have")
+            self._say("the collector says that %s %s failed: %s", ranks_text(notice.ranks), has, notice.failed.reason)
             self._tell(notice, "peer_failed", names.EVENT_PEER_FAILED)
 
     def _say(self, text: str, *values: object) -> None:

@@ -17,6 +17,7 @@ import subprocess
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,12 @@ from otel_fr.printable import one_line
 
 PATIENCE = 4.0
 """Stall times after which a hang is told: a wait for a checkpoint, say, is over by then."""
+SETTLED_SECONDS = 2.0
+"""For so long what the collector says of an incident must not have changed before it is logged; for twice as long after
+each time that it was."""
+CORRECTION_SECONDS = 8.0
+"""Longest time after the verdict at the end in which the collector may correct it: by then it knows which machines are
+silent. The job is over, and is not delayed."""
 ASK_SECONDS = 60.0
 """Shortest time between two analyses of a hang on one machine."""
 FILES_SECONDS = 1.5
@@ -51,7 +58,7 @@ _log = logging.getLogger("otel_fr.monitor")
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """An incident that the collector has opened. ``page``: its URL; "": not known."""
+    """What the collector says of an incident. ``page``: its URL; "": not known."""
 
     id: str
     summary: str
@@ -118,7 +125,11 @@ class Verdict:
         self._node = node
         self._config = config
         self._world_size = world_size
-        self._told: Told | None = None
+        self._incidents: dict[str, Told] = {}
+        """Those that are open, the oldest first."""
+        self._unsaid: dict[str, float] = {}
+        """By id, since when what the collector says of an incident is not in the log (monotonic)."""
+        self._times_said: Counter[str] = Counter()
         self._places = 0
         self._hang_ns: int | None = None
         self._ready_at = 0.0
@@ -129,7 +140,9 @@ class Verdict:
         """The rank belongs to another run now, whose monitors ``node`` has joined."""
         self._leave(patient=False)
         self._node, self._world_size = node, world_size
-        self._told = self._hang_ns = None
+        for known in (self._incidents, self._unsaid, self._times_said):
+            known.clear()
+        self._hang_ns = None
         self._places, self._ready_at = 0, 0.0
 
     def is_first(self, what: str) -> bool:
@@ -142,12 +155,34 @@ class Verdict:
 
     # ---- while the job runs
 
-    def note_incident(self, number: str, summary: str, page: str = "") -> None:
-        """The collector has opened an incident; the first monitor here that hears of it logs it."""
+    @property
+    def _told(self) -> Told | None:
+        """What the collector says of the oldest incident that is open."""
+        return next(iter(self._incidents.values()), None)
+
+    def note_incident(self, number: str, summary: str, page: str = "", *, is_over: bool = False) -> None:
+        """What the collector says of an incident; once that has settled, the first monitor here logs it."""
         told = Told(number, summary, page)
-        self._told = self._told or told
-        if self._places < MAX_SAID and self._node.is_first(f"incident {number}"):
-            self.log("the collector has opened an incident: %s (%s)", summary, told.where)
+        if is_over:
+            self._incidents.pop(number, None)
+            self._unsaid.pop(number, None)
+        elif self._incidents.get(number) != told:
+            self._incidents[number] = told
+            self._unsaid[number] = time.monotonic()
+
+    def _say_incidents(self, *, at_once: bool = False) -> None:
+        now = time.monotonic()
+        for number, since in list(self._unsaid.items()):
+            if at_once or now - since >= SETTLED_SECONDS * 2 ** self._times_said[number]:
+                del self._unsaid[number]
+                self._times_said[number] += 1
+                self._say_incident(self._incidents[number])
+
+    def _say_incident(self, told: Told) -> None:
+        if self._places < MAX_SAID and self._node.is_first(f"incident {told.id}: {told.summary}"):
+            is_new = self._node.is_first(f"incident {told.id}")
+            begin = "the collector has opened an incident" if is_new else "the collector corrects what was said"
+            self.log(f"{begin}: %s (%s)", told.summary, told.where)
 
     def log(self, text: str, *values: object) -> None:
         """Log what the collector says, in one of the places for such lines that the monitors here share."""
@@ -164,6 +199,7 @@ class Verdict:
         Args:
             stalled_ns: monotonic, since when the rank waits; None: it does not. file: its flight-recorder file, or "".
         """
+        self._say_incidents()
         if self._analysis is not None:
             self._step_analysis()
         elif stalled_ns is None or self._told is not None or not file:
@@ -209,6 +245,8 @@ class Verdict:
         if self._node.fall_silent():
             failures = self._node.failures()
             files = [file for file, _ in failures.values() if file]
+            if not failures:
+                self._say_incidents(at_once=True)
             if files and self._node.is_first("end"):
                 self._say(Path(files[0]).parent, all(stopped for _, stopped in failures.values()), error, poll)
         error.close()
@@ -233,14 +271,27 @@ class Verdict:
         # Ranks that were all stopped from outside, and waited for nobody: somebody has ended the job.
         if all_stopped and self._told is None and all(one.get("category") == "rank_dead" for one in causes):
             return
+        said = self._told
         for line in self._lines("verdict", found, folder):
             error.write(f"otel-fr: {line}")
+        end = time.monotonic() + CORRECTION_SECONDS
+        while not self._is_complete(found) and time.monotonic() < min(end, time.monotonic() + error.left()):
+            poll()
+            time.sleep(0.02)
+            told = self._told
+            is_settled = told is not None and time.monotonic() - self._unsaid.get(told.id, end) >= SETTLED_SECONDS
+            if is_settled and told is not None and (said is None or told.summary != said.summary):
+                said = told
+                error.write(f"otel-fr: verdict, corrected by the collector: {_cut(one_line(told.summary))}")
+
+    def _is_complete(self, found: Mapping[str, Any]) -> bool:
+        """Whether the files were those of all ranks."""
+        return len(_ranks(found)) >= self._world_size
 
     # ---- text
 
     def _lines(self, title: str, found: Mapping[str, Any], folder: Path) -> Iterator[str]:
-        causes, ranks = _causes(found), [rank for rank in found.get("ranks", ()) if isinstance(rank, int)]
-        is_all = len(ranks) >= self._world_size
+        causes, ranks, is_all = _causes(found), _ranks(found), self._is_complete(found)
         told = self._told
         if causes and (is_all or told is None):
             first = causes[0]
@@ -303,6 +354,10 @@ class Stderr:
                 with contextlib.suppress(OSError):
                     os.close(self._handle)
                 self._handle = None
+
+
+def _ranks(found: Mapping[str, Any]) -> list[int]:
+    return [rank for rank in found.get("ranks", ()) if isinstance(rank, int)]
 
 
 def _causes(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -22,7 +22,7 @@ class WatchRequest(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., attempt: _Optional[int] = ..., run_id: _Optional[str] = ..., rank: _Optional[int] = ..., host_name: _Optional[str] = ..., pid: _Optional[int] = ...) -> None: ...
 
 class Command(_message.Message):
-    __slots__ = ("dump", "peer_failed", "peer_recovered", "inspect", "take_stacks", "report", "fetch_calls")
+    __slots__ = ("dump", "peer_failed", "peer_recovered", "inspect", "take_stacks", "report", "fetch_calls", "incident")
     DUMP_FIELD_NUMBER: _ClassVar[int]
     PEER_FAILED_FIELD_NUMBER: _ClassVar[int]
     PEER_RECOVERED_FIELD_NUMBER: _ClassVar[int]
@@ -30,6 +30,7 @@ class Command(_message.Message):
     TAKE_STACKS_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
     FETCH_CALLS_FIELD_NUMBER: _ClassVar[int]
+    INCIDENT_FIELD_NUMBER: _ClassVar[int]
     dump: Dump
     peer_failed: PeerFailed
     peer_recovered: PeerRecovered
@@ -37,7 +38,8 @@ class Command(_message.Message):
     take_stacks: TakeStacks
     report: Report
     fetch_calls: FetchCalls
-    def __init__(self, dump: _Optional[_Union[Dump, _Mapping]] = ..., peer_failed: _Optional[_Union[PeerFailed, _Mapping]] = ..., peer_recovered: _Optional[_Union[PeerRecovered, _Mapping]] = ..., inspect: _Optional[_Union[Inspect, _Mapping]] = ..., take_stacks: _Optional[_Union[TakeStacks, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., fetch_calls: _Optional[_Union[FetchCalls, _Mapping]] = ...) -> None: ...
+    incident: Incident
+    def __init__(self, dump: _Optional[_Union[Dump, _Mapping]] = ..., peer_failed: _Optional[_Union[PeerFailed, _Mapping]] = ..., peer_recovered: _Optional[_Union[PeerRecovered, _Mapping]] = ..., inspect: _Optional[_Union[Inspect, _Mapping]] = ..., take_stacks: _Optional[_Union[TakeStacks, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., fetch_calls: _Optional[_Union[FetchCalls, _Mapping]] = ..., incident: _Optional[_Union[Incident, _Mapping]] = ...) -> None: ...
 
 class Dump(_message.Message):
     __slots__ = ("incident_id", "reason", "page_url", "trace_id")
@@ -50,6 +52,18 @@ class Dump(_message.Message):
     page_url: str
     trace_id: bytes
     def __init__(self, incident_id: _Optional[str] = ..., reason: _Optional[str] = ..., page_url: _Optional[str] = ..., trace_id: _Optional[bytes] = ...) -> None: ...
+
+class Incident(_message.Message):
+    __slots__ = ("incident_id", "summary", "page_url", "is_over")
+    INCIDENT_ID_FIELD_NUMBER: _ClassVar[int]
+    SUMMARY_FIELD_NUMBER: _ClassVar[int]
+    PAGE_URL_FIELD_NUMBER: _ClassVar[int]
+    IS_OVER_FIELD_NUMBER: _ClassVar[int]
+    incident_id: str
+    summary: str
+    page_url: str
+    is_over: bool
+    def __init__(self, incident_id: _Optional[str] = ..., summary: _Optional[str] = ..., page_url: _Optional[str] = ..., is_over: bool = ...) -> None: ...
 
 class Inspect(_message.Message):
     __slots__ = ("incident_id", "ranks")

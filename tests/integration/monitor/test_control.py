@@ -41,7 +41,7 @@ def test_the_collector_may_ask_for_the_file_and_report_failed_peers(tmp_path: Pa
         assert rank.stderr.count("says that rank 1 has failed: rank 1 was killed") == 1
         told = sink.named("torch.rank.peer_failed")
         assert [event.report["reason"] for event in told] == ["ended: rank 1 was killed"]
-        assert rank.stderr.count("the collector has opened an incident: incident i1") == 1
+        assert wait_for(lambda: "the collector has opened an incident: incident i1" in rank.stderr)
 
 
 def test_what_all_monitors_are_told_of_failed_ranks_is_logged_by_the_first_rank_of_a_node_only(tmp_path: Path) -> None:
@@ -56,6 +56,7 @@ def test_what_all_monitors_are_told_of_failed_ranks_is_logged_by_the_first_rank_
         sink.event("torch.flight_recorder.written")
         assert sink.named("torch.rank.peer_failed")
         assert "has failed" not in rank.stderr
+        assert wait_for(lambda: "the collector has opened an incident" in rank.stderr)
         assert rank.stderr.count("collector") == 1, "of an incident, the first monitor of the machine that hears of it"
 
 

@@ -10,7 +10,8 @@ import pytest
 
 from otel_fr.config import Config
 from otel_fr.monitor.node import Node
-from otel_fr.monitor.verdict import MAX_LINE, MAX_SAID, Verdict
+from otel_fr.monitor.verdict import MAX_LINE, MAX_SAID, SETTLED_SECONDS, Verdict
+from tests.support.times import VirtualTime
 
 FOUND: dict[str, Any] = {
     "ranks": [0, 1],
@@ -88,21 +89,58 @@ def test_a_page_that_only_the_collectors_machine_reaches_is_not_told(page: str, 
     assert lines(one, FOUND)[1].endswith("; live: otel-fr incidents show cd")
 
 
-def test_an_incident_is_logged_by_one_monitor_of_a_machine(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> VirtualTime:
+    time = VirtualTime()
+    monkeypatch.setattr("otel_fr.monitor.verdict.time", time)
+    return time
+
+
+def test_an_incident_is_logged_by_one_monitor_of_a_machine_once_it_has_settled(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, clock: VirtualTime
+) -> None:
     Node(tmp_path, "run", 0).join()
-    for _ in range(3):
-        verdict(tmp_path).note_incident("cd", "rank 3 was killed")
-    assert [record.getMessage() for record in caplog.records] == [
+    monitors = [verdict(tmp_path) for _ in range(3)]
+
+    def step(seconds: float) -> list[str]:
+        caplog.clear()
+        clock.advance(seconds)
+        for one in monitors:
+            one.step(None, 0, "")
+        return [record.getMessage() for record in caplog.records]
+
+    for text in ("it is not known which rank", "rank 3 was killed"):
+        for one in monitors:
+            one.note_incident("cd", text)
+        assert step(SETTLED_SECONDS / 2) == []
+    assert step(SETTLED_SECONDS) == [
         "the collector has opened an incident: rank 3 was killed (otel-fr incidents show cd)"
     ]
+    for one in monitors:
+        one.note_incident("cd", "rank 2 was killed")
+        one.note_incident("ef", "over soon")
+        one.note_incident("ef", "over soon", is_over=True)
+    assert step(SETTLED_SECONDS * 1.5) == []
+    assert step(SETTLED_SECONDS) == [
+        "the collector corrects what was said: rank 2 was killed (otel-fr incidents show cd)"
+    ]
+    assert lines(verdict(tmp_path, world_size=4), FOUND)[0] == "verdict: missing_rank: rank 1 did not join"
+    assert lines(monitors[0], {})[0] == "verdict: rank 2 was killed"
+    monitors[0].note_incident("cd", "rank 2 was killed", is_over=True)
+    assert lines(monitors[0], FOUND)[0] == "verdict: missing_rank: rank 1 did not join"
 
 
-def test_a_collector_cannot_fill_the_output(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_collector_cannot_fill_the_output(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, clock: VirtualTime
+) -> None:
     Node(tmp_path, "run", 0).join()
     monitors = [verdict(tmp_path) for _ in range(4)]
     for number in range(100):
         monitors[number % 4].note_incident(f"incident {number}", "all is lost")
         monitors[0].log("the collector says that %s has failed", "rank 7")
+    clock.advance(SETTLED_SECONDS)
+    for one in monitors:
+        one.step(None, 0, "")
     assert len(caplog.records) == MAX_SAID
 
 
