@@ -170,6 +170,8 @@ WHAT_TO_DO: Mapping[str, str] = {
     ),
 }
 """By category, what to do first: the beginning of that section of its runbook."""
+FIND_HOST = "Find the host (power, network, kernel log), and start the job without it if it does not come back."
+"""What to do first if nothing is heard of a host any more."""
 
 FIELDS = tuple(IncidentData.__annotations__)
 """Every key of `IncidentData`, in the order in which it is written."""
@@ -292,7 +294,9 @@ def told_now(data: IncidentData | IncidentHead, now: float) -> str:
 
 def what_to_do(data: IncidentData) -> str:
     """What to do first; "" of an incident that is over, or follows from another, which says it."""
-    return WHAT_TO_DO.get(data["category"], "") if data["state"] == "firing" and data["caused_by"] is None else ""
+    if data["state"] != "firing" or data["caused_by"] is not None:
+        return ""
+    return FIND_HOST if data["stuck_on"] == "lost" else WHAT_TO_DO.get(data["category"], "")
 
 
 def machines_of(data: IncidentData) -> list[str]:

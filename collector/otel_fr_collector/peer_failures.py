@@ -102,7 +102,7 @@ class PeerFailures:
     # ---- who has failed
 
     def _failed(self, run: Run, now: float) -> dict[int, Failure]:
-        failed = dict(self._silent(run, now))
+        failed = {**self._still_silent(run, now), **dict(self._silent(run, now))}
         for incident in self._book.open_of(run.id):
             kind = KINDS.get(incident.finding.category)
             if kind is not None and incident.cause is None:
@@ -113,6 +113,13 @@ class PeerFailures:
                 known = failed.get(state.rank)
                 failed[state.rank] = Failure("ended", _how_it_ended(state), known.incident_id if known else "")
         return failed
+
+    def _still_silent(self, run: Run, now: float) -> dict[int, Failure]:
+        """The ranks that have failed by their silence and are not heard of again, whoever waits for them now."""
+        told = {rank: why for rank, why in self._told.get(run.id, {}).items() if why.kind == "silent"}
+        behind = run.lateness(now) if told else 0.0
+        silent = {rank for rank in told if rank in run.ranks and run.ranks[rank].is_silent(now, 0.0, behind)}
+        return {rank: why for rank, why in told.items() if rank in silent}
 
     def _silent(self, run: Run, now: float) -> Iterable[tuple[int, Failure]]:
         """Ranks that are silent while a rank that still reports waits for them in a group.

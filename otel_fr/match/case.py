@@ -33,6 +33,7 @@ from otel_fr.match.nodes import Node
 from otel_fr.match.queues import is_queued
 from otel_fr.match.replays import replays_text
 from otel_fr.match.run_on import without_run_on
+from otel_fr.match.silence import lost, silence_text
 from otel_fr.match.stack_groups import groups_of
 from otel_fr.match.steps import Steps, compare_steps
 from otel_fr.match.waiting import receivers
@@ -112,6 +113,11 @@ class Case:
                 first = min(queued, key=lambda call: call.record, default=None)
                 found.append(device_sentences.sync_text(self.evidence, rank, what, first))
         return found
+
+    @cached_property
+    def lost(self) -> Mapping[int, str]:
+        """The ranks of machines that are lost, and the machine of each."""
+        return lost(self.evidence)
 
     @property
     def lasting(self) -> list[Finding]:
@@ -223,6 +229,8 @@ class Case:
                 rank in in_call and sentences.may_run(self.evidence, rank) for rank in finding.waiting_ranks
             )
             finding.places = self._places(finding)
+            if finding.culprit_ranks and self.lost.keys() >= set(finding.culprit_ranks):
+                finding.stuck_on = "lost"
             aborted = [rank for rank in finding.waiting_ranks if rank in self.aborted]
             if aborted:
                 finding.details += (ending_sentences.aborted_text(aborted, self.evidence),)
@@ -263,6 +271,11 @@ class Case:
             doubt = f" (or rank {here.rank} made one {made} too many)" if has_passed else ""
             failing = f"{who} did not call the matching {wanted}{doubt}"
         return f"{failing}: rank {here.rank} waits in {text}; {where}", details
+
+    def joined_text(self, node: Node, errors: list[str], lost: tuple[int, ...]) -> str:
+        """Of a collective that all members joined. ``lost``: members on machines that are lost."""
+        text = sentences.all_joined_text(node.instance, errors, self.age(node))
+        return f"{silence_text(self.evidence, lost, self.machines)}; {text}" if lost else text
 
     def raised_texts(self, ranks: Iterable[int]) -> list[str]:
         """``"rank 0 raised ValueError: ..."`` of the first of these that raised; none if none did."""

@@ -445,17 +445,17 @@ class _Diagnosis(Case):
             node = self.nodes[first]
             calls = [node.instance.call(rank) for rank in node.instance.members]
             failed = sorted({call.error or "error" for call in calls if call.state is CallState.FAILED})
-            summary = sentences.all_joined_text(node.instance, failed, self.age(node))
+            culprits = tuple(rank for rank in node.instance.members if rank in self.lost)
+            summary = self.joined_text(node, failed, culprits)
             details = self.raised_texts(node.waiting) if failed else []
             category = Category.STALLED_COLLECTIVE
-            culprits: tuple[int, ...] = ()
             if turned is not None:
                 culprits = tuple(rank for rank in turned[2:] if rank in self.steps.culprits) or turned[2:]
                 text = sentences.inverted_text(*turned, self.machines, culprits)
                 category, summary, details = Category.DEADLOCK, text, [summary, *details]
             finding = self.finding(node.instance, category, culprits, node.waiting, summary, details)
             finding.age = self.age(node)
-            finding.caused_by = None if culprits else self._broken_by(calls)
+            finding.caused_by = None if finding.culprit_ranks else self._broken_by(calls)
             self.add(finding)
             self.cause_of.update(dict.fromkeys([first, *rest], finding.caused_by or finding.key))
 

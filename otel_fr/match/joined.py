@@ -6,6 +6,7 @@ from collections.abc import Container
 from typing import Final
 
 from otel_fr.match.model import Call, CallState, Evidence
+from otel_fr.match.silence import are_silent
 
 WAITED_OUT = 0.95
 """Share of its timeout after which a call that ended, or whose rank was aborted, counts as timed out."""
@@ -24,7 +25,8 @@ def is_stalled(calls: list[Call], evidence: Evidence, aborted: Container[int]) -
     """
     blocked = [_is_blocked(call, evidence) or (call.rank in aborted and _timed_out(call)) for call in calls]
     return any(blocked) and all(
-        is_blocked or call.state is CallState.UNKNOWN for call, is_blocked in zip(calls, blocked, strict=True)
+        is_blocked or call.state is CallState.UNKNOWN or are_silent(evidence, [call.rank])
+        for call, is_blocked in zip(calls, blocked, strict=True)
     )
 
 

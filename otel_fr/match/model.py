@@ -246,6 +246,7 @@ class Rank:
         records_creations: its recorder records the creation of groups; other recorders, and an otel-fr that was started
             after the default group was created, do not.
         file: its flight-recorder file.
+        heard_at: Unix time of its last report, if it has fallen silent; None: it has not, or was never heard of.
         overdue: what has lasted longer than it may, when this was last known.
         ended_by_monitor: its monitor ended it for that.
         ended_for_peer: it ended because otel-fr had told it that a peer had failed.
@@ -284,6 +285,7 @@ class Rank:
     place: Place = UNPLACED
     decisions: tuple[Decision, ...] = ()
     step: int | None = None
+    heard_at: float | None = None
     destroying: Call | None = None
     leaving: frozenset[str] = frozenset()
 
@@ -409,8 +411,8 @@ class Finding:
         is_waiting: a waiting rank still waits: it runs, as far as is known, and has a call in flight.
         places: rank -> where it runs: the first `MAX_PLACED_CULPRITS` culprits and `MAX_PLACED_WAITING` waiting ranks.
         stuck_on: what blocks a culprit, or did until its launcher ended it: ``"host"`` (all its calls completed, and it
-            does not enqueue the one its peers wait for) or ``"device"`` (it enqueued a call that it does not complete);
-            None: not known.
+            does not enqueue the one its peers wait for), ``"device"`` (it enqueued a call that it does not complete) or
+            ``"lost"`` (nothing is heard any more of its machine); None: not known.
         ended_ranks: culprits that have ended, and waiting ranks that were aborted while they waited.
         differed: the decisions in which culprits first differed from their peers: (name, value, step).
         summary: one sentence for the user. details: further sentences about the same evidence.
@@ -433,7 +435,7 @@ class Finding:
     caused_by: str | None = None
     age: float | None = None
     p2p: tuple[int, int, int, int] | None = None
-    stuck_on: Literal["host", "device"] | None = None
+    stuck_on: Literal["host", "device", "lost"] | None = None
     ended_ranks: tuple[int, ...] = ()
     is_waiting: bool = False
     places: dict[int, Place] = dataclasses.field(default_factory=dict)

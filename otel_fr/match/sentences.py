@@ -11,6 +11,7 @@ from otel_fr.match.machines import Machines
 from otel_fr.match.misdirected import MisdirectedMessage
 from otel_fr.match.mismatch import Mismatch
 from otel_fr.match.model import Call, CallState, Ending, Evidence, Group, Progress, Rank
+from otel_fr.match.silence import are_silent, moment_text, silence_text
 from otel_fr.operations import NewGroup, other_half
 from otel_fr.presentation import (
     collective_text,
@@ -81,7 +82,7 @@ def where_texts(evidence: Evidence, rank: int, last: LastCall | None, instance: 
     """
     info = evidence.ranks.get(rank)
     if info is None or info.ending is Ending.UNKNOWN:
-        return [f"rank {rank} has sent no report and left no flight-recorder file, so its state is not known"]
+        return _silent_texts(evidence, rank, info, last)
     text = describe_ending(info)
     site = info.exception_site or info.site
     no_call = last is not None and not last.in_call and info.destroying is None
@@ -118,6 +119,13 @@ def where_texts(evidence: Evidence, rank: int, last: LastCall | None, instance: 
         texts.append(behind)
     call = info.destroying or (last.call if last is not None else None)
     return [*texts, _last_call_text(evidence, info, call)] if call is not None else texts
+
+
+def _silent_texts(evidence: Evidence, rank: int, info: Rank | None, last: LastCall | None) -> list[str]:
+    if info is None or info.heard_at is None:
+        return [f"rank {rank} has sent no report and left no flight-recorder file, so its state is not known"]
+    call = [] if last is None else [_last_call_text(evidence, info, last.call)]
+    return [f"rank {rank} was last heard of at {moment_text(info.heard_at)}", *call]
 
 
 def _destroyed_at(evidence: Evidence, info: Rank, progress: Progress) -> str:
@@ -238,12 +246,15 @@ def holding_text(
     details."""
     culprits = list(culprits)
     missing = [rank for rank in culprits if rank not in instance.calls]
-    if missing:
+    if are_silent(evidence, culprits):
+        they = verb(culprits, "it", "they")
+        parts = [silence_text(evidence, culprits, machines), f"{they} did not join {instance_text(instance)}"]
+    elif missing:
         parts = [f"{machines.named(missing)} did not join {instance_text(instance)}"]
     else:
         parts = [f"{machines.named(culprits)} failed in {instance_text(instance)}"]
     wheres = [where_texts(evidence, rank, lasts.get(rank), instance) for rank in culprits[:MAX_ENDINGS]]
-    if len(culprits) == 1:
+    if len(culprits) == 1 and not are_silent(evidence, culprits):
         parts.append(wheres[0].pop(0))
     elif site := _common_site(evidence, culprits):
         parts.append(f"all are at {site}")

@@ -203,7 +203,7 @@ class Judge:
     def _judge(self, run: Run, reason: Triggers, now: float) -> None:
         """Judge a small run now, a large one in a thread."""
         spent = _Spent()
-        pieces = in_pieces(run, now)
+        pieces = in_pieces(run, now, self._wall())
         with spent.cpu():
             taken = next(pieces)
         run.mark_judged(now, mismatch=reason.mismatch, bad_end=reason.bad_end)
@@ -244,7 +244,7 @@ class Judge:
     def _conclude(self, run: Run, taken: Snapshot, reason: Triggers, findings: list[Finding], spent: _Spent) -> None:
         """Publish what follows from the findings, which hold for the moment of the snapshot."""
         now = self._clock()
-        run.note_verdict(now, spent.pause)
+        run.note_verdict(now, spent.pause, taken.silent_since)
         self._metrics.judgement_duration.observe(spent.seconds)
         changes = self._book.update(
             run,

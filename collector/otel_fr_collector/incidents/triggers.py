@@ -55,7 +55,7 @@ class Triggers:
     Attributes:
         mismatch, bad_end: a mismatch, or a bad end, has settled.
         stalled: some rank waits for longer than the threshold, or has missed a heartbeat or overrun a section.
-        news: something arrived that may change an open incident.
+        news: something arrived that may change an open incident, or a rank has fallen silent.
         next_wait_at: when the next wait passes its threshold, as far as was looked (monotonic). It is not a reason.
     """
 
@@ -88,9 +88,16 @@ def due(run: Run, now: float, *, has_open: bool, last_change: float, final: bool
         mismatch=run.mismatch_since is not None and (final or _mismatch_settled(run, now)),
         bad_end=run.bad_end_since is not None and (final or _bad_end_settled(run, now)),
         stalled=(waits.over is not None or waits.is_overdue) and may,
-        news=has_open and run.has_news and may,
+        news=has_open and may and (run.has_news or _has_fallen_silent(run, now)),
         next_wait_at=waits.next_at,
     )
+
+
+def _has_fallen_silent(run: Run, now: float) -> bool:
+    """Whether a rank is silent now that was not when the run was last judged: no report shows that."""
+    floor, behind = run.silence_floor, max(run.lateness(now), run.lags.quiet(now))
+    states = (state for state in run.ranks.values() if state.report is not None and state.rank not in run.silent)
+    return any(state.is_silent(now, floor, behind) for state in states)
 
 
 def look_at_waits(run: Run, now: float) -> Waits:

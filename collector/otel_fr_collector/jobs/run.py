@@ -76,7 +76,7 @@ class Run:
         next_wait_at: when the next wait was to become too long, as of the last look; infinity: none was.
         slowness_judged_at: when it was last looked for ranks that always come last.
         judging_pause: seconds for which it is not judged again then, or longer (`triggers.due`).
-        silence_floor: no silence is counted before this time.
+        silence_floor: no silence is counted before this time. silent: the ranks that were so when it was last judged.
         lags: of its ranks' reports. attention: of the collector.
         members, progress_entries: total length of its groups' member lists, and of its ranks' `progress`.
         over_since: its `last_seen` when it was last found to have no rank that is heard of.
@@ -89,8 +89,7 @@ class Run:
         inquiries: by group id, what its ranks have been asked about such. answered: the last that is over.
         to_ask: ranks whose brief reports name groups about which nothing else is known.
         steps: how fast its training steps go by.
-        numbers: calls, bytes and durations, as its monitors count them; None: none has sent any.
-        history: what its communication cost, over time.
+        numbers: calls, bytes and durations, as monitors count them. history: what its communication cost, over time.
         ras: what NCCL's RAS has said last; None: nothing.
         tenant: whose job it is (`otel_fr_collector.network.tokens.tenant_of`).
     """
@@ -114,6 +113,7 @@ class Run:
     progress_entries: int = 0
     silence_floor: float = 0.0
     over_since: float = float("-inf")
+    silent: frozenset[int] = frozenset()
     is_replaced: bool = False
     asked_stacks: AskedStacks | None = None
     tenant: str = ""
@@ -256,9 +256,9 @@ class Run:
         if bad_end:
             self.bad_end_since = None
 
-    def note_verdict(self, now: float, pause: float) -> None:
-        """The judgement ended now; the next one is to come ``pause`` seconds later at the earliest."""
-        self.judged_at, self.judging_pause = now, pause
+    def note_verdict(self, now: float, pause: float, silent: Iterable[int] = ()) -> None:
+        """The judgement ended now; the next one comes ``pause`` seconds later at the earliest."""
+        self.judged_at, self.judging_pause, self.silent = now, pause, frozenset(silent)
 
     def abandon_judgement(self, now: float) -> None:
         """The run could not be judged: what was pending is dropped."""

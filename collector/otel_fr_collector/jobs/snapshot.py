@@ -82,12 +82,12 @@ class Snapshot:
         return Evidence(groups=self.groups, calls=calls, ranks=self.ranks, window=window, world_size=self.world_size)
 
 
-def snapshot(run: Run, now: float) -> Snapshot:
-    """The run at the monotonic time ``now``."""
-    return next(taken for taken in in_pieces(run, now) if taken is not None)
+def snapshot(run: Run, now: float, wall: float = 0.0) -> Snapshot:
+    """The run at the monotonic time ``now``. ``wall``: Unix time."""
+    return next(taken for taken in in_pieces(run, now, wall) if taken is not None)
 
 
-def in_pieces(run: Run, now: float) -> Iterator[Snapshot | None]:
+def in_pieces(run: Run, now: float, wall: float = 0.0) -> Iterator[Snapshot | None]:
     """As `snapshot`, with a pause after every `PIECE` ranks (None), in which more may arrive.
 
     Each rank is taken as it is when its turn comes, so what the snapshot has of two ranks may be as far apart as the
@@ -118,6 +118,7 @@ def in_pieces(run: Run, now: float) -> Iterator[Snapshot | None]:
         taken.until[state.rank] = _until(state, now)
         if silent and state.report is not None:
             taken.silent_since[state.rank] = state.sent
+            taken.ranks[state.rank].heard_at = wall - (now - state.sent) if wall else None
         if number % PIECE == 0:
             yield None
     taken.calls = calls.all()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime, timezone
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from otel_fr_collector.incidents.return_grace import RECONNECT_SECONDS
 
 from otel_fr import semconv
 from otel_fr.control.v1.control_pb2 import Command
+from otel_fr.incident import FIND_HOST
 from tests.support.grpc_calls import LOGS
 from tests.support.played_job import Issued, Job
 from tests.support.virtual_collector import Monitor, VirtualCollector
@@ -66,8 +68,8 @@ class Training:
             for call in self._calls:
                 self.job.ranks[call.rank].complete(call, send=False)
             self._calls = []
-        if not self._calls:
-            self._calls = [one.issue(self.job.world) for one in self.job.ranks if one.rank not in self.hung]
+        not_joining = {call.rank for call in self._calls} | self.hung
+        self._calls += [one.issue(self.job.world) for one in self.job.ranks if one.rank not in not_joining]
 
 
 def start(collector: VirtualCollector) -> tuple[Job, Link, Training, Monitor]:
@@ -124,10 +126,20 @@ def test_a_rank_that_hung_during_an_outage_is_named_when_all_are_heard_again() -
             link.mend([4, 5])
             begun = collector.time.monotonic()
             found = collector.wait_cause()
-        assert (found["category"], found["culprit_ranks"]) == ("missing_rank", [3])
-        assert collector.time.monotonic() - begun < 3.0
-        assert all(one["culprit_ranks"] in ([3], []) for one in collector.lines())
-        assert monitor.next_command().HasField("dump")
+            assert collector.time.monotonic() - begun < 3.0
+            job.ranks[3].extra["stack"] = 'Thread MainThread:\n  File "/job/train.py", line 7, in load'
+            collector.wait_cause(lambda one: "train.py:7" in one["summary"])
+            later = collector.watch(job, 4).next_command().incident
+            training.hung = set()
+            assert collector.time.wait_for(lambda: collector.causes()[0]["state"] == "resolved")
+        assert {(one["category"], *one["culprit_ranks"]) for one in collector.lines()} == {("missing_rank", 3)}
+        collector.service.control.close()
+        told = [one.incident for one in map(Command.FromString, monitor.others()) if one.HasField("incident")]
+        assert {one.incident_id for one in told} == {found["id"]}
+        assert told[0].summary == found["summary"]
+        assert later in told
+        assert "train.py:7" in later.summary
+        assert [one.is_over for one in told] == [False] * (len(told) - 1) + [True]
 
 
 def test_a_host_that_was_lost_during_an_outage_is_named_after_the_time_to_reconnect() -> None:
@@ -138,12 +150,18 @@ def test_a_host_that_was_lost_during_an_outage_is_named_after_the_time_to_reconn
             _cut(collector, link)
             collector.time.advance(OUTAGE / 2)
             training.hung = {2, 3}
+            lost = next(iter(collector.service.runs.by_id.values())).ranks[3].arrived + collector.time.wall()
+            lost -= collector.time.monotonic()
             collector.time.advance(OUTAGE / 2)
             link.mend([0, 1, 4, 5])
             begun = collector.time.monotonic()
             found = collector.wait_cause()
         assert collector.time.monotonic() - begun >= RECONNECT_SECONDS
         assert (found["category"], found["culprit_ranks"]) == ("missing_rank", [2, 3])
+        assert (found["stuck_on"], found["what_to_do"]) == ("lost", FIND_HOST)
+        assert "n1" in found["summary"]
+        heard = datetime.fromtimestamp(lost, tz=timezone.utc).strftime("%H:%M:%S")
+        assert all(heard in text for text in (found["summary"], *found["details"]))
 
 
 def test_a_host_that_was_lost_before_is_not_waited_for() -> None:

@@ -1,0 +1,29 @@
+"""A host that is lost at once, with its monitors: nobody says how its ranks ended."""
+
+from __future__ import annotations
+
+from otel_fr.incident import FIND_HOST
+from tests.support.virtual_collector import VirtualCollector
+
+CLOSED = "RuntimeError: [pair.cc:553] Connection closed by peer [10.0.0.1]:33197"
+
+
+def test_a_host_whose_end_broke_the_others_calls_is_named_although_these_end_before_it_counts_as_silent() -> None:
+    with VirtualCollector() as collector, collector.job(6) as job:
+        for rank in job.ranks:
+            rank.host = f"n{rank.rank // 2}"
+        job.step()
+        job.all_reported()
+        calls = [rank.issue(job.world) for rank in job.ranks]
+        job.all_reported()
+        for rank in job.ranks[:2]:
+            rank.silent = True
+        for call in calls[2:]:
+            job.ranks[call.rank].fail(call, "error")
+        for rank in job.ranks[2:]:
+            rank.exit(code=1, exception=CLOSED)
+        first = collector.wait_cause()
+        found = collector.wait_cause(lambda one: one["culprit_ranks"])
+    assert (first["category"], first["culprit_ranks"]) == ("stalled_collective", [])
+    assert (found["id"], found["culprit_ranks"], found["stuck_on"]) == (first["id"], [0, 1], "lost")
+    assert found["what_to_do"] == FIND_HOST
