@@ -15,7 +15,8 @@ pytestmark = torchrun.needed
 def test_a_running_jobs_files_can_be_asked_for(tmp_path: Path) -> None:
     ring_dir = {"OTEL_FR_RING_DIR": str(tmp_path / "rings")}
     env = {**ring_dir, "OTEL_FR_ENABLED": "1"}
-    job = torchrun.start(tmp_path, "train.py", str(tmp_path / "out"), "held", env=env)
+    # The command knows a monitor by its command line.
+    job = torchrun.start(tmp_path, "train.py", str(tmp_path / "out"), "held", env=env, program=torchrun.FRESH)
     assert job.stdout is not None
     next(line for line in job.stdout if "TRAINING" in line)
     env = {**torchrun.base_environment(), **ring_dir}

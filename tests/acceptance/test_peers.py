@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import torchrun
+from tests.support import torchrun, warm
 from tests.support.collector_process import Collector
 from tests.support.long_tests import all_but
 from tests.support.paths import JOBS
@@ -201,11 +201,7 @@ def test_a_rank_that_is_killed_under_another_torchrun_is_told_at_once(tmp_path: 
             host, port = address.rsplit(":", 1)
             command = [*torchrun.WARM, "--nnodes=2", f"--nproc_per_node={ranks}", f"--node_rank={node}"]
             command += [f"--master_addr={host}", f"--master_port={port}", str(JOBS / "peers.py"), "killed", "two"]
-            jobs.append(
-                subprocess.Popen(
-                    command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=tmp_path
-                )
-            )
+            jobs.append(warm.popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=tmp_path))
         outputs = [follow(job) for job in jobs]
     assert "[0] told of [1] ended in ['default_pg']" in outputs[0], outputs[0]
     assert "was killed by signal 9 (SIGKILL)" in outputs[0]

@@ -7,7 +7,6 @@ import json
 import re
 import signal
 import ssl
-import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator, Sequence
@@ -16,6 +15,7 @@ from typing import Any
 
 import grpc
 
+from tests.support import warm
 from tests.support.collector_view import Answer, CollectorView
 from tests.support.commands import OTEL_FR
 from tests.support.grpc_calls import stream, unary
@@ -44,7 +44,7 @@ class Collector(CollectorView):
         command = [*program, "collector", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"]
         command += ["--incidents", str(self.incidents_file), *options]
         with self.out_file.open("wb") as out, self.err_file.open("wb") as err:
-            self.process = subprocess.Popen(command, stdout=out, stderr=err)
+            self.process = warm.service(command, stdout=out, stderr=err)
         found = wait_for(self._addresses)
         assert found, self.err_file.read_text()
         assert isinstance(found, re.Match), f"it ended: {self.err_file.read_text()}"

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support import warm
 from tests.support.paths import ROOT
 from tests.support.waiting import PATIENCE
 
@@ -22,7 +23,14 @@ def script_environment(**values: str) -> dict[str, str]:
 
 def otel_fr(*arguments: object, **env: str) -> subprocess.CompletedProcess[str]:
     """Run ``otel-fr``; ``env`` is added to the environment."""
-    return run(*OTEL_FR, *arguments, **env)
+    command = [*OTEL_FR, *map(str, arguments)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with warm.service(command, env={**os.environ, **env}, **pipes) as process:
+        try:
+            out, err = process.communicate(timeout=PATIENCE)
+        finally:
+            process.kill()
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
 def python(code: str, *arguments: object, **env: str) -> subprocess.CompletedProcess[str]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.support import warm
 from tests.support.commands import script_environment
 from tests.support.paths import SCRIPTS
 from tests.support.waiting import PATIENCE
@@ -77,14 +78,8 @@ def play(folder: Path, env: Mapping[str, str]) -> Iterator[Played]:
     folder.mkdir(parents=True, exist_ok=True)
     values = environment(**{"OTEL_FR_DUMP_DIR": str(folder / "dumps"), **env})
     with (folder / "stderr.txt").open("w") as stderr:
-        process = subprocess.Popen(
-            [sys.executable, str(PLAYER), str(folder)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            text=True,
-            env=values,
-        )
+        command = [sys.executable, str(PLAYER), str(folder)]
+        process = warm.service(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, env=values)
     assert process.stdout is not None
     played: Played | None = None
     try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.simulated_device.install import CACHE, DEFAULT_TORCH, Place
-from tests.support import torchrun
+from tests.support import torchrun, warm
 from tests.support.collector_process import Collector
 from tests.support.waiting import PATIENCE
 
@@ -59,8 +60,10 @@ class SimulatedDevice:
         self, folder: Path, script: Path | str, *arguments: str, nproc: int = 2, restarts: int = 0, **settings: Any
     ) -> contextlib.AbstractContextManager[torchrun.Started]:
         """A job under torchrun that runs while the block does."""
-        program = [str(self.python), "-m", "torch.distributed.run"]
         env = self.env(**settings)
+        program: Sequence[str] = warm.torchrun(str(self.python))
+        if warm.FRESH or any(name.startswith("SIMDEV_") for name in env):  # which is read as torch is imported
+            program = [str(self.python), "-m", "torch.distributed.run"]
         return torchrun.started(
             folder, str(script), *arguments, nproc=nproc, restarts=restarts, env=env, program=program
         )

@@ -66,7 +66,7 @@ class Job:
 
 FRESH = (str(BIN / "torchrun"),)
 """torchrun: the beginning of its command."""
-WARM = FRESH if warm.FRESH else warm.TORCHRUN
+WARM = FRESH if warm.FRESH else warm.torchrun()
 """torchrun, whose ranks start with torch imported: what starts jobs, unless a test needs plain torchrun."""
 
 
@@ -83,9 +83,18 @@ def start(
     options = ["--standalone", f"--nproc_per_node={nproc}", f"--max-restarts={restarts}"]
     command = [*program, *options, str(JOBS / script), *arguments]
     merged = {**base_environment(), "OTEL_FR_DUMP_DIR": str(folder / "dumps"), **(env or {})}
-    return subprocess.Popen(
-        command, env=merged, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=folder
-    )
+    return warm.popen(command, env=merged, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=folder)
+
+
+def call(folder: Path, command: Sequence[str], env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run torchrun with this environment alone; ``command``: after its beginning."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with warm.popen([*WARM, *command], env=env, cwd=folder, **pipes) as process:
+        try:
+            out, err = process.communicate(timeout=PATIENCE)
+        finally:
+            process.kill()
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
 def finish(process: subprocess.Popen[str], folder: Path, seconds: float = PATIENCE) -> Job:

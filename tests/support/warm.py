@@ -1,83 +1,191 @@
-"""Programs and jobs whose ranks need not import torch, which takes two seconds of processor time each.
+"""Programs that need not import what takes most of their start: torch two seconds of a processor, a monitor one second.
 
-Each rank is a process of its own, forked from one that has imported torch and done nothing with it. In it, otel-fr is
-activated as after ``import torch``. torchrun is the real one, but for how it starts ranks; they have their own session,
-process id, environment and exit status as ever. Tests of the activation itself, of a process's start and end, and of
-what is loaded before Python, start Python.
+Each is a process of its own, forked from a server that has imported these modules and done nothing with them
+(`scripts/warm.py`). It has its own session, process id, environment and exit status as ever. A rank is activated as
+after ``import torch``, and its monitor is such a fork, too. torchrun is the real one, but for how it starts ranks.
+Tests of the activation itself, of how a monitor is started, of a process's memory and of what is loaded before Python
+start Python.
 """
 
 from __future__ import annotations
 
-import contextlib
+import atexit
 import json
 import os
-import signal
+import shutil
 import socket
 import subprocess
 import sys
-import threading
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-from tests.support.paths import SCRIPTS
+from typing import Any
 
 FRESH = os.environ.get("OTEL_FR_TEST_START") == "fresh"
-"""All ranks start Python, as users' ranks do: `make test-all`."""
+"""All programs start Python, as users' programs do: `make test-all`."""
 
-TORCHRUN = (sys.executable, str(SCRIPTS / "warm.py"), "torchrun")
-"""torchrun with such ranks: the beginning of its command."""
-
-
-def _read(file: int, output: list[bytes]) -> None:
-    with open(file, "rb") as opened:
-        output.append(opened.read())
+SERVER = Path(__file__).parent / "scripts" / "warm.py"
+SERVICES = "services"
+"""The server of monitors and collectors, which never import torch. Those of ranks have their Python's path as name."""
+_POLL_SECONDS = 0.01
 
 
-class WarmRanks:
-    """Starts programs of one rank, one at a time."""
-
-    def __init__(self, channel: socket.socket) -> None:
-        self._channel = channel
-
-    def _ask(self, request: object, files: list[int]) -> str:
-        socket.send_fds(self._channel, [json.dumps(request).encode()], files)
-        return self._channel.recv(100).decode()
-
-    def run(self, program: Path, env: dict[str, str], seconds: float) -> subprocess.CompletedProcess[str]:
-        """As `subprocess.run` with captured output: it ends when nobody has the program's output open any more.
-
-        Raises:
-            subprocess.TimeoutExpired: the program was ended after so long.
-        """
-        outputs: list[list[bytes]] = [[], []]
-        pipes = [os.pipe() for _ in outputs]
-        command = [sys.executable, str(program)]
-        pid = int(self._ask([command, env, str(program.parent)], [write for _, write in pipes]))
-        threads = []
-        for (read, write), output in zip(pipes, outputs, strict=True):
-            os.close(write)
-            threads.append(threading.Thread(target=_read, args=(read, output)))
-            threads[-1].start()
-        end = time.monotonic() + seconds
-        while (status := self._ask(pid, [])) == "runs":
-            if time.monotonic() > end:
-                os.kill(pid, signal.SIGKILL)
-                raise subprocess.TimeoutExpired(command, seconds)
-            time.sleep(0.01)
-        for thread in threads:
-            thread.join(seconds)
-        out, err = (b"".join(output).decode() for output in outputs)
-        return subprocess.CompletedProcess(command, int(status), out, err)
+known: dict[str, str] = {}
+"""Where each server listens that has been started, by its name; in what a server runs, only those that it may need."""
 
 
-@contextlib.contextmanager
-def warm_ranks() -> Iterator[WarmRanks]:
-    """The process that has imported torch, as long as this is open."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    command = [sys.executable, str(SCRIPTS / "warm.py"), "serve", str(theirs.fileno())]
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with ours, subprocess.Popen(command, env=env, pass_fds=[theirs.fileno()]):
-        theirs.close()
-        yield WarmRanks(ours)
-        ours.close()
+def torchrun(python: str = sys.executable) -> tuple[str, str, str]:
+    """The beginning of the command of torchrun with such ranks."""
+    return python, str(SERVER), "torchrun"
+
+
+def address(server: str) -> str:
+    """Where a server listens. It is started when it is first asked for, and ends with this process."""
+    if server not in known:
+        known[server] = _start_server(server, "" if server == SERVICES else address(SERVICES))
+    return known[server]
+
+
+def _start_server(name: str, services: str) -> str:
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    path = os.path.join(folder, "socket")
+    held, holds = os.pipe()  # this process alone holds the other end
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(path)
+        listener.listen(128)
+        given = [listener.fileno(), held]
+        python = sys.executable if name == SERVICES else name
+        command = [python, str(SERVER), name, path, services, *map(str, given)]
+        env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        process = subprocess.Popen(command, env=env, pass_fds=given, stdin=subprocess.DEVNULL, start_new_session=True)
+    os.close(held)
+
+    @atexit.register
+    def end() -> None:
+        os.close(holds)
+        process.wait()
+
+    return path
+
+
+def ask(server: str, request: object, files: Sequence[int] = ()) -> str:
+    """A server's answer. ``files``: descriptors that it gets."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as channel:
+        channel.connect(server)
+        socket.send_fds(channel, [json.dumps(request).encode()], files)
+        return channel.recv(100).decode()
+
+
+def start(
+    server: str,
+    command: Sequence[str],
+    env: Mapping[str, str],
+    folder: str,
+    files: Mapping[int, int],
+    *,
+    is_detached: bool = False,
+) -> int:
+    """Start a program; its process id.
+
+    Args:
+        files: its descriptors, and those of this process that they are.
+        is_detached: nobody will ask for its exit status.
+    """
+    return int(ask(server, [list(command), dict(env), folder, list(files), is_detached], list(files.values())))
+
+
+def start_service(command: Sequence[str], files: Mapping[int, int]) -> int:
+    """Start a program of Python that needs no torch, with these descriptors and nobody's child; its process id."""
+    if not FRESH:
+        return start(address(SERVICES), command, os.environ, os.getcwd(), files, is_detached=True)
+    actions = [(os.POSIX_SPAWN_DUP2, file, target) for target, file in files.items()]
+    return os.posix_spawn(command[0], list(command), os.environ, file_actions=actions, setsid=True)
+
+
+class Forked(subprocess.Popen[str]):
+    """`subprocess.Popen` of a Python program that a server forks. Its methods of these names do what they do there."""
+
+    def __init__(self, server: str, command: Sequence[str], **options: Any) -> None:
+        self._server = server
+        super().__init__(command, text=True, **options)
+
+    def _execute_child(  # noqa: PLR0913
+        self,
+        args: Sequence[str],
+        executable: object,
+        preexec_fn: object,
+        close_fds: object,
+        pass_fds: object,
+        cwd: str | os.PathLike[str] | None,
+        env: Mapping[str, str] | None,
+        startupinfo: object,
+        creationflags: object,
+        shell: object,
+        *rest: int,
+    ) -> None:
+        pipes = rest[:6]
+        ends = pipes[0], pipes[3], pipes[5]  # the program's
+        files = {standard: standard if end == -1 else end for standard, end in enumerate(ends)}
+        try:
+            self.pid = start(self._server, args, os.environ if env is None else env, str(cwd or os.getcwd()), files)
+            self._child_created = True
+        finally:
+            self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
+
+    def _try_wait(self, wait_flags: int) -> tuple[int, int]:
+        while (status := ask(self._server, self.pid)) == "runs":
+            if wait_flags & os.WNOHANG:
+                return 0, 0
+            time.sleep(_POLL_SECONDS)
+        return self.pid, int(status)
+
+    def _internal_poll(self, _deadstate: int | None = None, **_: object) -> int | None:
+        lock = self._waitpid_lock  # type: ignore[attr-defined]
+        if self.returncode is None and _deadstate is None and lock.acquire(blocking=False):
+            try:
+                pid, status = (0, 0) if self.returncode is not None else self._try_wait(os.WNOHANG)
+                if pid:
+                    self.returncode = os.waitstatus_to_exitcode(status)
+            finally:
+                lock.release()
+        return self.returncode
+
+
+def popen(command: Sequence[str], **options: Any) -> subprocess.Popen[str]:
+    """`subprocess.Popen` of a program, with text as its output: of torchrun with warm ranks, a server's fork."""
+    if tuple(command[1:3]) == torchrun()[1:]:
+        return rank(command, **options)
+    return subprocess.Popen(command, text=True, **options)
+
+
+def rank(command: Sequence[str], **options: Any) -> subprocess.Popen[str]:
+    """The same for a program that finds torch imported."""
+    if FRESH:
+        return subprocess.Popen(command, text=True, **options)
+    return Forked(address(command[0]), command, **options)
+
+
+def service(command: Sequence[str], **options: Any) -> subprocess.Popen[str]:
+    """The same for a program in Python that needs no torch: it is always a fork."""
+    if FRESH:
+        return subprocess.Popen(command, text=True, **options)
+    return Forked(address(SERVICES), command, **options)
+
+
+def run(program: Path, env: dict[str, str], seconds: float) -> subprocess.CompletedProcess[str]:
+    """As `subprocess.run` with captured output, of a program that finds torch imported.
+
+    Raises:
+        subprocess.TimeoutExpired: the program was ended after so long.
+    """
+    command = [sys.executable, str(program)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with Forked(address(command[0]), command, env=env, cwd=program.parent, **pipes) as process:
+        try:
+            out, err = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, out, err)

@@ -110,7 +110,8 @@ def test_the_suffix_says_what_is_written(name: str, tmp_path: Path) -> None:
 
 def test_without_pyarrow_parquet_is_refused_before_the_files_are_read(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['pyarrow'] = None\n")
-    done = otel_fr("analyze", one_missing(tmp_path / "files"), "-o", "x.parquet", PYTHONPATH=str(tmp_path))
+    files = one_missing(tmp_path / "files")
+    done = run(*OTEL_FR, "analyze", files, "-o", "x.parquet", PYTHONPATH=str(tmp_path))
     assert (done.returncode, done.stdout) == (2, "")
     assert "needs pyarrow: pip install 'otel-fr[parquet]'" in done.stderr
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.support import engines, single_rank, warm
@@ -28,14 +26,8 @@ def mostly_compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
     return _record_with(request.param, monkeypatch)
 
 
-@pytest.fixture(scope="session")
-def _warm_ranks() -> Iterator[warm.WarmRanks]:
-    with warm.warm_ranks() as ranks:
-        yield ranks
-
-
 @pytest.fixture(name="warm")
-def start_warm(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def start_warm(monkeypatch: pytest.MonkeyPatch) -> None:
     """The programs of `single_rank` start with torch imported."""
     if not warm.FRESH:
-        monkeypatch.setattr(single_rank, "start", request.getfixturevalue("_warm_ranks").run)
+        monkeypatch.setattr(single_rank, "start", warm.run)

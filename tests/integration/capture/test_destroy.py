@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from tests.support import single_rank, torchrun
 from tests.support.engines import ENGINES
 from tests.support.engines import settings as engine_settings
 from tests.support.paths import SCRIPTS
-from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.usefixtures("warm")
 
@@ -23,9 +21,9 @@ pytestmark = pytest.mark.usefixtures("warm")
 def test_a_group_is_destroyed_while_a_call_that_nobody_waits_for_is_in_flight(tmp_path: Path, engine: str) -> None:
     env = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "TORCH_"))}
     env.update(OTEL_FR_ENABLED="1", OTEL_FR_RING_DIR=str(tmp_path), OMP_NUM_THREADS="1", **engine_settings(engine))
-    command = [*torchrun.WARM, "--standalone", "--nproc-per-node", "2", str(SCRIPTS / "destroys_early.py")]
+    command = ["--standalone", "--nproc-per-node", "2", str(SCRIPTS / "destroys_early.py")]
     command += [str(tmp_path), "late"]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    done = torchrun.call(tmp_path, command, env)
     assert done.returncode == 0, done.stderr[-4000:]
     assert done.stdout.count("done") == 2
     for rank in range(2):

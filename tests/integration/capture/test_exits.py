@@ -8,6 +8,8 @@ import pytest
 
 from tests.support import single_rank
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 SHOWN = """
 session_module.start_monitor = no_monitor
 start()

@@ -13,6 +13,8 @@ import pytest
 from tests.support import engines, single_rank
 from tests.support.waiting import PATIENCE
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 COMMAND = Path(sys.executable).with_name("otel-fr")
 PROGRAM = """
 import logging

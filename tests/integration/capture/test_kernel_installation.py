@@ -35,15 +35,15 @@ def install(times):
         library.remove()
 
 
-install(3000)
+install(300)
 before = resident()
-install(3000)
+install(1500)
 print(resident() - before)
 """
 
 
 def test_kernels_that_are_installed_again_take_no_more_memory() -> None:
-    """A kernel is kept, for a thread may be in it, and used by the next installation: 7 MiB otherwise."""
+    """A kernel is kept, for a thread may be in it, and used by the next installation: 3.5 MiB otherwise."""
     command = [sys.executable, "-c", PROGRAM, str(engines.kernel())]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert int(done.stdout) < 2048, "KiB"

@@ -9,6 +9,8 @@ import pytest
 
 from tests.support import single_rank
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 SHOW = """
 session_module.start_monitor = no_monitor
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ from tests.support import torchrun
 from tests.support.engines import ENGINES
 from tests.support.engines import settings as engine_settings
 from tests.support.paths import SCRIPTS
-from tests.support.waiting import PATIENCE
 
 JOB = SCRIPTS / "all_operations.py"
 SOURCE = JOB.read_text().splitlines()
@@ -44,8 +42,8 @@ def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         OMP_NUM_THREADS="1",
         **engine_settings(request.param),
     )
-    command = [*torchrun.WARM, "--standalone", "--nproc-per-node", "2", str(JOB), str(folder)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    command = ["--standalone", "--nproc-per-node", "2", str(JOB), str(folder)]
+    done = torchrun.call(folder, command, env)
     assert done.returncode == 0, done.stderr[-4000:]
     results = [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(2)]
     assert {result["facts"]["meta"]["capture_engine"] for result in results} == {request.param}

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from otel_fr.ring import RingReader
-from tests.support import single_rank
+from tests.support import single_rank, warm
 from tests.support.otlp_sink import grpc_sink
 from tests.support.waiting import PATIENCE, until
 
@@ -174,12 +174,11 @@ def test_stacks_while_the_gil_is_held(tmp_path: Path) -> None:
         keep.clear()
         """,
     )
-    rank = subprocess.Popen(
+    rank = warm.rank(
         [sys.executable, str(program)],
         env=single_rank.environment(tmp_path, OTEL_FR_ENABLED="1"),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        text=True,
     )
     try:
         assert rank.stdout is not None
@@ -366,13 +365,12 @@ def _run_pair(folder: Path, case: str, enabled: str, timeout: float) -> tuple[li
     program = single_rank.write(folder, PAIR)
     env = single_rank.environment(folder, OTEL_FR_ENABLED=enabled)
     ranks = [
-        subprocess.Popen(
+        warm.rank(
             [sys.executable, str(program), str(rank), str(folder / "store"), case, str(timeout)],
             env=env,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            text=True,
         )
         for rank in range(2)
     ]
@@ -462,9 +460,9 @@ def test_a_monitor_that_is_killed_is_replaced_and_the_rank_is_watched_on(tmp_pat
     )
     with grpc_sink() as sink:
         env = single_rank.environment(tmp_path, OTEL_EXPORTER_OTLP_ENDPOINT=sink.address)
-        rank = subprocess.Popen([sys.executable, str(program)], env=env, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+        rank = warm.rank([sys.executable, str(program)], env=env, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
         sink.wait(lambda: len(sink.spans) == 3)
-        _, errors = rank.communicate(b"\n", timeout=PATIENCE)
+        _, errors = rank.communicate("\n", timeout=PATIENCE)
         ended = sink.event("torch.rank.exited").report
         sink.wait(lambda: len(sink.spans) >= 5)
         started = sink.named("torch.rank.started")
@@ -475,4 +473,4 @@ def test_a_monitor_that_is_killed_is_replaced_and_the_rank_is_watched_on(tmp_pat
     numbers = [event.report["n"] for event in sink.events_named("torch.rank.progress", 1)]
     assert numbers == sorted(numbers)
     assert ended["n"] > max(event.report["n"] for event in started[:1])
-    assert errors.count(b"another one is started") == 1
+    assert errors.count("another one is started") == 1

@@ -5,7 +5,11 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import pytest
+
 from tests.support import single_rank
+
+pytestmark = pytest.mark.usefixtures("warm")
 
 PROGRAM = """
 import types

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 
 from tests.support import engines, single_rank, torchrun
 from tests.support.paths import ROOT, SCRIPTS
-from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.usefixtures("warm")
 
@@ -24,8 +22,8 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("works")
     env = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "TORCH_"))}
     env.update(OMP_NUM_THREADS="1", PYTHONPATH=os.pathsep.join([str(ROOT), env.get("PYTHONPATH", "")]))
-    command = [*torchrun.WARM, "--standalone", "--nproc-per-node", "2", str(SCRIPTS / "works.py"), str(folder)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    command = ["--standalone", "--nproc-per-node", "2", str(SCRIPTS / "works.py"), str(folder)]
+    done = torchrun.call(folder, command, env)
     assert done.returncode == 0, done.stderr[-4000:]
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(2)]
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from tests.support import single_rank
+from tests.support import single_rank, warm
 from tests.support.otlp_messages import attributes
 from tests.support.otlp_sink import grpc_sink
 from tests.support.waiting import PATIENCE
@@ -41,7 +40,7 @@ def test_what_a_program_tells_arrives(tmp_path: Path) -> None:
     with grpc_sink() as sink:
         program = single_rank.write(tmp_path, PROGRAM)
         env = single_rank.environment(tmp_path, OTEL_FR_ENABLED="1", OTEL_EXPORTER_OTLP_ENDPOINT=sink.address)
-        with subprocess.Popen([sys.executable, str(program)], env=env, cwd=tmp_path) as process:
+        with warm.rank([sys.executable, str(program)], env=env, cwd=tmp_path) as process:
             overdue = sink.event("torch.rank.overdue")
             (tmp_path / "seen").touch()
             assert process.wait(PATIENCE) == 0

@@ -11,7 +11,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -31,6 +30,7 @@ from otel_fr.ring import (
     SiteDef,
 )
 from otel_fr.torch_recorder import SOCKET_KEY
+from tests.support import warm
 from tests.support.rings import FRAME, RANKS, float_signature
 
 
@@ -71,10 +71,10 @@ class Player:
         self.p2p = 0
         self.issued = 0
         self.open: list[tuple[int, int]] = []
-        arguments = ["-m", "otel_fr.monitor", "--ring", str(self.writer.path), "--fd", str(theirs.fileno())]
-        self.monitor = subprocess.Popen(
-            [sys.executable, *arguments], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True
-        )
+        command = [sys.executable, "-m", "otel_fr.monitor", "--ring", str(self.writer.path), "--fd", "3"]
+        with open(os.devnull, "rb") as nothing:
+            files = {0: nothing.fileno(), 1: 1, 2: 2, 3: theirs.fileno()}
+            self.monitor = warm.start_service(command, files)
         theirs.close()
         self.started = time.time_ns()
 
@@ -187,7 +187,7 @@ class Player:
 
 def main() -> None:
     player = Player(Path(sys.argv[1]))
-    ready = {"pid": os.getpid(), "monitor": player.monitor.pid, "ring": str(player.writer.path)}
+    ready = {"pid": os.getpid(), "monitor": player.monitor, "ring": str(player.writer.path)}
     print(json.dumps(ready), flush=True)
     for line in sys.stdin:
         command = json.loads(line)

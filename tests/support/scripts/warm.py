@@ -1,146 +1,168 @@
-"""Imports torch, then starts programs in forks of this process, which need not import it: tests/support/warm.py.
+"""Imports modules, then runs programs in forks of this process, which need not import them: tests/support/warm.py.
 
-``warm.py serve FD`` runs the programs that are asked for on that socket, one at a time; ``warm.py torchrun ...`` is
-torchrun, whose ranks are such forks.
+``warm.py NAME PATH SERVICES LISTENER HELD`` is the server of that name at a socket PATH, until HELD is closed; SERVICES
+is the path of the server of monitors. ``warm.py torchrun ...`` is torchrun, whose ranks are such forks.
 """
 
+import contextlib
+import fcntl
 import importlib
-import io
 import json
 import os
+import select
 import socket
-import subprocess
 import sys
-import threading
-import time
 import types
-from typing import Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
 
-from otel_fr._activate import torch_backend_loaded
+ROOT: Final = str(Path(__file__).resolve().parents[3])
+sys.path.insert(1, ROOT)
+from tests.support import warm  # noqa: E402
+
+del sys.path[1]
+
+RANKS: Final = (
+    "torch.distributed.run",
+    "torch.testing._internal.distributed.fake_pg",
+    "otel_fr.capture.session",
+    "otel_fr.ring",
+)
+SERVICES: Final = (
+    "otel_fr.monitor.__main__",
+    "opentelemetry.exporter.otlp.proto.grpc._log_exporter",
+    "opentelemetry.exporter.otlp.proto.grpc.metric_exporter",
+    "opentelemetry.exporter.otlp.proto.grpc.trace_exporter",
+    "otel_fr.cli",
+    "otel_fr_collector.cli",
+    "otel_fr.fault_tolerance.sections",
+    "tests.support.rings",
+)
+ABOVE: Final = 20
+"""Descriptors that are received are moved above those that a program is given."""
 
 
-def import_first(*modules: str) -> None:
+def import_first(modules: Sequence[str]) -> None:
     """What the programs need not import; without otel-fr's settings, so that it is not active here."""
     settings = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("OTEL_")}
-    for module in ("torch.distributed", *modules):
+    sys.path.insert(1, ROOT)
+    for module in modules:
         importlib.import_module(module)
+    del sys.path[1]
+    for module in ("otel_fr.monitor.__main__", "otel_fr.cli"):
+        sys.modules.pop(module, None)  # Python runs them under another name
     os.environ.update(settings)
 
 
-class Forks:
-    """The side of a socket that has programs started and learns how they end."""
-
-    def __init__(self, channel: socket.socket) -> None:
-        self._channel = channel
-        self._lock = threading.Lock()
-
-    def start(self, command: list[str], environment: dict[str, str], files: list[int]) -> int:
-        """The process's id. ``files``: its standard output and error."""
-        with self._lock:
-            socket.send_fds(self._channel, [json.dumps([command, environment, os.getcwd()]).encode()], files)
-            return int(self._channel.recv(100))
-
-    def status(self, pid: int) -> int | None:
-        """As `subprocess.Popen.poll`."""
-        with self._lock:
-            self._channel.send(json.dumps(pid).encode())
-            answer = self._channel.recv(100).decode()
-        return int(answer) if answer != "runs" else None
-
-
-def wait_for_program(channel: socket.socket) -> list[str]:
-    """Returns the command of each program that is asked for, in a process with its environment, folder and output."""
+def serve(listener: socket.socket, held: int) -> list[str]:
+    """Returns the command of each program that is asked for, in a process with its environment, folder and files."""
     while True:
-        request, files, _, _ = socket.recv_fds(channel, 1 << 20, 2)
-        if not request:
+        ready, _, _ = select.select([listener.fileno(), held], [], [])
+        if held in ready:
             os._exit(0)  # as if this process had never been: what was imported has nothing to say
+        channel, _ = listener.accept()
+        request, received, _, _ = socket.recv_fds(channel, 1 << 20, 16)
         asked = json.loads(request)
         if isinstance(asked, int):
-            pid, status = os.waitpid(asked, os.WNOHANG)
-            channel.send(str(os.waitstatus_to_exitcode(status)).encode() if pid else b"runs")
-        elif os.fork() == 0:
+            with contextlib.suppress(OSError):  # nobody waits for the answer any more
+                pid, status = os.waitpid(asked, os.WNOHANG)
+                channel.send(str(status).encode() if pid else b"runs")
+        elif (child := os.fork()) == 0:
+            command, environment, folder, files, is_detached = asked
+            if is_detached and os.fork():
+                os._exit(0)
             os.setsid()
             channel.send(str(os.getpid()).encode())
-            channel.close()
-            command, environment, folder = asked
-            for standard, file in zip((1, 2), files, strict=True):
-                os.dup2(file, standard)
-                os.close(file)
+            for closed in (listener, channel):
+                closed.close()
+            os.close(held)
+            take(dict(zip(files, received, strict=True)))
             os.environ.clear()
             os.environ.update(environment)
             os.chdir(folder)
             return list(command)
-        for file in files:
+        elif asked[-1]:
+            os.waitpid(child, 0)
+        for file in received:
             os.close(file)
+        channel.close()
+
+
+def take(files: Mapping[int, int]) -> None:
+    """Files become those of these descriptors."""
+    moved = {target: fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, ABOVE) for target, file in files.items()}
+    for file in files.values():
+        os.close(file)
+    for target, file in moved.items():
+        os.dup2(file, target)
+        os.close(file)
+
+
+def start_monitor(arguments: Sequence[str], env: Mapping[str, str], actions: Sequence[tuple[Any, ...]] = ()) -> None:
+    """In place of `otel_fr.capture.launch.start_detached`: the monitor is a fork."""
+    with open(os.devnull, "rb") as nothing:
+        files = {0: nothing.fileno(), 1: 1, 2: 2} | {target: file for _, file, target in actions}
+        warm.start(warm.address(warm.SERVICES), arguments, env, os.getcwd(), files, is_detached=True)
 
 
 def become(command: list[str]) -> None:
-    """Runs ``[python, [-u], program, arguments...]`` as Python does, but for what is imported already."""
-    program, *arguments = command[2:] if command[1] == "-u" else command[1:]
-    if command[1] == "-u":
-        sys.stdout = io.TextIOWrapper(io.FileIO(1, "w", closefd=False), write_through=True)
-    sys.argv = [program, *arguments]
-    sys.path[0] = os.path.dirname(program)
-    torch_backend_loaded()
+    """Runs ``[python, [-u], program | -c code | -m module, arguments...]`` as Python does, with what is imported."""
+    is_unbuffered = command[1] == "-u"
+    arguments = command[2:] if is_unbuffered else command[1:]
+    # Those of this process may be of another kind: a pipe, a file, a terminal.
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    if is_unbuffered:
+        sys.stdout.reconfigure(write_through=True)
     main = types.ModuleType("__main__")
-    main.__file__ = program
     sys.modules["__main__"] = main
-    with open(program, encoding="utf-8") as source:
-        code = compile(source.read(), program, "exec")
+    if arguments[0] == "-m":
+        import runpy
+
+        sys.argv, sys.path[0] = arguments[1:], os.getcwd()
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+        return
+    if arguments[0] == "-c":
+        sys.argv, sys.path[0] = ["-c", *arguments[2:]], ""
+        code = compile(arguments[1], "<string>", "exec")
+    else:
+        sys.argv, sys.path[0] = arguments, os.path.dirname(arguments[0])
+        main.__file__ = arguments[0]
+        with open(arguments[0], encoding="utf-8") as source:
+            code = compile(source.read(), arguments[0], "exec")
+    if sys.executable in warm.known:
+        from otel_fr._activate import torch_backend_loaded
+        from otel_fr.capture import launch
+
+        launch.start_detached = start_monitor
+        torch_backend_loaded()
     exec(code, main.__dict__)
 
 
-class Rank:
-    """What torchrun uses of `subprocess.Popen`."""
-
-    def __init__(self, forks: Forks, command: list[str], environment: dict[str, str], files: list[int]) -> None:
-        self._forks = forks
-        self.args = command
-        self.pid = forks.start(command, environment, files)
-        self.returncode: int | None = None
-
-    def poll(self) -> int | None:
-        if self.returncode is None:
-            self.returncode = self._forks.status(self.pid)
-        return self.returncode
-
-    def wait(self, timeout: float | None = None) -> int:
-        end = None if timeout is None else time.monotonic() + timeout
-        while (status := self.poll()) is None:
-            if end is not None and time.monotonic() > end:
-                raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
-            time.sleep(0.01)
-        return status
-
-
 def torchrun() -> None:
-    """torchrun, in whose place another process starts the ranks, forked before torchrun has threads."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    if os.fork() == 0:
-        os.setsid()
-        ours.close()
-        become(wait_for_program(theirs))
-        return
-    theirs.close()
-    torch_backend_loaded()
+    """torchrun, in whose place a server starts the ranks."""
     from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
     from torch.distributed.run import main
 
-    forks = Forks(ours)
-
-    def popen(self: Any, args: tuple[str, ...], env: dict[str, str]) -> Rank:
-        files = [file.fileno() if file else standard for standard, file in ((1, self._stdout), (2, self._stderr))]
-        return Rank(forks, list(args), env, files)
+    def popen(self: Any, args: tuple[str, ...], env: dict[str, str]) -> warm.Forked:
+        return warm.Forked(warm.known[sys.executable], args, env=env, stdout=self._stdout, stderr=self._stderr)
 
     subprocess_handler.SubprocessHandler._popen = popen
     sys.argv = ["torchrun", *sys.argv[2:]]
     main()
 
 
+def main() -> None:
+    name, path, services, listener, held = sys.argv[1:]
+    warm.known.update({warm.SERVICES: services, name: path})
+    import_first(SERVICES if name == warm.SERVICES else RANKS)
+    become(serve(socket.socket(fileno=int(listener)), int(held)))
+
+
 if __name__ == "__main__":
     if sys.argv[1] == "torchrun":
-        import_first()
         torchrun()
     else:
-        import_first("torch.testing._internal.distributed.fake_pg", "otel_fr.capture.session", "otel_fr.ring")
-        become(wait_for_program(socket.socket(fileno=int(sys.argv[2]))))
+        main()
