@@ -10,8 +10,8 @@ import subprocess
 from pathlib import Path
 
 from otel_fr.incident import unix
-from tests.support import torchrun
-from tests.support.commands import BIN, otel_fr
+from tests.support import torchrun, warm
+from tests.support.commands import otel_fr
 from tests.support.incident_receivers import AlertSink, Receiver
 from tests.support.paths import JOBS
 from tests.support.ports import free_address
@@ -27,13 +27,13 @@ def start(folder: Path, number: int, master: str, env: dict[str, str]) -> subpro
     host = list(PODS)[number]
     address, port = master.rsplit(":", 1)
     command = [
-        *(str(BIN / "torchrun"), "--nnodes=2", "--nproc_per_node=2", f"--node_rank={number}"),
+        *(*torchrun.WARM, "--nnodes=2", "--nproc_per_node=2", f"--node_rank={number}"),
         *(f"--master_addr={address}", f"--master_port={port}", str(JOBS / "machines.py")),
     ]
     attributes = f"host.name={PODS[host]},k8s.node.name={host},k8s.pod.name={PODS[host]}"
     merged = {**torchrun.base_environment(), **env, "OTEL_RESOURCE_ATTRIBUTES": attributes}
     with (folder / f"agent-{number}.log").open("w") as log:
-        return subprocess.Popen(command, env=merged, stdout=log, stderr=subprocess.STDOUT, text=True, cwd=folder)
+        return warm.popen(command, env=merged, stdout=log, stderr=subprocess.STDOUT, cwd=folder)
 
 
 def test_every_outlet_names_the_machine_and_the_process(tmp_path: Path) -> None:

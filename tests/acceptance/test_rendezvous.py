@@ -12,8 +12,7 @@ import pytest
 
 from otel_fr.checks.model import JOB_STOPPED, NODE_EXCLUDED, NODE_FAILED
 from otel_fr.dumps.read import load
-from tests.support import mounts, torchrun
-from tests.support.commands import BIN
+from tests.support import mounts, torchrun, warm
 from tests.support.otlp_sink import grpc_sink
 from tests.support.paths import JOBS
 from tests.support.ports import free_address
@@ -32,7 +31,7 @@ def agent(
 ) -> subprocess.Popen[str]:
     """Start torchrun's agent of one node with one rank, in ``folder``."""
     command = [
-        str(BIN / "torchrun"),
+        *torchrun.WARM,
         f"--nnodes={nodes}",
         "--nproc-per-node=1",
         "--rdzv-id=llama",
@@ -41,7 +40,7 @@ def agent(
     command += ["--rdzv-backend=otel-fr", f"--rdzv-endpoint={address}", f"--rdzv-conf={conf}"]
     command += ["--local-addr=127.0.0.1", str(JOBS / "checked.py"), *map(str, arguments)]
     merged = {**torchrun.base_environment(), "OTEL_FR_CHECK_SPACE": "none", **(env or {})}
-    return subprocess.Popen(command, env=merged, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder)
+    return warm.popen(command, env=merged, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder)
 
 
 def end(process: subprocess.Popen[str]) -> tuple[int, str, str]:
