@@ -27,6 +27,8 @@ CERTIFICATE_VARIABLE = "OTEL_EXPORTER_OTLP_CERTIFICATE"
 """Of the OTLP endpoint; also for the collector's HTTP address, where a rank or its launcher asks it."""
 COLLECTOR_VARIABLE = "OTEL_FR_COLLECTOR"
 ATTEMPT_VARIABLE = "OTEL_FR_ATTEMPT"
+NODES_CHANGED_VARIABLE = "OTEL_FR_NODES_CHANGED"
+"""Set by `otel_fr.rendezvous`: a file that is there once the ranks of this attempt end because nodes come."""
 TOKEN_VARIABLE = "OTEL_FR_TOKEN"  # noqa: S105  its name, not a token
 DEFAULT_COLLECTOR = "http://127.0.0.1:8080"
 """The collector's address for ``otel-fr top``, ``otel-fr incidents`` and checks. Ranks do not read these variables."""
@@ -317,6 +319,7 @@ class Config:
     node_rank: int = 0
     job_id: str = ""
     attempt: int = 0
+    nodes_changed: str = ""
     buffer_size: int = DEFAULT_BUFFER_SIZE
     stall_seconds: float = DEFAULT_STALL_SECONDS
     dump_dir: Path | None = None
@@ -360,6 +363,7 @@ class Config:
             local_world_size=_integer(env, ("LOCAL_WORLD_SIZE",), 0),
             node_rank=_integer(env, ("GROUP_RANK", "SLURM_NODEID"), 0),
             job_id=_sendable(job_id),
+            nodes_changed=env.get(NODES_CHANGED_VARIABLE, ""),
             attempt=_integer(env, (ATTEMPT_VARIABLE, "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"), 0),
             buffer_size=min(most, int(_number(env, buffer_names, DEFAULT_BUFFER_SIZE, 1, MAX_BUFFER_SIZE))),
             stall_seconds=_number(env, ("OTEL_FR_STALL_SECONDS",), DEFAULT_STALL_SECONDS, 0.1, 86_400),

@@ -35,6 +35,16 @@ class Exit:
         """From a status as waitpid(2) gives it."""
         return cls(code=(status >> 8) & 0xFF, signal=status & 0x7F, known=True)
 
+    def is_for_nodes(self, path: str) -> bool:
+        """Whether its launcher ended it because nodes join the job, and for no other reason.
+
+        Args:
+            path: `otel_fr.config.Config.nodes_changed`.
+        """
+        with contextlib.suppress(OSError):
+            return self.signal == signal.SIGTERM and bool(path) and os.stat(path).st_size > 0
+        return False
+
 
 def stat_fields(pid: int) -> list[str] | None:
     """``/proc/PID/stat`` as the manual numbers it, minus one (``[0]`` is the pid); None if there is no such process."""

@@ -460,8 +460,8 @@ class Reporter:
         if exit_.code and self._reader.exception is None:
             self._error_file = error_file.read(os.environ.get(error_file.VARIABLE, ""))
         reason = self._memory.reason(time.monotonic()) if exit_.signal == signal.SIGKILL else ""
-        is_for_peer = self.is_to_exit and exit_.code == EXIT_CODE
-        return ReportedExit(exit_.code, exit_.signal, is_clean, exit_.known, reason, is_for_peer)
+        ended_for = self.is_to_exit and exit_.code == EXIT_CODE, exit_.is_for_nodes(self._config.nodes_changed)
+        return ReportedExit(exit_.code, exit_.signal, is_clean, exit_.known, reason, *ended_for)
 
     def dropped(self) -> DropCounts:
         """What was lost so far."""

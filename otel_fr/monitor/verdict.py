@@ -262,12 +262,15 @@ class Verdict:
             node.remove()
 
     def _say(self, folder: Path, all_stopped: bool, error: Stderr, poll: Callable[[], None]) -> None:
+        """Nothing, if the ranks ended because nodes join the job (`Config.nodes_changed`)."""
         analysis = Analysis(folder, self._prefix(folder), min(ANALYSIS_SECONDS, error.left()))
         while not analysis.is_over():
             poll()
             time.sleep(0.02)
         found = analysis.result()
         causes = _causes(found)
+        if self._config.nodes_changed and Path(self._config.nodes_changed).exists():
+            return
         # Ranks that were all stopped from outside, and waited for nobody: somebody has ended the job.
         if all_stopped and self._told is None and all(one.get("category") == "rank_dead" for one in causes):
             return

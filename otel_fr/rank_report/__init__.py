@@ -314,11 +314,12 @@ class ReportedExit(NamedTuple):
     is_for_peer: Annotated[
         bool,
         Key(
-            "for_peer",
-            flag(False),
-            "true: it ended because a peer had failed, as `OTEL_FR_ON_PEER_FAILURE=exit` says",
-            optional=True,
+            "for_peer", flag(False), "true: it ended for a failed peer (`OTEL_FR_ON_PEER_FAILURE=exit`)", optional=True
         ),
+    ] = False
+    is_for_nodes: Annotated[
+        bool,
+        Key("for_nodes", flag(False), "true: its launcher ended it because nodes join the job", optional=True),
     ] = False
 
 

@@ -23,6 +23,7 @@ from otel_fr.checks.settings import AttributionSettings, CheckSettings, node_ran
 from otel_fr.config import ATTEMPT_VARIABLE, Config
 from otel_fr.rendezvous import BACKEND
 from otel_fr.rendezvous.advice import EXCLUDE_NODE, STOP, Advice, Adviser
+from otel_fr.rendezvous.membership import Membership
 from otel_fr.rendezvous.order import NodeOrder
 
 _log = logging.getLogger("otel_fr")
@@ -79,6 +80,7 @@ class CheckedRendezvous(RendezvousHandler):  # type: ignore[misc]  # torch is no
         self._check = check
         self._adviser = adviser
         self._order = order
+        self._membership = Membership(inner)
         self._has_joined = False
         self._stays_out = False
 
@@ -104,12 +106,13 @@ class CheckedRendezvous(RendezvousHandler):  # type: ignore[misc]  # torch is no
             report.say("this node stays out of the job")
             self._leave()
             raise SystemExit(NODE_FAILED)
-        if self._has_joined and self._adviser is not None:
+        if self._has_joined and self._adviser is not None and not self._membership.look():
             self._follow(self._adviser.before_restart())
         self._forget_address()
         info = self._inner.next_rendezvous()
         self._has_joined = True
         self._tell_attempt()
+        self._membership.begin()
         return info if self._order is None else self._order.apply(info, self.use_agent_store)
 
     def _tell_attempt(self) -> None:
@@ -169,6 +172,8 @@ class CheckedRendezvous(RendezvousHandler):  # type: ignore[misc]  # torch is no
 
     def num_nodes_waiting(self) -> int:
         found: int = self._inner.num_nodes_waiting()
+        if found:
+            self._membership.look()
         return found
 
     def get_run_id(self) -> str:
@@ -177,6 +182,7 @@ class CheckedRendezvous(RendezvousHandler):  # type: ignore[misc]  # torch is no
 
     def shutdown(self) -> bool:
         """As of the other handler; but a node that stays out does not close the rendezvous of the others."""
+        self._membership.close()
         return True if self._stays_out else bool(self._inner.shutdown())
 
     def __getattr__(self, name: str) -> Any:

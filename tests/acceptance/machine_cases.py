@@ -229,6 +229,20 @@ def exit_and_restart(site: Site) -> Outcome:
     return site.outcome(job, collector, went_on=set(job.stop().values()) == {0})
 
 
+def lost_and_exit(site: Site) -> Outcome:
+    """Nothing closes the connections to the lost host: its peers wait, until they are told that it has failed."""
+    collector = site.collector()
+    job = site.job(collector, nodes="2:3", restarts=2, OTEL_FR_ON_PEER_FAILURE="exit")
+    site.fault()
+    site.hosts[1].cut()
+    site.hosts[1].kill()
+    job.wait_steps(2 * RANKS)
+    print(f"  the others train again {time.time() - site.begun:.0f} s after the loss")
+    job.touch("stop")
+    well = {job.agents[name].wait(60) for name in ("n0", "n2")} == {0}
+    return site.outcome(job, collector, went_on_without_it=well)
+
+
 def no_collector(site: Site) -> Outcome:
     """Each host has its own files; then they are in one folder."""
     job = site.job(None)
@@ -271,6 +285,7 @@ CASES: Mapping[str, Case] = {
     "collector cut off, hang": Case(cut_hanging, [("missing_rank", [3])], "n1"),
     "two hosts cut apart": Case(partition, [("stalled_collective", [])]),
     "spare for a killed host": Case(spare, _lost_truth([2, 3]), "n1"),
+    "host lost, exit": Case(lost_and_exit, _lost_truth([2, 3]), "n1"),
     "scale up": Case(scale_up, []),
     "abort": Case(abort, [("missing_rank", [3]), ("rank_stuck", [3])], "n1"),
     "exit and restart": Case(exit_and_restart, [("missing_rank", [3]), ("rank_stuck", [3])], "n1"),

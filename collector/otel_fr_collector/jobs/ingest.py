@@ -307,6 +307,8 @@ class Ingest:
             return None
         held = len(report.inflight) + len(report.failed) + 1 + report.call_weight
         is_newest = run.add_report(report, now, lag)
+        if given.exit is not None and given.exit.is_for_nodes:
+            run.mark_replaced()  # a rank that its launcher ends for a new node is no fault, nor is what follows from it
         if given.ras is not None:
             groups = (state.group for state in run.groups.values())
             pid_of = {rank: state.place.pid for rank, state in run.ranks.items()}

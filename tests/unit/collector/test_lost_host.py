@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from otel_fr import semconv
 from otel_fr.incident import FIND_HOST
 from tests.support.virtual_collector import VirtualCollector
 
@@ -27,3 +28,20 @@ def test_a_host_whose_end_broke_the_others_calls_is_named_although_these_end_bef
     assert (first["category"], first["culprit_ranks"]) == ("stalled_collective", [])
     assert (found["id"], found["culprit_ranks"], found["stuck_on"]) == (first["id"], [0, 1], "lost")
     assert found["what_to_do"] == FIND_HOST
+
+
+def test_ranks_that_end_for_a_node_that_joins_are_no_fault_nor_is_what_follows() -> None:
+    with VirtualCollector() as collector, collector.job(4) as job:
+        job.step()
+        calls = [job.ranks[rank].issue(job.world) for rank in (0, 1)]
+        job.all_reported()
+        for rank in (2, 3):
+            stopped = {"code": 0, "signal": 15, "clean": False, "known": True, "for_nodes": True}
+            job.ranks[rank].ended = True
+            job.ranks[rank].send_report(semconv.EVENT_EXITED, exit=stopped)
+        for call in calls:
+            job.ranks[call.rank].fail(call, "error")
+            job.ranks[call.rank].exit(code=1, exception=CLOSED)
+        collector.time.advance(10.0)
+        assert [one for one in collector.incidents() if one["state"] == "firing"] == []
+        assert len(collector.incidents()) <= 1, "the two that waited may have been judged before"

@@ -1,0 +1,57 @@
+"""Whether an agent ends its ranks because nodes join, which is no fault: a file tells the monitors of this node."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any, Final
+
+from otel_fr.config import NODES_CHANGED_VARIABLE
+
+ONLY: Final = "only"
+"""What the file says if no node has left: then the ranks of this node end for no other reason."""
+
+
+class Membership:
+    """The nodes of the attempt that runs, and those that want to join it.
+
+    Args:
+        inner: c10d's handler. Its state is not public; without it, nothing is told.
+    """
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self._nodes: Collection[object] = ()
+        self._folder: Path | None = None
+        self._round = 0
+
+    def begin(self) -> None:
+        """An attempt begins: its ranks are started after this."""
+        os.environ.pop(NODES_CHANGED_VARIABLE, None)
+        with contextlib.suppress(AttributeError, OSError):
+            self._nodes = frozenset(self._inner._state_holder.state.participants)
+            self._folder = self._folder or Path(tempfile.mkdtemp(prefix="otel-fr-agent-"))
+            self._round += 1
+            os.environ[NODES_CHANGED_VARIABLE] = str(self._folder / str(self._round))
+
+    def look(self) -> bool:
+        """Whether new nodes wait, and those of the attempt are all there or wait with them; the monitors are told."""
+        with contextlib.suppress(AttributeError, OSError):
+            state = self._inner._state_holder.state
+            waiting, left = set(state.wait_list), set(self._nodes) - set(state.participants)
+            if not self._nodes or waiting <= set(self._nodes) or not left <= waiting:
+                return False
+            path = Path(os.environ.get(NODES_CHANGED_VARIABLE, ""))
+            if path.parent == self._folder and not path.exists():
+                path.write_text("" if left else ONLY)
+            return True
+        return False
+
+    def close(self) -> None:
+        """The agent ends."""
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
