@@ -1,6 +1,8 @@
 // The table of functions for the kernels (api.h), and the recorder that they call.
 #include <pthread.h>
 
+#include <utility>
+
 #include "recorder.hpp"
 
 namespace otel_fr {
@@ -34,11 +36,28 @@ void api_failed() {
   if (Recorder* recorder = active.recorder.load(std::memory_order_acquire)) recorder->failed();
 }
 
-// In the child of a fork: the lock may be held by a thread that it does not have. And where Python has ended: there are no
-// frames to read.
+// Whose lock this thread holds around a fork: the child does not have the thread that may hold it, and would wait for ever
+// when it frees the recorder. The lock of `DeviceCalls` is taken before, as its handlers are registered later.
+thread_local Recorder* forking = nullptr;
+
+void before_fork() {
+  forking = active.recorder.load(std::memory_order_acquire);
+  if (forking) forking->core().lock.lock();
+}
+
+void after_fork() {
+  if (Recorder* recorder = std::exchange(forking, nullptr)) recorder->core().lock.unlock();
+}
+
+// Also where Python has ended: there are no frames to read.
 void stop() {
   __atomic_store_n(&active.on, 0, __ATOMIC_RELAXED);
   if (Recorder* recorder = active.recorder.exchange(nullptr)) recorder->on = 0;
+}
+
+void in_child() {
+  after_fork();
+  stop();
 }
 
 const OfrApi table = {OFR_API_VERSION, &active.on, api_begin, api_end, api_wait, api_watch, api_failed};
@@ -46,7 +65,7 @@ const OfrApi table = {OFR_API_VERSION, &active.on, api_begin, api_end, api_wait,
 }  // namespace
 
 void set_active(Recorder* recorder) {
-  static const int registered = pthread_atfork(nullptr, nullptr, stop) + Py_AtExit(stop);
+  static const int registered = pthread_atfork(before_fork, after_fork, in_child) + Py_AtExit(stop);
   (void)registered;
   active.recorder = recorder;
   __atomic_store_n(&active.on, recorder ? 1u : 0u, __ATOMIC_RELAXED);

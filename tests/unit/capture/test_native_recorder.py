@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import sys
 import threading
@@ -19,6 +20,7 @@ from otel_fr.ring import GroupDef, Record, RingReader, SiteDef
 from otel_fr.ring.layout import DefinitionKind
 from tests.support.engines import needs_ring_writer
 from tests.support.ring_model import signature_of
+from tests.support.waiting import wait_for
 
 pytestmark = needs_ring_writer
 
@@ -84,6 +86,28 @@ class Rig:
         described = _Call(group, len(group), words, len(key), 0, 7, kind)
         made = self._begin(ctypes.byref(described), ctypes.byref(pending), ctypes.byref(_Ending()))
         return int(pending.ticket) if made else 0
+
+    @contextlib.contextmanager
+    def calling(self) -> Iterator[None]:
+        """A thread records calls meanwhile, one after the other, without the GIL in between."""
+        key = (ctypes.c_uint64 * 1)(1)
+        described, pending = _Call(b"g", 1, key, 1, 0, 7, 0), _Pending()
+        left = ctypes.c_size_t(2**62)
+        search = ctypes.CDLL(None).lfind  # calls a function until it returns 0: this one returns 1 for a recorded call
+        arguments = (ctypes.byref(described), ctypes.byref(pending), ctypes.byref(left), ctypes.c_size_t(0))
+
+        def site() -> None:
+            search(*arguments, self._begin)
+
+        thread = threading.Thread(target=site)
+        before = self.writer.head
+        thread.start()
+        assert wait_for(lambda: self.writer.head > before + 1000)
+        try:
+            yield
+        finally:
+            left.value = 0
+            thread.join()
 
     def records(self) -> list[Record]:
         with RingReader.open(self.writer.path) as reader:
