@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import grp
 import hashlib
 import os
+import pwd
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -168,10 +170,23 @@ def _check_above(folder: Path) -> None:
         status = os.stat(above)
         if status.st_uid not in trusted:
             raise OSError(f"{above}, above {folder}, is of another user: set XDG_CACHE_HOME")
-        if status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX:
+        writable = status.st_mode & 0o022
+        if writable and not status.st_mode & stat.S_ISVTX and (writable & 0o002 or not _is_private_group(status)):
             raise OSError(f"{above}, above {folder}, can be changed by others: chmod go-w, or set XDG_CACHE_HOME")
         if status.st_uid == os.geteuid() and not status.st_mode & 0o077:
             return  # no other gets below
+
+
+def _is_private_group(status: os.stat_result) -> bool:
+    """Whether nobody but its owner is in a folder's group: with the umask of such a group, 002, it may write there.
+
+    (Debian's user-group-modes.patch of OpenSSH)
+    """
+    try:
+        owner, group = pwd.getpwuid(status.st_uid), grp.getgrgid(status.st_gid)
+    except KeyError:
+        return False
+    return owner.pw_gid == status.st_gid and set(group.gr_mem) <= {owner.pw_name}
 
 
 def _unmapped() -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
 import stat
 import zipfile
 from contextlib import nullcontext
@@ -93,6 +95,7 @@ def test_only_private_folders_and_own_files_are_trusted(tmp_path: Path) -> None:
         ({"/data": (4711, 0o755)}, False),
         ({"/data": (0, 0o775)}, False),
         ({"/data/user": (1000, 0o757)}, False),
+        ({"/data/user": (1000, 0o775)}, True),
         ({"/data": (0, 0o1777)}, True),
         ({"/data/user": (1000, 0o700), "/data/user/.cache": (1000, 0o775)}, True),
         ({"/data": (0, 0o775), "/data/user": (1000, 0o700)}, False),
@@ -101,7 +104,7 @@ def test_only_private_folders_and_own_files_are_trusted(tmp_path: Path) -> None:
 def test_others_must_not_be_able_to_replace_the_cache(
     above: dict[str, tuple[int, int]], *, is_trusted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """``above``: owner and mode of folders; the others are root's."""
+    """``above``: owner and mode of folders; the others are root's. Root's group has a member, the user's has none."""
 
     def status(path: Path) -> os.stat_result:
         owner, mode = above.get(str(path), (0, 0o755))
@@ -111,6 +114,9 @@ def test_others_must_not_be_able_to_replace_the_cache(
     with monkeypatch.context() as patch:
         patch.setattr(os, "geteuid", lambda: 1000)
         patch.setattr(os, "stat", status)
+        patch.setattr(pwd, "getpwuid", lambda user: pwd.struct_passwd(("one", "x", user, user, "", "/", "/bin/sh")))
+        members = {0: ["operator"], 1000: []}
+        patch.setattr(grp, "getgrgid", lambda group: grp.struct_group(("all", "x", group, members[group])))
         with trusted:
             store._check_above(Path("/data/user/.cache/otel-fr"))
 
