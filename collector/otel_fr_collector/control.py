@@ -152,6 +152,10 @@ class Control:
         if is_news:
             self.send(run, control_pb2.Command(incident=incident))
 
+    def forget(self, run: RunId) -> None:
+        """Nothing is heard of the run any more."""
+        self._incidents.pop((run.job, run.run), None)
+
     def inspect(self, run: RunId, incident: str, ranks: Sequence[int]) -> None:
         """Ask the monitors of the first `MAX_CULPRITS` of these ranks for native stacks."""
         inspect = control_pb2.Inspect(incident_id=incident, ranks=ranks[:MAX_CULPRITS])

@@ -251,6 +251,7 @@ class Service:
         for run in self.runs.drop_ended(now):
             if not self.book.open_of(run.id):
                 self.book.drop_run(run.id)
+            self.control.forget(run.id)
             self.on_dropped(run)
         if not self._resolve_ended_runs(now):
             return False

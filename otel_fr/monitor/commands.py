@@ -82,14 +82,18 @@ class Commands:
         if self._config.on_peer_failure != "ignore":
             self._end_calls(now_ns)
 
-    def note_incidents(self) -> None:
-        """Take note of the incidents that have come, now that the rank has ended; carry out nothing."""
+    def note_incidents(self) -> bool:
+        """Take note of the incidents that have come, now that the rank has ended; carry out nothing.
+
+        False: no more will come, as far as is known.
+        """
         while self._control is not None and not self._control.commands.empty():
             command = self._control.commands.get()
             if command.HasField("dump") and command.dump.incident_id:
                 self._note_opened(command.dump)
             elif command.HasField("incident"):
                 self._note_incident(command.incident)
+        return self._control is not None and self._control.listening
 
     def _note_opened(self, dump: Dump) -> None:
         self._note_incident(Incident(incident_id=dump.incident_id, summary=dump.reason, page_url=dump.page_url))

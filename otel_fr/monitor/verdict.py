@@ -236,11 +236,12 @@ class Verdict:
         """The rank has failed; see `Node.note_failure`."""
         self._node.note_failure(file, stopped=stopped)
 
-    def last_words(self, error: Stderr, poll: Callable[[], None]) -> None:
+    def last_words(self, error: Stderr, poll: Callable[[], bool]) -> None:
         """Say why the run failed, if it did, and if no other monitor here can say it later.
 
         A rank that ended cleanly does so at once: if another fails only now, that one's monitor says it. Blocks for at
-        most `HOLD_SECONDS` from the rank's end. ``poll`` is called meanwhile.
+        most `HOLD_SECONDS` from the rank's end. ``poll`` is called meanwhile; it returns False once the collector says
+        nothing more.
         """
         if self._node.fall_silent():
             failures = self._node.failures()
@@ -261,7 +262,7 @@ class Verdict:
         if node.leave(patient=patient) and (node.is_complete or not node.failures()):
             node.remove()
 
-    def _say(self, folder: Path, all_stopped: bool, error: Stderr, poll: Callable[[], None]) -> None:
+    def _say(self, folder: Path, all_stopped: bool, error: Stderr, poll: Callable[[], bool]) -> None:
         """Nothing, if the ranks ended because nodes join the job (`Config.nodes_changed`)."""
         analysis = Analysis(folder, self._prefix(folder), min(ANALYSIS_SECONDS, error.left()))
         while not analysis.is_over():
@@ -278,8 +279,7 @@ class Verdict:
         for line in self._lines("verdict", found, folder):
             error.write(f"otel-fr: {line}")
         end = time.monotonic() + CORRECTION_SECONDS
-        while not self._is_complete(found) and time.monotonic() < min(end, time.monotonic() + error.left()):
-            poll()
+        while not self._is_complete(found) and poll() and time.monotonic() < end and error.left() > 0:
             time.sleep(0.02)
             told = self._told
             is_settled = told is not None and time.monotonic() - self._unsaid.get(told.id, end) >= SETTLED_SECONDS

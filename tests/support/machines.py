@@ -31,6 +31,8 @@ _NOWHERE = "02:00:00:00:ff:ff"
 """An address that no host has: what is sent to it is lost, and its sender does not notice."""
 _OWN = ("/tmp", "/dev/shm")
 """Folders that each host has for itself."""
+_UNSHARE = ("setpriv", "--pdeathsig", "KILL", "unshare")
+"""The beginning of a command that starts a process in new namespaces. It ends with this one, however that ends."""
 _PREPARE = """
 set -e
 hostname {name}
@@ -51,7 +53,7 @@ class Switch:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            ["unshare", "--net", "sh", "-c", "echo; exec sleep infinity"], stdout=subprocess.PIPE
+            [*_UNSHARE, "--net", "sh", "-c", "echo; exec sleep infinity"], stdout=subprocess.PIPE
         )
         assert self._process.stdout is not None
         self._process.stdout.readline()
@@ -89,9 +91,9 @@ class Host:
         ready = own / "ready"
         mounts = "\n".join(_mounts(path, own, [ROOT, folder]) for path in _OWN)
         script = _PREPARE.format(name=self.name, mounts=mounts, hosts=hosts, ready=ready)
-        spaces = ("--net", "--uts", "--ipc", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
+        spaces = ("--net", "--uts", "--ipc", "--mount", "--pid", "--kill-child", "--mount-proc")
         with (own / "log").open("w") as log:
-            self._process = subprocess.Popen(["unshare", *spaces, "bash", "-c", script], stderr=log)
+            self._process = subprocess.Popen([*_UNSHARE, *spaces, "bash", "-c", script], stderr=log)
         assert wait_for(lambda: ready.exists() or self._process.poll() is not None)
         assert ready.exists(), f"host {self.name}: {(own / 'log').read_text()}"
         self._init = int(Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text())
@@ -183,7 +185,7 @@ def machines(folder: Path, *names: str) -> Iterator[list[Host]]:
 
 def _why_not() -> str:
     """Why this user, or this kernel, cannot make hosts; empty: they can be made."""
-    missing = [program for program in ("unshare", "nsenter", "ip", "mount") if not shutil.which(program)]
+    missing = [program for program in ("setpriv", "unshare", "nsenter", "ip", "mount") if not shutil.which(program)]
     if missing:
         return f"{', '.join(missing)} not installed"
     if os.geteuid() != 0:
