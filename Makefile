@@ -1,4 +1,4 @@
-# make demo | test | test-all | test-fast | test-torch | simulated-device | test-gpu | nccl-table | machines | fuzz | lint | bench | bench-steps | bench-verdicts | bench-scale | wheel | sanitize | screenshots | example-incident | proto
+# make demo | test | test-all | test-fast | test-torch | simulated-device | test-gpu | nccl-table | machines | fuzz | chaos | lint | bench | bench-steps | bench-verdicts | bench-scale | wheel | sanitize | screenshots | example-incident | proto
 # Everything is installed into .venv first.
 PYTHON ?= python3
 VENV ?= .venv
@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # The CPU build where the index offers one; any other spec can pull gigabytes of CUDA packages.
 TORCH ?= torch==2.13.0
 
-.PHONY: setup demo test test-all test-fast test-torch simulated-device test-gpu nccl-table machines fuzz lint format bench bench-steps bench-verdicts bench-scale wheel sanitize screenshots example-incident soak proto clean
+.PHONY: setup demo test test-all test-fast test-torch simulated-device test-gpu nccl-table machines fuzz chaos lint format bench bench-steps bench-verdicts bench-scale wheel sanitize screenshots example-incident soak proto clean
 .DELETE_ON_ERROR:
 
 $(VENV)/.ready: pyproject.toml
@@ -46,6 +46,7 @@ test-all: setup simulated-device
 	OTEL_FR_TEST_START=fresh $(BIN)/python -m pytest -m "" -n 3 --dist loadfile --no-loadscope-reorder
 	$(MAKE) test-torch
 	$(MAKE) fuzz
+	$(MAKE) chaos
 
 # Without other processes and servers: under a minute.
 test-fast: setup
@@ -114,6 +115,12 @@ example-incident: setup
 SECONDS ?= 300
 fuzz: setup
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
+
+# Random faults of real jobs and kills of the collector, ten minutes at most: tests/chaos. CHAOS: more options, such as
+# CHAOS="--jobs 1000 --kills 50 --seconds 50000 --seed 1".
+CHAOS ?=
+chaos: setup
+	$(BIN)/python -m tests.chaos $(CHAOS)
 
 format: setup
 	$(BIN)/ruff format .

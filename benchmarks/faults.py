@@ -24,14 +24,12 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tabulate import tabulate
-
-from otel_fr.ring import RingReader
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -39,6 +37,7 @@ sys.path.insert(0, str(ROOT))
 # The tests are no installed package: they are found by the line above.
 from tests.support.collector_process import Collector, running  # noqa: E402
 from tests.support.ports import free_port  # noqa: E402
+from tests.support.processes import kill, monitor_of, processes_with  # noqa: E402
 from tests.support.relay import Relay  # noqa: E402
 from tests.support.waiting import until, wait_for  # noqa: E402
 
@@ -147,35 +146,9 @@ class Job:
     def end(self) -> None:
         """End what still runs, the ranks that are stopped too."""
         for pid in [*(process.pid for process in self.processes), *(one["pid"] for one in self.of("ready"))]:
-            _kill(pid, signal.SIGKILL)
+            kill(pid, signal.SIGKILL)
         for process in self.processes:
             process.wait()
-
-
-def _kill(pid: int, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError):
-        os.kill(pid, number)
-
-
-def _monitor_of(pid: int, rings: Path) -> int:
-    """The process id of the monitor of the rank with that id; 0: there is none yet."""
-    (ring,) = rings.glob(f"*/*-{pid}.ring")
-    reader = RingReader.open(ring)
-    try:
-        return reader.monitor_pid
-    finally:
-        reader.close()
-
-
-def _left(folder: Path) -> list[str]:
-    """Processes and files of the run's rings that are still there."""
-    found = [str(path) for path in folder.rglob("*") if path.is_file()]
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with suppress(OSError):  # it has ended
-                if str(folder).encode() in (entry / "cmdline").read_bytes():
-                    found.append(f"process {entry.name}")
-    return found
 
 
 @contextmanager
@@ -217,13 +190,15 @@ def run(kind: str, seed: int, stall: float) -> Outcome:
         finally:
             job.end()
             if kind == "sleep unheard" and outcome.monitor:
-                _kill(outcome.monitor, signal.SIGCONT)
+                kill(outcome.monitor, signal.SIGCONT)
         outcome.output = "".join(job.lines)
         outcome.causes = [(one["category"], tuple(one["culprit_ranks"])) for one in causes]
         outcome.named = any(category in RIGHT[kind] and ranks == (victim,) for category, ranks in outcome.causes)
-        wait_for(lambda: not _processes_of(rings), DONE_SECONDS)
+        wait_for(lambda: not processes_with(str(rings)), DONE_SECONDS)
         # The ring of a rank that did not end cleanly stays: it is evidence.
-        outcome.leftovers = [one for one in _left(rings) if one.startswith("process") or kind not in FREES]
+        outcome.leftovers = [f"process {pid}" for pid in processes_with(str(rings))]
+        if kind not in FREES:
+            outcome.leftovers += [str(path) for path in rings.rglob("*") if path.is_file()]
     return outcome
 
 
@@ -234,8 +209,8 @@ def _follow(job: Job, kind: str, victim: int, outcome: Outcome, relay: Relay, ri
         relay.cut(3.0)
     elif kind in MONITOR_SIGNALS:
         (ready,) = job.of("ready", (victim,))
-        outcome.monitor = until(lambda: _monitor_of(ready["pid"], rings))
-        _kill(outcome.monitor, MONITOR_SIGNALS[kind])
+        outcome.monitor = until(lambda: monitor_of(ready["pid"], rings))
+        kill(outcome.monitor, MONITOR_SIGNALS[kind])
     if kind in FREES:
         job.wait(DONE_SECONDS, 1, "fault")
         if kind == "stop unseen":
@@ -257,10 +232,6 @@ def _await_verdict(collector: Collector, categories: set[str], victim: int) -> N
         lambda: any(one["category"] in categories and one["culprit_ranks"] == [victim] for one in collector.causes()),
         DONE_SECONDS / 4,
     )
-
-
-def _processes_of(rings: Path) -> list[str]:
-    return [one for one in _left(rings) if one.startswith("process")]
 
 
 def _row(kind: str, outcomes: list[Outcome]) -> list[object]:

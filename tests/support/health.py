@@ -60,6 +60,10 @@ class HealthWatch:
         while not self._end.wait(POLL_SECONDS):
             self.ask()
 
+    def end(self) -> None:
+        """Ask no more; the answer that is awaited still counts."""
+        self._end.set()
+
     @contextlib.contextmanager
     def running(self) -> Iterator[HealthWatch]:
         thread = threading.Thread(target=self._run, daemon=True)
@@ -67,5 +71,5 @@ class HealthWatch:
         try:
             yield self
         finally:
-            self._end.set()
+            self.end()
             thread.join()

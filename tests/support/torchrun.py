@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -78,12 +78,13 @@ def start(
     env: dict[str, str] | None = None,
     restarts: int = 0,
     program: Sequence[str] = WARM,
+    output: int | IO[str] = subprocess.PIPE,
 ) -> subprocess.Popen[str]:
-    """Start a job in the background; ``env`` is added to its environment."""
+    """Start a job in the background; ``env`` is added to its environment. ``script``: also with its full path."""
     options = ["--standalone", f"--nproc_per_node={nproc}", f"--max-restarts={restarts}"]
     command = [*program, *options, str(JOBS / script), *arguments]
     merged = {**base_environment(), "OTEL_FR_DUMP_DIR": str(folder / "dumps"), **(env or {})}
-    return warm.popen(command, env=merged, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=folder)
+    return warm.popen(command, env=merged, stdout=output, stderr=subprocess.STDOUT, cwd=folder)
 
 
 def call(folder: Path, command: Sequence[str], env: dict[str, str]) -> subprocess.CompletedProcess[str]:

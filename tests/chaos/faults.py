@@ -1,0 +1,73 @@
+"""The faults, what becomes of a job with each, and who may be named."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+STEPS = 12
+HELD_SECONDS = 8
+"""How long a rank that is only slow does nothing: twice the stall time."""
+
+
+class Blame(enum.Enum):
+    """Who is named in the end: the victim; the victim or nobody; nobody."""
+
+    VICTIM = "victim"
+    PERHAPS = "perhaps"
+    NOBODY = "nobody"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One kind.
+
+    Attributes:
+        blame: what the collector may say. An innocent rank is never named.
+        outside: the job's victim waits until it is done by the test, and how long after the job's start that is chance.
+        early: it may also come before the process group; only then, if `late` is not set.
+        keeps_ring: the evidence may stay where it is, since it could be written nowhere else.
+    """
+
+    name: str
+    blame: Blame
+    outside: bool = False
+    early: bool = False
+    late: bool = True
+    keeps_ring: bool = False
+    env: dict[str, str] = field(default_factory=dict)
+
+
+FAULTS = {
+    one.name: one
+    for one in (
+        Fault("none", Blame.NOBODY),
+        Fault("kill", Blame.VICTIM),
+        Fault("killed", Blame.VICTIM, outside=True),
+        Fault("kill full", Blame.VICTIM, keeps_ring=True),
+        Fault("term", Blame.VICTIM),
+        Fault("segfault", Blame.VICTIM),
+        Fault("abort", Blame.VICTIM),
+        Fault("exit", Blame.VICTIM),
+        Fault("raise", Blame.VICTIM),
+        Fault("exec", Blame.VICTIM),
+        Fault("close", Blame.PERHAPS, early=True),
+        Fault("never", Blame.PERHAPS, early=True, late=False),
+        Fault("stopped", Blame.PERHAPS, outside=True),
+        Fault("gil", Blame.PERHAPS),
+        Fault("sleep", Blame.PERHAPS),
+        Fault("fork", Blame.NOBODY, early=True),
+        Fault("spawn", Blame.NOBODY, early=True),
+        Fault("files", Blame.NOBODY, early=True),
+        Fault("processes", Blame.NOBODY, early=True),
+        Fault("full", Blame.NOBODY),
+        Fault("monitor killed", Blame.PERHAPS, outside=True),
+        Fault("monitor stopped", Blame.PERHAPS, outside=True),
+        Fault("collector killed", Blame.NOBODY, outside=True),
+        Fault("collector stopped", Blame.NOBODY, outside=True),
+        Fault("no collector", Blame.NOBODY),
+        Fault("network cut", Blame.NOBODY, outside=True),
+        Fault("clock", Blame.NOBODY),
+        Fault("kill clock", Blame.VICTIM),
+    )
+}

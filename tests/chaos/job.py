@@ -1,0 +1,142 @@
+"""Trains a little, as a user's program does, with one fault: ``job.py FOLDER FAULT VICTIM STEP STEPS HELD``.
+
+Each rank writes what it computed, to the last bit, as ``FOLDER/result-RANK``, so that jobs can be compared. ``STEP``:
+before which step the victim does the fault, -1: before the process group. A fault that comes from outside is done by
+another program; the victim waits for it, before its last step, until ``FOLDER/struck`` is there. ``HELD``: seconds for
+which a rank that is only slow does nothing.
+
+``job.py FOLDER again SEED``: a job to be restarted, in each attempt of which one rank fails, chosen by the seed;
+it ends well once ``FOLDER/enough`` is there.
+"""
+
+import ctypes
+import datetime
+import os
+import random
+import resource
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+FOLDER, FAULT = sys.argv[1:3]
+NUMBERS = [*map(int, sys.argv[3:]), 0, 0, 0]
+VICTIM, STEP, STEPS, HELD_SECONDS = NUMBERS[:4]
+PAUSE = 0.1
+LIMITS = {"never": 8.0}
+"""Timeout of the groups in seconds, where the fault must end by it."""
+RANK = int(os.environ["RANK"])
+
+
+def note(name: str, text: str = "") -> None:
+    path = os.path.join(FOLDER, name)
+    with open(path + ".new", "w") as file:
+        file.write(text)
+    os.replace(path + ".new", path)
+
+
+def wait_for(name: str) -> None:
+    while not os.path.exists(os.path.join(FOLDER, name)):
+        time.sleep(0.02)
+
+
+def fork() -> None:
+    """A child that lives as long as the job, and one that has ended."""
+    if os.fork() == 0:
+        os._exit(0)
+    if os.fork() == 0:
+        wait_for(f"result-{RANK}")
+        os._exit(9)
+
+
+def few_files() -> None:
+    used = len(os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used + 24, used + 24))
+
+
+FAULTS: dict[str, Callable[[], object]] = {
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "term": lambda: os.kill(os.getpid(), signal.SIGTERM),
+    "segfault": lambda: ctypes.string_at(8),
+    "abort": os.abort,
+    "exit": lambda: os._exit(7),
+    "exec": lambda: os.execv(sys.executable, [sys.executable, "-c", "raise SystemExit(5)"]),
+    "close": lambda: os.closerange(3, 4096),
+    "never": lambda: time.sleep(60),
+    "gil": lambda: ctypes.PyDLL(None).sleep(HELD_SECONDS),  # called without releasing the GIL
+    "sleep": lambda: time.sleep(HELD_SECONDS),
+    "fork": fork,
+    "spawn": lambda: subprocess.run(["true"], check=True),
+    "files": few_files,
+    "processes": lambda: resource.setrlimit(resource.RLIMIT_NPROC, (1, 1)),
+}
+
+
+def fail(step: int) -> None:
+    if RANK != VICTIM or step != STEP:
+        return
+    if FAULT == "raise":
+        raise ValueError("bad sample 4711")
+    FAULTS.get(FAULT.removesuffix(" full"), lambda: None)()
+
+
+def train(group_seconds: float) -> None:
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    fail(-1)
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=group_seconds))
+    world = dist.get_world_size()
+    model = DistributedDataParallel(
+        torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4))
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    losses = []
+    note(f"ready-{RANK}", str(os.getpid()))
+    for step in range(STEPS):
+        if step == STEPS - 1 and RANK == VICTIM:
+            wait_for("struck")
+        fail(step)
+        time.sleep(PAUSE)
+        batch = torch.randn(8, 16, generator=torch.Generator().manual_seed(step * world + RANK))
+        loss = model(batch).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        total = loss.detach().clone()
+        dist.all_reduce(total, op=dist.ReduceOp.MAX)
+        losses.append(total.item())
+    flat = torch.cat([p.detach().flatten() for p in model.parameters()])
+    dist.destroy_process_group()
+    note(f"result-{RANK}", (struct.pack(f"<{len(losses)}d", *losses) + flat.numpy().tobytes()).hex())
+
+
+def fail_again(seed: int) -> None:
+    """One attempt: the fault is noted before it is done, for what is not noted cannot be missed."""
+    attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    chance = random.Random(f"{seed} {attempt}")
+    dist.init_process_group("gloo")
+    victim, step, how = chance.randrange(dist.get_world_size()), chance.randrange(2, 10), chance.choice("kr")
+    is_over = os.path.exists(os.path.join(FOLDER, "enough"))
+    ends = [is_over] * dist.get_world_size()
+    dist.broadcast_object_list(ends)
+    for now in range(12):
+        if now == step and victim == RANK and not ends[0]:
+            note(f"fault-{attempt}", str(victim))
+            if how == "r":
+                raise ValueError("bad sample 4711")
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(PAUSE)
+        dist.all_reduce(torch.ones(4))
+    dist.destroy_process_group()
+
+
+if FAULT == "again":
+    fail_again(VICTIM)
+else:
+    train(LIMITS.get(FAULT, 40.0))

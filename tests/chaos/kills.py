@@ -1,0 +1,168 @@
+"""Kills of a collector to which jobs report that fail all the time: each fault is told, and none twice as new."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from otel_fr.monitor.watch import END_FLUSH_SECONDS
+from tests.chaos.hub import Hub
+from tests.chaos.jobs import JOB, MARK, STALL_SECONDS, VERDICT_SECONDS
+from tests.support import torchrun
+from tests.support.incident_receivers import AlertSink, Receiver
+from tests.support.processes import kill, processes_with
+from tests.support.waiting import PATIENCE, wait_for
+
+_Attempt = tuple[str, int]
+"""Job and number of the attempt."""
+
+JOBS = 2
+"""At the same time."""
+WORLD = 2
+APART_SECONDS = (0.5, 8.0)
+"""Between the start of a collector and its kill."""
+DOWN_SECONDS = (0.0, 2.0)
+
+
+@dataclass
+class Told:
+    """What was counted; ``wrong``: what did not hold.
+
+    Attributes:
+        unheard: not told, and not lost: the collector was away for longer than monitors that never reached it try.
+        unnamed: told, but without the rank that failed.
+    """
+
+    kills: int = 0
+    faults: int = 0
+    posts: int = 0
+    lost: int = 0
+    unheard: int = 0
+    unnamed: int = 0
+    twice: int = 0
+    repeated: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+
+class Receivers:
+    """A webhook's receiver, and one that takes what an Alertmanager takes."""
+
+    def __init__(self) -> None:
+        self.webhook = Receiver()
+        self.alertmanager = AlertSink()
+
+    def options(self) -> tuple[str, ...]:
+        return "--webhook", self.webhook.url, "--alertmanager", self.alertmanager.url
+
+    def posts(self) -> list[tuple[str, dict[str, Any]]]:
+        """Of the webhook: key and body of each."""
+        return [(headers["webhook-id"], json.loads(body)) for _, _, headers, body in list(self.webhook.requests)]
+
+    def alerts(self) -> set[str]:
+        """Ids of incidents in alerts."""
+        return {one["annotations"]["incident_id"] for post in list(self.alertmanager.posts) for one in post}
+
+    def close(self) -> None:
+        self.webhook.close()
+        self.alertmanager.close()
+
+
+def run(hub: Hub, receivers: Receivers, folder: Path, seed: int, count: int, until: float) -> Told:
+    """Kill the collector so many times, or until then (`time.monotonic`)."""
+    told = Told()
+    away: list[tuple[float, float]] = []
+    chance = random.Random(f"{seed} kills")
+    running = [_start(hub, folder / f"again-{number}", seed, number) for number in range(JOBS)]
+    while told.kills < count and time.monotonic() < until:
+        time.sleep(chance.uniform(*APART_SECONDS))
+        began = time.time()
+        hub.kill()
+        time.sleep(chance.uniform(*DOWN_SECONDS))
+        hub.begin()
+        away.append((began, time.time()))
+        told.kills += 1
+    for job, place in running:
+        (place / "enough").touch()
+        try:
+            job.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            told.wrong.append(f"{place.name} hangs")
+            for pid in processes_with(f"{MARK}={place.name}\0", "environ"):
+                kill(pid)
+            job.wait()
+        if job.returncode != 0:
+            told.wrong.append(f"{place.name} ends with status {job.returncode}")
+    faults: dict[_Attempt, int] = {}
+    unheard: set[_Attempt] = set()
+    for _, place in running:
+        for path in place.glob("fault-*[0-9]"):
+            attempt = (f"chaos-{place.name}", int(path.name.removeprefix("fault-")))
+            faults[attempt] = int(path.read_text())
+            at = path.stat().st_mtime
+            if any(begun <= at < over - END_FLUSH_SECONDS for begun, over in away):
+                unheard.add(attempt)
+    told.faults = len(faults)
+    wait_for(lambda: not _untold(faults, receivers, named=True) - unheard, VERDICT_SECONDS)
+    _count(told, faults, unheard, receivers)
+    return told
+
+
+def _start(hub: Hub, place: Path, seed: int, number: int) -> tuple[subprocess.Popen[str], Path]:
+    place.mkdir()
+    env = {
+        MARK: place.name,
+        "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{hub.grpc}",
+        "OTEL_FR_JOB_ID": f"chaos-{place.name}",
+        "OTEL_FR_STALL_SECONDS": str(STALL_SECONDS),
+        # In torchrun's own store, gloo's next attempt may find the addresses of the one before.
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+    }
+    with (place / "job.log").open("w") as log:
+        arguments = (str(place), "again", str(seed + number))
+        job = torchrun.start(place, str(JOB), *arguments, nproc=WORLD, env=env, restarts=1_000, output=log)
+    return job, place
+
+
+def _untold(faults: dict[_Attempt, int], receivers: Receivers, named: bool = False) -> set[_Attempt]:
+    """Attempts whose fault the webhook was not told of; ``named``: or not with the rank that failed."""
+    causes = [body["incident"] for _, body in receivers.posts() if body["incident"]["caused_by"] is None]
+    told = {
+        (one["job"], one["attempt"])
+        for one in causes
+        if faults.get((one["job"], one["attempt"])) in one["culprit_ranks"] or not (named or one["culprit_ranks"])
+    }
+    return faults.keys() - told
+
+
+def _count(told: Told, faults: dict[_Attempt, int], unheard: set[_Attempt], receivers: Receivers) -> None:
+    posts = receivers.posts()
+    told.posts = len(posts)
+    lost = _untold(faults, receivers)
+    told.unheard = len(lost & unheard)
+    told.unnamed = len(_untold(faults, receivers, named=True) - lost)
+    lost -= unheard
+    told.lost = len(lost)
+    told.wrong += [f"the webhook was not told of {job}, attempt {attempt}" for job, attempt in sorted(lost)]
+    keys = Counter(key for key, _ in posts)
+    told.repeated = sum(number - 1 for number in keys.values())
+    new = {key: body["incident"]["id"] for key, body in posts if body["change"] == "opened"}
+    opened = Counter(new.values())
+    twice = [incident for incident, number in opened.items() if number > 1]
+    told.twice = len(twice)
+    told.wrong += [
+        f"the webhook was told twice of {incident} as new: {[k for k in new if new[k] == incident]}"
+        for incident in twice
+    ]
+    last = {body["incident"]["id"]: body["incident"] for _, body in posts}
+    for one in last.values():
+        if one["caused_by"] is None and one["culprit_ranks"] not in ([], [faults.get((one["job"], one["attempt"]))]):
+            told.wrong.append(
+                f"the innocent of {one['job']}, attempt {one['attempt']}: {one['category']} {one['culprit_ranks']}"
+            )
+    told.wrong += [f"no alert of {incident}" for incident in sorted(set(new.values()) - receivers.alerts())]
