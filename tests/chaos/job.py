@@ -5,8 +5,8 @@ before which step the victim does the fault, -1: before the process group. A fau
 another program; the victim waits for it, before its last step, until ``FOLDER/struck`` is there. ``HELD``: seconds for
 which a rank that is only slow does nothing.
 
-``job.py FOLDER again SEED``: a job to be restarted, in each attempt of which one rank fails, chosen by the seed;
-it ends well once ``FOLDER/enough`` is there.
+``job.py FOLDER again SEED``: a job for restarts. In each attempt one rank fails, chosen by the seed; it ends well
+once ``FOLDER/enough`` is there.
 """
 
 import ctypes
