@@ -14,6 +14,10 @@ from typing import NamedTuple
 MAX_CLASSES = 64
 """Different progress of the ranks of two axes that is compared in pairs; with more, the ranks do not run alike."""
 
+MAX_AXES = 1_000
+"""Axes of one rank in which ranks differ that are compared in pairs; with more, a rank is not compared. No program has
+so many groups, and the time grows with the square."""
+
 Axis = Mapping[int, int]
 """Rank -> how many calls of one group, or of its only group of one kind, it has enqueued."""
 
@@ -51,15 +55,18 @@ def find_conflicts(
     for name in sorted(axes):
         for rank in axes[name]:
             of_rank[rank].append(name)
+    differing = {name for name, axis in axes.items() if len(set(axis.values())) > 1}  # others cross none
     for rank in sorted(of_rank):
-        for pair in combinations(of_rank[rank], 2):
-            members[pair].append(rank)
+        own = [name for name in of_rank[rank] if name in differing]
+        if len(own) <= MAX_AXES:
+            for pair in combinations(own, 2):
+                members[pair].append(rank)
     found: list[Conflict] = []
     for (first, second), ranks in members.items():
         if len(ranks) > 1 and (only is None or first in only or second in only):
             found += _crossing(axes[first], axes[second], ranks)
     for (name, number), before in stands.items():
-        if name not in axes:
+        if len(axes.get(name, ())) < 2:  # nobody to compare with
             continue
         others: dict[str, list[int]] = defaultdict(list)
         for rank in axes[name]:

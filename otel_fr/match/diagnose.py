@@ -31,7 +31,7 @@ from otel_fr.match.model import Call, CallState, Category, Ending, Evidence, Fin
 from otel_fr.match.new_groups import is_in_another_order, names_of
 from otel_fr.match.nodes import Node
 from otel_fr.match.order import positions
-from otel_fr.match.waiting import precedes
+from otel_fr.match.rivals import Rivals
 
 
 def diagnose(evidence: Evidence) -> list[Finding]:
@@ -240,8 +240,12 @@ class _Diagnosis(Case):
             if cause is not None or other_origins.may_be_stuck(self, self.open_calls, node):
                 explained.add(node.instance.key)
         left = [node for node in nodes if node.instance.key not in explained]
-        untold = [node for node in left if len(self.unheard) > 1 and self.unheard.issuperset(node.culprits)]
-        self._blame([node for node in left if node not in untold])
+        told: list[Node] = []
+        untold: list[Node] = []
+        for node in left:
+            is_untold = len(self.unheard) > 1 and self.unheard.issuperset(node.culprits)
+            (untold if is_untold else told).append(node)
+        self._blame(told)
         if not self.lasting:
             self._untold(untold)
 
@@ -284,13 +288,14 @@ class _Diagnosis(Case):
     def _blame(self, open_nodes: list[Node]) -> None:
         """One finding for each of the culprits' nodes, unless it shows what another finding has said."""
         blamed: dict[int, str] = {}
+        rivals = Rivals(self.evidence, self.instances, open_nodes)
         # Nodes that wait for no other show their culprit best; of these, the one that the program reaches first.
         ordered = sorted(
             open_nodes,
             key=lambda n: (
                 not n.dead and all(unseen_waits.may_wait(self, rank) for rank in n.culprits),
                 bool(n.targets),
-                self._earlier(n, open_nodes),
+                rivals.before(n),
                 len(n.instance.members),
                 n.instance.name,
             ),
@@ -376,12 +381,6 @@ class _Diagnosis(Case):
             return None  # others wait for them too: they ended early
         found = misdirected_message(self.nodes, [key for key in self.nodes if key not in self.cause_of])
         return found if found is not None and found.astray is node.instance else None
-
-    def _earlier(self, node: Node, others: list[Node]) -> int:
-        """How many nodes with a culprit in common come before this one in the program."""
-        culprits = set(node.culprits)
-        rivals = [n for n in others if n is not node and not n.targets and culprits.intersection(n.culprits)]
-        return 0 if node.targets else sum(precedes(self.evidence, self.instances, n, node) for n in rivals)
 
     def _category(self, node: Node, culprits: list[int]) -> Category:
         infos = [self.evidence.ranks.get(rank) for rank in culprits]
