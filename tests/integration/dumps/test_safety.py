@@ -123,6 +123,7 @@ BOMBS = {
     "half a JSON": json.dumps(plain_file()).encode()[:200],
     "damaged gzip": gzip.compress(pickle.dumps(plain_file(), 2))[:-12],
     "gzip bomb": gzip.compress(b"\x80\x02" + b"]" * 20_000_000, 1),
+    "small gzip bomb": gzip.compress(json.dumps(plain_file()).encode()[:-1] + b', "x": "' + b"a" * 40_000_000 + b'"}'),
     "shared sizes": pickle.dumps(plain_file(entries=[{**PLAIN_ENTRY, "input_sizes": [[1] * 60] * 50_000}] * 50_000), 2),
 }
 
