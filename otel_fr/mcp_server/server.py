@@ -37,7 +37,9 @@ STACKS_SECONDS = 10.0
 READ_ONLY = ToolAnnotations(readOnlyHint=True, destructiveHint=False, idempotentHint=True)
 ASKS = ToolAnnotations(readOnlyHint=False, destructiveHint=False, idempotentHint=True)
 
-JobArgument = Annotated[str, Field(description="the job's name, or its id from list_jobs")]
+MAX_TEXT = 4_096
+"""Characters of a text that is given; refusals repeat it."""
+JobArgument = Annotated[str, Field(description="the job's name, or its id from list_jobs", max_length=MAX_TEXT)]
 AttemptArgument = Annotated[int | None, Field(description="which attempt of the job; without it, the newest", ge=0)]
 LimitArgument = Annotated[int, Field(description="how many at most, the newest", ge=1, le=MAX_LIMIT)]
 
@@ -71,7 +73,9 @@ class Tools:
     async def list_incidents(
         self,
         state: Annotated[Literal["open", "resolved"] | None, Field(description="without it, both")] = None,
-        job: Annotated[str | None, Field(description="only of this job: its name, or its id from list_jobs")] = None,
+        job: Annotated[
+            str | None, Field(description="only of this job: its name, or its id from list_jobs", max_length=MAX_TEXT)
+        ] = None,
         limit: LimitArgument = 20,
     ) -> str:
         """List incidents, oldest first, a line each, which begins with "cause" or "consequence of incident ID"."""
@@ -79,7 +83,9 @@ class Tools:
 
     async def get_incident(
         self,
-        incident: Annotated[str, Field(description="its id of 16 hex digits, or the beginning of it", min_length=1)],
+        incident: Annotated[
+            str, Field(description="its id of 16 hex digits, or the beginning of it", min_length=1, max_length=64)
+        ],
     ) -> str:
         """One incident with its evidence: culprits, waiting ranks, call sites, stacks, files, consequences."""
         return await _answer("ask for one rank with get_rank", self._incident, incident)
@@ -100,7 +106,10 @@ class Tools:
         return await _answer("ask for one rank with get_rank", self._stacks, job, attempt)
 
     async def analyze_folder(
-        self, folder: Annotated[str, Field(description="folder or file, relative to the server's root folder")] = "."
+        self,
+        folder: Annotated[
+            str, Field(description="folder or file, relative to the server's root folder", max_length=MAX_TEXT)
+        ] = ".",
     ) -> str:
         """The verdict from flight-recorder files (otel-fr's, PyTorch's, torchcomms'). Code in files is never run."""
         return await _answer("name a folder with fewer runs, or use otel-fr analyze", self._analyze, folder)

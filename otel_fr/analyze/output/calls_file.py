@@ -6,6 +6,7 @@ Written file by file, so that memory does not grow with the job.
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec
@@ -20,6 +21,8 @@ from otel_fr.analyze.tables import CALL_COLUMNS, Chunk, Kind, call_chunks, empty
 from otel_fr.dumps.columns import NONE
 
 CSV, PARQUET = ".csv", ".parquet"
+_FORMULA = re.compile(r"[\t\r\n]*[=+\-@]")
+"""How a text begins that a spreadsheet would calculate (OWASP, CSV injection)."""
 PARQUET_NEEDED = "needs pyarrow: pip install 'otel-fr[parquet]'"
 
 
@@ -56,13 +59,15 @@ def _write_csv(analysis: Analysis, path: Path) -> None:
 
 
 def _csv_column(column: Any, kind: Kind) -> list[Any]:
-    """Times as RFC 3339 in UTC with nanoseconds; what is not known as an empty field."""
+    """Times as RFC 3339 in UTC with nanoseconds; what is not known as an empty field; formulas with a ``'`` before."""
     if kind == "time":
         texts = np.datetime_as_string(column.view("datetime64[ns]"), unit="ns").tolist()
         return ["" if time == NONE else f"{text}Z" for time, text in zip(column.tolist(), texts, strict=True)]
     if kind == "number":
         return ["" if value != value else value for value in column.tolist()]
     values: list[Any] = column.tolist()
+    if kind == "text":  # a job's names are whatever its files say
+        return [f"'{value}" if value and _FORMULA.match(value) else value for value in values]
     return values
 
 

@@ -179,6 +179,7 @@ def test_files_below_the_root_are_judged_and_no_others(tmp_path: Path) -> None:
         assert "there is nothing at" in await ask("analyze_folder", folder="run/else")
         assert "cannot be read" in await ask("analyze_folder", folder="a\0b")
         assert "code" in await ask("analyze_folder", folder="code")
+        assert len(await ask("analyze_folder", folder="x/" * 500_000)) < 10_000
         assert not ran.exists()
 
     talk(conversation, "--root", str(root))

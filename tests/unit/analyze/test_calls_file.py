@@ -13,7 +13,7 @@ from otel_fr.analyze.output.calls_file import write_calls
 from otel_fr.analyze.tables import CALL_COLUMNS
 from otel_fr.cli import main
 from tests.support.paths import DUMPS
-from tests.support.torch_files import hostile_folder, one_missing
+from tests.support.torch_files import entry, group, hostile_folder, one_missing, write
 
 
 def test_csv_has_a_row_for_each_call(tmp_path: Path) -> None:
@@ -99,3 +99,15 @@ def test_a_trace_is_not_confused_with_the_tables(tmp_path: Path, capsys: pytest.
     assert main(["analyze", str(folder), "--format", "perfetto", "-o", str(path)]) == 2
     assert f"--format perfetto > {path}" in capsys.readouterr().err
     assert not path.exists()
+
+
+def test_no_text_of_a_csv_is_a_formula(tmp_path: Path) -> None:
+    path = tmp_path / "calls.csv"
+    names = ["=1+1", "@SUM(1)", "+1", "-1", "\t=1"]
+    groups = {name: group(name, name, (0,)) for name in names}
+    calls = [entry(number, "all_reduce", 1, process_group=(name, name)) for number, name in enumerate(names)]
+    write_calls(load(write(tmp_path / "files", {0: calls}, **groups)), path)
+    with path.open(newline="") as file:
+        fields = [field for row in csv.DictReader(file) for field in row.values()]
+    assert {f"'{name}" for name in names} <= set(fields)
+    assert not [field for field in fields if field[:1] in "=+-@\t" and field]
