@@ -93,10 +93,10 @@ class Control:
         self._by_owner.setdefault(owner, {})[watcher] = None
         self._held.add(owner)
         self._count += 1
-        for incident in list(self._incidents.get(run, {}).values())[:MAX_INCIDENTS]:
-            watcher.put(control_pb2.Command(incident=incident).SerializeToString())
         for command in self._standing.get(run, ()):
             watcher.put(command)
+        for incident in list(self._incidents.get(run, {}).values())[:MAX_INCIDENTS]:
+            watcher.put(control_pb2.Command(incident=incident).SerializeToString())
         try:
             yield watcher
         finally:

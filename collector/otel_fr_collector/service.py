@@ -346,9 +346,9 @@ class Service:
             self.outlets.publish(change, now, has_files=has_files)
             is_new = change.kind is ChangeKind.OPENED
             with self._faults.caught("control", "commands could not be sent to monitors"):
-                self._tell_monitors(change.incident, change.kind)
                 if change.kind is not ChangeKind.RESOLVED and change.incident.cause is None:
                     self._command_monitors(change.incident, is_new)
+                self._tell_monitors(change.incident, change.kind)
             if self._traces is not None:
                 with self._faults.caught("forward", "an incident's trace could not be sent"):
                     self._traces.publish(change)
