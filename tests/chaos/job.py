@@ -5,8 +5,8 @@ before which step the victim does the fault, -1: before the process group. A fau
 another program; the victim waits for it, before its last step, until ``FOLDER/struck`` is there. ``HELD``: seconds for
 which a rank that is only slow does nothing.
 
-``job.py FOLDER again SEED``: a job for restarts. In each attempt one rank fails, chosen by the seed; it ends well
-once ``FOLDER/enough`` is there.
+``job.py FOLDER again SEED``: a job that is restarted: in each attempt the rank that the seed chooses fails;
+it ends well once ``FOLDER/enough`` is there.
 """
 
 import ctypes
@@ -121,11 +121,11 @@ def fail_again(seed: int) -> None:
     attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     chance = random.Random(f"{seed} {attempt}")
     dist.init_process_group("gloo")
-    victim, step, how = chance.randrange(dist.get_world_size()), chance.randrange(2, 10), chance.choice("kr")
+    victim, step, how = chance.randrange(dist.get_world_size()), chance.randrange(2, 40), chance.choice("kr")
     is_over = os.path.exists(os.path.join(FOLDER, "enough"))
     ends = [is_over] * dist.get_world_size()
     dist.broadcast_object_list(ends)
-    for now in range(12):
+    for now in range(41):
         if now == step and victim == RANK and not ends[0]:
             note(f"fault-{attempt}", str(victim))
             if how == "r":
