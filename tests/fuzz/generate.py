@@ -38,6 +38,7 @@ from tests.fuzz.mutate import TEXTS, dumps, mutate_bytes, mutate_data, mutate_me
 from tests.fuzz.seeds import JOB, Seeds
 from tests.fuzz.tokens import pick_token
 from tests.support.grpc_calls import LOGS, METRICS, TRACES
+from tests.support.hostile_http2 import END_HEADERS, HEADERS, NEWEST, PREFACE, frame, request, settings
 
 PATHS = {TRACES: "/v1/traces", LOGS: "/v1/logs", METRICS: "/v1/metrics"}
 _MESSAGES: dict[str, type[Any]] = {
@@ -186,14 +187,16 @@ class Generator:
         )
 
     def _raw_grpc(self) -> Case:
+        """Frames of any kind, often after the headers of a call."""
         rnd = self._rnd
-        preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+        call = settings() + frame(HEADERS, END_HEADERS, 1, request() + NEWEST * rnd.choice((0, 1, 4_000)))
+        payloads = (rnd.randbytes(rnd.choice((0, 4, 8, 100))) for _ in range(rnd.randrange(8)))
         frames = b"".join(
-            struct.pack(">I", len(payload))[1:] + bytes((rnd.randrange(12), rnd.randrange(256)))
-            + struct.pack(">I", rnd.choice((0, 1, 3, 2**31 - 1))) + payload
-            for payload in (rnd.randbytes(rnd.choice((0, 4, 8, 100))) for _ in range(rnd.randrange(8)))
-        )  # fmt: skip
-        return Case("raw grpc", mutate_bytes(rnd, preface + frames) if rnd.random() < 0.3 else preface + frames)
+            frame(rnd.randrange(12), rnd.randrange(256), rnd.choice((0, 1, 3, 2**31 - 1)), payload)
+            for payload in payloads
+        )
+        data = PREFACE + rnd.choice((call, b"")) + frames
+        return Case("raw grpc", mutate_bytes(rnd, data) if rnd.random() < 0.3 else data)
 
     def _dump(self) -> Case:
         rnd = self._rnd
