@@ -21,7 +21,7 @@ from tests.support.commands import otel_fr
 from tests.support.machine_jobs import RANKS, HostCollector, HostJob
 from tests.support.machines import Host, machines
 from tests.support.verdicts import cause_incidents
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 OUTAGE = 36.0
 """Seconds for which the collector's link is cut: longer than clients wait between two attempts to connect."""
@@ -193,7 +193,7 @@ def spare(site: Site) -> Outcome:
     job.wait_steps(2 * RANKS)
     time.sleep(5)
     job.touch("stop")
-    well = {name: job.agents[name].wait(60) for name in (first.name, third.name)}
+    well = {name: job.agents[name].wait(PATIENCE) for name in (first.name, third.name)}
     job.hosts.append(third)
     return site.outcome(job, collector, went_on_with_the_spare=set(well.values()) == {0})
 
@@ -216,7 +216,7 @@ def abort(site: Site) -> Outcome:
     job = site.job(collector, OTEL_FR_ON_PEER_FAILURE="abort")
     site.fault()
     job.touch("freeze-3")
-    ends = {name: job.agents[name].wait(60) for name in ("n0", "n2")}
+    ends = {name: job.agents[name].wait(PATIENCE) for name in ("n0", "n2")}
     return site.outcome(job, collector, others_ended=set(ends.values()) == {1})
 
 
@@ -239,7 +239,7 @@ def lost_and_exit(site: Site) -> Outcome:
     job.wait_steps(2 * RANKS)
     print(f"  the others train again {time.time() - site.begun:.0f} s after the loss")
     job.touch("stop")
-    well = {job.agents[name].wait(60) for name in ("n0", "n2")} == {0}
+    well = {job.agents[name].wait(PATIENCE) for name in ("n0", "n2")} == {0}
     return site.outcome(job, collector, went_on_without_it=well)
 
 
@@ -256,7 +256,7 @@ def no_collector(site: Site) -> Outcome:
         for path in (job.folder / f"dumps-{host.name}").iterdir():
             shutil.copy(path, together)
     done = otel_fr("analyze", together, "--format", "json")
-    found.last = cause_incidents(json.loads(done.stdout)["findings"])
+    found.last = cause_incidents(json.loads(done.stdout)["incidents"])
     found.verdicts = [(one["category"], one["culprit_ranks"]) for one in found.last]
     return found
 
