@@ -26,7 +26,8 @@ def watcher(sink: Sink) -> WatchRequest:
 
 
 def test_the_collector_may_ask_for_the_file_and_report_failed_peers(tmp_path: Path) -> None:
-    with grpc_sink(control=True) as sink, play(tmp_path, {"OTEL_EXPORTER_OTLP_ENDPOINT": sink.address}) as rank:
+    env = {"OTEL_FR_STALL_SECONDS": "1000"}  # a rank that is idle for so long writes the file again
+    with grpc_sink(control=True) as sink, play(tmp_path, {**env, "OTEL_EXPORTER_OTLP_ENDPOINT": sink.address}) as rank:
         request = watcher(sink)
         assert (request.job_id, request.attempt, request.rank) == ("job-7", 1, 0)
         assert request.run_id == identity.run_id("job-7", 1, "n0")
