@@ -1,8 +1,7 @@
 """``make chaos``: random faults of real torchrun jobs, and kills of the collector.
 
 Each job runs with otel-fr and, with the same fault, without it: both must end alike. The exit status is 1 if anything
-did not hold. ``--jobs 1 --kills 0 --seed N`` repeats the job that a line calls N. A limit of time leaves out jobs and
-kills, and says how many.
+did not hold; each line that did not says how to repeat it. What the limit of time leaves out is said at the end.
 """
 
 from __future__ import annotations
@@ -84,6 +83,7 @@ def _jobs(folder: Path, seed: int, count: int, until: float, names: list[str]) -
             sys.stdout.flush()
             if outcome.wrong:
                 failed.append(case.seed)
+                print(f"    again: --jobs 1 --kills 0 --seed {case.seed} --faults '{case.fault.name}'", flush=True)
             else:
                 shutil.rmtree(folder / f"job-{case.seed}", ignore_errors=True)
         trouble = hub.trouble()

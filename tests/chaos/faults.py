@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 STEPS = 12
 HELD_SECONDS = 8
@@ -24,7 +24,7 @@ class Fault:
 
     Attributes:
         blame: what the collector may say. An innocent rank is never named.
-        outside: the job's victim waits until it is done by the test, and how long after the job's start that is chance.
+        outside: it is done by the test, at any moment after the victim's first step.
         early: it may also come before the process group; only then, if `late` is not set.
         keeps_ring: the evidence may stay where it is, since it could be written nowhere else.
     """
@@ -35,7 +35,6 @@ class Fault:
     early: bool = False
     late: bool = True
     keeps_ring: bool = False
-    env: dict[str, str] = field(default_factory=dict)
 
 
 FAULTS = {

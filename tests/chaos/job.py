@@ -2,7 +2,7 @@
 
 Each rank writes what it computed, to the last bit, as ``FOLDER/result-RANK``, so that jobs can be compared. ``STEP``:
 before which step the victim does the fault, -1: before the process group. A fault that comes from outside is done by
-another program; the victim waits for it, before its last step, until ``FOLDER/struck`` is there. ``HELD``: seconds for
+another program; all ranks wait for it, before their last step, until ``FOLDER/struck`` is there. ``HELD``: seconds for
 which a rank that is only slow does nothing.
 
 ``job.py FOLDER again SEED``: a job that is restarted: in each attempt the rank that the seed chooses fails;
@@ -83,7 +83,7 @@ def fail(step: int) -> None:
         return
     if FAULT == "raise":
         raise ValueError("bad sample 4711")
-    FAULTS.get(FAULT.removesuffix(" full"), lambda: None)()
+    FAULTS.get(FAULT.removesuffix(" full").removesuffix(" clock"), lambda: None)()
 
 
 def train(group_seconds: float) -> None:
@@ -99,8 +99,8 @@ def train(group_seconds: float) -> None:
     losses = []
     note(f"ready-{RANK}", str(os.getpid()))
     for step in range(STEPS):
-        if step == STEPS - 1 and RANK == VICTIM:
-            wait_for("struck")
+        if step == STEPS - 1:
+            wait_for("struck")  # all ranks: none waits for another meanwhile
         fail(step)
         time.sleep(PAUSE)
         batch = torch.randn(8, 16, generator=torch.Generator().manual_seed(step * world + RANK))

@@ -191,6 +191,7 @@ class _Run:
             kill(rank)
         elif name == "stopped":
             kill(rank, signal.SIGSTOP)
+            (self.folder / "struck").touch()
             time.sleep(HELD_SECONDS)
             kill(rank, signal.SIGCONT)
         elif hub is not None and name.startswith("monitor"):
@@ -239,7 +240,6 @@ def _surroundings(case: Case, hub: Hub, folder: Path) -> Iterator[tuple[dict[str
             "OTEL_FR_JOB_ID": f"chaos-{case.seed}",
             "OTEL_FR_STALL_SECONDS": str(STALL_SECONDS),
             "OTEL_FR_RING_DIR": str(rings),
-            **case.fault.env,
         }
         if "full" in case.fault.name:
             full = stack.enter_context(tmpfs(folder / "full", "size=64k"))

@@ -25,8 +25,10 @@ _Attempt = tuple[str, int]
 JOBS = 2
 """At the same time."""
 WORLD = 2
-APART_SECONDS = (1.0, 10.0)
-"""Between the start of a collector and its kill, if that does not follow a fault."""
+UP_SECONDS = 3.0
+"""Shortest time that a collector runs, and never less than it was away: what waits for it must get through."""
+APART_SECONDS = (0.0, 8.0)
+"""From then until its kill, if that does not follow a fault."""
 AFTER_SECONDS = (0.0, 3.0)
 """Between a fault and the kill that follows it: meanwhile it is reported, judged, stored and told."""
 DOWN_SECONDS = (0.0, 2.0)
@@ -83,6 +85,8 @@ def run(hub: Hub, receivers: Receivers, folder: Path, seed: int, count: int, unt
     chance = random.Random(f"{seed} kills")
     running = [_start(hub, folder / f"again-{number}", seed, number) for number in range(JOBS)]
     while told.kills < count and time.monotonic() < until:
+        last = away[-1][1] - away[-1][0] if away else 0.0
+        time.sleep(max(UP_SECONDS, last))
         _wait(chance, folder)
         heard |= {(one["job"], one["attempt"]) for one in json.loads(hub.collector.get("/api/v1/jobs"))["jobs"]}
         began = time.time()
