@@ -275,17 +275,19 @@ class Verdict:
         # Ranks that were all stopped from outside, and waited for nobody: somebody has ended the job.
         if all_stopped and self._told is None and all(one.get("category") == "rank_dead" for one in causes):
             return
-        said = self._told
-        for line in self._lines("verdict", found, folder):
+        lines = list(self._lines("verdict", found, folder))
+        for line in lines:
             error.write(f"otel-fr: {line}")
-        end = time.monotonic() + CORRECTION_SECONDS
+        said, end = lines[0], time.monotonic() + CORRECTION_SECONDS
         while not self._is_complete(found) and poll() and time.monotonic() < end and error.left() > 0:
             time.sleep(0.02)
             told = self._told
-            is_settled = told is not None and time.monotonic() - self._unsaid.get(told.id, end) >= SETTLED_SECONDS
-            if is_settled and told is not None and (said is None or told.summary != said.summary):
-                said = told
-                error.write(f"otel-fr: verdict, corrected by the collector: {_cut(one_line(told.summary))}")
+            if told is None or time.monotonic() - self._unsaid.get(told.id, end) < SETTLED_SECONDS:
+                continue
+            text = _cut(one_line(told.summary))
+            if text not in said:
+                said = text
+                error.write(f"otel-fr: verdict, corrected by the collector: {text}")
 
     def _is_complete(self, found: Mapping[str, Any]) -> bool:
         """Whether the files were those of all ranks."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from otel_fr.config import Config
 from otel_fr.monitor.node import Node
-from otel_fr.monitor.verdict import MAX_LINE, MAX_SAID, SETTLED_SECONDS, Verdict
+from otel_fr.monitor.verdict import CORRECTION_SECONDS, MAX_LINE, MAX_SAID, SETTLED_SECONDS, Stderr, Verdict
 from tests.support.times import VirtualTime
 
 FOUND: dict[str, Any] = {
@@ -128,6 +129,45 @@ def test_an_incident_is_logged_by_one_monitor_of_a_machine_once_it_has_settled(
     assert lines(monitors[0], {})[0] == "verdict: rank 2 was killed"
     monitors[0].note_incident("cd", "rank 2 was killed", is_over=True)
     assert lines(monitors[0], FOUND)[0] == "verdict: missing_rank: rank 1 did not join"
+
+
+class Output(Stderr):
+    """What a monitor writes at the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def write(self, line: str) -> None:
+        self.lines.append(line)
+
+
+def test_the_verdict_at_the_end_is_corrected_once_by_what_the_collector_says_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: VirtualTime
+) -> None:
+    analysis = SimpleNamespace(is_over=lambda: True, result=lambda: FOUND)
+    monkeypatch.setattr("otel_fr.monitor.verdict.Analysis", lambda *_: analysis)
+    clock.sleep = clock.advance  # type: ignore[attr-defined]
+    began = clock.monotonic()
+
+    def end(*told: tuple[float, str]) -> list[str]:
+        one, output, start = verdict(tmp_path, world_size=4), Output(), clock.monotonic()
+
+        def poll() -> bool:
+            for after, text in told:
+                if clock.monotonic() - start >= after:
+                    one.note_incident("cd", text)
+            return True
+
+        one._say(tmp_path, False, output, poll)
+        output.close()
+        return [line for line in output.lines if line.startswith("otel-fr: verdict")]
+
+    first = "otel-fr: verdict: missing_rank: rank 1 did not join"
+    assert end() == [first]
+    assert end((1.0, "rank 1 did not join")) == [first]
+    assert end((1.0, "n0 is lost")) == [first, "otel-fr: verdict, corrected by the collector: n0 is lost"]
+    assert clock.monotonic() - began < 4 * CORRECTION_SECONDS
 
 
 def test_a_collector_cannot_fill_the_output(
