@@ -70,7 +70,7 @@ def test_output_that_cannot_be_written_is_one_line(collector: VirtualCollector, 
     with collector.job(3, "läuft") as job:
         number = hang(collector, job)
         arguments = [*command, *([number] if "show" in command else []), "--collector", collector.http]
-        latin = otel_fr(*arguments, PYTHONIOENCODING="ascii")
+        latin = run(*OTEL_FR, *arguments, PYTHONIOENCODING="ascii")  # read as Python starts
         assert (latin.returncode, latin.stderr) == (0, "")
         assert "l\\xe4uft" in latin.stdout
         for shell, expected in (("> /dev/full", 74), (">&-", 0)):
