@@ -76,7 +76,7 @@ def job(program: list[Signature], odd: list[tuple[int, int, str, Signature]], fi
     return dumps
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     program=st.lists(st.sampled_from(OPERATIONS), min_size=1, max_size=8),
     odd=st.lists(ODD, max_size=3),

@@ -134,7 +134,7 @@ def test_reports_with_garbage_in_them_never_raise(
     assert not [s for f in errors.collect() for s in f.samples if s.value and s.name.endswith("_total")]
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(st.binary(max_size=60))
 def test_any_bytes_are_a_request_or_malformed(data: bytes) -> None:
     async def scene() -> None:

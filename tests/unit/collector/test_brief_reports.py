@@ -105,7 +105,7 @@ values = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(st.lists(values, min_size=1, max_size=8), st.randoms(use_true_random=False))
 def test_the_short_way_leads_to_the_same_state_in_any_order_with_losses_and_duplicates(
     reports: list[dict[str, Any]], rng: Any

@@ -274,8 +274,7 @@ def test_ranks_whose_recorders_tell_less_are_asked_nothing(plain: set[int]) -> N
     assert not job.run.windows
 
 
-@pytest.mark.parametrize("odd", [20, 20_000])
-@pytest.mark.parametrize("size", [6, 200])
+@pytest.mark.parametrize(("size", "odd"), [(6, 20), (6, 20_000), (200, 20)])
 def test_beside_ranks_whose_recorders_tell_less_the_odd_one_is_found(size: int, odd: int) -> None:
     job = Job(size, {1: odd}, plain=frozenset(range(3, size, 2)))
     for rank in range(size):

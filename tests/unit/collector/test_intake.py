@@ -24,7 +24,7 @@ def make(limits: Limits = LIMITS, now: list[float] | None = None) -> Intake:
     return Intake(Service(metrics := Metrics(), Outlets(metrics)), limits, clock=lambda: (now or [0.0])[0])
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(
     st.lists(st.tuples(st.sampled_from("abc"), st.lists(st.integers(0, 120), max_size=3), st.booleans()), max_size=40)
 )

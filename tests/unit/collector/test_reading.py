@@ -46,14 +46,14 @@ def read(body: dict[str, Any]) -> Any:
     return parse_report(json.dumps({"v": 1, "rank": 3, "n": 1, "groups": [], **body}), Interner(), now=100.0, wall=5e9)
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(st.dictionaries(report_keys, json_values), st.lists(st.dictionaries(call_keys, json_values), max_size=3))
 def test_any_json_is_a_report_or_a_value_error(body: dict[str, Any], calls: list[dict[str, Any]]) -> None:
     with contextlib.suppress(ValueError):
         read({**body, "inflight": calls})
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(
     op=st.sampled_from(["all_reduce", "send", "recv", "monitored_barrier", "broadcast"]),
     sizes=st.lists(st.lists(st.integers(0, 2**40), max_size=4), max_size=300),
@@ -89,7 +89,7 @@ def read_spans(spans: list[Span], interner: Interner | None = None) -> list[Span
     return found
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(
     st.lists(
         st.tuples(
@@ -129,7 +129,7 @@ def test_spans_read_the_same_whether_their_attributes_are_new_or_known_and_in_an
         assert (template.signature.operation, template.error) == (op, error)
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(
     calls=st.lists(
         st.tuples(
@@ -175,7 +175,7 @@ def test_spans_of_equal_length_read_the_same_whichever_came_before(
             assert (known, known_problems) == (fresh, problems)
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(st.binary(max_size=200), st.integers(0, 2**63), st.binary(max_size=3), st.booleans())
 def test_any_bytes_are_a_call_or_foreign_or_counted_and_never_believed(
     data: bytes, place: int, change: bytes, known: bool
@@ -313,7 +313,7 @@ _tails = st.tuples(_numbers, _numbers, _numbers, st.none() | _numbers)
 _damage = st.none() | st.tuples(st.integers(0, 200), st.integers(0, 255))
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(st.lists(st.tuples(_tails, _damage), min_size=1, max_size=6))
 def test_numbers_that_are_read_without_decoding_are_those_that_decoding_finds(
     tails: list[tuple[tuple[int, int, int, int | None], tuple[int, int] | None]],

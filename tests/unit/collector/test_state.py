@@ -42,7 +42,7 @@ events = [
 ]
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(st.permutations(events), st.lists(st.sampled_from(events), max_size=10))
 def test_a_healthy_group_leaves_nothing_behind_in_any_order(order: list[RankCall], again: list[RankCall]) -> None:
     state = GroupState(GROUP, 3)
@@ -51,7 +51,7 @@ def test_a_healthy_group_leaves_nothing_behind_in_any_order(order: list[RankCall
     assert state.call_count == 0
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(
     st.permutations(
         [rank_call(0, 1), rank_call(1, 1), rank_call(2, 1, size=4), rank_call(0, 2), rank_call(1, 2), rank_call(2, 2)]

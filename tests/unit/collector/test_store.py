@@ -211,7 +211,7 @@ findings = st.builds(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(findings, by_rank, st.none() | st.floats(0, 2e9), st.booleans())
 def test_an_incident_is_read_back_as_it_was_written(
     finding: Finding, files: dict[int, str], started: float | None, is_open: bool

@@ -38,7 +38,7 @@ VALUES: list[Any] = [
 ]  # fmt: skip
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(st.data())
 def test_a_value_out_of_bounds_or_of_another_type_is_read_alike_or_left_to_the_general_way(data: st.DataObject) -> None:
     body: dict[str, Any] = json.loads(REPORT_JSON)

@@ -54,7 +54,7 @@ def test_resources_and_scopes_are_counted_as_they_are_decoded(sent: list[Resourc
                 check_request(data)
 
 
-@settings(max_examples=500)
+@settings(max_examples=250)
 @given(st.binary(max_size=40))
 def test_what_is_counted_is_what_is_decoded(data: bytes) -> None:
     """Bytes whose fields can be counted are decoded or rejected as malformed; others are rejected."""
@@ -79,7 +79,7 @@ one_scope = st.builds(
 )
 
 
-@settings(max_examples=500)
+@settings(max_examples=250)
 @given(one_scope, st.none() | st.tuples(st.integers(0, 400), st.integers(0, 255)), st.binary(max_size=3))
 def test_a_request_as_monitors_send_it_is_checked_as_any_other(
     data: bytes, damage: tuple[int, int] | None, more: bytes

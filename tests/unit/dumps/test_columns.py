@@ -88,7 +88,7 @@ def both_ways(made: Callable[[], EntryReader], raw: list[Any]) -> tuple[Entries,
     return slow, fast
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(raw=st.lists(ENTRY, min_size=1, max_size=12))
 def test_usual_entries_are_read_the_quick_way_with_the_same_result(raw: list[dict[str, Any]]) -> None:
     _, fast = both_ways(lambda: PyTorchReader(), raw)
@@ -96,7 +96,7 @@ def test_usual_entries_are_read_the_quick_way_with_the_same_result(raw: list[dic
     assert len(fast) == len(raw)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
     raw=st.lists(ENTRY, min_size=1, max_size=5),
     changes=st.lists(st.tuples(st.integers(0, 4), st.sampled_from(sorted(FIELDS)), ODD), max_size=3),
@@ -131,7 +131,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return found
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_our_own_entries_give_the_same_both_ways(own: dict[str, Any], data: st.DataObject) -> None:
     raw = copy.deepcopy(own["entries"])

@@ -16,7 +16,7 @@ seeds = st.integers(0, 2**32)
 
 
 @given(seeds, st.integers(0, 200), st.integers(1, 64))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_a_healthy_job_raises_nothing_at_any_moment(seed: int, ticks: int, ring: int) -> None:
     rng = random.Random(seed)
     job = random_job(rng)
@@ -40,7 +40,7 @@ def _sequence(job: Job, rank: int, number: int) -> int:
 
 
 @given(seeds, st.sampled_from(["idle", "killed", "raised", "blocked"]), st.integers(1, 64))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_one_rank_that_stops_is_the_only_culprit(seed: int, how: str, ring: int) -> None:
     rng = random.Random(seed)
     job = random_job(rng)
@@ -74,7 +74,7 @@ def test_one_rank_that_stops_is_the_only_culprit(seed: int, how: str, ring: int)
 
 
 @given(seeds)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_the_odd_rank_out_is_named_at_the_first_mismatch(seed: int) -> None:
     rng = random.Random(seed)
     job = random_job(rng)
@@ -118,7 +118,7 @@ def replace_signature(rng: random.Random, step: Step) -> tuple[Category, Signatu
 
 
 @given(seeds)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_the_verdict_does_not_depend_on_the_order_of_the_evidence(seed: int) -> None:
     rng = random.Random(seed)
     job = random_job(rng)
@@ -144,7 +144,7 @@ def test_the_verdict_does_not_depend_on_the_order_of_the_evidence(seed: int) -> 
 
 
 @given(seeds)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_two_groups_entered_in_opposite_order_are_a_deadlock(seed: int) -> None:
     rng = random.Random(seed)
     job = random_job(rng)

@@ -17,7 +17,7 @@ rings = st.integers(1, 64)
 
 
 @given(seeds, depths, st.integers(0, 120), rings, st.floats(0, 0.3))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_a_healthy_job_raises_nothing_whatever_is_missing(
     seed: int, depth: int, ticks: int, ring: int, lag: float
 ) -> None:
@@ -57,7 +57,7 @@ def _number(programs: dict[int, list[Op]], rank: int, index: int) -> int:
 
 
 @given(seeds, depths, st.booleans(), st.booleans())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_only_the_rank_that_stops_is_named(seed: int, depth: int, killed: bool, ages: bool) -> None:
     rng = random.Random(seed)
     world = rng.randint(2, 8)
@@ -93,7 +93,7 @@ def test_only_the_rank_that_stops_is_named(seed: int, depth: int, killed: bool, 
 
 
 @given(seeds, depths, st.sampled_from(["size", "dtype", "operation", "root", "reduce_op"]))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_a_wrong_argument_is_found_where_it_was_given_however_far_hosts_run_ahead(
     seed: int, depth: int, kind: str
 ) -> None:
@@ -141,7 +141,7 @@ def _changed(signature: Signature, kind: str, group: Group) -> Signature | None:
 
 
 @given(seeds, st.integers(4, 12), st.booleans())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_a_device_that_stops_completing_is_named_or_nothing_is(seed: int, depth: int, ages: bool) -> None:
     rng = random.Random(seed)
     world = rng.choice([4, 6, 8])
@@ -155,7 +155,7 @@ def test_a_device_that_stops_completing_is_named_or_nothing_is(seed: int, depth:
 
 
 @given(seeds, depths)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_shuffled_evidence_gives_the_same_verdict(seed: int, depth: int) -> None:
     rng = random.Random(seed)
     programs = random_programs(rng, rng.randint(2, 8), rng.randint(2, 40))
