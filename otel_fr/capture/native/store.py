@@ -128,15 +128,6 @@ def is_whole(kernel: Path) -> bool:
     return True
 
 
-def is_private(folder: Path) -> bool:
-    """True if the folder is this user's, and only this user can change what is in it."""
-    try:
-        check_private(folder)
-    except OSError:
-        return False
-    return True
-
-
 def is_own_file(path: Path) -> bool:
     """True if this is a regular file of this user that no other may write."""
     try:

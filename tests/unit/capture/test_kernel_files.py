@@ -63,18 +63,21 @@ def test_the_compiler_is_the_one_of_the_environment(tmp_path: Path, monkeypatch:
 
 def test_only_private_folders_and_own_files_are_trusted(tmp_path: Path) -> None:
     folder = tmp_path / "cache" / "kernels"
-    assert not store.is_private(folder)
+    with pytest.raises(FileNotFoundError):
+        store.check_private(folder)
     store.make_private(folder)
-    assert store.is_private(folder)
+    store.check_private(folder)
     folder.chmod(0o750)
-    assert not store.is_private(folder)
+    with pytest.raises(OSError, match="has mode 750"):
+        store.check_private(folder)
     with pytest.raises(OSError, match="has mode 750"):
         store.make_private(folder)
     folder.chmod(0o700)
     store.make_private(folder)
     link = tmp_path / "link"
     link.symlink_to(folder)
-    assert not store.is_private(link)
+    with pytest.raises(OSError, match="not a folder of this user"):
+        store.check_private(link)
     with pytest.raises(OSError, match="not a folder of this user"):
         store.make_private(link)
     kernel = folder / "kernel.so"
