@@ -31,7 +31,7 @@ def did_you_mean(name: str, known: Collection[str]) -> str:
         return max(len(name), len(other)) - sum(block.size for block in blocks)
 
     nearest = min(known, key=difference)
-    own = max(len(name), len(nearest)) - len(os.path.commonprefix([name, *known]))  # noqa: RUF071 - of texts
+    own = max(len(name), len(nearest)) - len(os.path.commonprefix([name, *known]))  # noqa: RUF071 - they are no paths
     return f" (did you mean {nearest}?)" if difference(nearest) <= min(_MOST_DIFFERENT, own // 3) else ""
 
 

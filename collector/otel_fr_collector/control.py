@@ -153,7 +153,7 @@ class Control:
             self.send(run, control_pb2.Command(incident=incident))
 
     def forget(self, run: RunId) -> None:
-        """Nothing is heard of the run any more."""
+        """Drop the incidents of a run that is over."""
         self._incidents.pop((run.job, run.run), None)
 
     def inspect(self, run: RunId, incident: str, ranks: Sequence[int]) -> None:

@@ -69,16 +69,16 @@ def _resolve_any_source(dumps: Sequence[Dump], found: Sequence[Messages]) -> tup
         receiver -> its only sender, and what remains undecided, as sentences.
     """
     senders: dict[_Receiver, set[int]] = {}
-    receivers: set[_Receiver] = set()
-    named: set[_Receiver] = set()
+    receives: list[tuple[_Receiver, Signature]] = []
     for own in found:
         for group, signature, _ in own.kinds():
             tag = signature.tag or 0
             if signature.operation == "send" and signature.peer is not None:
                 senders.setdefault((group, signature.peer, tag), set()).add(own.rank)
             elif signature.operation == "recv":
-                receivers |= {(group, own.rank, tag)} if signature.any_source else set()
-                named |= {(group, own.rank, tag)} if signature.peer is not None else set()
+                receives.append(((group, own.rank, tag), signature))
+    receivers = {receiver for receiver, signature in receives if signature.any_source}
+    named = {receiver for receiver, signature in receives if signature.peer is not None}
     if not receivers:
         return {}, []
     files = {dump.rank for dump in dumps}
