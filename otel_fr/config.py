@@ -1,4 +1,4 @@
-"""Every environment variable that otel-fr reads, in one place (docs/configuration.md lists them). What those of the
+"""Every environment variable that otel-fr reads, in one place (docs/reference/environment.md lists them). What those of the
 checks of a node mean is in `otel_fr.checks.settings`.
 
 The ``OTEL_EXPORTER_OTLP_*`` transport settings (headers, TLS, compression, timeouts) are read by

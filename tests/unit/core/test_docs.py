@@ -25,7 +25,7 @@ DOCUMENTS = sorted([*ROOT.glob("*.md"), *DOCS.glob("*.md"), *(ROOT / "deploy").r
 ARCHITECTURE = DOCS / "architecture.md"
 FOLDERS = ("otel_fr", "collector", "proto", "deploy", "benchmarks", "docs", "tests", ".ci")
 PACKAGES = (ROOT / "otel_fr", ROOT / "collector" / "otel_fr_collector")
-"""docs/architecture.md names modules relative to the two packages."""
+"""docs/development/architecture.md names modules relative to the two packages."""
 OTHER_PROGRAMS = {
     "NCCL_DEBUG",
     "NO_COLOR",
@@ -55,7 +55,7 @@ def anchors(document: Path) -> set[str]:
 
 
 def rows(package: str = "") -> dict[str, int]:
-    """The names in the first column of the tables of docs/architecture.md, and their rows; of one package or both."""
+    """The names in the first column of the tables of docs/development/architecture.md, and their rows; of one package or both."""
     text = ARCHITECTURE.read_text()
     tables = {
         "otel_fr": text.partition("## Packages of otel_fr")[2].partition("\n## ")[0],
@@ -147,7 +147,7 @@ def test_metrics_of_the_collector_exist(document: Path) -> None:
 
 def test_every_variable_of_the_ranks_is_documented() -> None:
     read = re.findall(r'"((?:[A-Z]+_)+[A-Z]+|RANK)"', (ROOT / "otel_fr" / "config.py").read_text())
-    text = (DOCS / "configuration.md").read_text()
+    text = (DOCS / "reference" / "environment.md").read_text()
     text = text.replace("`..._", "`OTEL_EXPORTER_OTLP_")
     assert len(read) > 20
     assert [name for name in read if f"`{name}`" not in text] == []
