@@ -1,4 +1,4 @@
-"""The collector's options: one list, from which flags, variables, the TOML file and docs/reference/options.md are made."""
+"""The collector's options: one list, from which flags, variables, the TOML file and the reference are made."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class DumpContents:
 
         Args:
             reason: why the file is written (``"stall"``, ``"crash"``, ``"signal"``, ...).
-            rank_info: what else is known of the rank, with the keys of the rank report (docs/reference/telemetry.md): ``exit``,
+            rank_info: what else is known of the rank, by the keys of docs/reference/rank-report.md: ``exit``,
                 ``exception``, ``thread_exceptions``, ``stack``, ``python_blocked``, ``dropped``; plain values only.
             wall_offset_ns: wall clock minus monotonic clock, measured now; None: as measured when the ring was created.
             devices: by record id, what PyTorch's recorder showed of calls, where the ring does not know it.

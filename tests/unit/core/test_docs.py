@@ -55,7 +55,7 @@ def anchors(document: Path) -> set[str]:
 
 
 def rows(package: str = "") -> dict[str, int]:
-    """The names in the first column of the tables of docs/development/architecture.md, and their rows; of one package or both."""
+    """The names in the first column of the architecture's tables, and their rows; of one package or both."""
     text = ARCHITECTURE.read_text()
     tables = {
         "otel_fr": text.partition("## Packages of otel_fr")[2].partition("\n## ")[0],
