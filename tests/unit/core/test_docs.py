@@ -21,8 +21,8 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *DOCS.glob("*.md"), *(ROOT / "deploy").rglob("*.md")])
-ARCHITECTURE = DOCS / "architecture.md"
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "deploy").rglob("*.md")])
+ARCHITECTURE = DOCS / "development" / "architecture.md"
 FOLDERS = ("otel_fr", "collector", "proto", "deploy", "benchmarks", "docs", "tests", ".ci")
 PACKAGES = (ROOT / "otel_fr", ROOT / "collector" / "otel_fr_collector")
 """docs/development/architecture.md names modules relative to the two packages."""
