@@ -21,7 +21,8 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "deploy").rglob("*.md")])
+PARTS = ("docs", "deploy", "benchmarks", "collector")
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *itertools.chain.from_iterable((ROOT / one).rglob("*.md") for one in PARTS)])
 ARCHITECTURE = DOCS / "development" / "architecture.md"
 FOLDERS = ("otel_fr", "collector", "proto", "deploy", "benchmarks", "docs", "tests", ".ci")
 PACKAGES = (ROOT / "otel_fr", ROOT / "collector" / "otel_fr_collector")
