@@ -194,7 +194,7 @@ def test_tempo_keeps_to_its_volume_and_reports_to_the_prometheus_of_the_stack() 
 
 def test_the_documents_name_files_that_exist() -> None:
     root = DEPLOY.parent
-    text = (root / "docs" / "deploy.md").read_text()
+    text = (root / "docs" / "guide" / "deploy.md").read_text()
     named = set(re.findall(r"(?<![\w/])deploy/[\w./-]*\w", text))
     folders = "compose|helm|kubernetes|slurm|systemd|otelcol|prometheus|alertmanager|grafana|jaeger|tempo"
     named |= {f"deploy/{path}" for path in re.findall(rf"`((?:{folders})/[\w./-]*)`", text)}
