@@ -6,6 +6,7 @@ import json
 import re
 
 import pytest
+
 from otel_fr.presentation import duration_text
 from tests.support.example_incident import (
     DOCUMENT,
