@@ -107,7 +107,7 @@ lint: setup
 screenshots: setup
 	PYTHONPATH=. $(BIN)/python docs/images/screenshots.py
 
-# One incident as each of its readers gets it: a part of docs/incidents.md.
+# One incident as each of its readers gets it: a part of docs/guide/alerts.md.
 example-incident: setup
 	PYTHONPATH=. $(BIN)/python -m tests.support.example_incident
 

@@ -1,4 +1,4 @@
-"""Names of the decisions that otel-fr notices without code in the program; docs/fault-tolerance.md describes them."""
+"""Names of the decisions that otel-fr notices without code in the program: docs/guide/fault-tolerance.md."""
 
 from __future__ import annotations
 

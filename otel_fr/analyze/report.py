@@ -20,7 +20,7 @@ class Report(Analysis):
         """The files as data frames: ``calls``, ``ranks``, ``groups``, ``progress``, ``incidents`` and
         ``device_calls``.
 
-        docs/analyze.md lists their columns.
+        docs/guide/analyze.md describes them.
 
         Raises:
             ModuleNotFoundError: pandas is not installed; the text says how to install it.

@@ -54,7 +54,7 @@ CALL_COLUMNS: dict[str, Kind] = {
     "backend": "text",
     "thread": "text",
 }
-"""Name -> type of the columns of the calls; docs/analyze.md says what they mean."""
+"""Name -> type of the columns of the calls; docs/guide/analyze.md says what they mean."""
 
 
 def call_chunks(run: Run) -> Iterator[Chunk]:

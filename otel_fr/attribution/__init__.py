@@ -1,1 +1,1 @@
-"""The protocol of attribution, generated from ``proto/`` and never edited (docs/attribution.md)."""
+"""The protocol of attribution, generated from ``proto/`` and never edited (docs/guide/fault-tolerance.md)."""

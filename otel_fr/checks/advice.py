@@ -1,4 +1,4 @@
-"""Asks the collector what to do with a job that failed (docs/attribution.md), in a process with a time limit.
+"""Asks the collector what to do with a job that failed (docs/guide/fault-tolerance.md), in a process with a time limit.
 
 It asks where the ranks send to, over gRPC; where they send over HTTP, or nowhere, at ``OTEL_FR_COLLECTOR``.
 """
@@ -37,7 +37,7 @@ class NotYetError(Exception):
 
 
 Ask = Callable[[], dict[str, Any]]
-"""Asks once; returns the answer in the form of docs/attribution.md.
+"""Asks once; returns the answer in the form of docs/guide/fault-tolerance.md.
 
 Raises NotOfferedError, NotYetError.
 """

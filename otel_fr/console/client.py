@@ -117,7 +117,7 @@ class AdviceReason(TypedDict):
 
 
 class Advice(TypedDict):
-    """What a launcher should do next with a job: docs/fault-tolerance.md."""
+    """What a launcher should do next with a job: docs/guide/fault-tolerance.md."""
 
     recommendation: str
     exclude_nodes: list[str]

@@ -1,7 +1,7 @@
 """`RankMonitorClient`: the client calls of nvidia-resiliency-ext, on otel-fr's heartbeats and sections.
 
 No launcher and no server of its own is needed: the rank's monitor judges what the client tells
-(docs/fault-tolerance.md).
+(docs/guide/fault-tolerance.md).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""c10d's rendezvous handler, which joins only after the checks of the node have passed (docs/fault-tolerance.md)."""
+"""c10d's rendezvous handler, which joins only after the node's checks have passed (docs/guide/fault-tolerance.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`make example-incident`: one incident as each of its readers gets it, for docs/incidents.md.
+"""`make example-incident`: one incident as each of its readers gets it, for docs/guide/alerts.md.
 
 A job of four ranks on two machines is played into a collector in this process, by a clock of its own, so that the text
 is always the same: what the ranks report is made here, and everything that follows from it is made by the collector and
@@ -41,7 +41,7 @@ from tests.support.go_template import render
 from tests.support.otlp_messages import attribute
 from tests.support.paths import DEPLOY, DOCS
 
-DOCUMENT = DOCS / "incidents.md"
+DOCUMENT = DOCS / "guide" / "alerts.md"
 BEGIN, END = "<!-- made by `make example-incident` -->", "<!-- end of what it made -->"
 WIDTH = 80
 """Columns of the terminal."""
@@ -209,9 +209,7 @@ def section() -> str:
     incident = play.run()
     parts = [
         BEGIN,
-        "The alert, as Alertmanager gets it:",
-        _fenced("json", _json(alert_of(play))),
-        "As it reaches people, by `deploy/alertmanager/otel_fr.tmpl`:",
+        "The page that Alertmanager sends, by `deploy/alertmanager/otel_fr.tmpl`:",
         _fenced("text", page_of(play, incident)),
         f"`otel-fr incidents show {incident.id[:4]}`, in a terminal of {WIDTH} columns:",
         _fenced("text", terminal_of(play, incident)),

@@ -70,7 +70,7 @@ class OtherRunData(TypedDict):
 
 
 class AttributionData(TypedDict):
-    """An answer as JSON; docs/attribution.md says what the keys mean."""
+    """An answer as JSON; docs/guide/fault-tolerance.md says what the keys mean."""
 
     job: str
     attempt: int

@@ -62,7 +62,7 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True)
 class Rule:
-    """One row of the table. ``when``: for readers; docs/attribution.md has the same."""
+    """One row of the table. ``when``: for readers; docs/guide/fault-tolerance.md has the same."""
 
     name: str
     recommendation: Recommendation

@@ -25,7 +25,7 @@ import urllib3
 from otel_fr.timed_http import POOL_CLASSES, bounded_body, set_deadline
 
 MAX_RETRY_AFTER = 300.0
-"""Limit on the seconds that a server may ask to wait before a retry (docs/threat-model.md)."""
+"""Limit on the seconds that a server may ask to wait before a retry (docs/guide/security.md)."""
 _T = TypeVar("_T")
 
 

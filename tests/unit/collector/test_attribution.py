@@ -325,6 +325,6 @@ def test_a_run_that_follows_another_is_no_other_job(
 
 
 def test_the_table_in_the_documents_is_the_table_of_the_program() -> None:
-    text = (DOCS / "attribution.md").read_text()
+    text = (DOCS / "guide" / "fault-tolerance.md").read_text()
     rows = [f"| `{rule.name}` | `{rule.recommendation.value}` | {rule.when} |" for rule in RULES]
     assert "\n".join(rows) in text

@@ -35,6 +35,7 @@ OTHER_PROGRAMS = {
     "SSL_CERT_FILE",
     "TORCH_DEVICE_BACKEND_AUTOLOAD",
     "TORCH_DISABLE_SHARE_RDZV_TCP_STORE",
+    "TORCH_NCCL_DEBUG_INFO_PIPE_FILE",
 }
 """Variables that otel-fr need not read itself: NCCL, rich, OpenSSL, torch and batch scripts of Slurm do."""
 VARIABLE = re.compile(r"\b(?:OTEL|TORCH\w*?|SLURM|NCCL|LSB|PBS|NO|SSL)_[A-Z0-9_]*[A-Z0-9]\b")
@@ -154,9 +155,11 @@ def test_every_variable_of_the_ranks_is_documented() -> None:
     assert [name for name in read if f"`{name}`" not in text] == []
 
 
-def test_the_readme_leads_to_every_document() -> None:
-    text = (ROOT / "README.md").read_text()
-    assert [path.name for path in DOCS.glob("*.md") if f"docs/{path.name}" not in text] == []
+def test_the_index_leads_to_every_document() -> None:
+    index = DOCS / "README.md"
+    found = {(DOCS / target.partition("#")[0]).resolve() for target in links(index)}
+    missing = [path for path in DOCS.rglob("*.md") if path != index and path not in found]
+    assert [str(path.relative_to(DOCS)) for path in missing] == []
 
 
 def test_make_has_the_targets_that_documents_name() -> None:
