@@ -115,9 +115,7 @@ class ReportedCall(NamedTuple):
     sequence: Annotated[int, Key("seq", INTEGER, "sequence number in that stream of the group")]
     op_id: Annotated[int, Key("op_id", INTEGER, "PyTorch's op id in the group")]
     record: Annotated[int, Key("rec", INTEGER, "calls that the rank enqueued before this one")]
-    pair_index: Annotated[
-        int, Key("i", INTEGER, "sends and receives: how many of this peer, direction and tag came before it")
-    ]
+    pair_index: Annotated[int, Key("i", INTEGER, "sends and receives: pair index")]
     operation: Annotated[str, Key("op", NAME, "name in `torch.distributed`")]
     backend: Annotated[str, Key("be", NAME, "backend that ran the call")]
     input_sizes: Annotated[Sizes, Key("in", SIZES, "shapes of the inputs; the first 256")]
@@ -140,8 +138,7 @@ class ReportedCall(NamedTuple):
         Key(
             "posted",
             flag(False),
-            "true: nothing waits for it yet: a send or receive whose backend shows its end to a waiting thread only and"
-            " that no thread waits for, or a call that its device has not begun",
+            "true: no thread waits for this send or receive, or the device has not begun the call",
             optional=True,
         ),
     ] = False
@@ -150,7 +147,7 @@ class ReportedCall(NamedTuple):
         Key(
             "wait_s",
             SECONDS,
-            "such a call in flight: since a thread began to wait for it, or the device began it",
+            "such a call: since a thread waits for it, or the device began it",
             optional=True,
         ),
     ] = None
@@ -159,7 +156,7 @@ class ReportedCall(NamedTuple):
     ] = None
     gap_s: Annotated[
         float | None,
-        Key("gap_s", SECONDS, "from the end of the rank's previous call to the enqueueing of this one", optional=True),
+        Key("gap_s", SECONDS, "from the end of the previous call to its enqueueing", optional=True),
     ] = None
     error: Annotated[
         str | None,
@@ -176,9 +173,7 @@ class ReportedCall(NamedTuple):
     awaits_all: Annotated[
         bool, Key("nga", flag(False), "true: every rank of the group is waited for, not only these", optional=True)
     ] = False
-    run_s: Annotated[
-        float | None, Key("run_s", SECONDS, "how long the device executed it, if that is known", optional=True)
-    ] = None
+    run_s: Annotated[float | None, Key("run_s", SECONDS, "time on the device, if known", optional=True)] = None
     is_queued: Annotated[
         bool,
         Key("queued", flag(False), "true: its device has not begun it; absent: it may have", optional=True),
@@ -209,7 +204,7 @@ class ReportedGroup(NamedTuple):
         Key(
             "ranks",
             text(MAX_LENGTH),
-            "its members' global ranks, such as `0-3,8-12:2`; empty: not known, or told by an earlier report",
+            "global ranks, such as `0-3,8-12:2`; empty: not known, or in an earlier report",
             optional=True,
         ),
     ]
@@ -222,16 +217,15 @@ class ReportedGroup(NamedTuple):
     is_destroyed: Annotated[bool, Key("gone", flag(False), "true: the group was destroyed")]
     idle_s: Annotated[
         float | None,
-        Key("idle_s", SECONDS, "since a call of this group was last enqueued or ended", optional=True),
+        Key("idle_s", SECONDS, "since its last call was enqueued or ended", optional=True),
     ] = None
     fingerprint: Annotated[
         tuple[int, ...],
         Key(
             "fp",
             _FINGERPRINT,
-            "of the collectives that it enqueued: the first number that is covered, and then, in turn, a number and the"
-            " fingerprint of the calls up to that one; then, if the recorder does not tell all of them, a sum of: 1 no"
-            " reduce ops, 2 no roots, 4 lists of tensors as one",
+            "fingerprints: first number covered; then, in turn, a number and the fingerprint up to it; then, if the"
+            " recorder lacks something, a sum of: 1 reduce ops, 2 roots, 4 lists of tensors",
             optional=True,
         ),
     ] = ()
@@ -387,15 +381,13 @@ class RankReport(NamedTuple):
     """One report of one rank. Times are seconds before the moment at which it was built."""
 
     rank: Annotated[int, Key("rank", _RANK, "global rank", required=True)]
-    number: Annotated[
-        int, Key("n", _NUMBER, "report number, rising; a report older than the newest is ignored", required=True)
-    ]
+    number: Annotated[int, Key("n", _NUMBER, "report number, rising; older reports are ignored", required=True)]
     stall_s: Annotated[float, Key("stall_s", _STALL_SECONDS, "`OTEL_FR_STALL_SECONDS`")]
     groups: Annotated[tuple[ReportedGroup, ...], Key("groups", _GROUPS, "the rank's process groups", required=True)]
     in_flight: Annotated[tuple[ReportedCall, ...], Key("inflight", _CALLS, "calls in flight, oldest first, at most 64")]
     in_flight_more: Annotated[int, Key("inflight_more", COUNT, "how many more are in flight")]
     failed: Annotated[tuple[ReportedCall, ...], Key("failed", _CALLS, "calls that failed, newest last, at most 16")]
-    idle_s: Annotated[float | None, Key("idle_s", SECONDS, "since a call of the rank was last enqueued or ended")]
+    idle_s: Annotated[float | None, Key("idle_s", SECONDS, "since its last call was enqueued or ended")]
     dropped: Annotated[
         DropCounts | None, Key("dropped", object_of(DropCounts, "DROPPED"), "what was lost", optional=True)
     ] = None
@@ -407,7 +399,7 @@ class RankReport(NamedTuple):
         Key(
             "python_blocked",
             flag(None),
-            "true: the rank did not answer when it was asked for its stacks (GIL held, or stopped)",
+            "true: the rank did not answer when asked for stacks (GIL held, or stopped)",
             optional=True,
         ),
     ] = None
@@ -416,8 +408,7 @@ class RankReport(NamedTuple):
         Key(
             "site",
             NAME,
-            "where the rank's thread was when the stacks were last taken (`file:line function`), until the rank moves"
-            " on",
+            "where its thread was when stacks were last taken: `file:line function`",
             optional=True,
         ),
     ] = ""
@@ -426,7 +417,7 @@ class RankReport(NamedTuple):
         Key(
             "stack",
             _STACK,
-            "stacks, those of the rank's thread first, native ones last: stalled, idle, exception, exited",
+            "stacks, the rank's thread first, native ones last",
             optional=True,
         ),
     ] = ""
@@ -447,7 +438,7 @@ class RankReport(NamedTuple):
         Key(
             "thread_exceptions",
             _EXCEPTIONS,
-            "uncaught exceptions of other threads, which do not end it, oldest first: stalled, idle, exception, exited",
+            "uncaught exceptions of other threads, oldest first",
             optional=True,
         ),
     ] = ()
@@ -465,7 +456,7 @@ class RankReport(NamedTuple):
         Key(
             "exit_site",
             NAME,
-            "where it called `sys.exit` with a status other than 0: `file:line function`",
+            "where it called `sys.exit` with an error: `file:line function`",
             optional=True,
         ),
     ] = ""
@@ -477,22 +468,21 @@ class RankReport(NamedTuple):
     ] = DEFAULT_PEER_TIMEOUT
     activity: Annotated[
         tuple[ReportedActivity, ...],
-        Key("activity", _ACTIVITIES, "what the program told of its progress, at most 16 items", optional=True),
+        Key("activity", _ACTIVITIES, "heartbeats and sections, at most 16", optional=True),
     ] = ()
     step: Annotated[
         int | None, Key("step", OPTIONAL_INTEGER, "number of the training step that has begun last", optional=True)
     ] = None
     step_s: Annotated[float | None, Key("step_s", SECONDS, "since it began", optional=True)] = None
-    on_hang: Annotated[
-        str, Key("on_hang", NAME, "`kill`: the monitor has ended the rank, because a limit had passed", optional=True)
-    ] = ""
+    on_hang: Annotated[str, Key("on_hang", NAME, "`kill`: the monitor ended the rank after a limit", optional=True)] = (
+        ""
+    )
     doing: Annotated[
         str,
         Key(
             "doing",
             text(MAX_DOING),
-            "what the kernel said of the rank when the stacks were last taken, such as"
-            " `reading /data/x.bin (pipe_read)`, until the rank moves on",
+            "what the kernel said at that time: `reading /data/x.bin (pipe_read)`",
             optional=True,
         ),
     ] = ""
@@ -501,7 +491,7 @@ class RankReport(NamedTuple):
         Key(
             "here",
             text(MAX_NAME),
-            "ranks of the run whose processes the monitor sees run on its machine, such as `0-7`, if there are several",
+            "ranks that run on the monitor's machine, such as `0-7`, if several",
             optional=True,
         ),
     ] = ""
@@ -510,28 +500,26 @@ class RankReport(NamedTuple):
         Key(
             "decisions",
             _DECISIONS,
-            "what the program has decided, in its order, at most 48 items, while the stacks are known, until the rank"
-            " moves on; dumped, exception, exited",
+            "decisions of the program, in order, at most 48",
             optional=True,
         ),
     ] = ()
     interval_s: Annotated[
         float,
-        Key("every_s", _INTERVAL, "the next one comes at the latest after so long, if that is not 1", optional=True),
+        Key("every_s", _INTERVAL, "seconds to the next report at the latest, if not 1", optional=True),
     ] = DEFAULT_INTERVAL
     is_brief: Annotated[
         bool,
         Key(
             "brief",
             flag(False),
-            "true: the rank moves, and the report leaves out what a full one has told: the texts of its groups, calls"
-            " that are new, and `last`",
+            "true: the report leaves out texts of groups, new calls and `last`",
             optional=True,
         ),
     ] = False
     sampled: Annotated[
         float | None,
-        Key("sampled", _SHARE, "share of the traces whose spans are sent, if it is not 1", optional=True),
+        Key("sampled", _SHARE, "share of the traces that are sent, if not 1", optional=True),
     ] = None
     fetched: Annotated[
         ReportedRange | None,
