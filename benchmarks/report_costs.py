@@ -96,7 +96,7 @@ def _new(kind: str, requests: list[bytes]) -> Cost:
 
 
 def table(costs: Iterable[Cost]) -> str:
-    """For docs/scale.md."""
+    """For benchmarks/RESULTS.md."""
     rows = ["| report | CPU in the collector | times msgspec's decoding of its JSON | bytes |", "|---|---|---|---|"]
     rows += [f"| {one.kind} | {one.take_us} µs | {one.take_us / one.decode_us:.1f} | {one.bytes:,} |" for one in costs]
     return "\n".join(rows)

@@ -10,9 +10,9 @@ there, report that they are stalled, with stacks, and the collector is to name t
 fault.
 
 CPU time is read from /proc, so it is right on a shared machine; "skip to incident" is wall time, and longer where the
-machine is busy. Prints tables for docs/scale.md, or one JSON value a line with ``--json``: the jobs, and what a report
-of each kind costs (`benchmarks.report_costs`). One row of the first is computed: eight collectors with a job of 12,500
-ranks each, from one that is measured.
+machine is busy. Prints tables for benchmarks/RESULTS.md, or one JSON value a line with ``--json``: the jobs, and what
+a report of each kind costs (`benchmarks.report_costs`). One row of the first is computed: eight
+collectors with a job of 12,500 ranks each, from one that is measured.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ def _pages(result: Result, server: Server) -> None:
 
 
 def table(results: list[Result]) -> str:
-    """For docs/scale.md."""
+    """For benchmarks/RESULTS.md."""
     head = ("jobs x ranks", "a report", "bytes a report", "of a core, steady", "skip to incident", "CPU until then",
             "judgement", "memory steady, highest", "the job list", "the job's page")  # fmt: skip
     rows = [head, ("---",) * len(head)]

@@ -153,7 +153,7 @@ class Job:
 class Batch:
     """The monitors of some ranks: they report when it is time, with one request under way at most.
 
-    The ranks have moved as usual for long, and the collector allows long intervals (docs/telemetry.md).
+    The ranks have moved as usual for long, and the collector allows long intervals (docs/reference/rank-report.md).
 
     Args:
         parts: ranks of jobs of one size, of one job if that leaves a call out.

@@ -1,5 +1,6 @@
-"""Every environment variable that otel-fr reads, in one place (docs/configuration.md lists them). What those of the
-checks of a node mean is in `otel_fr.checks.settings`.
+"""Every environment variable that otel-fr reads, in one place (docs/reference/environment.md lists them).
+
+`otel_fr.checks.settings` says what those of node checks mean.
 
 The ``OTEL_EXPORTER_OTLP_*`` transport settings (headers, TLS, compression, timeouts) are read by
 OpenTelemetry's own exporters; here they only decide whether otel-fr is active.

@@ -40,7 +40,7 @@ class PlaceData(TypedDict):
 
 
 class IncidentData(TypedDict):
-    """An incident as JSON; docs/incidents.md says what the keys mean. Keys of dicts are ranks as text, in rising order.
+    """An incident as JSON; docs/reference/incident.md describes the keys. Keys of dicts are ranks as text, rising.
 
     Times are RFC 3339 in UTC, as `timestamp` writes them.
     """

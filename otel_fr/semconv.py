@@ -133,7 +133,7 @@ SIZE_CLASS: Final = "torch.collective.size"
 OTHER: Final = "_OTHER"
 """Value of all attributes of the series for what has no series of its own; the word is OpenTelemetry's."""
 
-# Events (log records with an event name). Their body is the rank report of docs/telemetry.md.
+# Events (log records with an event name). Their body is the rank report of docs/reference/rank-report.md.
 EVENT_STARTED: Final = "torch.rank.started"
 EVENT_PROGRESS: Final = "torch.rank.progress"
 EVENT_STALLED: Final = "torch.collective.stalled"
@@ -199,5 +199,5 @@ INCIDENT_RESOLVED: Final = "torch.incident.resolved"
 PROVISIONAL: Final = "torch.span.provisional"
 """True: of a call that has not ended; its rank sends the call's final span, under another id, when it has."""
 
-# Metadata of the control stream (docs/telemetry.md).
+# Metadata of the control stream (docs/reference/rank-report.md).
 REPORT_INTERVAL_METADATA = "otel-fr-report-interval"

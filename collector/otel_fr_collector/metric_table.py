@@ -1,4 +1,4 @@
-"""The definitions of all metrics: one table, from which /metrics and docs/metrics.md are made.
+"""The definitions of all metrics: one table, from which /metrics and docs/reference/metrics.md are made.
 
 The prefix ``otel_fr_collector_`` is for the collector's own state, ``otel_fr_`` alone for what it knows about the jobs.
 Names follow Prometheus's practices (prometheus.io/docs/practices/naming) and pair up as those of the OpenTelemetry
@@ -18,11 +18,10 @@ M = TypeVar("M")
 
 @dataclass(frozen=True)
 class Label:
-    """A label: all its ``values`` if they are known beforehand, else a ``text`` that says what they are."""
+    """A label, with all its ``values`` if they are known beforehand."""
 
     name: str
     values: tuple[str, ...] = ()
-    text: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,27 +70,27 @@ def _histogram(name: str, unit: str, text: str, *labels: Label, act: str = "") -
     return Family(name=name, type="histogram", unit=unit, text=text, act=act, labels=labels)
 
 
-_JOB = Label("job_id", text="the job's name")
-_GROUP = Label("process_group", text="the group's description, else its name")
-_RANK = Label("rank", text="the rank's number")
+_JOB = Label("job_id")
+_GROUP = Label("process_group")
+_RANK = Label("rank")
 _SERIES = (
     _JOB,
     _GROUP,
-    Label("operation", text="as in torch.distributed"),
-    Label("backend", text="c10d's"),
-    Label("dtype", text="class of the dtypes"),
-    Label("size", text="class of the size, by its upper bound"),
+    Label("operation"),
+    Label("backend"),
+    Label("dtype"),
+    Label("size"),
 )
-_SENT = "as the ranks' monitors count them (docs/telemetry.md); those of all ranks are added up"
-_OF_DEVICE = "Only of calls whose begin PyTorch's recorder knows: NCCL's, with timing (docs/monitor.md)."
+_SENT = "added up over the ranks (docs/reference/telemetry.md)"
+_OF_DEVICE = "Only for NCCL with TORCH_NCCL_ENABLE_TIMING (docs/concepts/how-it-works.md)."
 _CATEGORY = Label("category", tuple(category.value for category in Category))
 _SIGNALS = ("traces", "metrics", "logs")
 _SIGNAL = Label("signal", _SIGNALS)
 _REJECTED = ("unauthenticated", "denied", "malformed", "too_large", "too_slow", "unsupported")
 _NOT_NOW = ("capacity", "client_limit", "gave_way", "internal")
-_BACKEND = Label("backend", text="the URL of --forward")
+_BACKEND = Label("backend")
 _DROPPED_REASONS = ("queue_full", "expired", "rejected", "retries_exhausted", "shutdown")
-_OUTLET = Label("outlet", text="`webhook HOST` or `grafana HOST`")
+_OUTLET = Label("outlet")
 _PARTS = ("ingest", "judge", "housekeeping", "publish", "control", "forward", "delivery", "incidents_file", "store")
 _DELIVERY = "--webhook or --grafana"
 
@@ -101,7 +100,7 @@ _JOBS = (
     _gauge(
         "otel_fr_incidents_open",
         "incidents",
-        "Open incidents; consequences of another incident are not counted.",
+        "Open incidents, without consequences of other incidents.",
         *(_JOB, _GROUP, _CATEGORY),
         act="Act when it is above 0, by the runbook of the category (TorchDistributedIncidentOpen).",
     ),
@@ -110,59 +109,55 @@ _JOBS = (
         "collectives",
         "Collectives by which the last member of a process group is behind the first.",
         *(_JOB, _GROUP),
-        act="A lag that comes and goes is normal; one that only grows shows a rank that was left behind.",
+        act="A lag that comes and goes is normal; one that only grows shows a rank that fell behind.",
     ),
     _gauge(
         "otel_fr_straggler_wait_ratio",
         "0 to 1",
-        "Share of the time that half of the process group waited for this rank, in the latest 64 blocks of 0.4 s with"
-        " waits of --straggler-seconds in all. Only a rank that was late in 85 % of them, if it is"
-        " 10 % or more: in other groups no rank is named.",
+        "Share of the time that half of the process group waited for this rank, over the latest 64 blocks of 0.4 s that"
+        " had waits of at least --straggler-seconds. Only for a rank that was late in 85 % of them, from 10 % on.",
         *(_JOB, _GROUP, _RANK),
-        act="Act when it stays: the job is slowed down by so much. Of a step, it is as much of the time that"
-        " otel_fr_step_duration_seconds has.",
+        act="Act when it stays: the job loses this share of its time, and of each step.",
     ),
     _counter(
         "otel_fr_rank_waited_for_seconds",
         "seconds",
-        "Time that half of the process group waited for this rank, as the last one, by the clocks of those that waited,"
-        " on devices by theirs. Waits of a millisecond or more in operations that end on all ranks at once; where the"
-        f" rank was late because a call of another group ended late, it is not counted. {_WAITS_SAMPLED}",
+        "Time that half of the process group waited for this rank, the last one. Counts waits of 1 ms or more in"
+        " operations that end on all ranks at once, unless the rank was late because a call of another group ended"
+        f" late. {_WAITS_SAMPLED}",
         *(_JOB, _GROUP, _RANK),
-        act="The rate is the share of the time that is lost to the rank. In every job there are some waits.",
+        act="Its rate is the share of the time lost to the rank. Every job has some waits.",
     ),
 )
 _NUMBERS = (
-    _counter("otel_fr_collective_calls", "calls", f"Calls that have ended, {_SENT}.", *_SERIES),
+    _counter("otel_fr_collective_calls", "calls", f"Calls that ended, {_SENT}.", *_SERIES),
     _counter("otel_fr_collective_bytes", "bytes", f"Size of these calls, {_SENT}.", *_SERIES),
     _histogram(
         "otel_fr_collective_duration_seconds",
         "seconds",
-        f"Time from enqueueing a call to its end, with the time that it waited for other ranks, {_SENT}. In OpenMetrics"
-        " with the span of a slow call as exemplar.",
+        f"Time from enqueueing a call to its end, including the wait for other ranks, {_SENT}. OpenMetrics adds the"
+        " span of a slow call as exemplar.",
         *_SERIES,
     ),
     _histogram(
         "otel_fr_collective_device_delay_seconds",
         "seconds",
-        "Time in the device's queue: from enqueueing a call to when the device was seen to have begun it, up to 0.1 s"
-        f" late. {_OF_DEVICE}",
+        f"Time from enqueueing a call to its begin on the device, up to 0.1 s late. {_OF_DEVICE}",
         *_SERIES,
-        act="Act when it grows: the devices are behind their hosts, or a call before blocks them.",
+        act="Act when it grows: the devices are behind their hosts, or an earlier call blocks them.",
     ),
     _histogram(
         "otel_fr_collective_device_duration_seconds",
         "seconds",
-        "Time for which the device executed a call, by the device's clock, with the time that it waited there for other"
-        " ranks. Only of calls where that is known: NCCL's, with timing or NCCL Inspector (docs/monitor.md).",
+        "Time that the device executed a call, by its clock, including the wait for other ranks. Only for NCCL with"
+        " TORCH_NCCL_ENABLE_TIMING or NCCL Inspector (docs/concepts/how-it-works.md).",
         *_SERIES,
     ),
     _gauge(
         "otel_fr_collective_bus_bandwidth_bytes_per_second",
         "bytes per second",
-        "Size divided by duration of the member that spent the least time in these calls in the latest 30 s, since the"
-        " others waited for it, times the factor of nccl-tests for the operation and the size of the group (busbw), to"
-        " compare with the bandwidth of the hardware. Of calls on devices, by the devices' times, if these are known.",
+        "Bus bandwidth as in nccl-tests (busbw), over the latest 30 s: size by duration on the member that spent the"
+        " least time in these calls, times the factor for operation and group size. By the devices' times, if known.",
         *_SERIES,
         act="Act when it falls for the same size: compare it with nccl-tests on the same machines.",
     ),
@@ -180,32 +175,32 @@ _REQUESTS = (
         "OTLP requests and control streams refused with an error status.",
         *(Label("signal", (*_SIGNALS, "control")), Label("reason", (*_REJECTED, *_NOT_NOW))),
         act="Act on unauthenticated and denied: those jobs are not watched (OtelFrRequestsRejected). Clients retry"
-        " after capacity, client_limit and gave_way: act if these continue for minutes. gave_way: too much"
-        " was in flight, and the tenant and address of the request had the most.",
+        " after capacity, client_limit and gave_way: act if these last for minutes. gave_way: too much was in"
+        " flight, and this tenant and address had the most.",
     ),
     _gauge(
         "otel_fr_collector_requests_in_flight",
         "requests",
-        "OTLP requests that are being received, correlated or written to the forward queue.",
+        "OTLP requests being received, correlated or written to the forward queue.",
     ),
     _gauge(
         "otel_fr_collector_requests_in_flight_bytes",
         "bytes",
         "Size of the OTLP requests in flight.",
-        act="Act when it stays near --max-queue-size: the collector, or its disk, is too slow for what arrives.",
+        act="Act when it stays near --max-queue-size: the collector, or its disk, is too slow.",
     ),
     _counter(
         "otel_fr_collector_items_received",
         "spans, log records, metrics",
-        "Spans, log records and metrics received: of otel-fr, of other software, or invalid.",
+        "Spans, log records and metrics received: from otel-fr, from other software, or invalid.",
         *(_SIGNAL, Label("kind", ("otel_fr", "other", "invalid"))),
-        act="Act on invalid: an OpenTelemetry Collector on the way may alter what otel-fr sends; and when otel_fr"
-        " does not grow while jobs run: their telemetry does not arrive.",
+        act="Act on invalid: an OpenTelemetry Collector on the way may alter telemetry. Act when otel_fr does not grow"
+        " while jobs run: their telemetry does not arrive.",
     ),
     _counter(
         "otel_fr_collector_rank_reports",
         "reports",
-        "Rank reports: accepted; late, because a newer one of the rank came before; or invalid.",
+        "Rank reports: accepted, late (a newer one came first), or invalid.",
         Label("outcome", ("accepted", "late", "invalid")),
         act="Act on invalid: otel-fr in the jobs is newer than the collector (OtelFrReportsInvalid).",
     ),
@@ -214,14 +209,14 @@ _JUDGING = (
     _counter(
         "otel_fr_collector_disagreements",
         "questions",
-        "Times that ranks were seen to have made different collectives, and were asked which, by what came of it.",
+        "Times that fingerprints of ranks differed and the ranks were asked for their calls, by outcome.",
         Label("outcome", ("mismatch", "none", "undecided")),
-        act="Act on undecided: the log says why, such as monitors that do not listen to this collector.",
+        act="Act on undecided: the log says why, such as monitors without a control stream.",
     ),
     _summary(
         "otel_fr_collector_judgement_duration_seconds",
         "seconds",
-        "Judgements of a run, and the time they took.",
+        "Judgements of runs, and the time they took.",
         act="Act when its sum grows by more than 0.5 per second: verdicts come late (OtelFrCollectorBusy).",
     ),
     _counter(
@@ -233,40 +228,37 @@ _JUDGING = (
     ),
 )
 _MEMORY = (
-    _gauge("otel_fr_collector_ranks", "ranks", "Ranks in memory, of all runs."),
-    _gauge("otel_fr_collector_pending_calls", "calls", "Calls in memory, of collectives that are not complete."),
+    _gauge("otel_fr_collector_ranks", "ranks", "Ranks in memory."),
+    _gauge("otel_fr_collector_pending_calls", "calls", "Calls of incomplete collectives in memory."),
     _gauge(
         "otel_fr_collector_behind_seconds",
         "seconds",
-        "By how much the reports of ranks are late that come in now, in the run where that is most; at most 30."
-        " Verdicts come as much later.",
-        act="Act when it stays above a few seconds: the collector has too little of a processor, or a gateway holds"
-        " requests back.",
+        "Delay of incoming rank reports, in the run where it is longest; at most 30. It delays verdicts.",
+        act="Act when it stays above a few seconds: the collector needs more CPU, or a gateway delays requests.",
     ),
     _counter(
         "otel_fr_collector_evicted",
         "by kind",
-        "Runs, incomplete collectives (instances) and their calls that were removed from memory to hold a limit.",
+        "Runs, incomplete collectives (instances) and their calls removed from memory at a limit.",
         Label("kind", ("runs", "instances", "calls")),
         act="Act when it grows for minutes: give the jobs to several collectors.",
     ),
     _counter(
         "otel_fr_collector_capacity_exceeded",
         "by kind",
-        "Runs, ranks, process groups, member lists, progress and waits of ranks in groups, numbers of ranks, reported"
-        " calls and open incidents that were not stored because a limit was reached.",
+        "What was not stored because a limit was reached, by kind.",
         Label(
             "kind",
             ("runs", "ranks", "groups", "members", "progress", "waits", "numbers", "reported_calls", "incidents"),
         ),
-        act="Act when it grows: verdicts that rest on them are not reached (OtelFrCapacityExceeded).",
+        act="Act when it grows: verdicts may be missing (OtelFrCapacityExceeded).",
     ),
 )
 _FORWARDING = (
     _counter(
         "otel_fr_collector_forward_requests_sent",
         "requests",
-        "Requests that a backend has accepted.",
+        "Requests that a backend accepted.",
         *(_SIGNAL, _BACKEND),
         act="Act when it does not grow while the queue grows.",
         needs="--forward",
@@ -282,9 +274,9 @@ _FORWARDING = (
     _gauge(
         "otel_fr_collector_forward_queue_bytes",
         "bytes",
-        "Size of the requests that wait for a backend.",
+        "Size of the requests waiting for a backend.",
         _BACKEND,
-        act="Act when it nears its capacity: then requests are dropped.",
+        act="Act when it nears its capacity.",
         needs="--forward",
     ),
     _gauge(
@@ -297,8 +289,8 @@ _FORWARDING = (
     _gauge(
         "otel_fr_collector_forward_queue_up",
         "0 or 1",
-        "1: all is well; 0: with --data, the file of the queues cannot be used, and what waits is in memory.",
-        act="Act when it is 0: the disk of --data is full or broken (OtelFrStoreDown).",
+        "0: the file of the queues (--data) cannot be used, and requests wait in memory only.",
+        act="Act when it is 0: the disk is full or broken (OtelFrStoreDown).",
         needs="--forward",
     ),
 )
@@ -306,16 +298,15 @@ _PUBLISHING = (
     _gauge(
         "otel_fr_collector_store_up",
         "0 or 1",
-        "1: every incident is on disk, or in the database of --store; 0: some are not.",
-        act="Act when it is 0: the disk of --data is full or broken, or the database away (OtelFrStoreDown).",
+        "1: every incident is on disk or in the database of --store; 0: some are in memory only.",
+        act="Act when it is 0: the disk is full or broken, or the database is away (OtelFrStoreDown).",
         needs="--data or --store",
     ),
     _counter(
         "otel_fr_collector_alerts_dropped",
         "alerts",
-        "Alerts that are not sent, or no longer, because the limit of alerts was reached. The tenant, and then the job,"
-        " with the most alerts loses one.",
-        act="Act when it grows: the log names a job that has too many (OtelFrAlertsDropped).",
+        "Alerts dropped because there were too many. The tenant, and then the job, with the most alerts loses one.",
+        act="Act when it grows: the log names the job (OtelFrAlertsDropped).",
         needs="--alertmanager",
     ),
     _counter(
@@ -329,8 +320,8 @@ _PUBLISHING = (
     _counter(
         "otel_fr_collector_deliveries",
         "deliveries",
-        "Deliveries of incident changes: sent; failed, to be repeated; rejected by the receiver; or dropped because the"
-        " queue was full.",
+        "Deliveries of incident changes: sent, failed (repeated later), rejected by the receiver, or dropped from a"
+        " full queue.",
         *(_OUTLET, Label("outcome", ("sent", "failed", "rejected", "dropped"))),
         act="Act when any but sent grows (OtelFrDeliveriesFail).",
         needs=_DELIVERY,
@@ -340,8 +331,7 @@ _PORTS = (
     _counter(
         "otel_fr_collector_output_lines_dropped",
         "log lines, printed incidents",
-        "Log lines (stderr) and printed incidents (stdout) that were dropped, because nothing read them or they could"
-        " not be written.",
+        "Log lines (stderr) and printed incidents (stdout) dropped because nothing read or stored them.",
         Label("stream", ("stdout", "stderr")),
         act="Act when it grows: what reads the collector's output hangs, or its disk is full. Alerts are not affected.",
     ),
@@ -364,7 +354,7 @@ SECTIONS: dict[str, tuple[Family, ...]] = {
     "Incidents": _PUBLISHING,
     "Ports and output": _PORTS,
 }
-"""All families, by section of docs/metrics.md."""
+"""All families, by section of docs/reference/metrics.md."""
 FAMILIES: dict[str, Family] = {family.name: family for families in SECTIONS.values() for family in families}
 
 
@@ -379,7 +369,7 @@ def empty(kind: Callable[..., M], name: str) -> M:
 
 
 def reference() -> str:
-    """The metrics as the Markdown tables of docs/metrics.md."""
+    """The metrics as the Markdown tables of docs/reference/metrics.md."""
     lines: list[str] = []
     for section, families in SECTIONS.items():
         lines += ["", f"## {section}", "", "| metric | type, unit | labels | what it says | when to act |"]
@@ -390,7 +380,9 @@ def reference() -> str:
 
 def _row(family: Family) -> str:
     name = family.name + ("_total" if family.type == "counter" else "")
-    labels = "; ".join(f"`{label.name}`: {label.text or ', '.join(label.values)}" for label in family.labels)
+    labels = "; ".join(
+        f"`{label.name}`" + f": {', '.join(label.values)}" * bool(label.values) for label in family.labels
+    )
     needs = f" Only with {family.needs}." if family.needs else ""
     act = family.act.removeprefix("Act ")
     return f"| `{name}` | {family.type}, {family.unit} | {labels} | {family.text}{needs} | {act[:1].upper()}{act[1:]} |"

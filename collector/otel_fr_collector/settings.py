@@ -1,4 +1,4 @@
-"""The collector's options: one list, from which flags, variables, the TOML file and docs/collector.md are made."""
+"""The collector's options: one list, from which flags, variables, the TOML file and the reference are made."""
 
 from __future__ import annotations
 
@@ -358,7 +358,7 @@ OPTIONS: tuple[Option, ...] = tuple(
 
 
 def reference() -> str:
-    """The options as the Markdown tables of docs/collector.md."""
+    """The options as the Markdown tables of docs/reference/options.md."""
     lines: list[str] = []
     section = ""
     for option in OPTIONS:

@@ -1,6 +1,6 @@
 """Which capture engine records this process: the compiled one where it can run, else Python.
 
-docs/capture-engines.md describes both.
+docs/concepts/how-it-works.md describes both.
 """
 
 from __future__ import annotations

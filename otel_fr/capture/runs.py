@@ -33,7 +33,7 @@ class Runs:
         self._count = 0
 
     def following(self, run: Mapping[str, object], head: int) -> dict[str, object]:
-        """The keys of the meta from now on, as docs/ring-format.md says.
+        """The keys of the meta from now on, as docs/reference/ring-format.md says.
 
         Args:
             run: what identifies this process as a rank of it.

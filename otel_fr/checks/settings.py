@@ -1,8 +1,8 @@
 """What the checks and the rendezvous handler read of the environment and of torchrun's ``--rdzv-conf``: every option of
 theirs, in one place.
 
-An option ``OTEL_FR_CHECK_PATHS`` is ``check_paths`` in ``--rdzv-conf``, which is preferred. docs/configuration.md lists
-them. The collector's address and the OTLP endpoints are those of `otel_fr.config`.
+An option ``OTEL_FR_CHECK_PATHS`` is ``check_paths`` in ``--rdzv-conf``, which is preferred.
+docs/reference/environment.md lists them. The collector's address and the OTLP endpoints are those of `otel_fr.config`.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class DumpContents:
 
     Attributes:
         rank: global rank.
-        facts: what otel-fr adds to PyTorch's schema (docs/dump-format.md), without ``groups``.
+        facts: what otel-fr adds to PyTorch's schema (docs/reference/dump-format.md), without ``groups``.
         groups: progress of every group. records: oldest first.
         now_ns: monotonic, when they were read. wall_offset_ns: wall clock minus monotonic.
         has_untracked: some live groups are not in ``groups``: those that only records show may be live, too.
@@ -81,7 +81,7 @@ class DumpContents:
 
         Args:
             reason: why the file is written (``"stall"``, ``"crash"``, ``"signal"``, ...).
-            rank_info: what else is known of the rank, with the keys of the rank report (docs/telemetry.md): ``exit``,
+            rank_info: what else is known of the rank, by the keys of docs/reference/rank-report.md: ``exit``,
                 ``exception``, ``thread_exceptions``, ``stack``, ``python_blocked``, ``dropped``; plain values only.
             wall_offset_ns: wall clock minus monotonic clock, measured now; None: as measured when the ring was created.
             devices: by record id, what PyTorch's recorder showed of calls, where the ring does not know it.

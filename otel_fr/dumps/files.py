@@ -16,7 +16,7 @@ MAX_FILES = 100_000
 """Files of a folder that are examined."""
 
 RING_MAGIC = b"OTELFRRB"
-"""The first bytes of a ring file (docs/ring-format.md)."""
+"""The first bytes of a ring file (docs/reference/ring-format.md)."""
 
 _ENDINGS = (".gz", ".json", ".pickle", ".pkl", ".bin", ".dump", ".trace", ".ring")
 _HEAD_BYTES = 1024 * 1024

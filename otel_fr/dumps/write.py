@@ -1,4 +1,4 @@
-"""Writes flight-recorder files atomically, in PyTorch's schema as pickle or JSON (docs/dump-format.md)."""
+"""Writes flight-recorder files atomically, in PyTorch's schema as pickle or JSON (docs/reference/dump-format.md)."""
 
 from __future__ import annotations
 

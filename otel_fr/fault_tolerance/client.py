@@ -47,7 +47,7 @@ ACTION_NAMES: Final[Mapping[WorkloadAction, str]] = {
     WorkloadAction.ExcludeThisNode: "exclude_node",
     WorkloadAction.ShutdownWorkload: "stop",
 }
-"""As docs/telemetry.md has them."""
+"""As docs/reference/telemetry.md has them."""
 
 
 @dataclasses.dataclass
@@ -80,7 +80,7 @@ class RankMonitorClient:
         self._since_ns = 0
 
     def init_workload_monitoring(self) -> None:
-        """Start: timeouts are those loaded, else those of the environment (docs/configuration.md).
+        """Start: timeouts are those loaded, else those of the environment (docs/reference/environment.md).
 
         Raises:
             RankMonitorClientError: it has been started.

@@ -1,7 +1,7 @@
 """Sections and steps as spans, and which of them a call was made in.
 
 A collective's trace is shared by all ranks, so a section of one rank cannot be its parent: steps and sections have
-traces of their own, one for each step, and a call's span links to the innermost one (docs/telemetry.md).
+traces of their own, one for each step, and a call's span links to the innermost one (docs/reference/telemetry.md).
 """
 
 from __future__ import annotations

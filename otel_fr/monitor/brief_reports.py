@@ -2,8 +2,8 @@
 
 A brief report is a rank report like any other, without what an earlier full one has told: its groups have their ids and
 counts only, calls that were enqueued a moment ago are left out (the counts show them), and so is the newest call. A
-collector that missed the full report takes the counts and asks for a full one (docs/telemetry.md); a full one comes
-anyway within `FULL_SECONDS`.
+collector that missed the full report takes the counts and asks for a full one (docs/reference/rank-report.md); a full
+one comes anyway within `FULL_SECONDS`.
 """
 
 from __future__ import annotations

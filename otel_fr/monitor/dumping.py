@@ -54,7 +54,7 @@ def default_folder(identity: RankIdentity, env: Mapping[str, str] = os.environ) 
 
 
 def paths(config: Config, identity: RankIdentity, backends: Iterable[str]) -> list[tuple[Path, Format]]:
-    """The files to write, by the naming rules of docs/configuration.md. Never one that PyTorch writes itself."""
+    """The files to write, named as docs/reference/environment.md says. Never one that PyTorch writes itself."""
     base = _base_path(config, identity, backends)
     files: list[tuple[Path, Format]] = []
     if config.dump_format in ("pickle", "both"):

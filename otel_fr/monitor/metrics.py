@@ -2,7 +2,7 @@
 
 They are made of every call that has ended, so they hold whatever is done with the spans. All are cumulative since the
 monitor started or the process became a rank of another run, so that a request that is lost, or comes twice, changes
-nothing. The attributes are classes with few values (docs/telemetry.md).
+nothing. The attributes are classes with few values (docs/reference/telemetry.md).
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class RankIdentity:
         return f" [rank {self.rank}]" if self.world_size <= MAX_NAMED_RANKS else ""
 
     def resource(self, env: Mapping[str, str] = os.environ) -> Resource:
-        """The resource of docs/telemetry.md, with those of ``OTEL_RESOURCE_ATTRIBUTES`` and ``OTEL_SERVICE_NAME``."""
+        """The resource of docs/reference/telemetry.md, with ``OTEL_RESOURCE_ATTRIBUTES`` and ``OTEL_SERVICE_NAME``."""
         given = SdkResource.create().attributes
         service = str(given.get(names.SERVICE_NAME) or "unknown_service")
         if service.startswith("unknown_service") and self.service:

@@ -444,7 +444,7 @@ class Reporter:
             self._exporter.put_report(record, self._resource, progress=progress)
 
     def send_control(self, action: str, description: str) -> None:
-        """Send what the program asks to be done before the next start (docs/telemetry.md)."""
+        """Send what the program asks to be done before the next start (docs/reference/telemetry.md)."""
         self._put(report_builder.control_record(action, description, time.time_ns()))
 
     def exception(self) -> ReportedException | None:

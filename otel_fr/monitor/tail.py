@@ -14,7 +14,7 @@ from otel_fr.monitor.fingerprints import Fingerprints
 from otel_fr.ring import KIND_COLLECTIVE, GroupDef, GroupProgress, Record, RecordState, RingReader
 
 KEPT_FAILED = 16
-"""Failed calls kept for reports (docs/telemetry.md)."""
+"""Failed calls kept for reports (docs/reference/rank-report.md)."""
 MAX_CHECKED = 2048
 """Calls in flight checked in one poll: a ring may be full of them, and a poll happens ten times a second."""
 MAX_NEW = 20_000

@@ -1,7 +1,7 @@
 """The rank report: what a rank monitor sends about its rank, as JSON in the body of an OTLP event.
 
 The one definition of its keys, for the monitor that builds reports and the collector that parses them:
-each key stands once, as the `Key` of a field, with its form, bounds and meaning. docs/telemetry.md lists
+each key stands once, as the `Key` of a field, with its form, bounds and meaning. docs/reference/rank-report.md lists
 them, and a test compares that list with the fields here. The ranks of a group
 stay text here (`otel_fr.identity.encode_ranks`), because the collector decodes each different text once for all ranks.
 
@@ -108,7 +108,7 @@ _STACK = text(MAX_STACK)
 
 
 class ReportedCall(NamedTuple):
-    """One call of the rank (CALL in docs/telemetry.md)."""
+    """One call of the rank (CALL in docs/reference/rank-report.md)."""
 
     group: Annotated[str, Key("g", text(MAX_GROUP_ID), "id of the process group")]
     stream: Annotated[str, Key("k", NAME, "`collective`, `p2p`, `monitored_barrier` or `group`")]
@@ -557,7 +557,7 @@ SECTIONS: Final[dict[str, type]] = {
     "FACT": ReportedFact,
     "DROPPED": DropCounts,
 }
-"""By their name in docs/telemetry.md."""
+"""By their name in docs/reference/rank-report.md."""
 
 Section = (
     RankReport

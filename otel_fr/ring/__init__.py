@@ -1,4 +1,4 @@
-"""The ring file: a rank's records of its calls, in shared memory, so that they survive kill -9 (docs/ring-format.md).
+"""The ring file: a rank's calls in shared memory, where they survive kill -9 (docs/reference/ring-format.md).
 
 The rank writes it with `RingWriter`; its monitor, or any program after a crash, reads it with `RingReader`.
 """

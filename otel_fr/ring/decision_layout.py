@@ -1,4 +1,4 @@
-"""The ring's section of decisions: offsets and packers (docs/ring-format.md describes them)."""
+"""The ring's section of decisions: offsets and packers (docs/reference/ring-format.md describes them)."""
 
 from __future__ import annotations
 

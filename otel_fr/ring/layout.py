@@ -1,4 +1,4 @@
-"""The ring file's fixed parts: offsets, packers, enums, errors (docs/ring-format.md describes them).
+"""The ring file's fixed parts: offsets, packers, enums, errors (docs/reference/ring-format.md describes them).
 
 Everything is little endian and every integer lies at a multiple of its size, so that a compiled
 writer can use plain loads and stores.

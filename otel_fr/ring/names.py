@@ -13,7 +13,7 @@ def text_bytes(text: str, most: int) -> bytes:
 
 
 def name_word(text: bytes) -> int:
-    """The word of a name (docs/ring-format.md)."""
+    """The word of a name (docs/reference/ring-format.md)."""
     return (len(text) + 1) << 32 | zlib.crc32(text)
 
 

@@ -16,7 +16,7 @@ STATE_TEXT: Final[Mapping[RecordState, str]] = {
     RecordState.FAILED: "failed",
     RecordState.UNKNOWN: "unknown",
 }
-"""A state in spans, rank reports and flight-recorder files (docs/telemetry.md: ``torch.collective.state``)."""
+"""A state in spans, rank reports and flight-recorder files (docs/reference/rank-report.md)."""
 
 _TIMEOUT_SHARE: Final = 0.98
 """Share of a call's timeout after which a failure counts as a timeout: backends start the clock slightly later."""

@@ -134,7 +134,7 @@ def _faults(folder: Path) -> list[Path]:
 
 
 def _may_miss(at: float, is_heard: bool, begun: float, over: float) -> bool:
-    """Whether a collector that was away then need not hear of a fault: docs/monitor.md, the monitor's end.
+    """Whether a collector that was away then need not hear of a fault: docs/development/monitor.md, the monitor's end.
 
     A monitor that has never reached it tries for 5 s, with pauses of seconds; one that has, for 30 s.
     """

@@ -1,4 +1,4 @@
-"""What a run of this suite found, as text that a person puts into docs/gpu.md."""
+"""What a run of this suite found, as text that a person puts into docs/development/nccl.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`make lint`'s own rules: how long a file may be, and phrases that docs/glossary.md rules out."""
+"""`make lint`'s own rules: how long a file may be, and phrases that docs/reference/glossary.md rules out."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LONGER = {
 
 CODE = re.compile(r"\.(py|cpp|hpp|c|h|js)$")
 TEXT = re.compile(r"\.(py|cpp|hpp|c|h|js|md|yaml)$")
-GLOSSARY = "docs/glossary.md"
+GLOSSARY = "docs/reference/glossary.md"
 GENERATED = re.compile(r"_pb2\.pyi?$|/uplot\.js$")
 
 

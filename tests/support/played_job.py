@@ -1,4 +1,4 @@
-"""Plays a job of N ranks towards a collector: their reports and spans, as docs/telemetry.md defines them."""
+"""Plays a job of N ranks towards a collector: their reports and spans, as docs/reference/telemetry.md defines them."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Incident:
         labels: its alert's labels; fixed when it opens, so that the same alert resolves.
         size: bytes that it takes, about; as of when it last changed.
         owner: of the room that it takes while it is open (`otel_fr_collector.shares`).
-        data: the incident as it was last published (docs/incidents.md).
+        data: the incident as it was last published (docs/reference/incident.md).
     """
 
     id: str

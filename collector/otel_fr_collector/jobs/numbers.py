@@ -42,7 +42,7 @@ _NANO = 1e9
 
 
 class Key(NamedTuple):
-    """What the calls of one series have in common (docs/telemetry.md). ``group_size``: 0: not known."""
+    """What the calls of one series have in common (docs/reference/telemetry.md). ``group_size``: 0: not known."""
 
     operation: str
     group: str

@@ -1,4 +1,4 @@
-"""The JSON API, the live stream and the page, as routes (docs/incidents.md)."""
+"""The JSON API, the live stream and the page, as routes (docs/reference/http-api.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// The writer of a ring file: docs/ring-format.md, and otel_fr/ring/writer.py, whose order of stores this has.
+// The writer of a ring file: docs/reference/ring-format.md, and otel_fr/ring/writer.py, whose order of stores this has.
 //
 // Not thread safe: the caller holds a lock. Nothing here waits or calls the operating system.
 #pragma once
@@ -16,7 +16,7 @@ struct Layout {
   uint64_t capacity, slots, half_size, status, progress, rows, definitions, slots_start, file_size;
 };
 
-// A call, as it lies in the file: docs/ring-format.md. Who records it leaves ticket, group, crc and ends to `append`.
+// A call, as it lies in the file: docs/reference/ring-format.md. Who records it leaves ticket, group, crc and ends to `append`.
 struct Slot {
   uint64_t ticket;
   int64_t issued_ns;

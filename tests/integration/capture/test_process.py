@@ -402,7 +402,7 @@ def test_exit_codes_are_what_they_are_without_us(tmp_path: Path, case: str, time
     with_us = run_pair(tmp_path / "with", case, "1", timeout)
     without = run_pair_without_us(case, timeout)
     assert with_us[0] == codes
-    # torch 2.14 alone does not wait at exit for a collective in flight, so the late rank fails: docs/compatibility.md.
+    # docs/reference/compatibility.md: torch 2.14 alone does not wait at exit for a collective in flight.
     if case != "late" or TORCH < (2, 14):
         assert without[:2] == (codes, with_us[1])
 

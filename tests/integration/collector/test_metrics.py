@@ -30,8 +30,8 @@ def scrape(page: str) -> dict[str, Metric]:
 
 
 def test_the_reference_has_every_metric() -> None:
-    text = (DOCS / "metrics.md").read_text()
-    assert reference() in text, "put the output of metric_table.reference() into docs/metrics.md"
+    text = (DOCS / "reference" / "metrics.md").read_text()
+    assert reference() in text, "put the output of metric_table.reference() into docs/reference/metrics.md"
 
 
 @pytest.fixture(scope="module")

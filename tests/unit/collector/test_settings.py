@@ -16,7 +16,7 @@ from tests.support.paths import DOCS
 from tests.support.settings import load_settings
 
 PREFIX = ENV_PREFIX
-REFERENCE = DOCS / "collector.md"
+REFERENCE = DOCS / "reference" / "options.md"
 
 
 def test_a_flag_wins_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
@@ -173,4 +173,4 @@ def test_a_pipe_in_place_of_a_file_is_refused_and_not_waited_for(options: str, t
 
 
 def test_the_reference_has_every_option() -> None:
-    assert reference() in REFERENCE.read_text(), "put the output of settings.reference() into docs/collector.md"
+    assert reference() in REFERENCE.read_text(), "put the output of settings.reference() into docs/reference/options.md"

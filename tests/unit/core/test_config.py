@@ -34,7 +34,7 @@ def test_what_switches_recording_on(env: dict[str, str], enabled: bool) -> None:
 
 
 def test_the_variables_are_those_of_the_documentation() -> None:
-    text = (DOCS / "configuration.md").read_text()
+    text = (DOCS / "reference" / "environment.md").read_text()
     assert set(re.findall(r"^\| .*?`(OTEL_FR_\w+)`", text, re.MULTILINE)) == VARIABLES
 
 

@@ -21,11 +21,12 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "deploy").rglob("*.md")])
-ARCHITECTURE = DOCS / "architecture.md"
+PARTS = ("docs", "deploy", "benchmarks", "collector")
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *itertools.chain.from_iterable((ROOT / one).rglob("*.md") for one in PARTS)])
+ARCHITECTURE = DOCS / "development" / "architecture.md"
 FOLDERS = ("otel_fr", "collector", "proto", "deploy", "benchmarks", "docs", "tests", ".ci")
 PACKAGES = (ROOT / "otel_fr", ROOT / "collector" / "otel_fr_collector")
-"""docs/architecture.md names modules relative to the two packages."""
+"""docs/development/architecture.md names modules relative to the two packages."""
 OTHER_PROGRAMS = {
     "NCCL_DEBUG",
     "NO_COLOR",
@@ -56,7 +57,7 @@ def anchors(document: Path) -> set[str]:
 
 
 def rows(package: str = "") -> dict[str, int]:
-    """The names in the first column of the tables of docs/architecture.md, and their rows; of one package or both."""
+    """The names in the first column of the architecture's tables, and their rows; of one package or both."""
     text = ARCHITECTURE.read_text()
     tables = {
         "otel_fr": text.partition("## Packages of otel_fr")[2].partition("\n## ")[0],
@@ -148,7 +149,7 @@ def test_metrics_of_the_collector_exist(document: Path) -> None:
 
 def test_every_variable_of_the_ranks_is_documented() -> None:
     read = re.findall(r'"((?:[A-Z]+_)+[A-Z]+|RANK)"', (ROOT / "otel_fr" / "config.py").read_text())
-    text = (DOCS / "configuration.md").read_text()
+    text = (DOCS / "reference" / "environment.md").read_text()
     text = text.replace("`..._", "`OTEL_EXPORTER_OTLP_")
     assert len(read) > 20
     assert [name for name in read if f"`{name}`" not in text] == []

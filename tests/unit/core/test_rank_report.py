@@ -253,7 +253,7 @@ def test_the_documentation_lists_every_key_with_its_meaning(section: str) -> Non
         f"| `{key.name}` | {key.form.description} | {presence[key.optional, key.required]} | {key.meaning} |"
         for key in keys
     ]
-    text = (ROOT / "docs" / "telemetry.md").read_text()
+    text = (ROOT / "docs" / "reference" / "rank-report.md").read_text()
     chapter = text.partition(f"### Rank report: {section}\n")[2].partition("\n#")[0]
     documented = [line for line in chapter.splitlines() if line.startswith("| `") and not line.startswith("| `v`")]
     assert documented == rows

@@ -168,7 +168,7 @@ calls = st.builds(
 
 @dataclasses.dataclass
 class Collector:
-    """What one knows of a rank's calls in flight from its reports, by the rule of docs/telemetry.md."""
+    """What one knows of a rank's calls in flight from its reports, by the rule of docs/reference/rank-report.md."""
 
     open: set[int] = dataclasses.field(default_factory=set)
 

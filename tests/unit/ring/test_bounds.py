@@ -126,7 +126,7 @@ def test_a_number_that_does_not_fit_records_nothing(tmp_path: Path) -> None:
 
 
 def groups_without_a_row(path: Path) -> int:
-    """As docs/ring-format.md has it."""
+    """As docs/reference/ring-format.md has it."""
     return int.from_bytes(path.read_bytes()[1056:1064], "little")
 
 

@@ -20,7 +20,7 @@ from tests.support.ring_model import GROUP, Program, corrupt, read_all, read_u64
 
 PROGRAM = Program(shapes=3)
 RECORDS = 12
-# Where the header says what lies where (docs/ring-format.md).
+# Where the header says what lies where (docs/reference/ring-format.md).
 HALF, STATUS, PROGRESS, DEFINITIONS, SLOTS = 32, 40, 48, 64, 72
 CAPACITY = 8
 

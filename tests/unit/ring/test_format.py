@@ -1,4 +1,4 @@
-"""A ring decoded by hand, from docs/ring-format.md alone: struct and zlib, nothing of the reader."""
+"""A ring decoded by hand, from docs/reference/ring-format.md alone: struct and zlib, nothing of the reader."""
 
 from __future__ import annotations
 
