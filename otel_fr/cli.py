@@ -28,9 +28,9 @@ _COMMANDS = {
     "top": ("otel_fr.console.top", "show a collector's jobs, refreshed every second"),
     "incidents": ("otel_fr.console.incidents", "list a collector's incidents, or follow their changes"),
     "mcp": ("otel_fr.mcp_server.cli", "serve a collector's incidents to an assistant, read-only (MCP over stdio)"),
-    "doctor": ("otel_fr.doctor", "say what would record here, with which engine, and what is missing"),
+    "doctor": ("otel_fr.doctor", "check whether a job would be recorded here, and what is missing"),
     "check": ("otel_fr.checks.cli", "check this node: storage, space, GPUs, health service, clock, collector"),
-    "kernel": ("otel_fr.capture.native.build", "compile what the compiled engine needs for a torch"),
+    "kernel": ("otel_fr.capture.native.build", "compile the capture kernel for a torch"),
     "demo": ("otel_fr.demo", "run a small job that hangs, and show the incident that explains it"),
 }
 _EXAMPLES = {
@@ -87,8 +87,8 @@ _EXTRAS = {
     "mcp": "otel-fr mcp",
     "pandas": "data frames of otel_fr.analyze.load()",
     "parquet": "otel-fr analyze -o FILE.parquet",
-    "instruments": "torch 2.6 or later, where a job has none",
-    "uvloop": "otel-fr collector, with less time for each event",
+    "instruments": "torch 2.6 or later, if the job has none",
+    "uvloop": "a faster otel-fr collector",
 }
 """Extra of the package -> what it is for. All else, also recording, needs the package alone."""
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -140,7 +140,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             loaded.add_arguments(command)
             _add_examples(command, name)
             command.set_defaults(run=loaded.run)
-    text = "have the ranks on this machine write their flight-recorder files now"
+    text = "dump all ranks on this host now: each writes its flight-recorder file"
     dump = commands.add_parser("dump", help=text, description=_sentence(text), formatter_class=_Help)
     which = dump.add_mutually_exclusive_group()
     which.add_argument("--pid", type=int, help="only the rank with this process id")
@@ -193,7 +193,7 @@ def _drop_output() -> None:
 
 def _extras() -> str:
     lines = [f"  {f'otel-fr[{name}]':<22}{text}" for name, text in _EXTRAS.items()]
-    return "\n".join(["what needs more than pip install otel-fr:", *lines])
+    return "\n".join(["extras to install:", *lines])
 
 
 def _add_examples(command: argparse.ArgumentParser, name: str) -> None:

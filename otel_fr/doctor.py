@@ -72,9 +72,9 @@ def findings(env: Mapping[str, str]) -> Iterator[Line]:
     yield _ring(config)
     faults = list(_faults(config))
     if errors := [f"{one.rank}: {one.errors}" for one in faults if one.errors]:
-        yield "errors", f"of recording, whose ranks decide no verdict: {'; '.join(errors)}", True
+        yield "errors", f"of recording; these ranks are ignored when judging: {'; '.join(errors)}", True
     if misuses := [f"{one.rank}: {one.misuses}" for one in faults if one.misuses]:
-        yield "wrong calls", f"of heartbeats, sections or steps, which are ignored: {'; '.join(misuses)}", True
+        yield "wrong calls", f"of heartbeats, sections or steps, all ignored: {'; '.join(misuses)}", True
     for name in ENDPOINTS:
         if url := env.get(name, "").strip():
             yield "endpoint", f"{url}: {check_endpoint(url, _CONNECT_SECONDS, env).text}", True
@@ -86,7 +86,7 @@ def _of_torch(torch: ModuleType, config: Config) -> Iterator[Line]:
     found = [operator.name for operator, _ in operators_of(torch)]
     text = f"{len(found)} recorded"
     if unknown := [name for name in found if name not in OPERATORS]:
-        text += f"; this otel-fr does not know, and takes from their schemas: {', '.join(unknown)}"
+        text += f"; unknown to this otel-fr, read from their schemas: {', '.join(unknown)}"
     if not reduce_ops_are_readable(torch) and engine.name == engines.PYTHON:
         text += "; reduce ops are not recorded: the Python engine cannot read them in this torch"
     yield "operators", text, bool(found)
@@ -133,7 +133,7 @@ def _ring(config: Config) -> Line:
             continue
         free = shutil.disk_usage(place).free
         if free >= need:
-            text = f"{folder}: {free >> 20} MiB free, a rank takes {need >> 20} for {config.buffer_size} calls"
+            text = f"{folder}: {free >> 20} MiB free, a rank needs {need >> 20} for {config.buffer_size} calls"
             if config.buffer_size == MAX_INHERITED_BUFFER_SIZE:
                 text += f", the most that {' or '.join(RECORDER_SIZES)} gives it (they count entries, not bytes)"
             return "ring folder", text, True

@@ -110,7 +110,7 @@ class Control:
         loser = self._held.gives_way(newcomer)
         if self._log.allows():
             job = (loser or newcomer).job
-            _log.error("%d control streams are open, the limit: one of job %r is ended", MAX_WATCHERS, job)
+            _log.error("limit of %d control streams reached: ending one of job %r", MAX_WATCHERS, job)
         if loser is None:
             raise TooManyWatchersError
         newest = next(reversed(self._by_owner[loser]))

@@ -199,7 +199,7 @@ def open_file(
     try:
         return _opened(path, prepare, options, lambda: move_aside(path, wall))
     except _MovedError as moved:
-        _log.error("%s is damaged (%s): it is kept as %s, and a new one is begun", path, *moved.args)
+        _log.error("%s is damaged (%s): moved to %s, starting a new one", path, *moved.args)
         on_damage()
         return _opened(path, prepare, options, None)
 

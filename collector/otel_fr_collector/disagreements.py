@@ -124,7 +124,7 @@ class Disagreements:
         ranks = one_line(ranks_text(sorted(inquiry.ranks))) if inquiry.ranks else "ranks"
         name = one_line(group_text(group.group.name, group.group.description))
         _log.warning(
-            "job %r: %s do not agree about the collectives %d to %d of group %s; which is wrong cannot be decided: %s",
+            "job %r: %s disagree about collectives %d to %d of group %s; cannot decide which is wrong: %s",
             run.id.job,
             ranks,
             inquiry.first,

@@ -61,5 +61,5 @@ class Ending:
         self._exit_now(0)
 
     def _say(self) -> None:
-        _log.error("--stop-seconds are over: the process ends before everything that was pending is done")
+        _log.error("--stop-seconds are over: ending with work still pending")
         output.drain()

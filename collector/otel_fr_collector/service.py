@@ -166,11 +166,11 @@ class Service:
         """What does not work now, without names of files, because everybody may read it; the log has them."""
         found = []
         if self.store is not None and self.store.problem:
-            found.append("incidents cannot be written to the store and wait")
+            found.append("incidents wait in memory: the store cannot be written")
         if self._forwarder is not None and not self._forwarder.is_up:
-            found.append("requests for the backends cannot be written to the disk and wait in memory")
+            found.append("requests for the backends wait in memory: the disk cannot be written")
         if self.outlets.file is not None and self.outlets.file.problem:
-            found.append("incidents cannot be written to the file of --incidents, and are missing from it")
+            found.append("incidents are missing from the --incidents file: it cannot be written")
         return found
 
     async def run(self) -> None:
@@ -228,7 +228,7 @@ class Service:
                 return False
         except Exception:  # noqa: BLE001  the next second tries again; ending here would lose what waits
             self.metrics.errors.labels("housekeeping").inc()
-            _log.exception("housekeeping failed; it is tried again")
+            _log.exception("housekeeping failed; trying again")
         self._cleaned_at = now
         return True
 

@@ -18,7 +18,7 @@ from otel_fr.presentation import ago_text, count_text
 
 __all__ = ["FAULT", "HEALTHY", "UNDECIDED", "UNUSABLE", "add_arguments", "run"]
 
-_NOTHING_HERE = "name a folder: there is no flight-recorder file in {}. Ranks leave files where a rank stalls or fails"
+_NOTHING_HERE = "no flight-recorder file in {}: name a folder. Ranks write files when a rank stalls or fails"
 _TABLES = ("csv", "parquet", "sqlite", "pkl")
 """Suffixes of ``--output`` that are no ``--format``."""
 MAX_WORKERS = 8
@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--nccl-inspector",
         metavar="DIR2",
-        help="folder with files of NCCL Inspector, for how long the devices executed the calls (default: those in DIR)",
+        help="folder with NCCL Inspector's files, for durations on the devices (default: DIR)",
     )
     same = parser.add_argument_group("options of torchfrtrace")
     add = same.add_argument
@@ -117,7 +117,7 @@ def run(args: argparse.Namespace) -> int:
     if args.just_print_entries and args.format != "text":
         return _refuse("-j prints a table only; for programs, --output FILE.json writes every call")
     if args.format == "perfetto" and sys.stdout.isatty():
-        return _refuse("a trace is no text for a terminal: --format perfetto > trace.json")
+        return _refuse("a trace cannot be shown in a terminal: --format perfetto > trace.json")
     replica_size = args.group_world_size if args.transform_ft else None
     refusal = None if args.output is None else _refusal(args.output)
     if refusal:

@@ -56,7 +56,7 @@ class GroupRecorder:
                 is_first, self._has_failed = not self._has_failed, True
             if is_first:
                 _log.warning(
-                    "otel-fr: recording failed for a call, so this rank's records decide no verdict: %r",
+                    "otel-fr: a call could not be recorded; this rank's records are ignored when judging: %r",
                     sys.exc_info()[1],
                 )
             _log.debug("otel-fr: a hook failed", exc_info=True)

@@ -91,7 +91,7 @@ class PeerActions:
             threading.Thread(target=self._exit_later, name="otel-fr-exit", daemon=True).start()
         for name in names:
             if not self._connections.shut_down(name) and not exits:
-                _log.warning("otel-fr: the calls of group %s cannot be ended: its connections are not known", name)
+                _log.warning("otel-fr: cannot end the calls of group %s: its connections are unknown", name)
 
     def _ends_silently(self, name: str) -> bool:
         """No error can be raised in the calls of this group: one of its backends is not gloo.

@@ -101,7 +101,7 @@ def _form(group: Any, decision: Decision) -> bool:
     try:
         group.reconfigure(options).wait()
     except RuntimeError as error:
-        _log.warning("otel-fr: the process group could not be formed, which is tried again: %s", error)
+        _log.warning("otel-fr: could not form the process group; trying again: %s", error)
         return False
     return True
 

@@ -221,7 +221,7 @@ class Session:
         time.sleep(_AGAIN_SECONDS * self._monitors)
         with self._starting:
             if not self._over:
-                _log.warning("otel-fr: the monitor of this rank has ended; another one is started")
+                _log.warning("otel-fr: this rank's monitor has ended; starting another one")
                 self._connect()
 
     # ---- from the hook on process groups

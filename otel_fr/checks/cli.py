@@ -26,13 +26,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--conf",
         metavar="KEY=VALUE,...",
         default="",
-        help="options as in torchrun's --rdzv-conf, such as check_paths=/data:/ckpt; preferred to the environment's",
+        help="options as in torchrun's --rdzv-conf, such as check_paths=/data:/ckpt; they override the environment",
     )
     parser.add_argument(
         "--restart", action="store_true", help="also wait until the memory of GPUs is free, as before a restart"
     )
     parser.epilog = (
-        f"What is checked is set by OTEL_FR_CHECK... variables. Exit status: 0 the node can be used; {NODE_FAILED} a"
+        f"OTEL_FR_CHECK... variables set what is checked. Exit status: 0 the node can be used; {NODE_FAILED} a"
         f" check failed; {USAGE} usage error."
     )
 

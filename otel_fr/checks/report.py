@@ -29,7 +29,7 @@ def publish(results: Sequence[Result], env: Mapping[str, str] = os.environ) -> N
     arguments = {"results": rows, "job": Config.from_env(env).job_id}
     (outcome,) = runner.run([Task(EVENT, "", EVENT_SECONDS, arguments)], env)
     if outcome.status is Status.FAILED:
-        say(f"the OTLP event of this could not be sent: {outcome.text}")
+        say(f"could not send this as an OTLP event: {outcome.text}")
 
 
 def say(text: str) -> None:

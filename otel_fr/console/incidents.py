@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Exit status: 0 at least one incident matches; 1 none matches; 2 usage error; "
         "3 the collector cannot be reached or refuses the request."
     )
-    parser.add_argument("--job", metavar="NAME", help="only incidents of this job; also as lists call it")
+    parser.add_argument("--job", metavar="NAME", help="only incidents of this job, by its name or its title in lists")
     parser.add_argument("--state", choices=STATES, help="only open or only resolved incidents")
     parser.add_argument(
         "--follow", action="store_true", help="print the open incidents, then each change as it happens"

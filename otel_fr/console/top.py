@@ -178,7 +178,7 @@ class _Top:
                 if place == self._place:
                     self._shown = shown
             except CollectorError as error:
-                self._note = f"Trying again; this is not current: {printable(str(error))}"
+                self._note = f"Not current, trying again: {printable(str(error))}"
             if place == self._place:
                 self._asked.wait(self._interval)
             self._asked.clear()
@@ -257,7 +257,7 @@ class _Top:
         if not place.job:
             return self._jobs()
         if shown.job is None:
-            return Text("the collector does not know this job any more; u goes back")
+            return Text("the collector no longer knows this job; u goes back")
         parts: list[RenderableType] = [job_heading(shown.job), Text(""), job_page(shown.job, shown.advice), Text("")]
         if not shown.of_job:
             parts.append(Text("no incident", "dim"))

@@ -153,7 +153,7 @@ def _conclude(incident: CollectorIncidentData, folder: Path, jaeger: str | None)
 
 def _stay(page: str, incident: CollectorIncidentData) -> None:
     """Leave the job hanging, and the page open, until Ctrl-C."""
-    print(f"\nThe job hangs on. See it live at {page}/#/incidents/{incident['id']}\nCtrl-C ends the demo.", flush=True)
+    print(f"\nThe job still hangs: {page}/#/incidents/{incident['id']}\nCtrl-C ends the demo.", flush=True)
     with contextlib.suppress(KeyboardInterrupt):
         signal.pause()
     print()

@@ -118,7 +118,7 @@ def parse_answer(data: bytes, path: str = "") -> RasAnswer:
         timeouts = integer(item.get("ras", {}).get("timeouts_count", 0))
         return RasAnswer(path, text(item["nccl_version"]), text(item.get("timestamp", "")), timeouts, communicators)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"it is no answer of NCCL's RAS, or not a whole one ({type(error).__name__})") from error
+        raise ValueError(f"not an answer of NCCL's RAS, or a truncated one ({type(error).__name__})") from error
 
 
 def _load(data: bytes) -> Any:

@@ -46,7 +46,7 @@ def _sender(signal_name: otlp_sender.Signal, timeout: float | None = None) -> ot
 
 def _note_no_failures(monitor: Monitor, config: Config, why: str) -> None:
     """Warn, once on each machine, that this rank will not be told of failed peers although it is to act on them."""
-    if config.on_peer_failure != "ignore" and monitor.is_first("nobody tells of failed peers"):
+    if config.on_peer_failure != "ignore" and monitor.is_first("nobody reports failed peers"):
         _log.warning("OTEL_FR_ON_PEER_FAILURE=%s has no effect: %s", config.on_peer_failure, why)
 
 
@@ -119,7 +119,7 @@ def main(arguments: list[str] | None = None) -> int:
     if control is not None:
         control.is_first = monitor.is_first
     else:
-        _note_no_failures(monitor, config, "the rank sends its reports to no collector over gRPC")
+        _note_no_failures(monitor, config, "its reports do not go to a collector over gRPC")
     trouble = EndpointTrouble(monitor.is_first, is_first_node=config.node_rank == 0)
     logs.watch_exporters(handler, exporter.note_trouble, trouble.explain)
     signal.signal(signal.SIGUSR1, monitor.dump_signal)

@@ -147,5 +147,5 @@ def outlook(pid: int | None = None) -> str:
         return f"none: {_NAME} is not installed (pip install {_NAME})"
     found = take(os.getpid() if pid is None else pid)
     if found.text:
-        return f"{_NAME} reads those of stuck ranks"
+        return f"{_NAME} reads the stacks of stuck ranks"
     return f"none: {_NAME} may not read other processes here: {found.error}"

@@ -181,7 +181,7 @@ class Verdict:
     def _say_incident(self, told: Told) -> None:
         if self._places < MAX_SAID and self._node.is_first(f"incident {told.id}: {told.summary}"):
             is_new = self._node.is_first(f"incident {told.id}")
-            begin = "the collector has opened an incident" if is_new else "the collector corrects what was said"
+            begin = "the collector has opened an incident" if is_new else "the collector has corrected its verdict"
             self.log(f"{begin}: %s (%s)", told.summary, told.where)
 
     def log(self, text: str, *values: object) -> None:
@@ -189,7 +189,7 @@ class Verdict:
         while self._places < MAX_SAID:
             self._places += 1
             if self._node.is_first(f"place {self._places}"):
-                more = "" if self._places < MAX_SAID else "; what it says from now on is not logged"
+                more = "" if self._places < MAX_SAID else "; further changes are not logged"
                 _log.warning(text + more, *values)
                 return
 

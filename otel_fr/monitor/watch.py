@@ -413,7 +413,7 @@ class Monitor:
                 self._linger()
             self._verdict.leave()
         except Exception as problem:  # noqa: BLE001 - the same
-            self._log_error("the verdict could not be said", problem)
+            self._log_error("the verdict could not be printed", problem)
         if self._control is not None:
             self._control.stop()
         self._exporter.hurry()

@@ -139,5 +139,5 @@ class Forwarder:
             if sender.backend.name in put.kept:
                 sender.wake()
             else:
-                sender.complain("its queue is full, requests are dropped")
+                sender.complain("its queue is full; dropping requests")
         return put

@@ -172,8 +172,7 @@ class Journal:
             self._has_failed = True
             self._metrics.errors.labels("forward").inc()
             _log.error(
-                "%s cannot be used (%s): what waits for the backends is in memory until it can, and a request that"
-                " comes now would be lost with the process",
+                "%s cannot be used (%s): requests for the backends are kept in memory only",
                 *(self._path, error),
             )
 

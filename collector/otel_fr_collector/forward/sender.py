@@ -170,10 +170,10 @@ class Sender:
         try:
             await self.backend.send(request.signal, request.data)
         except BusyError as error:
-            self.complain("requests wait, it does not accept them", error)
+            self.complain("requests wait: it does not accept them", error)
             failure = _Failure(error.reached, error.after or 0.0)
         except RefusedError as error:
-            self.complain("it rejected a request, which is dropped", error)
+            self.complain("it rejected a request; dropping it", error)
             self._metrics.forward_dropped.labels(name, "rejected").inc()
             return None
         except Exception as error:  # noqa: BLE001  an unexpected response must not end the sending to this backend

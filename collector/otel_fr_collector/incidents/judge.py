@@ -134,7 +134,7 @@ class Judge:
         for task in list(self._in_thread.values()):
             task.cancel()
         if not_judged:
-            _log.warning("%d jobs could not be judged once more before the end", not_judged)
+            _log.warning("%d jobs were not judged a last time before the end", not_judged)
 
     async def _judge_last(self, run: Run, until: float) -> bool:
         """Judge a run for the last time if that is due; False: there was no time. ``until``: the loop's time."""

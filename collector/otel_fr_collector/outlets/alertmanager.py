@@ -173,9 +173,7 @@ class Alertmanager:
         loser = self._holdings.gives_way(newcomer)
         self._metrics.alerts_dropped.inc()
         if self._log.allows():
-            _log.error(
-                "%d alerts are held, the limit: an alert of job %r is not sent", MAX_ALERTS, (loser or newcomer).job
-            )
+            _log.error("limit of %d alerts reached: dropping an alert of job %r", MAX_ALERTS, (loser or newcomer).job)
         if loser is None:
             return False
         self._drop(next(reversed(self._by_owner[loser].values())))

@@ -110,7 +110,7 @@ class DeliveryQueue(Generic[T]):
         """Queue a delivery of ``size`` bytes, in place of the waiting ones of its owner that it supersedes."""
         for loser in self._queue.put(item, owner, size, supersedes):
             self._metrics.deliveries.labels(self._name, "dropped").inc()
-            self._log_once_a_minute("the queue is full, a delivery is dropped", f"of job {loser.job!r}")
+            self._log_once_a_minute("the queue is full; dropping a delivery", f"of job {loser.job!r}")
         self._wake.set()
 
     async def stop(self, seconds: float) -> None:

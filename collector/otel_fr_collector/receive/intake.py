@@ -242,14 +242,14 @@ class Intake:
         self._in_flight.remove(request)
         if self._log.allows("gave way"):
             _log.warning(
-                "too much is in flight: requests of client %s, token for %s, give way to those of others",
+                "in-flight limit reached: rejecting requests of client %s (token for %s)",
                 *(request.client, _jobs_of(request.access)),
             )
 
     def _full(self, what: str, request: IncomingRequest) -> RejectedError:
         if self._log.allows("full"):
             _log.warning(
-                "too many %s are in flight: those of client %s, token for %s, are rejected",
+                "limit of %s in flight reached: rejecting those of client %s (token for %s)",
                 *(what, request.client, _jobs_of(request.access)),
             )
         return retry(Reason.CAPACITY, f"too many {what} are in flight")

@@ -61,4 +61,4 @@ def retry(reason: Reason, text: str, delay: float = 0.0) -> RejectedError:
 
 def gave_way() -> RejectedError:
     """A request that has ended to make room for those of another tenant or address."""
-    return retry(Reason.GAVE_WAY, "too much is in flight, and this request gave way to those of others")
+    return retry(Reason.GAVE_WAY, "in-flight limit reached: this request was rejected in favour of others")

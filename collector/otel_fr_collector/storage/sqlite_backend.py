@@ -229,7 +229,7 @@ class SqliteBackend(SqliteReading):
         self._metrics.errors.labels("store").inc()
         self.problem = str(error)
         if self._log.allows(self.problem, now):
-            _log.error("%s cannot be written (%s): incidents are kept in memory until it can", self.path, error)
+            _log.error("%s cannot be written (%s): incidents are kept in memory only", self.path, error)
 
     def _note_damage(self) -> None:
         self._is_new = True
@@ -239,7 +239,7 @@ class SqliteBackend(SqliteReading):
         """Let go of a file that is no longer at its path; `_flush` continues in another one."""
         if self._db is None or self._file is None or (found := self._file.find()) is files.Found.SAME:
             return
-        _log.error("%s was removed or replaced while the collector was running: a new one is begun", self.path)
+        _log.error("%s was removed or replaced while the collector was running: starting a new one", self.path)
         self._note_damage()
         self._close_file()
         self._retry_at = 0.0

@@ -168,7 +168,7 @@ class Api:
         key = request.path_params["key"]
         run = self._run(key)
         if run is None or not _access(request).may_see(run.id.job):
-            raise ApiError(404, "no such job, or it is over")
+            raise ApiError(404, "no such running job")
 
         async def make() -> bytes:
             return json.dumps(await rates(run, self._service.clock(), self._service.wall())).encode()
@@ -180,7 +180,7 @@ class Api:
         run = self._run(request.path_params["key"])
         access = _access(request)
         if run is None or not access.may_see(run.id.job):
-            raise ApiError(404, "no such job, or it is over")
+            raise ApiError(404, "no such running job")
         if request.method == "POST":
             if not access.may_send(run.id.job):
                 raise ApiError(
@@ -189,7 +189,7 @@ class Api:
             return JSONResponse({"asked": self._service.ask_stacks(run)}, headers=_DATA_HEADERS)
         asked = run.asked_stacks
         if asked is None:
-            raise ApiError(404, "nobody has asked for stacks of this job lately; POST asks")
+            raise ApiError(404, "no stacks of this job were requested lately; POST requests them")
         groups = [{"ranks": encode_ranks(group.ranks), "frames": group.frames} for group in asked.groups()]
         silent = sorted(rank for rank, state in run.ranks.items() if state.ended is None and rank not in asked.answered)
         found = {"asked_at": timestamp(asked.wall), "groups": groups, "not_answered": encode_ranks(silent)}

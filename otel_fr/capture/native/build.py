@@ -148,7 +148,7 @@ def build(target: Target, folder: Path) -> Path:
         done = subprocess.run(arguments, capture_output=True, text=True, errors="replace", check=False)
         if done.returncode:
             said = done.stderr[-_MESSAGE:].strip()
-            raise BuildError(f"{' '.join(compiler)} failed (it must know C++20; CXX names another): {said}")
+            raise BuildError(f"{' '.join(compiler)} failed (it must support C++20; CXX names another): {said}")
         store.seal(unfinished)
         unfinished.chmod(0o700)
         unfinished.replace(path)
@@ -160,9 +160,9 @@ def build(target: Target, folder: Path) -> Path:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options to its subcommand."""
     actions = parser.add_subparsers(metavar="ACTION", required=True)
-    text = "Compile the kernel for one torch, unless that is done, and print its path. Needs a C++ compiler."
-    action = actions.add_parser("build", help="compile it, unless that is done", description=text)
-    action.add_argument("--folder", type=Path, help="where it goes (default: this user's cache, where ranks find it)")
+    text = "Compile the kernel for one torch, unless it exists, and print its path. Needs a C++ compiler."
+    action = actions.add_parser("build", help="compile it, unless it exists", description=text)
+    action.add_argument("--folder", type=Path, help="output folder (default: the cache in which ranks look)")
     which = action.add_mutually_exclusive_group()
     which.add_argument("--torch", metavar="FOLDER", type=Path, help="torch's package (default: the one installed here)")
     which.add_argument("--wheel", metavar="FILE", type=Path, help="a wheel of torch, of any Python")

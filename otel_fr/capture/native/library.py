@@ -98,7 +98,7 @@ class KernelLibrary:
             for name in ("otel_fr_scalar_type", "otel_fr_device_type"):
                 getattr(self._library, name).restype = ctypes.c_char_p
         except AttributeError as error:
-            raise OSError(f"{path} is no kernel of otel-fr: {error}") from None
+            raise OSError(f"{path} is not an otel-fr kernel: {error}") from None
         if interface != API_VERSION:
             raise OSError(f"{path} is of another version of otel-fr")
         if found.split("+")[0] != torch_version.split("+")[0]:

@@ -25,7 +25,7 @@ int64_t monotonic_ns() {
 
 // As capture/recorder.py warns, of an error that Python does not see.
 constexpr char kFailed[] =
-    "otel-fr: recording failed for a call, so this rank's records decide no verdict\n";
+    "otel-fr: a call could not be recorded; this rank's records are ignored when judging\n";
 
 // What a recorder knows of this thread. A new thread never has what an earlier one left.
 struct ThreadState {

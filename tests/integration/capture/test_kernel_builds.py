@@ -103,7 +103,7 @@ def test_the_folder_of_a_wheel_gets_the_same_kernel(tmp_path: Path) -> None:
         ("", [], NO_COMPILER),
         ("", ["--torch", "/dev"], "/dev has no torch"),
         ("", ["--wheel", "/dev/null"], "/dev/null cannot be unpacked"),
-        ("fails", [], "(it must know C++20; CXX names another): no such header"),
+        ("fails", [], "(it must support C++20; CXX names another): no such header"),
     ],
 )
 def test_what_is_wrong_is_said(tmp_path: Path, compiler: str, options: list[str], said: str) -> None:

@@ -91,7 +91,7 @@ main(["doctor"])
 print("pid", os.getpid())
 """,
     )
-    assert done.stderr.count("recording failed for a call") == 1
+    assert done.stderr.count("a call could not be recorded") == 1
     assert "ValueError('not readable')" in done.stderr
     lines = done.stdout.splitlines()
     (found,) = [line for line in lines if line.startswith("errors:")]

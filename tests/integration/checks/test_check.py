@@ -226,4 +226,4 @@ def test_an_endpoint_that_does_not_answer_delays_the_end_by_seconds_only(tmp_pat
         done = otel_fr("check", OTEL_EXPORTER_OTLP_ENDPOINT=sink.address, OTEL_FR_CHECK_PATHS=str(tmp_path / "none"))
     assert done.returncode == NODE_FAILED
     last = done.stderr.splitlines()[-1]
-    assert last.startswith("otel-fr: the OTLP event of this could not be sent: no answer in 5 s")
+    assert last.startswith("otel-fr: could not send this as an OTLP event: no answer in 5 s")

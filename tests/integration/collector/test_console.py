@@ -108,7 +108,7 @@ def test_top_refreshes_at_a_terminal_and_ends_by_ctrl_c(process: Collector) -> N
             job.step()
             assert wait_for(lambda: sees(b"late-comer/0"))
         process.kill()
-        assert wait_for(lambda: sees(b"Trying again"))
+        assert wait_for(lambda: sees(b"trying again"))
         top.send_signal(signal.SIGINT)
         assert wait_for(lambda: sees(b"\x1b[?1049l") or top.poll() is not None)  # the screen is given back
         assert top.wait(PATIENCE) == 130

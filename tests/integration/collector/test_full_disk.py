@@ -38,7 +38,7 @@ def test_a_full_disk_costs_no_verdict_and_no_request(tmp_path: Path, is_killed: 
                 assert collector.post("/v1/traces", data).status == 200
                 safe += int(collector.metric(UP))
             assert 10 < safe < 80
-            assert collector.get("/healthz").startswith("degraded: requests for the backends cannot be written")
+            assert collector.get("/healthz").startswith("degraded: requests for the backends wait in memory")
             assert collector.err_file.read_text().count("forward.sqlite3 cannot be used") == 1
             job.skip(1)
             assert collector.wait_cause()["culprit_ranks"] == [1]

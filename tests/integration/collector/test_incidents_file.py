@@ -14,7 +14,7 @@ from tests.support.incident_receivers import AlertSink
 from tests.support.played_job import Job
 from tests.support.waiting import wait_for
 
-PROBLEM = "degraded: incidents cannot be written to the file of --incidents, and are missing from it\n"
+PROBLEM = "degraded: incidents are missing from the --incidents file: it cannot be written\n"
 
 
 def test_a_pipe_without_a_reader_is_an_error_and_no_hang(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def test_a_judgement_in_progress_does_not_delay_the_end(tmp_path: Path, where: s
         job.ranks[1].exit(signal=signal.SIGKILL)
         assert wait_for(lambda: "judging" in collector.out_file.read_text())
         ends_in_time(collector)
-        text = "--stop-seconds are over" if where == "loop" else "1 jobs could not be judged once more"
+        text = "--stop-seconds are over" if where == "loop" else "1 jobs were not judged a last time"
         assert text in collector.err_file.read_text()
 
 
@@ -84,7 +84,7 @@ def test_an_incident_that_another_process_keeps_from_the_disk_is_there_after_the
                 job.skip(1)
                 incident = first.wait_cause()
             assert first.metric("otel_fr_collector_store_up") == 0
-            assert first.get("/healthz").startswith("degraded: incidents cannot be written")
+            assert first.get("/healthz").startswith("degraded: incidents wait in memory")
             first.channel.close()
             first.process.send_signal(signal.SIGTERM)
             assert wait_for(lambda: _is_closed(first))

@@ -123,7 +123,7 @@ def test_a_rank_that_is_to_act_on_failed_peers_is_warned_of_a_backend_that_tells
             sink.event("torch.rank.progress")
             rank.end("leave", code=0, clean=True)
             rank.monitor_end()
-    assert rank.stderr.count("no effect: the rank sends its reports to no collector over gRPC") == warnings, rank.stderr
+    assert rank.stderr.count("no effect: its reports do not go to a collector over gRPC") == warnings, rank.stderr
 
 
 def test_a_dead_collector_is_tried_more_and_more_seldom(monkeypatch: pytest.MonkeyPatch) -> None:

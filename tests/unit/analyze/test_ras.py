@@ -170,7 +170,7 @@ def test_a_cut_answer_is_a_problem(tmp_path: Path) -> None:
     folder = job(tmp_path)
     (folder / "ras.json").write_text(answer(communicator([rank(0, 100)]))[:400])
     (problem,) = load(folder).problems
-    assert problem.text == "it is no answer of NCCL's RAS, or not a whole one (JSONDecodeError)"
+    assert problem.text == "not an answer of NCCL's RAS, or a truncated one (JSONDecodeError)"
 
 
 KEYS = st.sampled_from(["nccl_version", "communicators", "ranks", "missing_ranks", "hash", "size", "rank", "status"])
@@ -191,5 +191,5 @@ def test_any_json_is_an_answer_or_a_value_error(value: object) -> None:
 
 
 def test_deep_json_is_refused() -> None:
-    with pytest.raises(ValueError, match="no answer"):
+    with pytest.raises(ValueError, match="not an answer"):
         parse_answer(b"[" * 100_000)

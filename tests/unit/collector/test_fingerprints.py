@@ -158,8 +158,8 @@ def test_a_call_that_is_no_longer_in_the_rings_leaves_it_undecided(caplog: pytes
     job.settle()
     assert job.verdict() == []
     assert job.outcome() == {"undecided": 1.0}
-    assert "ranks 0-2 do not agree about the collectives" in caplog.text
-    assert "which is wrong cannot be decided: its rings do not have" in caplog.text
+    assert "ranks 0-2 disagree about collectives" in caplog.text
+    assert "cannot decide which is wrong: its rings do not have" in caplog.text
 
 
 def test_without_monitors_that_listen_it_is_undecided(caplog: pytest.LogCaptureFixture) -> None:

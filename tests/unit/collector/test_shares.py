@@ -151,7 +151,7 @@ def test_the_alert_of_another_tenant_is_sent_when_one_has_filled_all(
     held = [dict(alert.labels)["job_id"] for alert in outlet._held()]
     assert held == [*(f"team-a/{number}" for number in range(9)), "team-b/1"]
     assert value(metrics, "otel_fr_collector_alerts_dropped_total") == 3
-    assert caplog.text.count("10 alerts are held, the limit: an alert of job 'team-a/10' is not sent") == 1
+    assert caplog.text.count("limit of 10 alerts reached: dropping an alert of job 'team-a/10'") == 1
     # Room again: what was left out is sent with its next change, and an alert that ended holds none of it for long.
     outlet.publish(incident_change("team-a/0", "0", ChangeKind.RESOLVED))
     outlet._delivered("http://127.0.0.1:9/api/v2/alerts", [alert for alert in outlet._held() if alert.ended])
@@ -180,7 +180,7 @@ def test_deliveries_about_one_tenant_do_not_push_out_those_about_another(
     assert len(queue._queue) == 10
     assert value(metrics, "otel_fr_collector_deliveries_total", outlet="webhook h", outcome="dropped") == 21
     assert "b" in [queue._queue.take()[0] for _ in range(10)]
-    assert caplog.text.count("webhook h: the queue is full, a delivery is dropped: of job 'a/") == 1
+    assert caplog.text.count("webhook h: the queue is full; dropping a delivery: of job 'a/") == 1
 
 
 def test_listeners_of_one_access_do_not_shut_out_those_of_another() -> None:
@@ -222,7 +222,7 @@ def test_the_incident_of_another_tenant_opens_when_one_has_filled_all(
     assert len(book.known()) == len(book.open_data()) == 10
     _, changes = found(book, "team-a/9", "k")
     assert not changes  # the two do not take turns
-    assert caplog.text.count("10 incidents are open, the limit: one of job 'team-a/x' is not kept") == 1
+    assert caplog.text.count("limit of 10 open incidents reached: dropping one of job 'team-a/x'") == 1
 
 
 @pytest.mark.parametrize("tenant", ["", "same/"])
