@@ -1,4 +1,4 @@
-# make demo | test | test-all | test-fast | test-torch | simulated-device | test-gpu | nccl-table | machines | fuzz | chaos | lint | bench | bench-steps | bench-verdicts | bench-scale | wheel | sanitize | screenshots | example-incident | proto
+# make demo | test | test-all | test-fast | test-torch | simulated-device | test-gpu | nccl-table | machines | fuzz | chaos | lint | bench | bench-steps | bench-verdicts | bench-scale | wheel | sanitize | docs | screenshots | example-incident | proto
 # Everything is installed into .venv first.
 PYTHON ?= python3
 VENV ?= .venv
@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # The CPU build where the index offers one; any other spec can pull gigabytes of CUDA packages.
 TORCH ?= torch==2.13.0
 
-.PHONY: setup demo test test-all test-fast test-torch simulated-device test-gpu nccl-table machines fuzz chaos lint format bench bench-steps bench-verdicts bench-scale wheel sanitize screenshots example-incident soak proto clean
+.PHONY: setup demo test test-all test-fast test-torch simulated-device test-gpu nccl-table machines fuzz chaos lint format bench bench-steps bench-verdicts bench-scale wheel sanitize docs screenshots example-incident soak proto clean
 .DELETE_ON_ERROR:
 
 $(VENV)/.ready: pyproject.toml
@@ -102,6 +102,16 @@ lint: setup
 	$(BIN)/python -m tests.support.house_rules
 	npx --yes @biomejs/biome@2.3.0 lint --error-on-warnings
 	npx --yes --package typescript@5.9.3 tsc --project jsconfig.json
+
+# The documents as a site in build/site. A link or anchor that leads nowhere is an error (not with --quiet, which hides it).
+docs: build/docs/.ready
+	NO_MKDOCS_2_WARNING=1 build/docs/bin/mkdocs build --strict
+	@echo build/site/index.html
+
+build/docs/.ready:
+	$(PYTHON) -m venv build/docs
+	build/docs/bin/python -m pip install --quiet --disable-pip-version-check 'mkdocs-material>=9.7,<10'
+	@touch $@
 
 # The pictures of the page in docs/images, by Chromium.
 screenshots: setup
