@@ -147,7 +147,7 @@ def test_what_is_level_is_folded_and_hosts_say_where_ranks_differ(stage: Stage, 
     page = watched.page
     page.goto(f"{stage.url}/#/jobs/{stage.key(run)}")
     expect(page.locator("#maps details[open]")).to_have_count(1)
-    expect(page.locator("#maps details").nth(1)).to_have_text("shard_0 · all at the front, or moving")
+    expect(page.locator("#maps details").nth(1)).to_have_text("shard_0 · all on pace")
     page.locator("#maps summary").nth(1).click()
     expect(page.locator("#maps details[open]")).to_have_count(2)
     hosts = page.locator("#hosts")

@@ -132,7 +132,7 @@ export function makeGrid() {
       const groups = new Set(m.lane.group.filter((g) => g !== null)).size;
       const odd = judged.cells[m.i].some((status) => status !== null && status !== "ok" && status !== "ended");
       if (!figure.dataset.chosen) figure.open = odd;
-      setText(figure.firstChild, `${m.lane.name}${groups > 1 ? ` · ${number(groups)} groups` : ""}${odd ? "" : " · all at the front, or moving"}`);
+      setText(figure.firstChild, `${m.lane.name}${groups > 1 ? ` · ${number(groups)} groups` : ""}${odd ? "" : " · all on pace"}`);
       paint(figure.lastChild, m.i);
     });
   }

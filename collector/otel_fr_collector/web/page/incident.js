@@ -142,7 +142,7 @@ export function stackGroups(found) {
 // What NCCL itself says: beside the verdict, not a part of it.
 function ras({ nccl_ras: said }) {
   if (!said) return [];
-  const source = `asked ${when(said.asked_at)}, NCCL ${said.version}; the verdict does not rest on it`;
+  const source = `asked ${when(said.asked_at)}, NCCL ${said.version}; not used for the verdict`;
   return [h("h3", {}, "What NCCL's RAS says"), h("p", { class: "quiet" }, source),
     h("ul", { class: "details", id: "ras" }, said.lines.map((line) => h("li", {}, line)))];
 }

@@ -141,7 +141,7 @@ function makeGroups() {
   const head = h("tr", {}, COLUMNS.map((text) => h("th", { scope: "col" }, text)));
   const more = h("p", { class: "quiet", hidden: true });
   const node = h("details", {}, h("summary", {}, "Process groups"),
-    h("p", { class: "quiet" }, "Numbers of collectives: how many the rank that is last, and the one that is first, have enqueued and completed."),
+    h("p", { class: "quiet" }, "Collectives that the last and the first rank have enqueued and completed."),
     h("div", { class: "scroll" }, h("table", { id: "groups" }, h("thead", {}, head), body)), more);
 
   function update(groups) {

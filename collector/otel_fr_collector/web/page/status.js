@@ -5,12 +5,12 @@ import { collectiveText, durationText, groupText, lateText, overdueText } from "
 export const STATUSES = [
   ["culprit", "culprit"],
   ["dead", "died"],
-  ["behind", "behind, and not moving"],
+  ["behind", "stalled behind"],
   ["silent", "silent"],
   ["unheard", "no report yet"],
   ["waits", "waiting"],
   ["ended", "ended well"],
-  ["ok", "at the front, or moving"],
+  ["ok", "on pace"],
 ];
 const IDLE = 2; // s without a call after which a rank that is behind is not merely waiting for its next report to arrive
 const WAITING = 3; // s in one collective after which a rank counts as waiting
