@@ -117,7 +117,7 @@ build/docs/.ready:
 screenshots: setup
 	PYTHONPATH=. $(BIN)/python docs/images/screenshots.py
 
-# One incident as each of its readers gets it: a part of docs/guide/alerts.md.
+# One incident as each of its readers gets it: a part of docs/reference/incident.md.
 example-incident: setup
 	PYTHONPATH=. $(BIN)/python -m tests.support.example_incident
 

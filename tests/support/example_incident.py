@@ -1,4 +1,4 @@
-"""`make example-incident`: one incident as each of its readers gets it, for docs/guide/alerts.md.
+"""`make example-incident`: one incident as each of its readers gets it, for docs/reference/incident.md.
 
 A job of four ranks on two machines is played into a collector in this process, by a clock of its own, so that the text
 is always the same: what the ranks report is made here, and everything that follows from it is made by the collector and
@@ -41,7 +41,7 @@ from tests.support.go_template import render
 from tests.support.otlp_messages import attribute
 from tests.support.paths import DEPLOY, DOCS
 
-DOCUMENT = DOCS / "guide" / "alerts.md"
+DOCUMENT = DOCS / "reference" / "incident.md"
 BEGIN, END = "<!-- made by `make example-incident` -->", "<!-- end of what it made -->"
 WIDTH = 80
 """Columns of the terminal."""

@@ -89,7 +89,7 @@ def test_every_change_is_posted_in_order_and_signed(tmp_path: Path, hook: Receiv
 
 
 def test_the_snippet_of_the_documentation_verifies_a_post(tmp_path: Path) -> None:
-    text = (DOCS / "incidents.md").read_text()
+    text = (DOCS / "guide" / "alerts.md").read_text()
     snippet = text.split("```python\n")[1].split("```")[0]
     body, moment = b'{"version": 1}', str(int(time.time()))
     signature = sign(b"a secret of mine", "msg-1", int(moment), body)

@@ -1,4 +1,4 @@
-"""docs/guide/alerts.md shows one incident as the code of today gives it to each of its readers."""
+"""docs/reference/incident.md shows one incident as the code of today gives it to each of its readers."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from tests.support.example_incident import (
     terminal_of,
     webhook_of,
 )
+from tests.support.paths import DOCS
 
 
 def test_the_document_is_up_to_date() -> None:
@@ -44,10 +45,9 @@ def test_every_reader_is_told_the_same() -> None:
 
 
 @pytest.mark.parametrize("part", ["labels", "annotations"])
-def test_the_document_names_what_an_alert_has(part: str) -> None:
+def test_the_guide_names_what_an_alert_has(part: str) -> None:
     play = Play()
     play.run()
-    (line,) = re.findall(
-        rf"^\* \*\*{part}\*\*.*?(?=^\* )", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL | re.IGNORECASE
-    )
+    text = (DOCS / "guide" / "alerts.md").read_text()
+    (line,) = re.findall(rf"^\* \*\*{part}\*\*.*?(?=^\* )", text, re.MULTILINE | re.DOTALL | re.IGNORECASE)
     assert set(alert_of(play)[part]) - {"alertname"} <= set(re.findall(r"`(\w+)`", line))
