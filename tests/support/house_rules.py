@@ -58,18 +58,20 @@ def too_long(names: list[str]) -> Iterator[str]:
     yield from (f"{name}: in the list of {__name__}, but not there" for name in LONGER.keys() - set(names))
 
 
-def phrases() -> re.Pattern[str]:
-    """The first column of the glossary's last table."""
-    table = (ROOT / GLOSSARY).read_text(encoding="utf-8").rpartition("|---|---|\n")[2]
-    words = [row.split("|")[1].split() for row in table.splitlines()]
-    return re.compile(r"\b({})\b".format("|".join(r"\s+".join(phrase) for phrase in words)), re.IGNORECASE)
+def phrases() -> list[re.Pattern[str]]:
+    """The first columns of the glossary's last two tables: phrases to avoid everywhere, and in documents."""
+    tables = (ROOT / GLOSSARY).read_text(encoding="utf-8").split("|---|---|\n")[-2:]
+    rows = [re.findall(r"^\|([^|]+)\|", table.partition("\n\n")[0], re.MULTILINE) for table in tables]
+    patterns = ["|".join(r"\s+".join(phrase.split()) for phrase in listed) for listed in rows]
+    return [re.compile(rf"\b({pattern})\b", re.IGNORECASE) for pattern in patterns]
 
 
 def to_reword(names: list[str]) -> Iterator[str]:
-    pattern = phrases()
+    everywhere, in_documents = phrases()
     for name in filter(TEXT.search, names):
         text = (ROOT / name).read_text(encoding="utf-8")
-        for found in pattern.finditer(text):
+        patterns = [everywhere, in_documents] if name.endswith(".md") else [everywhere]
+        for found in (found for pattern in patterns for found in pattern.finditer(text)):
             line = text.count("\n", 0, found.start()) + 1
             yield f'{name}:{line}: "{" ".join(found[0].split())}": {GLOSSARY} says what to write instead'
 
