@@ -248,10 +248,9 @@ def test_a_value_of_another_type_counts_as_absent_and_never_raises_anything_else
 @pytest.mark.parametrize("section", rank_report.SECTIONS)
 def test_the_documentation_lists_every_key_with_its_meaning(section: str) -> None:
     keys = rank_report.keys(rank_report.SECTIONS[section])
-    presence = {(False, True): "required", (True, False): "optional", (False, False): "always"}
+    marks = {(False, True): " (required)", (True, False): "?", (False, False): ""}
     rows = [
-        f"| `{key.name}` | {key.form.description} | {presence[key.optional, key.required]} | {key.meaning} |"
-        for key in keys
+        f"| `{key.name}` | {key.form.description}{marks[key.optional, key.required]} | {key.meaning} |" for key in keys
     ]
     text = (ROOT / "docs" / "reference" / "rank-report.md").read_text()
     chapter = text.partition(f"### Rank report: {section}\n")[2].partition("\n#")[0]
