@@ -102,12 +102,8 @@ class HostJob:
     def join(self, host: Host) -> None:
         """Start the agent of a host."""
         command = [
-            *(
-                *torchrun.WARM,
-                f"--nnodes={self._nodes}",
-                f"--nproc-per-node={RANKS}",
-                f"--max-restarts={self._restarts}",
-            ),
+            *torchrun.FRESH,  # a server that forks ranks is on none of the hosts
+            *(f"--nnodes={self._nodes}", f"--nproc-per-node={RANKS}", f"--max-restarts={self._restarts}"),
             *(f"--rdzv-backend={self._backend}", f"--rdzv-endpoint={self._endpoint}", "--rdzv-id=llama"),
             *("--rdzv-conf=last_call_timeout=1", str(JOBS / "hosts.py"), str(self.folder)),
         ]
