@@ -36,6 +36,7 @@ from otel_fr.match.run_on import without_run_on
 from otel_fr.match.silence import lost, silence_text
 from otel_fr.match.stack_groups import groups_of
 from otel_fr.match.steps import Steps, compare_steps
+from otel_fr.match.unreached import unreached_texts
 from otel_fr.match.waiting import receivers
 from otel_fr.operations import other_half
 from otel_fr.presentation import summary_text
@@ -272,10 +273,13 @@ class Case:
             failing = f"{who} did not call the matching {wanted}{doubt}"
         return f"{failing}: rank {here.rank} waits in {text}; {where}", details
 
-    def joined_text(self, node: Node, errors: list[str], lost: tuple[int, ...]) -> str:
-        """Of a collective that all members joined. ``lost``: members on machines that are lost."""
+    def joined_texts(self, node: Node, errors: list[str], lost: tuple[int, ...]) -> tuple[str, list[str]]:
+        """Of a collective that all members joined, and details. ``lost``: members on machines that are lost."""
         text = sentences.all_joined_text(node.instance, errors, self.age(node))
-        return f"{silence_text(self.evidence, lost, self.machines)}; {text}" if lost else text
+        if lost:
+            return f"{silence_text(self.evidence, lost, self.machines)}; {text}", []
+        hosts, details = unreached_texts(self.evidence, node.waiting)
+        return f"{hosts}; {text}" if hosts else text, details
 
     def raised_texts(self, ranks: Iterable[int]) -> list[str]:
         """``"rank 0 raised ValueError: ..."`` of the first of these that raised; none if none did."""

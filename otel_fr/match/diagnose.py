@@ -445,8 +445,8 @@ class _Diagnosis(Case):
             calls = [node.instance.call(rank) for rank in node.instance.members]
             failed = sorted({call.error or "error" for call in calls if call.state is CallState.FAILED})
             culprits = tuple(rank for rank in node.instance.members if rank in self.lost)
-            summary = self.joined_text(node, failed, culprits)
-            details = self.raised_texts(node.waiting) if failed else []
+            summary, details = self.joined_texts(node, failed, culprits)
+            details += self.raised_texts(node.waiting) if failed else []
             category = Category.STALLED_COLLECTIVE
             if turned is not None:
                 culprits = tuple(rank for rank in turned[2:] if rank in self.steps.culprits) or turned[2:]

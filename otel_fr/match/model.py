@@ -251,6 +251,7 @@ class Rank:
         ended_by_monitor: its monitor ended it for that.
         ended_for_peer: it ended because otel-fr had told it that a peer had failed.
         doing: what its kernel says of it, to follow "it is": ``"stopped by a signal (SIGSTOP)"``.
+        addresses: its own, of its TCP connections. unreached: peers, ``"10.0.0.7:41234"``, that acknowledge nothing.
         decisions: what its program has decided, in its order. step: the training step it was in then; None: not known.
         destroying: its call in flight that destroys a group, and leaving: the ids of the groups that this destroys; set
             by the engine (`otel_fr.match.destroyed`).
@@ -281,6 +282,8 @@ class Rank:
     ended_by_monitor: bool = False
     ended_for_peer: bool = False
     doing: str = ""
+    addresses: tuple[str, ...] = ()
+    unreached: tuple[str, ...] = ()
     kill_reason: str = ""
     place: Place = UNPLACED
     decisions: tuple[Decision, ...] = ()

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import struct
 import threading
 import time
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from otel_fr.monitor.connections import NO_CONNECTIONS, Connections, connections_of, find_socket
 from otel_fr.monitor.system_calls import MEANINGS, Meaning, name_of
 
 SAMPLE_SECONDS: Final = 0.1
@@ -30,7 +31,11 @@ MAX_THREADS: Final = 512
 _MAX_PATH: Final = 200
 _MAX_TABLE: Final = 8 << 20
 """Bytes read of a table of sockets: some 50,000 connections."""
+_MAX_FILES: Final = 16_384
+"""Open files among which a process's sockets are looked for."""
 _MAX_POLLED: Final = 16
+_TABLES: Final = ("net/tcp", "net/tcp6")
+_SOCKET: Final = "socket:["
 _STOPPED: Final = {"T": "stopped by a signal", "Z": "a zombie: its parent has not waited for it", "X": "dead"}
 _REMOTE: Final = ("nfs", "fuse", "lustre", "ceph", "cifs", "smb", "9p", "gpfs", "beegfs", "gluster", "afs")
 """Types of file systems, or their beginnings, whose server the text names."""
@@ -75,35 +80,6 @@ def parse_status(text: str) -> dict[str, str]:
     """From ``/proc/PID/status``: name -> value."""
     lines = (line.partition(":") for line in text.splitlines())
     return {name: value.strip() for name, _, value in lines}
-
-
-def parse_address(text: str) -> str:
-    """From ``/proc/net/tcp`` and ``tcp6`` (``"0100007F:1F90"`` is ``"127.0.0.1:8080"``).
-
-    Raises:
-        ValueError: not an address.
-    """
-    host, _, port = text.partition(":")
-    words = [struct.pack("=I", int(host[at : at + 8], 16)) for at in range(0, len(host), 8)]
-    packed = b"".join(words)
-    if packed[:12] == b"\0" * 10 + b"\xff\xff":
-        packed = packed[12:]
-    if len(packed) == 4:
-        return f"{socket.inet_ntop(socket.AF_INET, packed)}:{int(port, 16)}"
-    if len(packed) == 16:
-        return f"[{socket.inet_ntop(socket.AF_INET6, packed)}]:{int(port, 16)}"
-    raise ValueError(f"not an address: {text}")
-
-
-def find_socket(table: str, inode: str) -> tuple[str, int] | None:
-    """The peer of a TCP socket and its state; the peer of one that listens is its own address."""
-    for line in table.splitlines()[1:]:
-        fields = line.split()
-        if len(fields) > 9 and fields[9] == inode:
-            with contextlib.suppress(ValueError):
-                peer, state = parse_address(fields[2]), int(fields[3], 16)
-                return (parse_address(fields[1]) if peer.endswith(":0") else peer), state
-    return None
 
 
 def mount_of(mountinfo: str, path: str) -> tuple[str, str]:
@@ -196,11 +172,19 @@ class Process:
 
     def peer_of(self, inode: str) -> tuple[str, int] | None:
         """As `find_socket`."""
-        for table in ("net/tcp", "net/tcp6"):
+        for table in _TABLES:
             found = find_socket(self.text(table), inode)
             if found is not None:
                 return found
         return None
+
+    def connections(self) -> Connections:
+        """Its TCP connections as they are now."""
+        files: list[str] = []
+        with contextlib.suppress(OSError), os.scandir(self._folder / "fd") as entries:
+            files = [self.link(f"fd/{entry.name}") for entry in islice(entries, _MAX_FILES)]
+        inodes = {target[len(_SOCKET) : -1] for target in files if target.startswith(_SOCKET)}
+        return connections_of(map(self.text, _TABLES), inodes) if inodes else NO_CONNECTIONS
 
 
 def describe(process: Process, before: Sample, after: Sample) -> str:
@@ -323,13 +307,14 @@ class Look:
     """A `look` in a thread of its own: a read of ``/proc`` may wait for a process that is stuck in the kernel.
 
     Attributes:
-        text: what was found; None: not known yet.
+        text: what was found; None: not known yet. connections: of the process.
     """
 
     def __init__(self, pid: int, now: float, thread: int | None = None) -> None:
         """``now``: monotonic seconds. ``thread``: as of `look`."""
         self._pid, self._tid = pid, thread
         self._wait_until = now + LOOK_SECONDS
+        self.connections = NO_CONNECTIONS
         self.text: str | None = None
         threading.Thread(target=self._run, name="otel-fr-look", daemon=True).start()
 
@@ -340,5 +325,6 @@ class Look:
     def _run(self) -> None:
         text = ""
         with contextlib.suppress(Exception):  # whatever a kernel writes there must not end in a traceback
+            self.connections = Process(self._pid).connections()
             text = look(self._pid, thread=self._tid)
         self.text = text

@@ -374,6 +374,8 @@ class Reporter:
             site="" if known is None else known.site,
             stack=known.text if known is not None and stacks else "",
             doing="" if known is None else known.doing,
+            addresses=() if known is None else known.connections.addresses,
+            unreached=() if known is None else known.connections.unreached,
             is_exiting=meta.get("exiting") is True,
             exit_message=_text(meta.get("exit_message")),
             exit_site=_text(meta.get("exit_site")),
@@ -495,8 +497,8 @@ class Reporter:
             info |= {SESSION: identity.session, STARTED_AT: started}
         known = self.known_stacks()
         if known is not None:
-            info["python_blocked"] = known.python_blocked
-            info.update({key: text for key, text in _texts(known) if text})
+            texts = {"stack": known.text, "site": known.site, "doing": known.doing, **known.connections._asdict()}
+            info |= {"python_blocked": known.python_blocked} | {key: text for key, text in texts.items() if text}
         exception = self.exception()
         if exception is not None:
             info["exception"] = rank_report.to_object(exception)
@@ -514,10 +516,6 @@ class Reporter:
 
 def _posted(item: Tracked) -> Tracked:
     return item._replace(record=item.record._replace(waited_ns=POSTED))
-
-
-def _texts(known: Stacks) -> tuple[tuple[str, str], ...]:
-    return ("stack", known.text), ("site", known.site), ("doing", known.doing)
 
 
 def _text(value: object) -> str:

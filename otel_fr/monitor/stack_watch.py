@@ -112,7 +112,8 @@ class StackWatch:
             self._looked_at = self._thread
         if self._request.result is None or not self._look.is_over(now):
             return
-        self._reporter.remember_stacks(replace(self._request.result, doing=self._look.text or ""))
+        found = replace(self._request.result, doing=self._look.text or "", connections=self._look.connections)
+        self._reporter.remember_stacks(found)
         self._request = None
         self._reporter.send(self._event, stacks=True)
         if self._event == names.EVENT_STALLED or self._has_file():

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from otel_fr.monitor.connections import NO_CONNECTIONS, Connections
 from otel_fr.monitor.ending import RankProcess
 from otel_fr.monitor.process_state import Process, parse_status
 from otel_fr.stacks import site_of, threads_of
@@ -43,13 +44,14 @@ _STATES = {
 class Stacks:
     """The result of a request. ``text`` and ``site`` are empty if unknown.
 
-    ``doing``: what the kernel says of the rank, as `otel_fr.monitor.process_state.describe`.
+    ``doing``: what the kernel says of the rank, as `otel_fr.monitor.process_state.describe`. ``connections``: also.
     """
 
     text: str = ""
     site: str = ""
     python_blocked: bool = False
     doing: str = ""
+    connections: Connections = NO_CONNECTIONS
 
 
 def tgkill(pid: int, tid: int, signal: int) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Annotated, Any, Final, NamedTuple, TypeVar, cast
+from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 from otel_fr.encodable import load_json
 from otel_fr.rank_report.forms import (
@@ -529,6 +529,19 @@ class RankReport(NamedTuple):
         ReportedRas | None,
         Key("ras", object_of(ReportedRas, "RAS"), "what NCCL's RAS has answered: nccl_ras", optional=True),
     ] = None
+    addresses: Annotated[
+        tuple[str, ...],
+        Key("addresses", NAMES, "of the rank's own TCP connections when the stacks were last taken", optional=True),
+    ] = ()
+    unreached: Annotated[
+        tuple[str, ...],
+        Key(
+            "unreached",
+            NAMES,
+            "peers of these, such as `10.0.0.7:41234`, that had not acknowledged what was sent to them four times",
+            optional=True,
+        ),
+    ] = ()
 
 
 SECTIONS: Final[dict[str, type]] = {
@@ -547,21 +560,6 @@ SECTIONS: Final[dict[str, type]] = {
 }
 """By their name in docs/reference/rank-report.md."""
 
-Section = (
-    RankReport
-    | ReportedGroup
-    | ReportedCall
-    | ReportedExit
-    | ReportedException
-    | ReportedActivity
-    | ReportedDecision
-    | ReportedRange
-    | ReportedRas
-    | ReportedCommunicator
-    | ReportedFact
-    | DropCounts
-)
-
 _KEYS: Final = {section: keys_of(section) for section in SECTIONS.values()}
 _read_report = reader_of(RankReport)
 
@@ -574,15 +572,15 @@ def keys(section: type) -> tuple[Key, ...]:
 # ---- build
 
 
-def to_object(section: Section) -> dict[str, object]:
-    """A section as an object for JSON, with the report's keys in their order."""
+def to_object(section: tuple[Any, ...]) -> dict[str, object]:
+    """One of `SECTIONS` as an object for JSON, with the report's keys in their order."""
     pairs = zip(_KEYS[type(section)], section, strict=True)
     return {key.name: _to_json(value) for (key, default), value in pairs if not (key.optional and value == default)}
 
 
-def _to_json(value: object) -> object:
+def _to_json(value: Any) -> object:
     if type(value) in _KEYS:
-        return to_object(cast("Section", value))
+        return to_object(value)
     if isinstance(value, tuple) and value and type(value[0]) in _KEYS:
         return [to_object(item) for item in value]
     return value

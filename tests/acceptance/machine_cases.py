@@ -178,7 +178,8 @@ def partition(site: Site) -> Outcome:
     site.hosts[0].cut_from(site.hosts[1])
     until(collector.causes)
     collector.settle()
-    return site.outcome(job, collector)
+    named = all("hosts n0 and n1 do not reach each other" in one["summary"] for one in collector.causes())
+    return site.outcome(job, collector, both_hosts_named=named)
 
 
 def spare(site: Site) -> Outcome:

@@ -100,6 +100,8 @@ class KeptReport:
     step: int | None = None
     ended_by_monitor: bool = False
     doing: str = ""
+    addresses: tuple[str, ...] = ()
+    unreached: tuple[str, ...] = ()
     kill_reason: str = ""
     ended_for_peer: bool = False
     running_here: str = ""
@@ -119,7 +121,7 @@ class KeptReport:
         texts = (self.stack, self.exception_stack, self.exception, self.exit_message, self.file, self.site, self.doing)
         size = max(0, sum(map(getsizeof, texts)) - UNIT) + bytes_of_threads(self.thread_exceptions)
         size += sum(UNIT + getsizeof(item.name) for item in self.overdue) + len(self.kill_reason)
-        size += UNIT * len(self.decisions)
+        size += UNIT * (len(self.decisions) + len(self.addresses) + len(self.unreached))
         return 1 + len(self.inflight) + len(self.failed) + self.call_weight + size // UNIT
 
     def cut(self, calls: int, length: int) -> None:
@@ -134,7 +136,7 @@ class KeptReport:
         self.overdue = tuple([item._replace(name=item.name[:length]) for item in self.overdue])
         self.exit_message, self.doing = self.exit_message[:length], self.doing[:length]
         self.kill_reason = self.kill_reason[:length]
-        self.decisions = ()
+        self.decisions = self.addresses = self.unreached = ()
 
 
 def bytes_of_threads(given: Iterable[ThreadException]) -> int:
@@ -187,6 +189,8 @@ def keep_report(given: rank_report.RankReport, interner: Interner, *, now: float
         step=given.step,
         ended_by_monitor=given.on_hang == "kill",
         doing=given.doing,
+        addresses=given.addresses,
+        unreached=given.unreached,
         decisions=tuple(
             [
                 Decision(

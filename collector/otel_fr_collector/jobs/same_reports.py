@@ -67,6 +67,8 @@ def _says_the_same(report: KeptReport, given: RankReport) -> bool:
         and report.inflight_more == given.in_flight_more
         and report.site == given.site
         and report.doing == given.doing
+        and report.addresses == given.addresses
+        and report.unreached == given.unreached
         and report.python_blocked is given.python_blocked
         and report.running_here == given.running_here
         and report.hook_errors == hook_errors

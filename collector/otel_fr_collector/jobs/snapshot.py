@@ -180,6 +180,8 @@ def _rank(state: RankState, now: float, silent: bool, longest: float, known: _Kn
         ended_by_monitor=report is not None and report.ended_by_monitor and state.ended is not None,
         file=state.file,
         doing=report.doing if report is not None else "",
+        addresses=report.addresses if report is not None else (),
+        unreached=report.unreached if report is not None else (),
         place=state.place,
         decisions=state.decisions,
         step=state.decided_in,

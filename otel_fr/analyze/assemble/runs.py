@@ -279,7 +279,6 @@ def _rank(dump: Dump, ids: Mapping[str, str]) -> Rank:
     exit_, exception = _object(dump.facts.get("exit")), _object(dump.facts.get("exception"))
     of_threads = dump.facts.get("thread_exceptions")
     ending, signal, code = _end(dump, exit_, _exception_text(exception))
-    stack = dump.text("stack") or _text(exception.get("stack"))
     rank = Rank(
         dump.rank,
         ending=ending,
@@ -296,7 +295,7 @@ def _rank(dump: Dump, ids: Mapping[str, str]) -> Rank:
         ),
         python_blocked=dump.facts.get("python_blocked") is True,
         site=dump.text("site") or site_of(dump.text("stack")),
-        stack=stack,
+        stack=dump.text("stack") or _text(exception.get("stack")),
         progress={ids[key]: _progress(info) for key, info in dump.groups.items() if key in ids},
         has_gaps=_has_gaps(dump),
         complete=not dump.partial or dump.source != "otel-fr",
@@ -310,9 +309,10 @@ def _rank(dump: Dump, ids: Mapping[str, str]) -> Rank:
         step=dump.integer("step"),
         kill_reason=_text(exit_.get("reason"))[: rank_report.MAX_DOING],
     )
-    rank.signal, rank.exit_code, rank.idle = signal, code, _idle(dump)
-    rank.completed_age = _completed_age(dump)
-    rank.place = _place(dump)
+    rank.signal, rank.exit_code = signal, code
+    rank.idle, rank.completed_age, rank.place = _idle(dump), _completed_age(dump), _place(dump)
+    names = map(dump.facts.get, ("addresses", "unreached"))
+    rank.addresses, rank.unreached = map(rank_report.forms.read_names, names)
     _note_destroyed(dump, ids, rank)
     if rank.ending is Ending.RAISED and not rank.exception_site:
         rank.exception_site = dump.text("exit_site")

@@ -151,7 +151,8 @@ def test_a_rank_that_still_waits_takes_the_short_way_until_anything_else_is_said
     assert [call.as_call(15.0).age for call in state.report.inflight] == [5.0], "since it was enqueued"
     assert add_same(run, read_report(waiting(2, 14.0)), 14.0) is False, "a duplicate"
     others: list[dict[str, Any]] = [
-        {"inflight_more": 1}, {"site": "a.py:1 f"}, {"doing": "reading"}, {"python_blocked": True}, {"file": "/f"},
+        {"inflight_more": 1}, {"site": "a.py:1 f"}, {"doing": "reading"}, {"unreached": ["10.0.0.1:1"]},
+        {"addresses": ["10.0.0.2"]}, {"python_blocked": True}, {"file": "/f"},
         {"stack": "Thread"}, {"exiting": True}, {"failed": [CALL | {"st": "failed", "err": "timeout"}]},
         {"last": CALL | {"rec": 9, "st": "completed"}}, {"inflight": []}, {"inflight": [CALL | {"rec": 10}]},
         {"inflight": [CALL | {"age_s": 9.0}]}, {"inflight": [CALL | {"posted": True}]}, {"stall_s": 2.0},

@@ -136,7 +136,7 @@ reports = st.builds(
     st.lists(activities, max_size=3).map(tuple), st.none() | integers, st.none() | seconds, texts, texts, texts,
     st.lists(decisions, max_size=3).map(tuple), st.floats(*rank_report.INTERVALS), st.booleans(),
     st.none() | st.floats(0, 1), st.none() | st.builds(ReportedRange, texts, counts, counts, fingerprints, call_lists),
-    st.none() | answers,
+    st.none() | answers, dtypes, dtypes,
 )  # fmt: skip
 
 

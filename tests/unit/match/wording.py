@@ -318,6 +318,9 @@ def deadlocks() -> Cases:
 def stalls() -> Cases:
     calls = [call(r) for r in range(3)]
     yield "all have joined", verdict(calls, [rank(r, 5) for r in range(3)])
+    here: dict[str, Any] = {"place": Place("n0"), "addresses": ("10.0.0.1",), "unreached": ("10.0.0.2:41234",)}
+    there: dict[str, Any] = {"place": Place("n1"), "addresses": ("10.0.0.2",)}
+    yield "their hosts do not reach each other", verdict(calls, [rank(0, 5, **here), rank(1, 5, **there), rank(2, 5)])
     yield "a watchdog has aborted some", verdict(calls, [rank(0, 5, **ABORTED), rank(1, 5, **ABORTED), rank(2, 5)])
     refused: dict[str, Any] = {
         "ending": Ending.RAISED,

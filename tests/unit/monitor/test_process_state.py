@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from otel_fr.monitor import process_state
-from otel_fr.monitor.process_state import Process, SystemCall, look, mount_of, parse_address, parse_call
+from otel_fr.monitor.connections import parse_address
+from otel_fr.monitor.process_state import Process, SystemCall, look, mount_of, parse_call
 
 PID = 4711
 TCP = """\
