@@ -124,7 +124,8 @@ class PeerFailures:
     def _silent(self, run: Run, now: float) -> Iterable[tuple[int, Failure]]:
         """Ranks that are silent while a rank that still reports waits for them in a group.
 
-        If half of the nodes are silent (of one node: half of its ranks), it is rather this collector that is cut off.
+        If half of the nodes are silent (of one node: half of its ranks), it is rather this collector that is cut off,
+        unless a rank that is heard of does not reach a peer, either.
         """
         floor, behind = max(run.silence_floor, self._started), run.lateness(now)
         silent = [
@@ -143,9 +144,11 @@ class PeerFailures:
         dark = {host for host, ranks in by_host.items() if quiet.issuperset(ranks)}
         few_hosts = 2 * len(dark) < len(by_host)
         few_ranks = 2 * len(silent) < len(run.ranks)
-        if not (few_hosts if len(by_host) > 1 else few_ranks):
-            return
         heard = {state.rank for state in run.ranks.values() if not state.is_silent(now, floor, behind)}
+        reports = (run.ranks[rank].report for rank in heard)
+        is_cut_off = not (few_hosts if len(by_host) > 1 else few_ranks)
+        if is_cut_off and not any(report is not None and report.unreached for report in reports):
+            return
         waited_for = self._waited_for(run, quiet, heard, now)
         if waited_for:
             waited_for -= _seen_running(run, quiet, {rank for state in silent for rank in by_host[state.host]})

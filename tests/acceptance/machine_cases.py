@@ -244,6 +244,20 @@ def lost_and_exit(site: Site) -> Outcome:
     return site.outcome(job, collector, went_on_without_it=well)
 
 
+def lost_of_two_and_exit(site: Site) -> Outcome:
+    """Half of the hosts are silent: the other one's kernel shows that it is not only the collector that is cut off."""
+    collector = site.collector()
+    first, second, _ = site.hosts
+    job = site.job(collector, hosts=[first, second], nodes="1:2", restarts=2, OTEL_FR_ON_PEER_FAILURE="exit")
+    site.fault()
+    second.cut()
+    second.kill()
+    job.wait_steps(RANKS)
+    print(f"  the other trains again {time.time() - site.begun:.0f} s after the loss")
+    job.touch("stop")
+    return site.outcome(job, collector, went_on_without_it=job.agents["n0"].wait(PATIENCE) == 0)
+
+
 def no_collector(site: Site) -> Outcome:
     """Each host has its own files; then they are in one folder."""
     job = site.job(None)
@@ -287,6 +301,7 @@ CASES: Mapping[str, Case] = {
     "two hosts cut apart": Case(partition, [("stalled_collective", [])]),
     "spare for a killed host": Case(spare, _lost_truth([2, 3]), "n1"),
     "host lost, exit": Case(lost_and_exit, _lost_truth([2, 3]), "n1"),
+    "host of two lost, exit": Case(lost_of_two_and_exit, _lost_truth([2, 3]), "n1"),
     "scale up": Case(scale_up, []),
     "abort": Case(abort, [("missing_rank", [3]), ("rank_stuck", [3])], "n1"),
     "exit and restart": Case(exit_and_restart, [("missing_rank", [3]), ("rank_stuck", [3])], "n1"),

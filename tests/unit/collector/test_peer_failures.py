@@ -42,12 +42,14 @@ class Job:
         self.numbers = 0
         self.reported = 0.0
 
-    def report(self, *ranks: int, waiting_since: float | None = None, running_here: str = "") -> None:
+    def report(
+        self, *ranks: int, waiting_since: float | None = None, running_here: str = "", unreached: tuple[str, ...] = ()
+    ) -> None:
         """These ranks report now, and have done so each second since any did."""
         for at in [*range(int(self.reported) + 1, int(self.now)), self.now]:
             self.numbers += 1
             for rank in ranks:
-                report = KeptReport(rank, self.numbers, running_here=running_here)
+                report = KeptReport(rank, self.numbers, running_here=running_here, unreached=unreached)
                 if waiting_since is not None and at >= waiting_since:
                     report.inflight = [rank_call(rank, 1, CallState.IN_FLIGHT)._replace(enqueued_at=waiting_since)]
                 self.run.add_report(report, at)
@@ -135,8 +137,14 @@ def test_a_rank_that_has_only_not_come_yet_has_not_failed_beside_one_that_is_stu
     assert told(job.at(2.0)) == [([2], "stuck")]
 
 
-def silent(hosts: int, quiet: tuple[int, ...], world: int = 8) -> list[tuple[list[int], str]]:
-    """What is told when these ranks fall silent at 10 s, while the others wait from then on."""
+def silent(
+    hosts: int, quiet: tuple[int, ...], world: int = 8, unreached: tuple[str, ...] = ()
+) -> list[tuple[list[int], str]]:
+    """What is told when these ranks fall silent at 10 s, while the others wait from then on.
+
+    Args:
+        unreached: as the others report.
+    """
     job = Job(world, hosts)
     job.now = 10.0
     job.report(*range(world))
@@ -144,7 +152,7 @@ def silent(hosts: int, quiet: tuple[int, ...], world: int = 8) -> list[tuple[lis
     found = []
     for second in range(11, 20):
         job.now = float(second)
-        job.report(*others, waiting_since=10.0)
+        job.report(*others, waiting_since=10.0, unreached=unreached)
         found += told(job.at(float(second)))
     return found
 
@@ -181,6 +189,10 @@ def test_half_of_the_nodes_silent_is_rather_a_collector_that_is_cut_off() -> Non
     assert silent(2, (0, 1, 2, 3)) == []
     assert silent(4, (0, 1, 2, 3)) == []
     assert silent(1, (0, 1, 2, 3)) == []
+
+
+def test_half_of_the_nodes_have_failed_if_the_others_do_not_reach_them_either() -> None:
+    assert silent(2, (0, 1, 2, 3), unreached=("10.0.0.1:41234",)) == [([0, 1, 2, 3], "silent")]
 
 
 def test_a_silent_rank_that_nobody_waits_for_has_not_failed() -> None:
