@@ -108,11 +108,12 @@ class GroupTracker:
     A group that is found missing is reported as it was last seen, until all its records have been read (`settle`).
 
     Args:
-        reached: by group id, what the records read so far show.
+        session: number of the run. reached: by group id, what the records read so far show.
     """
 
-    def __init__(self, reader: RingReader, reached: Mapping[str, Reached]) -> None:
+    def __init__(self, reader: RingReader, session: int, reached: Mapping[str, Reached]) -> None:
         self._reader = reader
+        self._session = session
         self._reached = reached
         self._live: dict[str, GroupProgress] = {}
         self._leaving: dict[str, GroupProgress] = {}
@@ -126,6 +127,8 @@ class GroupTracker:
     def refresh(self) -> list[GroupProgress]:
         """Read the progress table again; returns the live groups."""
         rows = [] if self._is_over else self._reader.groups()
+        if rows and self._reader.meta.get("session", 0) != self._session:
+            return list(self._live.values())  # the table has groups of the next run, or will have
         live = {row.group.id: row for row in rows}
         for id_, row in self._live.items():
             if id_ not in live:

@@ -127,7 +127,7 @@ class Reporter:
     def _follow_run(self) -> None:
         """Follow the calls of the run of `identity`: those before them are not its own."""
         self.tail = Tail(self._reader, self.identity.first_record, self.devices)
-        self.groups = report_builder.GroupTracker(self._reader, self.tail.reached)
+        self.groups = report_builder.GroupTracker(self._reader, self.identity.session, self.tail.reached)
         self._metrics = self._new_metrics()
 
     def send_started(self) -> None:

@@ -11,6 +11,7 @@ import pytest
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from otel_fr import identity
+from otel_fr import semconv as names
 from otel_fr.capture.runs import MAX_EARLIER, Runs
 from otel_fr.config import Config
 from otel_fr.monitor.call_ranges import reported_range
@@ -124,7 +125,7 @@ def test_runs_that_pass_between_two_looks_at_the_ring_are_told_apart(process: Pr
     process.call(3)
     reporter.follow()
     assert process.spans() == {("run 0", 0): 1, ("run 1", 1): 2, ("run 2", 0): 3}
-    assert [who for name, who in process.events() if name == "torch.rank.exited"] == [("run 0", 0), ("run 1", 1)]
+    assert [who for event, who in process.events() if event == "torch.rank.exited"] == [("run 0", 0), ("run 1", 1)]
 
 
 def test_calls_of_runs_that_are_not_known_any_more_are_counted_for_none(process: Process) -> None:
@@ -138,3 +139,20 @@ def test_calls_of_runs_that_are_not_known_any_more_are_counted_for_none(process:
     expected = {(f"run {number}", number % 2): 1 for number in range(last - MAX_EARLIER, last)}
     assert process.spans() == {**expected, (f"run {last}", last % 2): 5}
     assert ("torch.rank.exited", ("run 0", 0)) in process.events()
+
+
+def test_a_report_of_a_run_that_has_just_ended_has_no_counts_of_the_next(process: Process) -> None:
+    """The process goes on to the next run between the monitor's look at the ring and its report."""
+    reporter = process.monitor()
+    process.call(3)
+    reporter.follow()
+    reporter.send(names.EVENT_PROGRESS)
+    process.go_on()
+    process.call(1, ends=False)
+    reporter.send(names.EVENT_PROGRESS)
+    assert {who for _, who in process.events()} == {("run 0", 0)}
+    assert [(group.enqueued, group.is_destroyed) for group in process.groups[("run 0", 0)]] == [(3, False)]
+    reporter.follow()
+    process.events()
+    progress = {who: (group.enqueued, group.is_destroyed) for who, (group,) in process.groups.items()}
+    assert progress == {("run 0", 0): (3, True), ("run 1", 1): (1, False)}
