@@ -431,9 +431,9 @@ class Exporter:
         """True while something is still to be sent.
 
         Args:
-            patient: False: endpoints in trouble do not count. answered: nor those that have taken none of that signal.
+            patient: False: endpoints in trouble do not count. answered: nor those that have taken no spans or metrics.
         """
-        workers = [worker for worker in self._workers if worker.has_sent or not answered]
+        workers = [one for one in self._workers if one.has_sent or one is self._report_worker or not answered]
         return any(worker.pending() and (patient or not worker.in_trouble()) for worker in workers)
 
     def hurry(self) -> None:

@@ -47,8 +47,8 @@ LAST_FLUSH_SECONDS = 1.8
 END_FLUSH_SECONDS = 5.0
 """How long the monitor sends what is queued after its rank has ended."""
 FAILED_FLUSH_SECONDS = 30.0
-"""The same after a rank that did not end cleanly, to an endpoint that has taken that signal before: a collector that is
-started again, or is stopped, in the seconds in which a job fails still hears of it."""
+"""The same after a rank that did not end cleanly, of reports, and to an endpoint that has taken that signal before: a
+collector that is started again, or is stopped, in the seconds in which a job fails still hears of it."""
 LINGER_SECONDS = 1.5
 """How long the monitor stays after a clean end while the control stream is open: a mismatch is judged within 0.3 s of
 the last spans."""

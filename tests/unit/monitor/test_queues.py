@@ -190,7 +190,12 @@ def test_only_the_endpoint_that_fails_is_not_waited_for() -> None:
     until(lambda: not exporter.pending(patient=False))
     assert exporter.pending(patient=True)
     assert not exporter.pending(patient=True, answered=True), "that endpoint has never answered"
+
+
+def test_reports_are_waited_for_though_their_endpoint_has_never_answered() -> None:
+    reports = FakeSender()
     reports.hang.clear()
+    exporter = make(None, reports)
     exporter.put_report(LogRecord(event_name="exited"), RESOURCE, progress=False)
     assert exporter.pending(patient=True, answered=True)
     reports.hang.set()

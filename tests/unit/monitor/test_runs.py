@@ -142,7 +142,7 @@ def test_calls_of_runs_that_are_not_known_any_more_are_counted_for_none(process:
 
 
 def test_a_report_of_a_run_that_has_just_ended_has_no_counts_of_the_next(process: Process) -> None:
-    """The process goes on to the next run between the monitor's look at the ring and its report."""
+    """The process enters the next run between the monitor's look at the ring and its report."""
     reporter = process.monitor()
     process.call(3)
     reporter.follow()
