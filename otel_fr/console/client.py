@@ -58,7 +58,7 @@ class JobRates(TypedDict):
 class JobHead(TypedDict):
     """What the API's list of jobs gives of a job, as far as it is shown. ``ranks``: how many are in each state.
 
-    ``job_title``: what it is called for a reader.
+    ``job_title``: what it is called for a reader. ``hosts``: its first ones.
     """
 
     id: str
@@ -68,6 +68,7 @@ class JobHead(TypedDict):
     attempt: int
     state: str
     world_size: int | None
+    hosts: list[str] | None
     ranks: dict[str, int]
     groups: int
     lag: int
@@ -269,8 +270,7 @@ class Client:
         """One incident in full. ``number``: its id.
 
         Raises:
-            CollectorError: there is none, or the collector cannot be reached, refuses the request, or answers
-                something else.
+            CollectorError: there is none, or as for `jobs`.
         """
         return self._one(f"incidents/{quote(number, safe='')}", IncidentDetail)
 

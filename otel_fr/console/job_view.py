@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from typing import Literal
@@ -31,6 +32,8 @@ late ranks; below which it does without the ranks that do not run and the last r
 RATES = ("COLL/S", "BUS", "WAIT")
 GAP = 2
 """Spaces between two columns."""
+MAX_RUN, MAX_HOSTS = 8, 3
+"""Characters of a run's id, and hosts, that tell runs of one name apart."""
 MAX_GROUPS = 16
 """Lines about ranks that do the same; of more there is the number."""
 
@@ -39,8 +42,9 @@ def jobs_table(jobs: Sequence[JobHead], waiting: dict[tuple[str, str], float], w
     """One row for each job. ``waiting``: (job, run) -> seconds for which ranks wait because of an open incident.
 
     The job's name and the ranks that do not run are cut to what the other columns leave of the width. If all ranks
-    run, late ones have that place.
+    run, late ones have that place. Runs of one name and attempt have the beginnings of their ids, and their hosts.
     """
+    named = Counter(map(job_text, jobs))
     last = "LAST REPORT" if width >= WIDE else "HEARD"
     room = (VERY_WIDE, RATES), (WIDE, ("LAG", "LATE")), (NARROW, ("NOT RUNNING", last))
     columns = {name: [Text(name)] for name in ("JOB", "STATE", "RANKS", "NOT RUNNING", "WAITING")}
@@ -49,7 +53,7 @@ def jobs_table(jobs: Sequence[JobHead], waiting: dict[tuple[str, str], float], w
         seconds = waiting.get((job["job"], job["run_id"]))
         world = "?" if job["world_size"] is None else str(job["world_size"])
         cells = (
-            Text(job_text(job)),
+            Text(job_text(job) + (f" ({_run_text(job)})" if named[job_text(job)] > 1 else "")),
             Text(job["state"], COLORS.get(job["state"], "")),
             Text(f"{job['ranks'].get('running', 0)}/{world}"),
             Text(_not_running(job["ranks"]) or "-"),
@@ -74,6 +78,11 @@ def jobs_table(jobs: Sequence[JobHead], waiting: dict[tuple[str, str], float], w
     for row in zip(*(cells[1:] for cells in columns.values()), strict=True):
         table.add_row(*row)
     return table
+
+
+def _run_text(job: JobHead) -> str:
+    hosts = job["hosts"] or []
+    return one_line(", ".join([job["run_id"][:MAX_RUN], *hosts[:MAX_HOSTS], *["..."] * (len(hosts) > MAX_HOSTS)]))
 
 
 def _says(cells: Iterable[Text]) -> bool:

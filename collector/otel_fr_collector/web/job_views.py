@@ -24,6 +24,8 @@ CHUNK = 512
 """Ranks processed before the event loop runs other tasks."""
 MAX_NAMED = 64
 """Ranks that are listed; of more there is only the count."""
+MAX_HOSTS = 4
+"""Machines of a job in the list of jobs: they tell runs of one name apart."""
 MIN_WAITED = 0.01
 """Share of their time that others wait for a rank, from which its lateness is shown."""
 
@@ -66,6 +68,7 @@ def summary(run: Run, book: IncidentBook, now: float, wall: float) -> Json:
         "service": run.resource.get("service.name"),
         "state": _job_state(run, tally, bool(open_causes)),
         "world_size": run.world_size,
+        "hosts": _hosts(run),
         "ranks": tally,
         "groups": len(run.groups),
         "lag": _lag(run),
@@ -90,6 +93,16 @@ def _job_state(run: Run, tally: dict[str, int], has_incident: bool) -> str:
     if not tally.get(SILENT) and any(tally.get(name) for name in ("raised", "killed", "gone")):
         return "failed"
     return "silent"
+
+
+def _hosts(run: Run) -> list[str]:
+    """The first machines of its ranks."""
+    found: dict[str, None] = {}
+    for rank in sorted(run.ranks):
+        found[run.ranks[rank].place.machine] = None
+        if len(found) > MAX_HOSTS:
+            break
+    return [name for name in found if name][:MAX_HOSTS]
 
 
 def _lag(run: Run) -> int:

@@ -18,6 +18,7 @@ JOB: JobHead = {
     "attempt": 12,
     "state": "incident",
     "world_size": 1024,
+    "hosts": ["n0"],
     "ranks": {"running": 1019, "killed": 1, "raised": 2, "silent": 2},
     "groups": 3,
     "lag": 3,
@@ -47,3 +48,13 @@ def test_the_name_is_cut_and_not_the_state(width: int, whole: list[str]) -> None
     assert max(map(len, lines)) <= width
     for text in whole:
         assert text in lines[1]
+
+
+def test_runs_of_one_name_show_their_ids_and_hosts() -> None:
+    one: JobHead = {**JOB, "job_title": "llama", "attempt": 0, "run_id": "0123456789abcdef"}
+    other: JobHead = {**one, "run_id": "fedcba9876543210", "hosts": ["n1", "n2", "n3", "n4"]}
+    console = Console(width=200)
+    with console.capture() as captured:
+        console.print(jobs_table([one, other, {**one, "attempt": 1}], {}, 200))
+    names = [line.partition("  ")[0] for line in captured.get().splitlines()[1:]]
+    assert names == ["llama/0 (01234567, n0)", "llama/0 (fedcba98, n1, n2, n3, ...)", "llama/1"]
