@@ -92,7 +92,8 @@ class ReturnGrace:
         """Whether nothing was heard of the run lately, and not all of its ranks are heard again."""
         if run.lags.gap is not None:
             (began, over), run.lags.gap = run.lags.gap, None
-            live = [state for state in run.ranks.values() if state.ended is None and state.report is not None]
+            states = [state for state in run.ranks.values() if state.report is not None]
+            live = [state for state in states if state.ended is None or state.ended >= over]  # until it was over
             if all(over - min(began, state.arrived) > state.silence for state in live):
                 heard = {state.rank for state in live if began - state.arrived <= state.silence}
                 known = self._outages.get(run.id)
@@ -100,8 +101,8 @@ class ReturnGrace:
         outage = self._outages.get(run.id)
         if outage is None:
             return False
-        states = [run.ranks[rank] for rank in outage.ranks if rank in run.ranks]
-        outage.ranks = {state.rank for state in states if state.ended is None and state.sent < outage.over}
+        missing = [run.ranks[rank] for rank in outage.ranks if rank in run.ranks]
+        outage.ranks = {state.rank for state in missing if state.ended is None and state.sent < outage.over}
         if outage.ranks and now < outage.over + RECONNECT_SECONDS:
             return True
         del self._outages[run.id]

@@ -13,7 +13,7 @@ from otel_fr_collector.incidents.return_grace import (
 from otel_fr_collector.jobs.rank_reports import KeptReport
 from otel_fr_collector.jobs.run import Run, RunId
 
-from otel_fr.match import Category
+from otel_fr.match import Category, Ending
 from tests.support.evidence import NO_CALL, finding
 
 RUN = RunId("job-7", 0, "r")
@@ -99,3 +99,31 @@ def test_runs_that_are_gone_are_forgotten() -> None:
     grace.expire(2.0, {RUN})
     assert (grace._checked, set(grace._until)) == ({RUN}, {RUN})
     assert grace.waits_for(run, 3.0)
+
+
+def report(run: Run, rank: int, at: float, *, ends: bool = False) -> None:
+    """A report of a rank that sends one every 2.5 s."""
+    number = int(at * 10)
+    ending = Ending.RAISED if ends else None
+    assert run.add_report(KeptReport(rank, number, interval=2.5, ending=ending, has_exited=ends), at)
+
+
+def test_that_only_lost_ranks_are_left_is_no_outage() -> None:
+    """Ranks 2 and 3 are not heard of after 10 s; the others raise, and end after a pause without reports."""
+    grace, run = ReturnGrace(-RETURN_SECONDS - 1.0), make(4)
+    for rank in range(4):
+        report(run, rank, 10.0)
+    for at, ends in ((12.0, False), (14.3, True)):
+        report(run, 0, at, ends=ends)
+        report(run, 1, at, ends=ends)
+    assert not grace.waits_for(run, 14.4)
+
+
+def test_an_outage_in_which_a_rank_has_ended_is_one() -> None:
+    grace, run = ReturnGrace(-RETURN_SECONDS - 1.0), make(2)
+    for rank in (0, 1):
+        report(run, rank, 10.0)
+    report(run, 0, 20.0, ends=True)
+    assert grace.waits_for(run, 20.1)
+    report(run, 1, 21.0)
+    assert not grace.waits_for(run, 21.1)
