@@ -178,8 +178,9 @@ def partition(site: Site) -> Outcome:
     site.hosts[0].cut_from(site.hosts[1])
     until(collector.causes)
     collector.settle()
-    named = all("hosts n0 and n1 do not reach each other" in one["summary"] for one in collector.causes())
-    return site.outcome(job, collector, both_hosts_named=named)
+    found = [*collector.causes(), *_from_files(site, job)]
+    named = {"hosts n0 and n1 do not reach each other" in one["summary"] for one in found}
+    return site.outcome(job, collector, both_hosts_named=named == {True})
 
 
 def spare(site: Site) -> Outcome:
@@ -265,15 +266,20 @@ def no_collector(site: Site) -> Outcome:
     job.touch("raise-3")
     job.end()
     found = site.outcome(job, None)
+    found.last = _from_files(site, job)
+    found.verdicts = [(one["category"], one["culprit_ranks"]) for one in found.last]
+    return found
+
+
+def _from_files(site: Site, job: HostJob) -> list[dict[str, Any]]:
+    """The causes, from the files of all hosts in one folder."""
     together = site.folder / "together"
     together.mkdir()
     for host in site.hosts:
         for path in (job.folder / f"dumps-{host.name}").iterdir():
             shutil.copy(path, together)
     done = otel_fr("analyze", together, "--format", "json")
-    found.last = cause_incidents(json.loads(done.stdout)["incidents"])
-    found.verdicts = [(one["category"], one["culprit_ranks"]) for one in found.last]
-    return found
+    return cause_incidents(json.loads(done.stdout)["incidents"])
 
 
 @dataclass(frozen=True)
