@@ -49,6 +49,7 @@ class IncidentData(TypedDict):
     job: str
     attempt: int
     category: str
+    rule: str | None
     process_group: ProcessGroupData | None
     operation: str | None
     sequence_id: int | None
@@ -244,6 +245,7 @@ def incident_data(
         "job": job,
         "attempt": attempt,
         "category": finding.category.value,
+        "rule": finding.rule or None,
         "process_group": None
         if group is None
         else {"id": group.id, "name": group.name, "description": group.description, "ranks": list(group.ranks)},

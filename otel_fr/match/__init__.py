@@ -13,7 +13,7 @@ evidence without findings leaves open, and the ranks nearest to it.
 """
 
 from otel_fr.match.case import Case
-from otel_fr.match.diagnose import diagnose
+from otel_fr.match.findings import diagnose
 from otel_fr.match.legal import Difference, compare
 from otel_fr.match.model import (
     UNPLACED,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from otel_fr.match.case import Case
 from otel_fr.match.instances import Instance
 from otel_fr.match.machines import Machines
 from otel_fr.match.model import Call, Evidence, Group
-from otel_fr.match.sentences import call_text, group_of, instance_text, waiting_text
+from otel_fr.match.queues import is_queued
+from otel_fr.match.sentences import MAX_ENDINGS, call_text, group_of, instance_text, waiting_text
 from otel_fr.presentation import count_text, message_text, ranks_text, verb
 
 
@@ -64,3 +66,15 @@ def common_text(rank: int, first: Instance, count: int, waiting: Iterable[int], 
         f"{machines.named([rank])} is blocked on the device: it is the only rank in all {count} calls that all their"
         f" members joined and that do not complete; {waiting_text(waiting, first)}"
     )
+
+
+def sync_texts(case: Case, ranks: Iterable[int]) -> list[str]:
+    """Of the first of these ranks whose threads wait for their devices, in what, and what these have not begun."""
+    found: list[str] = []
+    for rank in ranks:
+        what = case.syncs.of(rank)
+        if what and len(found) < MAX_ENDINGS:
+            queued = [call for call in case.evidence.calls if call.rank == rank and is_queued(call)]
+            first = min(queued, key=lambda call: call.record, default=None)
+            found.append(sync_text(case.evidence, rank, what, first))
+    return found

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from otel_fr.match.case import Case
 from otel_fr.match.endings import describe_ending
+from otel_fr.match.instances import Instance
 from otel_fr.match.machines import Machines
 from otel_fr.match.model import Ending, Evidence, Overdue, Rank
-from otel_fr.match.sentences import MAX_ENDINGS, thread_texts
+from otel_fr.match.sentences import MAX_ENDINGS, instance_text, thread_texts, where_texts
 from otel_fr.presentation import duration_text, message_text, ranks_text, verb
 
 
@@ -26,15 +28,15 @@ def overdue_value(item: Overdue) -> str:
     return f"{item.kind}{name}, limit {duration_text(item.limit)}"
 
 
-def overdue_text(overdue: Mapping[int, Overdue], ranks: Mapping[int, Rank], machines: Machines) -> str:
+def overdue_text(overdue: Mapping[int, Overdue], ranks: Mapping[int, Rank], name: str) -> str:
     """``"rank 1 has been in section dataloading for 42.0 s, longer than its limit of 30.0 s"``.
 
     Args:
-        overdue: rank -> what is overdue, the same section for all.
+        overdue: rank -> what is overdue, the same section for all. name: of these ranks.
     """
     who, first = list(overdue), overdue[min(overdue)]
     ended = all(ranks[rank].ending is not Ending.RUNNING for rank in who)
-    had, name = "had" if ended else verb(who, "has", "have"), machines.named(who)
+    had = "had" if ended else verb(who, "has", "have")
     ages = [item.age for item in overdue.values()]
     seconds = ("up to " if len(who) > 1 else "") + duration_text(max(ages))
     if first.kind == "heartbeat":
@@ -85,3 +87,17 @@ def aborted_text(ranks: list[int], evidence: Evidence) -> str:
         others = "" if len(raised) == 1 else f" (likewise {ranks_text(raised[1:])})"
         parts.append(f"while it waited, rank {raised[0]} {describe_ending(evidence.ranks[raised[0]])}{others}")
     return "; ".join(parts)
+
+
+def unexplained_text(case: Case, instance: Instance, failed: list[int]) -> tuple[str, list[str]]:
+    """A call that failed on ranks which ended for that."""
+    endings, details = endings_text(failed, case.evidence, case.machines)
+    return f"{instance_text(instance)} failed; the evidence does not show the cause: {endings}", details
+
+
+def overrun_texts(case: Case, alike: Mapping[int, Overdue]) -> tuple[str, list[str]]:
+    """Ranks with the same overdue section or heartbeat, and where these are."""
+    shown = list(alike)[:MAX_ENDINGS]
+    wheres = [where_texts(case.evidence, rank, case.lasts.get(rank)) for rank in shown]
+    summary = f"{overdue_text(alike, case.evidence.ranks, case.machines.named(alike))}; {wheres[0].pop(0)}"
+    return summary, wheres[0] + ["; ".join(texts) for texts in wheres[1:]]

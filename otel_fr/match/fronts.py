@@ -8,8 +8,11 @@ from collections.abc import Mapping
 from otel_fr.match.instances import InstanceKey
 from otel_fr.match.nodes import Node
 
+Front = tuple[InstanceKey, list[InstanceKey]]
+"""An instance, and those that it blocks."""
 
-def fronts(nodes: Mapping[InstanceKey, Node]) -> list[tuple[InstanceKey, list[InstanceKey]]]:
+
+def fronts(nodes: Mapping[InstanceKey, Node]) -> list[Front]:
     """Connected sets of blocked instances, each as (the one that blocks the others, the others).
 
     That is one that all ranks that wait in it reached first, or else the one that most ranks reached first. Two
@@ -20,7 +23,7 @@ def fronts(nodes: Mapping[InstanceKey, Node]) -> list[tuple[InstanceKey, list[In
         for rank in node.waiting:
             order.setdefault(rank, []).append(key)
     firsts = Counter(min(keys, key=lambda k: nodes[k].instance.call(rank).record) for rank, keys in order.items())
-    found: list[tuple[InstanceKey, list[InstanceKey]]] = []
+    found: list[Front] = []
     position = {key: number for number, key in enumerate(nodes)}
     left = dict.fromkeys(nodes)
     while left:

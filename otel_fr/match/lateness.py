@@ -10,6 +10,9 @@ from otel_fr.match.model import MAX_PLACED_CULPRITS, Category, Finding, Group, P
 from otel_fr.match.sentences import group_of
 from otel_fr.presentation import duration_text, summary_text, verb
 
+RULE = "last_again_and_again"
+"""Name of the only rule that is not about a call that waits."""
+
 
 class Lateness(NamedTuple):
     """How late one rank came in the latest blocks of time of one group in which ranks were waited for.
@@ -33,6 +36,7 @@ def finding_of(group: Group, late: Sequence[Lateness], places: Mapping[int, Plac
     culprits = tuple(sorted(one.rank for one in late))
     return Finding(
         key=f"straggler:{group.id}",
+        rule=RULE,
         category=Category.STRAGGLER,
         group=group,
         operation="",

@@ -392,12 +392,13 @@ class StackGroup(NamedTuple):
     frames: tuple[str, ...]
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """One fault, or one consequence of another (`caused_by` is then the other's key).
 
     Attributes:
         key: identifies the fault; it stays the same as evidence grows.
+        rule: name of the rule that made it (`otel_fr.match.rules`).
         operation, sequence_id: of the collective in which the fault shows; "" / None: in none.
         culprit_ranks: the ranks at which the fault originated; () if they are not known, and of a consequence.
         field: what differs ("operation", "input_sizes", "dtype", "root", "reduce_op"), for a mismatch.
@@ -419,6 +420,7 @@ class Finding:
     """
 
     key: str
+    rule: str
     category: Category
     group: Group | None
     operation: str

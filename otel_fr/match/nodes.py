@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from otel_fr.match.instances import Instance, InstanceKey
 from otel_fr.match.mismatch import Mismatch
+from otel_fr.match.model import CallState
 
 
 @dataclass(slots=True)
@@ -42,6 +43,13 @@ class Node:
     def culprits(self) -> list[int]:
         """Members that block it and wait for no rank: dead ones before others, and known ones before silent ones."""
         return self.dead or self.idle or self.not_begun or ([] if self.next else self.silent)
+
+    @property
+    def age(self) -> float | None:
+        """Seconds that the longest waiting rank has waited, or did; None: unknown."""
+        calls = [self.instance.call(rank) for rank in self.waiting]
+        ages = [c.duration if c.state is CallState.FAILED else c.age for c in calls]
+        return max((age for age in ages if age is not None), default=None)
 
     @property
     def is_blocked_by_device(self) -> bool:

@@ -7,22 +7,18 @@ not fit shows that the fault may have begun elsewhere, so that the rank without 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from otel_fr.match.case import Case
-from otel_fr.match.device import OpenCalls
 from otel_fr.match.instances import has_joined, is_waiting
-from otel_fr.match.model import Call, CallState, Ending, Finding
+from otel_fr.match.model import Call, CallState, Ending, Evidence
 from otel_fr.match.nodes import Node
 
 
-def may_have_begun_elsewhere(case: Case, calls_of: Mapping[int, OpenCalls], unheard: Collection[int]) -> bool:
-    """True if the evidence does not fit a fault that began at these ranks alone.
-
-    Args:
-        calls_of: `otel_fr.match.device.open_calls`.
-    """
-    if any(calls.late for calls in calls_of.values()):
+def may_have_begun_elsewhere(case: Case) -> bool:
+    """True if the evidence does not fit a fault that began at the ranks without evidence alone."""
+    unheard = case.unheard
+    if any(calls.late for calls in case.open_calls.values()):
         return True  # a device that may be blocked
     if case.steps.shared or case.steps.culprits.difference(unheard):
         return True  # a rank that left out a call
@@ -34,16 +30,16 @@ def may_have_begun_elsewhere(case: Case, calls_of: Mapping[int, OpenCalls], unhe
     )
 
 
-def near(case: Case, cause: Finding) -> set[int]:
+def near(evidence: Evidence, culprits: Iterable[int]) -> set[int]:
     """The ranks that share a group with a culprit: they may wait for it."""
-    found: set[int] = set()
-    for group in case.evidence.groups.values():
-        if not set(cause.culprit_ranks).isdisjoint(group.ranks):
+    found, wanted = set[int](), set(culprits)
+    for group in evidence.groups.values():
+        if not wanted.isdisjoint(group.ranks):
             found.update(group.ranks)
     return found
 
 
-def may_be_stuck(case: Case, calls_of: Mapping[int, OpenCalls], node: Node) -> bool:
+def may_be_stuck(case: Case, node: Node) -> bool:
     """True if a rank that waits here may be blocked by its own device.
 
     Others completed this call of it, an earlier one, or one that needs the device of every rank.
@@ -51,8 +47,8 @@ def may_be_stuck(case: Case, calls_of: Mapping[int, OpenCalls], node: Node) -> b
     return any(
         late.needs_every_rank or case.instances[late.key].call(rank).record <= node.instance.call(rank).record
         for rank in node.waiting
-        if rank in calls_of
-        for late in calls_of[rank].late
+        if rank in case.open_calls
+        for late in case.open_calls[rank].late
     )
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
+from otel_fr.match.case import Case
 from otel_fr.match.destroyed import DEFAULT_GROUP
 from otel_fr.match.endings import describe_ending, exiting_text, stayed_away, was_stopped
 from otel_fr.match.instances import Instance, LastCall
@@ -11,6 +12,7 @@ from otel_fr.match.machines import Machines
 from otel_fr.match.misdirected import MisdirectedMessage
 from otel_fr.match.mismatch import Mismatch
 from otel_fr.match.model import Call, CallState, Ending, Evidence, Group, Progress, Rank
+from otel_fr.match.nodes import Node
 from otel_fr.match.silence import are_silent, moment_text, silence_text
 from otel_fr.operations import NewGroup, other_half
 from otel_fr.presentation import (
@@ -192,8 +194,8 @@ def thread_texts(info: Rank) -> list[str]:
     ]
 
 
-def mismatch_text(mismatch: Mismatch, shift: str, machines: Machines) -> str:
-    """The values that differ with their ranks, and which rank is wrong if a majority shows it."""
+def mismatch_text(mismatch: Mismatch, shift: str, waits: str, machines: Machines) -> str:
+    """The values that differ with their ranks, which rank is wrong if a majority shows it, and ``waits``: who waits."""
     ranks_of = ranks_by_text(sorted(mismatch.values.items()))
     ordered = sorted(ranks_of.items(), key=lambda item: (-len(item[1]), item[1]))
     accused = [ranks for _, ranks in ordered if set(ranks) <= set(mismatch.differing)]
@@ -206,10 +208,10 @@ def mismatch_text(mismatch: Mismatch, shift: str, machines: Machines) -> str:
         f"{name} {'differ' if 'sizes' in name else 'differs'} in {instance_text(mismatch.instance)}: {', '.join(parts)}"
     )
     if not mismatch.has_majority:
-        return text + " (no majority shows which rank is wrong)"
-    if shift:
+        text += " (no majority shows which rank is wrong)"
+    elif shift:
         text += f"; {ranks_text(mismatch.differing)} appears to have made {shift} than the others"
-    return text
+    return f"{text}; {waits}" if waits else text
 
 
 def waits_text(evidence: Evidence, instance: Instance, waiting: Sequence[int], age: float | None) -> str:
@@ -233,38 +235,31 @@ def may_run(evidence: Evidence, rank: int) -> bool:
     return info is None or info.ending in (Ending.RUNNING, Ending.UNKNOWN)
 
 
-def holding_text(
-    evidence: Evidence,
-    instance: Instance,
-    culprits: Iterable[int],
-    waiting: tuple[int, ...],
-    age: float | None,
-    lasts: Mapping[int, LastCall],
-    machines: Machines,
-) -> tuple[str, list[str]]:
+def holding_text(case: Case, node: Node, culprits: Sequence[int]) -> tuple[str, list[str]]:
     """``"rank 1 (gpu-17) did not join X; rank 1 is alive at train.py:9 load and in no call; ranks 0, 2 wait"``, and
     details."""
-    culprits = list(culprits)
+    evidence, instance, machines = case.evidence, node.instance, case.machines
     missing = [rank for rank in culprits if rank not in instance.calls]
     if are_silent(evidence, culprits):
         they = verb(culprits, "it", "they")
-        parts = [silence_text(evidence, culprits, machines), f"{they} did not join {instance_text(instance)}"]
+        parts = [silence_text(case.lost, evidence, culprits, machines)]
+        parts.append(f"{they} did not join {instance_text(instance)}")
     elif missing:
         parts = [f"{machines.named(missing)} did not join {instance_text(instance)}"]
     else:
         parts = [f"{machines.named(culprits)} failed in {instance_text(instance)}"]
-    wheres = [where_texts(evidence, rank, lasts.get(rank), instance) for rank in culprits[:MAX_ENDINGS]]
+    wheres = [where_texts(evidence, rank, case.lasts.get(rank), instance) for rank in culprits[:MAX_ENDINGS]]
     if len(culprits) == 1 and not are_silent(evidence, culprits):
         parts.append(wheres[0].pop(0))
     elif site := _common_site(evidence, culprits):
         parts.append(f"all are at {site}")
-    if waiting:
-        parts.append(waits_text(evidence, instance, waiting, age))
+    if node.waiting:
+        parts.append(waits_text(evidence, instance, node.waiting, node.age))
     details = ["; ".join(texts) for texts in wheres] if len(wheres) > 1 else wheres[0]
     if len(culprits) > MAX_ENDINGS:
         details.append(f"and {len(culprits) - MAX_ENDINGS} more")
-    if 2 * len(missing) > len(instance.members) and len(waiting) > 0 and len(missing) > 1:
-        details.append(f"or {ranks_text(waiting)} made one extra call")
+    if 2 * len(missing) > len(instance.members) and node.waiting and len(missing) > 1:
+        details.append(f"or {ranks_text(node.waiting)} made one extra call")
     return "; ".join(parts), details
 
 
@@ -297,12 +292,52 @@ def only_unheard_text(waiting: Iterable[int]) -> str:
     return f"{ranks_text(waiting)} {verb(waiting, 'waits', 'wait')} for no other rank"
 
 
-def absent_text(
-    evidence: Evidence, instance: Instance, absent: list[int], lasts: Mapping[int, LastCall], machines: Machines
-) -> str:
+def absent_text(case: Case, instance: Instance, absent: list[int]) -> str:
     """``"rank 1 had not joined it either; rank 1 is alive at train.py:9 load and in no call; ..."``"""
-    text = f"{machines.named(absent)} had not joined it either"
-    return f"{text}; {where_text(evidence, absent[0], lasts.get(absent[0]), instance)}"
+    text = f"{case.machines.named(absent)} had not joined it either"
+    return f"{text}; {where_text(case.evidence, absent[0], case.lasts.get(absent[0]), instance)}"
+
+
+def unmatched_text(case: Case, instance: Instance, blocker: int, *, has_passed: bool = True) -> tuple[str, list[str]]:
+    """A message without its other half, and details. ``has_passed``: the rank that owes it went on without, or
+    ended."""
+    here = next(iter(instance.calls.values()))[-1]
+    made = here.signature.operation
+    wanted = other_half(made)
+    where, *details = where_texts(case.evidence, blocker, case.lasts.get(blocker), instance)
+    who = case.machines.named([blocker])
+    if blocker in case.unheard:
+        failing = f"it is not known whether {who} called the matching {wanted}"
+    else:
+        doubt = f" (or rank {here.rank} made one {made} too many)" if has_passed else ""
+        failing = f"{who} did not call the matching {wanted}{doubt}"
+    return f"{failing}: rank {here.rank} waits in {instance_text(instance)}; {where}", details
+
+
+def joined_text(case: Case, node: Node, errors: list[str], lost: Sequence[int]) -> str:
+    """Of a collective that all members joined. ``errors``: it failed. ``lost``: members on machines that are lost."""
+    text = all_joined_text(node.instance, errors, node.age)
+    return f"{silence_text(case.lost, case.evidence, lost, case.machines)}; {text}" if lost else text
+
+
+def raised_texts(evidence: Evidence, ranks: Iterable[int]) -> list[str]:
+    """``"rank 0 raised ValueError: ..."`` of the first of these that raised; none if none did."""
+    for rank in ranks:
+        info = evidence.ranks.get(rank)
+        if info is not None and info.exception:
+            return [f"rank {rank} {describe_ending(info)}"]
+    return []
+
+
+def store_text(case: Case, ranks: list[int], others: list[int]) -> tuple[str, list[str]]:
+    """Ranks that gave up waiting for the others at the job's store, and where these are."""
+    summary = (
+        f"{ranks_text(ranks)} gave up waiting for other ranks at the job's store:"
+        f" rank {ranks[0]} {describe_ending(case.evidence.ranks[ranks[0]])}"
+    )
+    if others:
+        summary += f"; absent: {case.machines.named(others)}"
+    return summary, [where_text(case.evidence, rank, case.lasts.get(rank)) for rank in others[:MAX_ENDINGS]]
 
 
 def misdirected_text(misdirected_message: MisdirectedMessage, machines: Machines) -> str:

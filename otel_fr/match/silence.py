@@ -27,11 +27,10 @@ def are_silent(evidence: Evidence, ranks: Sequence[int]) -> bool:
     return all(rank in evidence.ranks and evidence.ranks[rank].heard_at is not None for rank in ranks)
 
 
-def silence_text(evidence: Evidence, ranks: Sequence[int], machines: Machines) -> str:
+def silence_text(known: Mapping[int, str], evidence: Evidence, ranks: Sequence[int], machines: Machines) -> str:
     """``"n1 is lost: nothing is heard of ranks 2, 3 since 14:03:12 UTC"``; if others of their machines are heard of,
-    ``"nothing is heard of rank 3 (n1, local rank 1) since ..."``."""
+    ``"nothing is heard of rank 3 (n1, local rank 1) since ..."``. ``known``: `lost`."""
     since = moment_text(max(evidence.ranks[rank].heard_at or 0.0 for rank in ranks))
-    known = lost(evidence)
     if not known.keys() >= set(ranks):
         return f"nothing is heard of {machines.named(ranks)} since {since}"
     hosts = sorted({known[rank] for rank in ranks})

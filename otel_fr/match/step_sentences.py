@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from otel_fr.match.instances import Instance
 from otel_fr.match.machines import Machines
@@ -23,7 +23,7 @@ def out_of_step_text(ranks: tuple[int, ...], skipped: Instance, taken: Instance,
 
 
 def one_call_more_text(
-    ranks: list[int], others: list[int], instance: Instance, machines: Machines, *, ended: bool
+    ranks: Sequence[int], others: Sequence[int], instance: Instance, machines: Machines, *, ended: bool
 ) -> str:
     """Ranks wait in a collective that the other members left out. ``ended``: these have ended without an error."""
     more, fewer = verb(ranks, "it", "they"), verb(others, "it", "they")
@@ -39,7 +39,7 @@ def one_call_more_text(
 
 
 def out_of_step_beside_text(
-    ranks: list[int], waiting: tuple[int, ...], others: list[int], instance: Instance, machines: Machines
+    ranks: Sequence[int], waiting: tuple[int, ...], others: Sequence[int], instance: Instance, machines: Machines
 ) -> str:
     """Ranks that are out of step wait in a collective together with ranks that are not."""
     return (

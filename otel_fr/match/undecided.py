@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from otel_fr.match import sentences
 from otel_fr.match.case import Case
 from otel_fr.match.cycles import inverted
-from otel_fr.match.device import open_calls
 from otel_fr.match.fronts import fronts
 from otel_fr.match.instances import InstanceKey, is_waiting
 from otel_fr.match.model import CallState, Evidence
@@ -85,7 +84,7 @@ def lagging_calls(case: Case) -> set[tuple[int, int]]:
 
 def _behind(case: Case) -> Iterator[tuple[tuple[int, ...], str]]:
     """Ranks with calls in flight that others completed: those with most first."""
-    late = [(rank, calls.late) for rank, calls in open_calls(case.evidence, case.instances, case.completions).items()]
+    late = [(rank, calls.late) for rank, calls in case.open_calls.items()]
     for rank, calls in sorted(late, key=lambda item: (-len(item[1]), item[0])):
         if calls:
             text = sentences.instance_text(case.instances[calls[0].key])

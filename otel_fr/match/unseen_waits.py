@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
-from otel_fr.match import sentences
 from otel_fr.match.case import Case
 from otel_fr.match.instances import Instance, instance_key
-from otel_fr.match.model import Category, Ending
-from otel_fr.match.nodes import Node
+from otel_fr.match.model import Ending
 
 
 def may_wait(case: Case, rank: int) -> bool:
@@ -26,42 +24,13 @@ def may_wait(case: Case, rank: int) -> bool:
     )
 
 
-def others(case: Case, culprits: list[int]) -> list[int]:
+def others(case: Case, culprits: Sequence[int]) -> Sequence[int]:
     """Those that are known not to wait, or to be out of step; all of them if that is known of none."""
     known = [rank for rank in culprits if not may_wait(case, rank) or rank in case.steps.culprits]
     return known or culprits
 
 
-def name_stall(case: Case, node: Node, culprits: list[int]) -> Iterable[int]:
-    """Add a finding without culprits if these ranks, for which others wait, probably wait themselves.
-
-    That is so if no member of the last collective of one of them has enqueued a call since, or if they are most of the
-    members.
-
-    Returns:
-        the ranks that may wait; empty: no finding was added.
-    """
-    if case.steps.culprits:
-        return ()
-    last = _last_of_all(case, culprits)
-    if last is not None and not set(last.members).isdisjoint(node.waiting):
-        return ()  # They joined it after what they wait in, which the others left out.
-    if last is None and not 2 * len(culprits) > len(node.instance.members) > 2:
-        return ()
-    if last is None:
-        summary = sentences.many_unseen_text(node.instance, node.waiting, node.culprits)
-        finding = case.finding(node.instance, Category.STALLED_COLLECTIVE, (), node.waiting, summary)
-    else:
-        summary = sentences.unseen_stall_text(last, node.instance, node.waiting)
-        finding = case.finding(last, Category.STALLED_COLLECTIVE, (), last.members, summary)
-    finding.age = case.age(node)
-    finding.caused_by = case.lasting[0].key if case.lasting else None
-    case.add(finding)
-    case.cause_of[node.instance.key] = finding.caused_by or finding.key
-    return culprits if last is None else last.members
-
-
-def _last_of_all(case: Case, culprits: list[int]) -> Instance | None:
+def last_of_all(case: Case, culprits: Sequence[int]) -> Instance | None:
     """The instance after which none of its members, with these ranks among them, has enqueued a call."""
     last = case.lasts.get(culprits[0])
     key = instance_key(last.call) if last is not None else None
