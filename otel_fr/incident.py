@@ -8,7 +8,8 @@ from datetime import datetime, timezone
 from typing import TypedDict
 
 from otel_fr import identity
-from otel_fr.match.model import Finding, Place
+from otel_fr.match.finding import Finding
+from otel_fr.match.model import Place
 from otel_fr.presentation import duration_text, state_summary, with_wait
 
 

@@ -6,22 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from otel_fr.match.aborted import separate
-from otel_fr.match.aftermath import first_mismatches
-from otel_fr.match.destroyed import set_aside
-from otel_fr.match.device import OpenCalls, open_calls
-from otel_fr.match.device_sync import DeviceSyncs
-from otel_fr.match.failures import mark_caught, mark_timed_out
-from otel_fr.match.gaps import without_gaps
-from otel_fr.match.instances import Completions, Instance, InstanceKey, LastCall, last_calls, line_up
-from otel_fr.match.machines import Machines
-from otel_fr.match.mismatch import Mismatch
+from otel_fr.match.facts.aftermath import first_mismatches
+from otel_fr.match.facts.device_sync import DeviceSyncs
+from otel_fr.match.facts.instances import Completions, Instance, InstanceKey, LastCall, last_calls, line_up
+from otel_fr.match.facts.machines import Machines, lost
+from otel_fr.match.facts.mismatch import Mismatch
+from otel_fr.match.facts.recording import mark_caught, mark_timed_out, set_aside, without_gaps, without_run_on
+from otel_fr.match.graph.aborted import separate
+from otel_fr.match.graph.device import OpenCalls, open_calls
+from otel_fr.match.graph.nodes import Node
+from otel_fr.match.graph.steps import Steps, compare_steps
+from otel_fr.match.graph.waiting import receivers
 from otel_fr.match.model import Evidence
-from otel_fr.match.nodes import Node
-from otel_fr.match.run_on import without_run_on
-from otel_fr.match.silence import lost
-from otel_fr.match.steps import Steps, compare_steps
-from otel_fr.match.waiting import receivers
 
 
 @dataclass

@@ -4,26 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from otel_fr.match import decisions, ending_sentences
 from otel_fr.match.case import Case
-from otel_fr.match.model import (
-    MAX_PLACED_CULPRITS,
-    MAX_PLACED_WAITING,
-    UNPLACED,
-    CallState,
-    Category,
-    Evidence,
-    Finding,
-    Overdue,
-    Place,
-    StackGroup,
-)
-from otel_fr.match.overdue import CATEGORIES, by_kind, worst_of
-from otel_fr.match.replays import replays_text
+from otel_fr.match.facts.overdue import CATEGORIES, by_kind, worst_of
+from otel_fr.match.facts.stack_groups import groups_of
+from otel_fr.match.finding import MAX_PLACED_CULPRITS, MAX_PLACED_WAITING, Category, Finding, StackGroup
+from otel_fr.match.model import UNPLACED, CallState, Evidence, Overdue, Place
 from otel_fr.match.rules import decide
 from otel_fr.match.rules.claims import Claim
-from otel_fr.match.sentences import may_run
-from otel_fr.match.stack_groups import groups_of
+from otel_fr.match.texts import decisions, ending_texts
+from otel_fr.match.texts.decisions import replays_text
+from otel_fr.match.texts.sentences import may_run
 from otel_fr.presentation import ranks_text, summary_text
 
 
@@ -58,10 +48,10 @@ class _Maker:
         aborted = [rank for rank in claim.waiting if rank in case.aborted]
         overdue = {rank: self._overdue.pop(rank) for rank in culprits if rank in self._overdue}
         category, said = self._with_overdue(claim, overdue)
-        own = {rank: ending_sentences.overdue_value(item) for rank, item in sorted(overdue.items())}
+        own = {rank: ending_texts.overdue_value(item) for rank, item in sorted(overdue.items())}
         details = list(said[1:])
         if aborted:
-            details.append(ending_sentences.aborted_text(aborted, case.evidence))
+            details.append(ending_texts.aborted_text(aborted, case.evidence))
         differed = self._differed(claim) if culprits else {}
         details += differed.values()
         if culprits and (launched := replays_text(culprits, self._members(claim), case.evidence.ranks)):
@@ -110,12 +100,12 @@ class _Maker:
             category = min((CATEGORIES[item.kind] for item in overdue.values()), key=list(Category).index)
         if not is_all:
             texts = [
-                ending_sentences.overdue_text(alike, ranks, self._case.machines.named(alike))
+                ending_texts.overdue_text(alike, ranks, self._case.machines.named(alike))
                 for alike in by_kind(overdue).values()
             ]
             return category, [claim.summary, *claim.details, *texts]
         # The claim names the machine.
-        texts = [ending_sentences.overdue_text(alike, ranks, ranks_text(alike)) for alike in by_kind(overdue).values()]
+        texts = [ending_texts.overdue_text(alike, ranks, ranks_text(alike)) for alike in by_kind(overdue).values()]
         return category, ["; ".join([*texts, claim.summary]), *claim.details]
 
     def _members(self, claim: Claim) -> tuple[int, ...] | list[int]:

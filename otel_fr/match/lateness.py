@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from otel_fr.match.machines import Machines
-from otel_fr.match.model import MAX_PLACED_CULPRITS, Category, Finding, Group, Place
-from otel_fr.match.sentences import group_of
+from otel_fr.match.facts.machines import Machines
+from otel_fr.match.finding import MAX_PLACED_CULPRITS, Category, Finding
+from otel_fr.match.model import Group, Place
+from otel_fr.match.texts.calls import group_of
 from otel_fr.presentation import duration_text, summary_text, verb
 
 RULE = "last_again_and_again"

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from otel_fr.match import sentences
 from otel_fr.match.case import Case
-from otel_fr.match.cycles import inverted
-from otel_fr.match.fronts import fronts
-from otel_fr.match.instances import InstanceKey, is_waiting
+from otel_fr.match.facts.instances import InstanceKey, is_waiting
+from otel_fr.match.graph.cycles import fronts, inverted
+from otel_fr.match.graph.nodes import Node
 from otel_fr.match.model import CallState, Evidence
-from otel_fr.match.nodes import Node
+from otel_fr.match.texts import sentences
+from otel_fr.match.texts.calls import call_text, instance_text
 from otel_fr.presentation import count_text, ranks_text, verb
 
 MAX_QUESTIONS = 4
@@ -37,7 +37,7 @@ def open_questions(evidence: Evidence) -> list[str]:
     questions = []
     for first, rest in sets[:MAX_QUESTIONS]:
         text = (
-            f"all members joined {sentences.instance_text(open_[first].instance)}, which had not completed:"
+            f"all members joined {instance_text(open_[first].instance)}, which had not completed:"
             " the evidence does not show whether it is blocked (by the network or a device) or was still running"
         )
         turned = inverted([open_[key] for key in (first, *rest)])
@@ -87,7 +87,7 @@ def _behind(case: Case) -> Iterator[tuple[tuple[int, ...], str]]:
     late = [(rank, calls.late) for rank, calls in case.open_calls.items()]
     for rank, calls in sorted(late, key=lambda item: (-len(item[1]), item[0])):
         if calls:
-            text = sentences.instance_text(case.instances[calls[0].key])
+            text = instance_text(case.instances[calls[0].key])
             yield (rank,), f"rank {rank} has {text} in flight, which rank {calls[0].ahead[0]} completed"
 
 
@@ -95,7 +95,7 @@ def _absent(case: Case) -> Iterator[tuple[tuple[int, ...], str]]:
     """Ranks that have not joined, or are not known to have joined, what others wait in."""
     for node in case.nodes.values():
         where = f"{ranks_text(node.waiting)} {verb(node.waiting, 'waits', 'wait')} in"
-        where += f" {sentences.instance_text(node.instance)}"
+        where += f" {instance_text(node.instance)}"
         missing, untold = [*node.dead, *node.idle], [*node.silent, *node.undecided, *node.unrecorded]
         if missing:
             yield tuple(missing), f"{where}, which {ranks_text(missing)} {verb(missing, 'has', 'have')} not joined"
@@ -113,7 +113,7 @@ def _alone(case: Case) -> Iterator[tuple[tuple[int, ...], str]]:
                 first[rank] = node
     for rank, node in sorted(first.items()):
         if node.waiting == (rank,):
-            yield (rank,), f"rank {rank} waits alone in {sentences.instance_text(node.instance)}"
+            yield (rank,), f"rank {rank} waits alone in {instance_text(node.instance)}"
 
 
 def _messages(evidence: Evidence) -> Iterator[tuple[tuple[int, ...], str]]:
@@ -123,7 +123,7 @@ def _messages(evidence: Evidence) -> Iterator[tuple[tuple[int, ...], str]]:
         if call.stream != "p2p" or call.state is not CallState.IN_FLIGHT or not is_waiting(call, evidence.window):
             continue
         if call.signature.any_source and peer is not None:
-            text = f"rank {call.rank} waits in {sentences.call_text(evidence, call)}, whose counterpart is not known"
+            text = f"rank {call.rank} waits in {call_text(evidence, call)}, whose counterpart is not known"
             yield (peer, call.rank), text
 
 
@@ -132,7 +132,7 @@ def _joined(case: Case) -> Iterator[tuple[tuple[int, ...], str]]:
     open_ = _joined_by_all(case)
     for first, _ in fronts(open_):
         instance = open_[first].instance
-        yield instance.members, f"all members joined {sentences.instance_text(instance)}, which had not completed"
+        yield instance.members, f"all members joined {instance_text(instance)}, which had not completed"
 
 
 def _left(case: Case) -> Iterator[tuple[tuple[int, ...], str]]:
@@ -140,7 +140,7 @@ def _left(case: Case) -> Iterator[tuple[tuple[int, ...], str]]:
     for node in case.nodes.values():
         untold = [*node.silent, *node.undecided]
         if untold:
-            text = f"{ranks_text(untold)} may have completed {sentences.instance_text(node.instance)}"
+            text = f"{ranks_text(untold)} may have completed {instance_text(node.instance)}"
             yield node.waiting, f"{text}, in which {ranks_text(node.waiting)} {verb(node.waiting, 'waits', 'wait')}"
 
 

@@ -20,8 +20,6 @@ LONGER = {
     "otel_fr/analyze/assemble/runs.py": 431,
     "otel_fr/capture/session.py": 464,
     "otel_fr/console/client.py": 423,
-    "otel_fr/match/endings.py": 424,
-    "otel_fr/match/model.py": 466,
     "otel_fr/monitor/export.py": 442,
     "otel_fr/monitor/reporter.py": 524,
     "otel_fr/monitor/watch.py": 495,

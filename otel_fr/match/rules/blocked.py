@@ -6,18 +6,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from otel_fr.match import device_sentences, ending_sentences, sentences, step_sentences
 from otel_fr.match.case import Case
-from otel_fr.match.instances import InstanceKey
-from otel_fr.match.misdirected import MisdirectedMessage, misdirected_message
-from otel_fr.match.model import CallState, Category, Ending
-from otel_fr.match.nodes import Node
-from otel_fr.match.on_host import are_blocked, is_in_no_call
-from otel_fr.match.out_of_step import ranks_beyond
-from otel_fr.match.rivals import Rivals
+from otel_fr.match.facts.instances import InstanceKey
+from otel_fr.match.finding import Category
+from otel_fr.match.graph.misdirected import MisdirectedMessage, misdirected_message
+from otel_fr.match.graph.nodes import Node
+from otel_fr.match.graph.rivals import Rivals
+from otel_fr.match.model import CallState, Ending
 from otel_fr.match.rules.claims import Claim, Claims, Follows, Outcome
 from otel_fr.match.rules.rule import Rule, Stage
-from otel_fr.match.unseen_waits import last_of_all, may_wait, others
+from otel_fr.match.rules.standing import are_blocked, is_in_no_call, last_of_all, may_wait, others
+from otel_fr.match.texts import device_texts, ending_texts, sentences, step_texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +75,31 @@ def _may_still_join(_: Case, __: Claims, root: Blocked) -> Outcome:
 
 def _call_too_many(case: Case, claims: Claims, root: Blocked) -> Outcome:
     node = root.node
-    extra = [] if node.dead else ranks_beyond(case, node, root.culprits, unseen=root.unseen)
+    extra = [] if node.dead else _beyond(case, node, root.culprits, unseen=root.unseen)
     if not extra or _astray(case, claims, root) is not None:
         return None
     if extra[0] in claims.blamed:
         return Follows(claims.blamed[extra[0]], (root.key,))
     return (beyond_claim(case, claims, node, extra),)
+
+
+def _beyond(case: Case, node: Node, missing: Sequence[int], *, unseen: bool) -> list[int]:
+    """The ranks that wait in this node in a call too many; empty: not known.
+
+    Args:
+        missing: the ranks that they wait for. They ended well after fewer calls, or went on to a later call, or
+            (``unseen``) seem to be in no call because their backend does not show when calls end.
+    """
+    if not unseen and not all(_has_passed(case, rank) for rank in missing):
+        return []
+    culprits = case.steps.culprits
+    return [rank for rank in node.waiting if rank in culprits] if culprits.isdisjoint(missing) else []
+
+
+def _has_passed(case: Case, rank: int) -> bool:
+    """It ended well, or waits in another call."""
+    info, last = case.evidence.ranks.get(rank), case.lasts.get(rank)
+    return info is not None and (info.ending is Ending.CLEAN or (last is not None and last.in_call))
 
 
 def beyond_claim(case: Case, claims: Claims, node: Node, ranks: Sequence[int]) -> Claim:
@@ -90,11 +108,11 @@ def beyond_claim(case: Case, claims: Claims, node: Node, ranks: Sequence[int]) -
     infos = [case.evidence.ranks.get(rank) for rank in absent]
     ended = all(info is not None and info.ending is Ending.CLEAN for info in infos)
     if node.instance.p2p is not None:
-        summary = step_sentences.one_message_more_text(ranks[0], absent[0], node.instance, None, case.machines)
+        summary = step_texts.one_message_more_text(ranks[0], absent[0], node.instance, None, case.machines)
     elif set(ranks).issuperset(node.waiting):
-        summary = step_sentences.one_call_more_text(ranks, absent, node.instance, case.machines, ended=ended)
+        summary = step_texts.one_call_more_text(ranks, absent, node.instance, case.machines, ended=ended)
     else:
-        summary = step_sentences.out_of_step_beside_text(ranks, node.waiting, absent, node.instance, case.machines)
+        summary = step_texts.out_of_step_beside_text(ranks, node.waiting, absent, node.instance, case.machines)
     return Claim(
         category=Category.MISSING_RANK if node.instance.p2p is None else Category.UNMATCHED_P2P,
         culprits=tuple(sorted(ranks)),
@@ -207,10 +225,10 @@ def _claim(
     stuck_on: Literal["host", "device"] | None = None
     if category is Category.MISSING_RANK and all(case.syncs.of(rank) for rank in culprits):
         stuck_on = "device"
-        details += device_sentences.sync_texts(case, culprits)
+        details += device_texts.sync_texts(case, culprits)
     elif not node.dead and are_blocked(case, node, culprits):
         stuck_on = "host"
-        details.append(ending_sentences.host_text(case.evidence, culprits))
+        details.append(ending_texts.host_text(case.evidence, culprits))
     return (
         Claim(
             category=category,

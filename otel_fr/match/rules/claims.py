@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from otel_fr.match.case import Case
-from otel_fr.match.instances import Instance, InstanceKey
-from otel_fr.match.model import Category, Ending
+from otel_fr.match.facts.instances import Instance, InstanceKey
+from otel_fr.match.finding import Category
+from otel_fr.match.model import Ending
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from otel_fr.match import device_sentences, sentences, step_sentences
 from otel_fr.match.case import Case
-from otel_fr.match.cycles import against_the_order, cycles
-from otel_fr.match.instances import Instance, InstanceKey
-from otel_fr.match.misdirected import misdirected_message
-from otel_fr.match.model import Category, MessagePattern
-from otel_fr.match.out_of_step import LeftOut, left_out
+from otel_fr.match.facts.instances import Instance, InstanceKey
+from otel_fr.match.finding import Category
+from otel_fr.match.graph.cycles import against_the_order, cycles
+from otel_fr.match.graph.misdirected import misdirected_message
+from otel_fr.match.graph.out_of_step import LeftOut, left_out
+from otel_fr.match.model import MessagePattern
 from otel_fr.match.rules import blocked
 from otel_fr.match.rules.claims import Claim, Claims, Outcome
 from otel_fr.match.rules.rule import Rule, Stage
+from otel_fr.match.texts import device_texts, sentences, step_texts
 
 Minority = tuple[tuple[int, ...], Instance, Instance]
 """Ranks that went on to the second instance without the first, unlike most."""
@@ -96,7 +97,7 @@ def _claim(
             culprits=tuple(sorted(culprits)),
             waiting=tuple(sorted({rank for key in cycle.keys for rank in case.nodes[key].waiting})),
             summary=summary,
-            details=(*details, *device_sentences.sync_texts(case, (rank for rank, _, _ in cycle.steps))),
+            details=(*details, *device_texts.sync_texts(case, (rank for rank, _, _ in cycle.steps))),
             instance=instance,
             explains=tuple(cycle.keys),
         ),
@@ -116,7 +117,7 @@ def _left_out(case: Case, _: Claims, cycle: Cycle) -> Outcome:
             case,
             case.nodes[found.key],
             found.ranks,
-            step_sentences.out_of_step_text(found.ranks, case.nodes[found.key].instance, found.taken, found.or_else),
+            step_texts.out_of_step_text(found.ranks, case.nodes[found.key].instance, found.taken, found.or_else),
             explains[id(found)],
         )
         for found in cycle.skipped
@@ -138,9 +139,9 @@ def _message_too_many(case: Case, _: Claims, cycle: Cycle) -> Outcome:
     after = cycle.steps[(cycle.steps.index(cycle.message) + 1) % len(cycle.steps)][1]
     out = case.steps.culprits.intersection((caller, blocker))
     if out == {caller}:
-        summary = step_sentences.one_message_more_text(caller, blocker, message, after, case.machines)
+        summary = step_texts.one_message_more_text(caller, blocker, message, after, case.machines)
     elif not out and _kept_pattern(case, blocker, message, after):
-        summary = step_sentences.one_more_text(caller, blocker, message, after, case.machines)
+        summary = step_texts.one_more_text(caller, blocker, message, after, case.machines)
     else:
         return None
     return _claim(case, cycle, Category.UNMATCHED_P2P, (caller,), message, summary)

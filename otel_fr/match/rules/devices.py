@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from otel_fr.match import device_sentences
 from otel_fr.match.case import Case
-from otel_fr.match.device import StuckDevice, stuck_devices
-from otel_fr.match.instances import InstanceKey
-from otel_fr.match.model import Category
-from otel_fr.match.nodes import Node
+from otel_fr.match.facts.instances import InstanceKey
+from otel_fr.match.finding import Category
+from otel_fr.match.graph.device import StuckDevice, stuck_devices
+from otel_fr.match.graph.nodes import Node
 from otel_fr.match.rules.claims import Claim, Claims, Follows, Outcome
 from otel_fr.match.rules.rule import Rule, Stage
+from otel_fr.match.texts import device_texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +46,7 @@ def _not_completed(case: Case, _: Claims, root: Stuck) -> Outcome:
     instance, culprits = case.instances[first.first], [stuck.rank for stuck in root.alike]
     others = dict.fromkeys(id_ for stuck in root.alike for id_ in stuck.groups if id_ != instance.group.id)
     shared = [case.evidence.groups[id_] for id_ in others]
-    summary, details = device_sentences.device_text(
-        instance, culprits, first.ahead, root.waiting, shared, case.machines
-    )
+    summary, details = device_texts.device_text(instance, culprits, first.ahead, root.waiting, shared, case.machines)
     return (
         Claim(
             category=Category.RANK_STUCK,
@@ -85,7 +83,7 @@ def _not_begun(case: Case, _: Claims, node: Node) -> Outcome:
             category=Category.RANK_STUCK,
             culprits=tuple(sorted(node.not_begun)),
             waiting=tuple(waiting),
-            summary=device_sentences.not_begun_text(node.instance, node.not_begun, waiting, case.machines),
+            summary=device_texts.not_begun_text(node.instance, node.not_begun, waiting, case.machines),
             instance=node.instance,
             age=node.age,
             stuck_on="device",

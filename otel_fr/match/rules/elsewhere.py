@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from otel_fr.match import ending_sentences, sentences
 from otel_fr.match.case import Case
-from otel_fr.match.endings import gave_up_at_store, was_stopped
-from otel_fr.match.instances import InstanceKey
-from otel_fr.match.model import CallState, Category, Ending
-from otel_fr.match.nodes import Node
+from otel_fr.match.facts.endings import gave_up_at_store, was_stopped
+from otel_fr.match.facts.instances import InstanceKey
+from otel_fr.match.finding import Category
+from otel_fr.match.graph.nodes import Node
+from otel_fr.match.model import CallState, Ending
 from otel_fr.match.rules.claims import Claim, Claims, Outcome
 from otel_fr.match.rules.rule import Rule, Stage
+from otel_fr.match.texts import ending_texts, sentences
 
 DEATHS = "ranks"
 """Key of the deaths that no instance shows. They are one fault: one rank may only have been seen to end first."""
@@ -71,7 +72,7 @@ def _deaths(case: Case, claims: Claims) -> Iterator[list[int]]:
 
 
 def _rank_ended(case: Case, claims: Claims, ranks: list[int]) -> Outcome:
-    summary, details = ending_sentences.endings_text(ranks, case.evidence, case.machines)
+    summary, details = ending_texts.endings_text(ranks, case.evidence, case.machines)
     return (
         Claim(
             category=Category.RANK_DEAD,
@@ -120,7 +121,7 @@ def _failures(case: Case, claims: Claims) -> Iterator[tuple[Node, list[int]]]:
 
 def _unexplained_failure(case: Case, _: Claims, root: tuple[Node, list[int]]) -> Outcome:
     node, failed = root
-    summary, details = ending_sentences.unexplained_text(case, node.instance, failed)
+    summary, details = ending_texts.unexplained_text(case, node.instance, failed)
     return (
         Claim(
             category=Category.STALLED_COLLECTIVE,

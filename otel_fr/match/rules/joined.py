@@ -5,18 +5,18 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator
 
-from otel_fr.match import device_sentences, sentences, step_sentences
 from otel_fr.match.case import Case
-from otel_fr.match.cycles import inverted
-from otel_fr.match.device import common_device
-from otel_fr.match.fronts import Front, fronts
-from otel_fr.match.instances import Instance
-from otel_fr.match.joined import gave_up, is_connecting, is_stalled, stragglers
-from otel_fr.match.model import Call, CallState, Category, Ending
-from otel_fr.match.nodes import Node
+from otel_fr.match.facts.instances import Instance
+from otel_fr.match.facts.joined import gave_up, is_connecting, is_stalled, stragglers
+from otel_fr.match.finding import Category
+from otel_fr.match.graph.cycles import Front, fronts, inverted
+from otel_fr.match.graph.device import common_device
+from otel_fr.match.graph.nodes import Node
+from otel_fr.match.model import Call, CallState, Ending
 from otel_fr.match.rules import blocked
 from otel_fr.match.rules.claims import Claim, Claims, Outcome
 from otel_fr.match.rules.rule import Rule, Stage
+from otel_fr.match.texts import device_texts, rank_texts, sentences, step_texts
 
 
 def _joined(case: Case, claims: Claims) -> list[Node]:
@@ -79,7 +79,7 @@ def _out_of_step(case: Case, claims: Claims, front: Front) -> Outcome:
     if behind:
         node, absent = min(behind, key=lambda found: (len(found[0].instance.members), found[0].instance.name))
         taken = case.nodes[front[0]].instance
-        detail = step_sentences.out_of_step_text(absent, node.instance, taken, ())
+        detail = step_texts.out_of_step_text(absent, node.instance, taken, ())
         return (blocked.absent_claim(case, node, absent, detail, (node.instance.key, *keys)),)
     if ahead:
         node = min(ahead, key=lambda node: (len(node.instance.members), node.instance.name))
@@ -121,7 +121,7 @@ def _rivals(case: Case, claims: Claims, front: Front) -> Outcome:
         return None
     key = next((key for key in keys if set(rivals) <= set(case.nodes[key].instance.members)), keys[0])
     node = case.nodes[key]
-    summary = step_sentences.rivals_text(rivals, node.instance, node.waiting, case.machines)
+    summary = step_texts.rivals_text(rivals, node.instance, node.waiting, case.machines)
     return (_claim(case, front, Category.DEADLOCK, rivals, tuple(sorted(waiting)), summary, node=node),)
 
 
@@ -134,7 +134,7 @@ def _shared_device(case: Case, claims: Claims, front: Front) -> Outcome:
         return None
     rank, first = found
     waiting = tuple(r for r in case.nodes[first.key].waiting if r != rank)
-    summary = device_sentences.common_text(rank, first, len(instances), waiting, case.machines)
+    summary = device_texts.common_text(rank, first, len(instances), waiting, case.machines)
     claim = _claim(case, front, Category.RANK_STUCK, (rank,), waiting, summary, node=case.nodes[first.key])
     return (dataclasses.replace(claim, stuck_on="device"),)
 
@@ -164,7 +164,7 @@ def _lost(case: Case, node: Node) -> tuple[int, ...]:
 def _failure(case: Case, node: Node) -> tuple[list[str], list[str]]:
     """The errors of its calls, and the exceptions that followed."""
     failed = sorted({call.error or "error" for call in _calls(node) if call.state is CallState.FAILED})
-    return failed, sentences.raised_texts(case.evidence, node.waiting) if failed else []
+    return failed, rank_texts.raised_texts(case.evidence, node.waiting) if failed else []
 
 
 def _broken_by(case: Case, claims: Claims, calls: list[Call]) -> str | None:

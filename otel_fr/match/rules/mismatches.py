@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from otel_fr.match import sentences
 from otel_fr.match.case import Case
-from otel_fr.match.mismatch import Mismatch, judge, shift_of
-from otel_fr.match.new_groups import is_in_another_order, names_of
-from otel_fr.match.order import positions
+from otel_fr.match.facts.mismatch import Mismatch, judge, shift_of
+from otel_fr.match.facts.new_groups import is_in_another_order, names_of
+from otel_fr.match.graph.order import positions
 from otel_fr.match.rules.claims import Claim, Claims, Outcome
 from otel_fr.match.rules.rule import Rule, Stage
+from otel_fr.match.texts import sentences
 
 
 def _in_order(case: Case, _: Claims) -> Iterable[Mismatch]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from otel_fr.match import ending_sentences
 from otel_fr.match.case import Case
-from otel_fr.match.endings import was_stopped
+from otel_fr.match.facts.endings import was_stopped
+from otel_fr.match.facts.overdue import CATEGORIES, by_kind, worst_of
 from otel_fr.match.model import CallState, Ending, Overdue
-from otel_fr.match.overdue import CATEGORIES, by_kind, worst_of
 from otel_fr.match.rules.claims import Claim, Claims, Outcome
 from otel_fr.match.rules.rule import Rule, Stage
+from otel_fr.match.texts import ending_texts
 
 Alike = tuple[str, Mapping[int, Overdue]]
 """What is overdue, and the ranks whose same thing is: one fault, since ranks run alike."""
@@ -67,7 +67,7 @@ def _claim(
     caused_by: str | None = None,
 ) -> Claim:
     name, alike = root
-    summary, details = ending_sentences.overrun_texts(case, alike)
+    summary, details = ending_texts.overrun_texts(case, alike)
     return Claim(
         category=CATEGORIES[next(iter(alike.values())).kind],
         culprits=culprits,
@@ -75,7 +75,7 @@ def _claim(
         summary=summary,
         details=tuple(details),
         name=name,
-        values={rank: ending_sentences.overdue_value(item) for rank, item in alike.items()},
+        values={rank: ending_texts.overdue_value(item) for rank, item in alike.items()},
         caused_by=caused_by,
         age=max(item.age for item in alike.values()),
     )

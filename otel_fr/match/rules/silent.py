@@ -9,21 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from otel_fr.match import other_origins, sentences
 from otel_fr.match.case import Case
-from otel_fr.match.fronts import Front, fronts
-from otel_fr.match.joined import is_connecting
-from otel_fr.match.model import Category
-from otel_fr.match.nodes import Node
-from otel_fr.match.rules import blocked
+from otel_fr.match.facts.joined import is_connecting
+from otel_fr.match.finding import Category
+from otel_fr.match.graph.cycles import Front, fronts
+from otel_fr.match.graph.nodes import Node
+from otel_fr.match.rules import blocked, other_origins
 from otel_fr.match.rules.claims import Claim, Claims, Follows, Outcome, SetAside
 from otel_fr.match.rules.joined import late_claim
 from otel_fr.match.rules.rule import Rule, Stage
+from otel_fr.match.texts import rank_texts, sentences
 
 
 @dataclass(frozen=True, slots=True)
 class Silent:
-    """A call that waits for ranks of which nothing is known.
+    """A call that waits for ranks without evidence.
 
     Attributes:
         near: the causes named before, and the ranks that share a group with their culprits.
@@ -87,7 +87,7 @@ def _untold(case: Case, claims: Claims) -> Iterator[Front]:
 def _several_unheard(case: Case, _: Claims, front: Front) -> Outcome:
     node = case.nodes[front[0]]
     summary = sentences.untold_text(node.instance, node.waiting, case.unheard)
-    return (_nobody(case, front, summary, sentences.raised_texts(case.evidence, node.waiting)),)
+    return (_nobody(case, front, summary, rank_texts.raised_texts(case.evidence, node.waiting)),)
 
 
 def _unrecorded(case: Case, claims: Claims) -> Iterator[Front]:
@@ -124,7 +124,7 @@ def _nobody(case: Case, front: Front, summary: str, details: list[str]) -> Claim
 STAGES = (
     Stage(
         "silent",
-        "Calls that wait for ranks of which nothing is known.",
+        "Calls that wait for ranks without evidence.",
         _silent,
         (
             Rule(

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from otel_fr.match import Category, Ending, Place
-from otel_fr.match.machines import Machines
-from otel_fr.match.model import MAX_PLACED_CULPRITS, MAX_PLACED_WAITING, Finding
+from otel_fr.match.facts.machines import Machines
+from otel_fr.match.finding import MAX_PLACED_CULPRITS, MAX_PLACED_WAITING, Finding
 from otel_fr.presentation import place_text, with_wait
 from tests.support.evidence import LONG, call, cause, rank
 
