@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from otel_fr.match.facts.instances import Instance, InstanceKey
+from otel_fr.match.facts.joined import failed_at_once
 from otel_fr.match.facts.mismatch import Mismatch, judge, shift_of
 from otel_fr.match.facts.new_groups import first_mismatch
 from otel_fr.match.model import CallState, Ending, Evidence
@@ -39,6 +40,8 @@ def _episodes(
     episodes: list[list[Mismatch]] = []
     episode: list[Mismatch] = []
     for bad in filter(None, map(judge, own)):
+        if was_refused(evidence, bad):
+            continue
         if episode and bad.instance.sequence_id > episode[-1].instance.sequence_id + 1:
             if not _settle(evidence, instances, episode):
                 return episodes
@@ -51,6 +54,20 @@ def _episodes(
     if episode:
         _settle(evidence, instances, episode)
     return episodes
+
+
+def was_refused(evidence: Evidence, bad: Mismatch | None) -> bool:
+    """True if every member called wrongly, the backend refused that at once, and no rank has ended for it.
+
+    Nothing was sent, so no result is wrong: a program may try a call and go on without it.
+    """
+    if bad is None or not bad.is_own or set(bad.differing) != set(bad.instance.members):
+        return False
+    calls = [bad.instance.call(rank) for rank in bad.instance.members]
+    ends = [evidence.ranks[call.rank].ending for call in calls if call.rank in evidence.ranks]
+    return all(failed_at_once(call, evidence.window) for call in calls) and all(
+        call.caught or ending in (Ending.RUNNING, Ending.CLEAN) for call, ending in zip(calls, ends, strict=True)
+    )
 
 
 def _settle(evidence: Evidence, instances: Mapping[InstanceKey, Instance], episode: list[Mismatch]) -> bool:

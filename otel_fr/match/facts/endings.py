@@ -9,7 +9,7 @@ from signal import SIGABRT, SIGHUP, SIGINT, SIGKILL, SIGTERM
 from otel_fr.communication_errors import STORE, is_communication
 from otel_fr.match.facts.exceptions import is_device_error, reraised
 from otel_fr.match.facts.instances import Instance, has_joined, is_waiting
-from otel_fr.match.facts.joined import gave_up
+from otel_fr.match.facts.joined import failed_at_once, gave_up
 from otel_fr.match.model import Call, CallState, Ending, Evidence, Rank
 
 STOP_SIGNALS = frozenset({SIGHUP, SIGINT, SIGTERM})
@@ -48,6 +48,25 @@ def process_ending(*, signal: int | None, exit_code: int | None, clean: bool, ex
     if raised:
         return Ending.RAISED
     return Ending.CLEAN if clean else Ending.GONE
+
+
+_NOT_RUNNING = ("stopped", "frozen", "a zombie", "dead")
+"""Beginnings of `Rank.doing` of a process none of whose threads runs."""
+
+
+def runs_not(doing: str) -> bool:
+    """None of the threads of a process whose kernel says this of it runs."""
+    return doing.startswith(_NOT_RUNNING)
+
+
+def is_halted(info: Rank | None) -> bool:
+    """None of its threads runs, or ran when it was killed: a signal, a debugger or a cgroup's freezer stopped it."""
+    return (
+        info is not None
+        and info.python_blocked
+        and info.ending in (Ending.RUNNING, Ending.KILLED)
+        and runs_not(info.doing)
+    )
 
 
 def ended_for_peer(info: Rank) -> bool:
@@ -331,7 +350,7 @@ def _broken_by(evidence: Evidence, instance: Instance) -> int | None:
     rest may go on, or may have been stopped later than that member, by each rank's own clock since the call before. A
     call that had lasted for the window may have waited for a rank that somebody stopped for just that reason.
     """
-    if not any(_failed_at_once(instance.call(r), evidence.window) for r in instance.calls):
+    if not any(_breaks_at_once(instance.call(r), evidence.window) for r in instance.calls):
         return None
     absent: list[int] = []
     raised: list[str] = []
@@ -348,7 +367,7 @@ def _broken_by(evidence: Evidence, instance: Instance) -> int | None:
         call = instance.call(r) if r in instance.calls else None
         if not joined:
             absent.append(r)
-        elif call is not None and _failed_at_once(call, evidence.window):
+        elif call is not None and _breaks_at_once(call, evidence.window):
             raised.extend([] if was_stopped(info) else [info.exception])
         elif call is not None and was_stopped(info) and call.state is CallState.IN_FLIGHT:
             stopped_at.append(None if call.age is None or call.gap is None else call.gap + call.age)
@@ -361,6 +380,5 @@ def _broken_by(evidence: Evidence, instance: Instance) -> int | None:
     return absent[0] if is_first else None
 
 
-def _failed_at_once(call: Call, window: float) -> bool:
-    is_failed = call.state is CallState.FAILED and not call.caught and not gave_up(call)
-    return is_failed and call.duration is not None and call.duration < window
+def _breaks_at_once(call: Call, window: float) -> bool:
+    return failed_at_once(call, window) and not call.caught

@@ -193,6 +193,11 @@ def has_joined(instance: Instance, rank: int, info: Rank | None) -> bool | None:
     return None
 
 
+def is_posted(call: Call) -> bool:
+    """A message in flight for which no thread waits."""
+    return call.stream == "p2p" and call.age == 0.0
+
+
 def is_waiting(call: Call, window: float) -> bool:
     """In flight for longer than ``window`` seconds, or given up after having waited and not caught.
 
@@ -201,7 +206,7 @@ def is_waiting(call: Call, window: float) -> bool:
     """
     if call.state is CallState.FAILED:
         return not call.caught
-    if call.stream == "p2p" and call.age == 0.0:
+    if is_posted(call):
         return False
     if call.queued and window > 0:
         return False

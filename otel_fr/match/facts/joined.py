@@ -80,3 +80,10 @@ def gave_up(call: Call) -> bool:
 def is_too_long(call: Call) -> bool:
     """It ended, and had lasted for its timeout by then."""
     return call.timeout is not None and call.duration is not None and call.duration >= WAITED_OUT * call.timeout > 0
+
+
+def failed_at_once(call: Call, window: float) -> bool:
+    """It failed, before its timeout and before it had lasted for the window."""
+    if call.state is not CallState.FAILED or gave_up(call) or call.duration is None:
+        return False
+    return call.duration < window

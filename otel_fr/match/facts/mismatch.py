@@ -48,6 +48,7 @@ class Mismatch:
 
     Attributes:
         differing: the ranks that differ from a strict majority; all ranks that disagree, if there is none.
+        is_own: each of these calls is wrong whatever the other ranks called.
         is_over: all members went on in step after it, so it holds up no later call (`otel_fr.match.facts.aftermath`).
     """
 
@@ -57,6 +58,7 @@ class Mismatch:
     values: dict[int, str]
     differing: tuple[int, ...]
     has_majority: bool
+    is_own: bool = False
     is_over: bool = False
 
 
@@ -241,6 +243,7 @@ def _own_fault(instance: Instance, calls: Mapping[int, Call], distinct: Mapping[
         values=values,
         differing=tuple(wrong),
         has_majority=True,
+        is_own=True,
     )
 
 

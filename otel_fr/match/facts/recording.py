@@ -22,6 +22,7 @@ from signal import SIGABRT
 
 from otel_fr.communication_errors import is_communication
 from otel_fr.match.facts.endings import was_stopped
+from otel_fr.match.facts.instances import is_posted
 from otel_fr.match.facts.joined import is_too_long
 from otel_fr.match.model import Call, CallState, Ending, Evidence, Rank
 
@@ -99,7 +100,7 @@ def _is_open(call: Call) -> bool:
 
 def _is_after(call: Call, until: Mapping[int, float]) -> bool:
     """It was made later than so many seconds before its rank's end. (No thread waits for a message of age 0.)"""
-    if call.age is None or (call.stream == "p2p" and call.age == 0.0):
+    if call.age is None or is_posted(call):
         return False
     return call.age < until.get(call.rank, 0.0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from otel_fr.match.facts.instances import Instance, InstanceKey
@@ -47,9 +48,7 @@ class Node:
     @property
     def age(self) -> float | None:
         """Seconds that the longest waiting rank has waited, or did; None: unknown."""
-        calls = [self.instance.call(rank) for rank in self.waiting]
-        ages = [c.duration if c.state is CallState.FAILED else c.age for c in calls]
-        return max((age for age in ages if age is not None), default=None)
+        return waited(self.instance, self.waiting)
 
     @property
     def is_blocked_by_device(self) -> bool:
@@ -61,3 +60,10 @@ class Node:
         """The instances this one waits for, in the order of the members that wait there."""
         ahead = [key for rank in sorted(self.next) for key in self.next[rank]]
         return [*([self.behind] if self.behind else []), *ahead]
+
+
+def waited(instance: Instance, ranks: Iterable[int]) -> float | None:
+    """Seconds that these ranks have waited in the instance, or did, at most; None: unknown."""
+    calls = [instance.call(rank) for rank in ranks]
+    ages = [call.duration if call.state is CallState.FAILED else call.age for call in calls]
+    return max((age for age in ages if age is not None), default=None)

@@ -228,7 +228,7 @@ def _claim(
         details += device_texts.sync_texts(case, culprits)
     elif not node.dead and are_blocked(case, node, culprits):
         stuck_on = "host"
-        details.append(ending_texts.host_text(case.evidence, culprits))
+        details.append(ending_texts.host_text(case.evidence, node.instance, culprits))
     return (
         Claim(
             category=category,

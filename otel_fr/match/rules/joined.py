@@ -6,17 +6,20 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 
 from otel_fr.match.case import Case
+from otel_fr.match.facts.aftermath import was_refused
+from otel_fr.match.facts.endings import is_halted
 from otel_fr.match.facts.instances import Instance
 from otel_fr.match.facts.joined import gave_up, is_connecting, is_stalled, stragglers
+from otel_fr.match.facts.mismatch import judge
 from otel_fr.match.finding import Category
 from otel_fr.match.graph.cycles import Front, fronts, inverted
 from otel_fr.match.graph.device import common_device
-from otel_fr.match.graph.nodes import Node
+from otel_fr.match.graph.nodes import Node, waited
 from otel_fr.match.model import Call, CallState, Ending
 from otel_fr.match.rules import blocked
 from otel_fr.match.rules.claims import Claim, Claims, Outcome
 from otel_fr.match.rules.rule import Rule, Stage
-from otel_fr.match.texts import device_texts, rank_texts, sentences, step_texts
+from otel_fr.match.texts import device_texts, sentences, step_texts
 
 
 def _joined(case: Case, claims: Claims) -> list[Node]:
@@ -88,14 +91,27 @@ def _out_of_step(case: Case, claims: Claims, front: Front) -> Outcome:
     return None
 
 
+def _refused(case: Case, _: Claims, front: Front) -> Outcome:
+    return () if was_refused(case.evidence, judge(case.nodes[front[0]].instance)) else None
+
+
+def _stopped(case: Case, _: Claims, front: Front) -> Outcome:
+    node = case.nodes[front[0]]
+    culprits = tuple(rank for rank in node.instance.members if is_halted(case.evidence.ranks.get(rank)))
+    if not 0 < len(culprits) < len(node.instance.members):
+        return None
+    waiting = tuple(rank for rank in node.waiting if rank not in culprits)
+    summary, details = sentences.stopped_text(case, node.instance, culprits, waiting)
+    return (_claim(case, front, Category.RANK_STUCK, culprits, waiting, summary, details),)
+
+
 def _opposite_orders(case: Case, _: Claims, front: Front) -> Outcome:
     node = case.nodes[front[0]]
     turned = _turned(case, front)
     if turned is None:
         return None
     culprits = tuple(rank for rank in turned[2:] if rank in case.steps.culprits) or turned[2:]
-    failed, details = _failure(case, node)
-    said = sentences.joined_text(case, node, failed, _lost(case, node))
+    said, details = sentences.joined_text(case, node, _lost(case, node))
     return (
         _claim(
             case,
@@ -144,27 +160,19 @@ def _lost_host(case: Case, _: Claims, front: Front) -> Outcome:
     culprits = _lost(case, node)
     if not culprits:
         return None
-    failed, details = _failure(case, node)
-    summary = sentences.joined_text(case, node, failed, culprits)
+    summary, details = sentences.joined_text(case, node, culprits)
     return (_claim(case, front, Category.STALLED_COLLECTIVE, culprits, node.waiting, summary, details),)
 
 
 def _all_joined(case: Case, claims: Claims, front: Front) -> Outcome:
     node = case.nodes[front[0]]
-    failed, details = _failure(case, node)
-    summary = sentences.joined_text(case, node, failed, ())
+    summary, details = sentences.joined_text(case, node)
     claim = _claim(case, front, Category.STALLED_COLLECTIVE, (), node.waiting, summary, details)
     return (dataclasses.replace(claim, caused_by=_broken_by(case, claims, _calls(node))),)
 
 
 def _lost(case: Case, node: Node) -> tuple[int, ...]:
     return tuple(rank for rank in node.instance.members if rank in case.lost)
-
-
-def _failure(case: Case, node: Node) -> tuple[list[str], list[str]]:
-    """The errors of its calls, and the exceptions that followed."""
-    failed = sorted({call.error or "error" for call in _calls(node) if call.state is CallState.FAILED})
-    return failed, rank_texts.raised_texts(case.evidence, node.waiting) if failed else []
 
 
 def _broken_by(case: Case, claims: Claims, calls: list[Call]) -> str | None:
@@ -201,7 +209,7 @@ def _claim(
         summary=summary,
         details=tuple(details),
         instance=node.instance,
-        age=node.age,
+        age=waited(node.instance, waiting),
         explains=(front[0], *front[1]),
     )
 
@@ -218,6 +226,16 @@ STAGES = (
         "Sets of collectives that all members joined and whose calls are blocked; the first blocks the others.",
         _stalled,
         (
+            Rule(
+                "refused",
+                "The backend refused wrong calls of all members at once: nothing was sent, and programs may catch it.",
+                _refused,
+            ),
+            Rule(
+                "stopped_rank",
+                "Some members' processes do not run, by a signal, a debugger or a cgroup's freezer: the others wait.",
+                _stopped,
+            ),
             Rule(
                 "out_of_step_in_stall",
                 "How far the ranks are in all groups shows that some left out a call, or made one too many, and then"

@@ -14,13 +14,14 @@ from otel_fr.match.texts.sentences import MAX_ENDINGS
 from otel_fr.presentation import duration_text, message_text, ranks_text, verb
 
 
-def host_text(evidence: Evidence, culprits: Iterable[int]) -> str:
+def host_text(evidence: Evidence, instance: Instance, culprits: Iterable[int]) -> str:
     """Why ranks are known to be blocked on the host, or to have been until they ended."""
     ranks = list(culprits)
     ended = all(evidence.ranks[rank].ending is not Ending.RUNNING for rank in ranks)
     enqueued = verb(ranks, "it", "they")
     blocked = f"{enqueued} {verb(ranks, 'was', 'were') if ended else verb(ranks, 'is', 'are')}"
-    return f"{blocked} blocked on the host: every call {enqueued} enqueued in this group has completed"
+    done = f"every collective {enqueued} enqueued in this group has completed"
+    return f"{blocked} blocked on the host: {done if instance.p2p is None else f'{blocked} in no call'}"
 
 
 def overdue_value(item: Overdue) -> str:

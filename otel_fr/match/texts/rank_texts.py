@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
-from otel_fr.match.facts.endings import STOP_SIGNALS, stayed_away, was_stopped
-from otel_fr.match.facts.instances import Instance, LastCall
+from otel_fr.match.facts.endings import STOP_SIGNALS, runs_not, stayed_away, was_stopped
+from otel_fr.match.facts.instances import Instance, LastCall, is_posted
 from otel_fr.match.facts.machines import MAX_NAMED, Machines
 from otel_fr.match.facts.recording import DEFAULT_GROUP
 from otel_fr.match.model import Call, CallState, Ending, Evidence, Progress, Rank
@@ -15,9 +15,6 @@ from otel_fr.presentation import count_text, message_text, ranks_text, signal_te
 
 MAX_THREADS = 2
 """Threads of a rank whose exceptions a sentence states: the last, which are the nearest to the fault."""
-
-_NOT_RUNNING = ("stopped", "frozen", "a zombie", "dead")
-"""Beginnings of `Rank.doing` of a process none of whose threads runs."""
 
 
 def ending_text(info: Rank) -> str:
@@ -137,7 +134,7 @@ def _blocked_text(info: Rank, be: str) -> str:
     """Why the Python threads of a rank do not run."""
     if not info.doing:
         return f" (GIL held in C code, or the process {be} stopped)"
-    held = "" if info.doing.startswith(_NOT_RUNNING) else " (GIL held in C code)"
+    held = "" if runs_not(info.doing) else " (GIL held in C code)"
     return f"{held}{';' if held else ':'} it {be} {message_text(info.doing)}"
 
 
@@ -158,6 +155,8 @@ def _last_call_text(evidence: Evidence, info: Rank, call: Call) -> str:
         ended = info.ending is not Ending.RUNNING
         if call.signature.any_source and call.signature.peer is None:
             return f"it {'waited' if ended else 'waits'} in {text}, and which rank should send is not known"
+        if is_posted(call):
+            return f"its last call was {text}, which it did not wait for"
         return f"its last call, {text}, {'had' if ended else 'has'} not completed"
     return f"its last call was {text}" + (", which failed" if call.state is CallState.FAILED else "")
 

@@ -9,13 +9,14 @@ from otel_fr.match.facts.instances import Instance
 from otel_fr.match.facts.machines import Machines, are_silent
 from otel_fr.match.facts.mismatch import Mismatch
 from otel_fr.match.graph.misdirected import MisdirectedMessage
-from otel_fr.match.graph.nodes import Node
+from otel_fr.match.graph.nodes import Node, waited
 from otel_fr.match.model import Call, CallState, Ending, Evidence
 from otel_fr.match.texts.calls import instance_text, waiting_text
-from otel_fr.match.texts.rank_texts import describe_ending, silence_text, where_text, where_texts
+from otel_fr.match.texts.rank_texts import describe_ending, raised_texts, silence_text, where_text, where_texts
 from otel_fr.operations import other_half
 from otel_fr.presentation import (
     duration_text,
+    message_text,
     ranks_by_text,
     ranks_text,
     verb,
@@ -149,10 +150,38 @@ def unmatched_text(case: Case, instance: Instance, blocker: int, *, has_passed: 
     return f"{failing}: rank {here.rank} waits in {instance_text(instance)}; {where}", details
 
 
-def joined_text(case: Case, node: Node, errors: list[str], lost: Sequence[int]) -> str:
-    """Of a collective that all members joined. ``errors``: it failed. ``lost``: members on machines that are lost."""
-    text = all_joined_text(node.instance, errors, node.age)
-    return f"{silence_text(case.lost, case.evidence, lost, case.machines)}; {text}" if lost else text
+def joined_text(case: Case, node: Node, lost: Sequence[int] = ()) -> tuple[str, list[str]]:
+    """``"all members joined X with matching arguments, but it has not completed"``, or that it failed, and details.
+
+    ``lost``: members on machines that are lost.
+    """
+    failed = [call for rank in node.instance.members if (call := node.instance.call(rank)).state is CallState.FAILED]
+    how = "it has not completed"
+    if failed:
+        seconds = max((call.duration for call in failed if call.duration is not None), default=None)
+        how = f"it failed with {', '.join(sorted({call.error or 'error' for call in failed}))}"
+        how += "" if seconds is None else f" after {duration_text(seconds)}"
+    text = f"all members joined {instance_text(node.instance)} with matching arguments, but {how}"
+    if lost:
+        text = f"{silence_text(case.lost, case.evidence, lost, case.machines)}; {text}"
+    return text, raised_texts(case.evidence, node.waiting) if failed else []
+
+
+def stopped_text(
+    case: Case, instance: Instance, culprits: Sequence[int], waiting: Sequence[int]
+) -> tuple[str, list[str]]:
+    """``"rank 1 joined X and then stopped running: it is stopped by a signal (SIGSTOP); ranks 0, 2 wait"``."""
+    info = case.evidence.ranks[culprits[0]]
+    is_over = info.ending is not Ending.RUNNING
+    was = verb(culprits, "was", "were") if is_over else verb(culprits, "is", "are")
+    text = (
+        f"{case.machines.named(culprits)} joined {instance_text(instance)} and then stopped running:"
+        f" {verb(culprits, 'it', 'they')} {was} {message_text(info.doing)}"
+    )
+    details = [f"rank {rank} {describe_ending(case.evidence.ranks[rank])}" for rank in culprits[:MAX_ENDINGS]]
+    if waiting:
+        text += f"; {waits_text(case.evidence, instance, waiting, waited(instance, waiting))}"
+    return text, details if is_over else []
 
 
 def store_text(case: Case, ranks: list[int], others: list[int]) -> tuple[str, list[str]]:
@@ -235,15 +264,6 @@ def deadlock_text(
         f"{text}; unlike most ranks, {machines.named(ranks)} called {instance_text(taken)} before"
         f" {instance_text(skipped)} (or left it out)"
     )
-
-
-def all_joined_text(instance: Instance, errors: list[str], seconds: float | None) -> str:
-    """``"all members joined X with matching arguments, but it has not completed"``; ``errors``: it failed."""
-    if errors:
-        how = f"it failed with {', '.join(errors)}" + ("" if seconds is None else f" after {duration_text(seconds)}")
-    else:
-        how = "it has not completed"
-    return f"all members joined {instance_text(instance)} with matching arguments, but {how}"
 
 
 def straggler_text(instance: Instance, late: list[Call], machines: Machines) -> str:
