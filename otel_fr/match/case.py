@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -87,6 +87,13 @@ class Case:
     def lost(self) -> Mapping[int, str]:
         """The ranks of machines that are lost, and the machine of each."""
         return lost(self.evidence)
+
+    def with_lost(self, ranks: Sequence[int]) -> Sequence[int]:
+        """These ranks and, if their machines are all lost, the other ranks of these: the machine is the fault."""
+        if not ranks or not self.lost.keys() >= set(ranks):
+            return ranks
+        machines = {self.lost[rank] for rank in ranks}
+        return [rank for rank, machine in sorted(self.lost.items()) if machine in machines]
 
     @cached_property
     def machines(self) -> Machines:

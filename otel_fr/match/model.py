@@ -296,9 +296,13 @@ class Rank:
 
     def has_left(self, group: str) -> bool:
         """It can join no call of the group any more: it destroys the group, or has, or its interpreter is ending."""
-        progress = self.progress.get(group)
         is_exiting = self.exiting and self.ending in (Ending.RUNNING, Ending.KILLED)  # every other end is an exit
-        return is_exiting or group in self.leaving or (progress is not None and progress.destroyed)
+        return is_exiting or self.has_destroyed(group)
+
+    def has_destroyed(self, group: str) -> bool:
+        """It destroys the group, or has."""
+        progress = self.progress.get(group)
+        return group in self.leaving or (progress is not None and progress.destroyed)
 
 
 class MessagePattern(NamedTuple):

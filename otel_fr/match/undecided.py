@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from otel_fr.match.case import Case
-from otel_fr.match.facts.instances import InstanceKey, is_waiting
+from otel_fr.match.facts.instances import Instance, InstanceKey, has_joined, is_waiting
 from otel_fr.match.graph.cycles import fronts, inverted
 from otel_fr.match.graph.nodes import Node
+from otel_fr.match.graph.queues import is_queued
 from otel_fr.match.model import CallState, Evidence
 from otel_fr.match.texts import sentences
 from otel_fr.match.texts.calls import call_text, instance_text
@@ -59,6 +60,7 @@ def suspects(case: Case) -> list[Suspects]:
     for ranks, reason in (
         *_behind(case),
         *_absent(case),
+        *_not_enqueued(case),
         *_alone(case),
         *_messages(case.evidence),
         *_joined(case),
@@ -101,6 +103,22 @@ def _absent(case: Case) -> Iterator[tuple[tuple[int, ...], str]]:
             yield tuple(missing), f"{where}, which {ranks_text(missing)} {verb(missing, 'has', 'have')} not joined"
         if untold:
             yield tuple(untold), f"{where}; it is not known whether {ranks_text(untold)} joined it"
+
+
+def _not_enqueued(case: Case) -> Iterator[tuple[tuple[int, ...], str]]:
+    """Ranks that have not enqueued what others have, while no device has begun it: most ranks' calls first."""
+    found: list[tuple[list[int], list[int], Instance]] = []
+    for key, instance in case.instances.items():
+        open_ = [rank for rank in instance.calls if is_queued(instance.call(rank))]
+        if not open_ or key in case.nodes:
+            continue
+        absent = [r for r in instance.members if has_joined(instance, r, case.evidence.ranks.get(r)) is False]
+        if absent:
+            found.append((absent, open_, instance))
+    for absent, open_, instance in sorted(found, key=lambda one: (len(one[0]) - len(one[1]), one[2].sequence_id)):
+        verbs = verb(absent, "has", "have"), verb(open_, "has", "have")
+        text = f"{ranks_text(absent)} {verbs[0]} not enqueued {instance_text(instance)}, which {ranks_text(open_)}"
+        yield tuple(absent), f"{text} {verbs[1]}"
 
 
 def _alone(case: Case) -> Iterator[tuple[tuple[int, ...], str]]:

@@ -275,6 +275,8 @@ def _sort_members(
         elif instance.stream == "p2p" and (instance.group.id, rank) in takes_any:
             # A receive from any source may be meant for this send, so the send is not judged.
             node.undecided.append(rank)
+        elif info.exiting and not info.has_destroyed(instance.group.id) and patience.may_join(info, seconds):
+            node.undecided.append(rank)  # whether it ends well, and how soon, shows who is at fault
         elif info.has_left(instance.group.id) and not info.exception:
             # One that is exiting because its own collective failed had waited there: it did not leave.
             node.idle.append(rank)

@@ -193,7 +193,7 @@ def _absent(case: Case, claims: Claims, root: Blocked) -> Outcome:
 
 
 def _named(case: Case, root: Blocked) -> Sequence[int]:
-    return root.culprits if root.node.dead else others(case, root.culprits)
+    return root.culprits if root.node.dead else case.with_lost(others(case, root.culprits))
 
 
 def _category(case: Case, node: Node, culprits: Iterable[int]) -> Category:

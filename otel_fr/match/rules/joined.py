@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from otel_fr.match.case import Case
 from otel_fr.match.facts.aftermath import was_refused
@@ -171,8 +171,8 @@ def _all_joined(case: Case, claims: Claims, front: Front) -> Outcome:
     return (dataclasses.replace(claim, caused_by=_broken_by(case, claims, _calls(node))),)
 
 
-def _lost(case: Case, node: Node) -> tuple[int, ...]:
-    return tuple(rank for rank in node.instance.members if rank in case.lost)
+def _lost(case: Case, node: Node) -> Sequence[int]:
+    return case.with_lost([rank for rank in node.instance.members if rank in case.lost])
 
 
 def _broken_by(case: Case, claims: Claims, calls: list[Call]) -> str | None:
@@ -193,7 +193,7 @@ def _claim(
     case: Case,
     front: Front,
     category: Category,
-    culprits: tuple[int, ...],
+    culprits: Sequence[int],
     waiting: tuple[int, ...],
     summary: str,
     details: Iterable[str] = (),

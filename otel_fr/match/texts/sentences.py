@@ -75,9 +75,10 @@ def holding_text(case: Case, node: Node, culprits: Sequence[int]) -> tuple[str, 
     """``"rank 1 (gpu-17) did not join X; rank 1 is alive at train.py:9 load and in no call; ranks 0, 2 wait"``, and
     details."""
     evidence, instance, machines = case.evidence, node.instance, case.machines
-    missing = [rank for rank in culprits if rank not in instance.calls]
+    # Of a lost machine, ranks are named that are no members.
+    missing = [rank for rank in culprits if rank in instance.members and rank not in instance.calls]
     if are_silent(evidence, culprits):
-        they = verb(culprits, "it", "they")
+        they = verb(culprits, "it", "they") if len(missing) == len(culprits) else ranks_text(missing)
         parts = [silence_text(case.lost, evidence, culprits, machines)]
         parts.append(f"{they} did not join {instance_text(instance)}")
     elif missing:
