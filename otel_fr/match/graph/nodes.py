@@ -64,6 +64,6 @@ class Node:
 
 def waited(instance: Instance, ranks: Iterable[int]) -> float | None:
     """Seconds that these ranks have waited in the instance, or did, at most; None: unknown."""
-    calls = [instance.call(rank) for rank in ranks]
+    calls = [instance.call(rank) for rank in ranks if rank in instance.calls]
     ages = [call.duration if call.state is CallState.FAILED else call.age for call in calls]
     return max((age for age in ages if age is not None), default=None)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from otel_fr.match.case import Case
@@ -161,7 +162,7 @@ def _misdirected(case: Case, claims: Claims, root: Blocked) -> Outcome:
     if astray is None or _category(case, root.node, culprits) is not Category.UNMATCHED_P2P:
         return None
     summary = sentences.misdirected_text(astray, case.machines)
-    return _claim(case, claims, root, Category.UNMATCHED_P2P, astray.culprits, (summary, []))
+    return (_claim(case, claims, root, Category.UNMATCHED_P2P, astray.culprits, (summary, [])),)
 
 
 def _dead(case: Case, claims: Claims, root: Blocked) -> Outcome:
@@ -173,7 +174,31 @@ def _dead(case: Case, claims: Claims, root: Blocked) -> Outcome:
     absent = sorted({*node.idle, *node.undecided, *node.next} - set(node.instance.calls))
     if absent and set(culprits) <= set(node.instance.calls):
         details.append(sentences.absent_text(case, node.instance, absent))
-    return _claim(case, claims, root, Category.RANK_DEAD, culprits, (summary, details))
+    dead = _claim(case, claims, root, Category.RANK_DEAD, culprits, (summary, details))
+    return dead, *_absent_beside(case, claims, root)
+
+
+def _absent_beside(case: Case, claims: Claims, root: Blocked) -> Iterator[Claim]:
+    """The ranks that others waited for besides the dead one: a second fault.
+
+    They do not run Python, or had been away for the window before the dead rank ended. What a rank does after that may
+    be a wait for the dead one, at a store for example.
+    """
+    node, ranks = root.node, case.evidence.ranks
+    ends = [ranks[rank].ended_for for rank in node.dead]
+    ended = min((seconds for seconds in ends if seconds is not None), default=math.inf)
+    stuck = [
+        rank
+        for rank in node.idle
+        if rank not in claims.blamed
+        and ranks[rank].ending is Ending.RUNNING
+        and not ranks[rank].has_left(node.instance.group.id)
+        and (ranks[rank].python_blocked or (ranks[rank].idle or 0.0) >= ended + case.evidence.window)
+    ]
+    if stuck and node.instance.p2p is None:
+        said = sentences.holding_text(case, node, stuck)
+        claim = _claim(case, claims, root, _category(case, node, stuck), stuck, said)
+        yield replace(claim, name=f"{claim.key}/absent")
 
 
 def _message_missing(case: Case, claims: Claims, root: Blocked) -> Outcome:
@@ -183,13 +208,13 @@ def _message_missing(case: Case, claims: Claims, root: Blocked) -> Outcome:
     category = _category(case, root.node, culprits)
     has_passed = category is Category.UNMATCHED_P2P
     said = sentences.unmatched_text(case, root.node.instance, culprits[0], has_passed=has_passed)
-    return _claim(case, claims, root, category, culprits, said)
+    return (_claim(case, claims, root, category, culprits, said),)
 
 
 def _absent(case: Case, claims: Claims, root: Blocked) -> Outcome:
     culprits = _named(case, root)
     said = sentences.holding_text(case, root.node, culprits)
-    return _claim(case, claims, root, _category(case, root.node, culprits), culprits, said)
+    return (_claim(case, claims, root, _category(case, root.node, culprits), culprits, said),)
 
 
 def _named(case: Case, root: Blocked) -> Sequence[int]:
@@ -212,12 +237,12 @@ def _claim(
     category: Category,
     culprits: Sequence[int],
     said: tuple[str, list[str]],
-) -> Outcome:
+) -> Claim:
     node, (summary, details) = root.node, said
     ahead = _ahead_of_others(case, claims, node, culprits)
     caused_by = claims.same_culprits(case, culprits) or ahead
     if node.dead:
-        caused_by = caused_by or _died_in_mismatch(case, claims, culprits)
+        caused_by = caused_by or died_in_mismatch(case, claims, culprits)
     if root.unseen:
         caused_by = caused_by or claims.first_cause
     if case.unheard.issuperset(culprits):
@@ -226,23 +251,21 @@ def _claim(
     if category is Category.MISSING_RANK and all(case.syncs.of(rank) for rank in culprits):
         stuck_on = "device"
         details += device_texts.sync_texts(case, culprits)
-    elif not node.dead and are_blocked(case, node, culprits):
+    elif category is not Category.RANK_DEAD and are_blocked(case, node, culprits):
         stuck_on = "host"
         details.append(ending_texts.host_text(case.evidence, node.instance, culprits))
-    return (
-        Claim(
-            category=category,
-            culprits=tuple(sorted(culprits)),
-            waiting=node.waiting,
-            summary=summary,
-            details=tuple(details),
-            instance=node.instance,
-            age=node.age,
-            stuck_on=stuck_on,
-            caused_by=caused_by,
-            explains=(root.key,),
-            blames=tuple(culprits) if ahead is None else (),
-        ),
+    return Claim(
+        category=category,
+        culprits=tuple(sorted(culprits)),
+        waiting=node.waiting,
+        summary=summary,
+        details=tuple(details),
+        instance=node.instance,
+        age=node.age,
+        stuck_on=stuck_on,
+        caused_by=caused_by,
+        explains=(root.key,),
+        blames=tuple(culprits) if ahead is None else (),
     )
 
 
@@ -274,7 +297,7 @@ def _ahead_of_others(case: Case, claims: Claims, node: Node, culprits: Iterable[
     return None
 
 
-def _died_in_mismatch(case: Case, claims: Claims, ranks: Iterable[int]) -> str | None:
+def died_in_mismatch(case: Case, claims: Claims, ranks: Iterable[int]) -> str | None:
     """The key of a mismatch whose calls these ranks had not ended when they did: backends abort ranks for one."""
     unended = (CallState.IN_FLIGHT, CallState.FAILED)
     for bad in case.mismatches:
@@ -328,7 +351,12 @@ RULES = (
         "The rank that should have the other half ended well, and a message to or from another rank would fit.",
         _misdirected,
     ),
-    Rule("dead_rank", "A member ended by a fault of its own and blocks the call.", _dead),
+    Rule(
+        "dead_rank",
+        "A member ended by a fault of its own and blocks the call. Members that do not run Python, or had been away for"
+        " the window before it ended, are named apart.",
+        _dead,
+    ),
     Rule(
         "message_missing",
         "A rank did not make the other half of a message: it went on without, or is in no call.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -19,7 +20,8 @@ class Claim:
 
     Attributes:
         category, culprits, waiting, summary, details, field, values, age, stuck_on: as of `Finding`.
-        instance: in which the fault shows; None: in none, then ``name`` identifies the fault.
+        instance: in which the fault shows; None: in none.
+        name: identifies the fault; "": its instance does.
         caused_by: key of the claim from which this one follows; None: it is a cause.
         explains: the roots that need no further claim.
         blames: ranks that no further claim names because others wait for them.
@@ -46,7 +48,7 @@ class Claim:
 
     @property
     def key(self) -> str:
-        return self.name if self.instance is None else self.instance.name
+        return self.name or ("" if self.instance is None else self.instance.name)
 
     @property
     def cause(self) -> str:
@@ -82,6 +84,7 @@ class Claims:
         cause_of: root -> key of the cause that explains it.
         blamed: rank that others wait for -> key of the cause that names it.
         set_aside: roots that may have another origin.
+        decided: name of a rule -> how many roots it has decided.
     """
 
     causes: list[Claim] = field(default_factory=list)
@@ -89,6 +92,7 @@ class Claims:
     cause_of: dict[InstanceKey, str] = field(default_factory=dict)
     blamed: dict[int, str] = field(default_factory=dict)
     set_aside: set[InstanceKey] = field(default_factory=set)
+    decided: Counter[str] = field(default_factory=Counter)
 
     def __iter__(self) -> Iterator[Claim]:
         yield from self.causes
@@ -106,6 +110,7 @@ class Claims:
 
     def take(self, rule: str, outcome: tuple[Claim, ...] | Follows | SetAside) -> None:
         """Add what the rule of that name made of a root."""
+        self.decided[rule] += 1
         if isinstance(outcome, SetAside):
             self.set_aside.update(outcome.roots)
             return

@@ -10,6 +10,7 @@ from otel_fr.match.facts.instances import InstanceKey
 from otel_fr.match.finding import Category
 from otel_fr.match.graph.nodes import Node
 from otel_fr.match.model import CallState, Ending
+from otel_fr.match.rules.blocked import died_in_mismatch
 from otel_fr.match.rules.claims import Claim, Claims, Outcome
 from otel_fr.match.rules.rule import Rule, Stage
 from otel_fr.match.texts import ending_texts, sentences
@@ -64,14 +65,18 @@ def _cause(case: Case, claims: Claims, key: InstanceKey) -> str | None:
     return None
 
 
-def _deaths(case: Case, claims: Claims) -> Iterator[list[int]]:
+def _deaths(case: Case, claims: Claims) -> Iterator[tuple[list[int], str | None]]:
+    """Deaths that no claim names: those that are a cause, and those that follow from a mismatch, with its key."""
     told = {rank for claim in claims if claim.category is Category.RANK_DEAD for rank in claim.culprits}
-    ranks = sorted(case.deaths - told)
-    if ranks:
-        yield ranks
+    by_cause: dict[str | None, list[int]] = {}
+    for rank in sorted(case.deaths - told):
+        by_cause.setdefault(died_in_mismatch(case, claims, [rank]), []).append(rank)
+    for cause, ranks in by_cause.items():
+        yield ranks, cause
 
 
-def _rank_ended(case: Case, claims: Claims, ranks: list[int]) -> Outcome:
+def _rank_ended(case: Case, _: Claims, root: tuple[list[int], str | None]) -> Outcome:
+    ranks, cause = root
     summary, details = ending_texts.endings_text(ranks, case.evidence, case.machines)
     return (
         Claim(
@@ -79,8 +84,8 @@ def _rank_ended(case: Case, claims: Claims, ranks: list[int]) -> Outcome:
             culprits=tuple(ranks),
             summary=summary,
             details=tuple(details),
-            name=DEATHS,
-            caused_by=claims.first_cause,
+            name=DEATHS if cause is None else f"{DEATHS}/{cause}",
+            caused_by=cause,
         ),
     )
 
@@ -144,7 +149,13 @@ DEATHS_STAGE = Stage(
     "endings",
     "Ranks that ended by a fault of their own which no call shows.",
     _deaths,
-    (Rule("rank_ended", "They are named together; if there is another cause, as its consequence.", _rank_ended),),
+    (
+        Rule(
+            "rank_ended",
+            "They are named together; those that died in calls that do not fit together, as a consequence of these.",
+            _rank_ended,
+        ),
+    ),
 )
 STORE_STAGE = Stage(
     "store",
