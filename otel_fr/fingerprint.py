@@ -1,7 +1,7 @@
 """Fingerprints of the collectives that a rank has enqueued in a process group, to find out whether ranks disagree.
 
 Two ranks that made the same calls in a group have the same fingerprint, whatever they may legally differ in. A
-difference is no verdict: it says between which calls the match engine is to look (`otel_fr.match.legal`). This follows
+difference is no verdict: it says between which calls the match engine looks (`otel_fr.match.facts.legal`). This follows
 that engine's rules of what all members must agree in. Not covered is what depends on the pair of members: the pieces of
 gather, scatter and all_to_all, and sends and receives.
 

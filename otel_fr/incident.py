@@ -8,7 +8,8 @@ from datetime import datetime, timezone
 from typing import TypedDict
 
 from otel_fr import identity
-from otel_fr.match.model import Finding, Place
+from otel_fr.match.finding import Finding
+from otel_fr.match.model import Place
 from otel_fr.presentation import duration_text, state_summary, with_wait
 
 
@@ -49,6 +50,7 @@ class IncidentData(TypedDict):
     job: str
     attempt: int
     category: str
+    rule: str | None
     process_group: ProcessGroupData | None
     operation: str | None
     sequence_id: int | None
@@ -244,6 +246,7 @@ def incident_data(
         "job": job,
         "attempt": attempt,
         "category": finding.category.value,
+        "rule": finding.rule or None,
         "process_group": None
         if group is None
         else {"id": group.id, "name": group.name, "description": group.description, "ranks": list(group.ranks)},

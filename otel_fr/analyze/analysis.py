@@ -23,7 +23,7 @@ from otel_fr.dumps.nccl_ras import RasAnswer
 from otel_fr.dumps.read import load_folder
 from otel_fr.incident import IncidentData, incident_data
 from otel_fr.match import Finding, Group, Rank, diagnose, open_questions
-from otel_fr.match.destroyed import DEFAULT_GROUP
+from otel_fr.match.facts.recording import DEFAULT_GROUP
 
 HEALTHY, FAULT, UNUSABLE, UNDECIDED = 0, 1, 2, 3
 """Exit statuses: no fault was found; a fault was found; no file could be read; calls are in flight, and the files do

@@ -1,7 +1,7 @@
 """Every collective in the files, with each rank's calls.
 
 A `Collective` holds what the files recorded (`Entry`) and belongs to the interface of `otel_fr.analyze`. The match
-engine's `otel_fr.match.instances.Instance` holds only the calls that need a judgement.
+engine's `otel_fr.match.facts.instances.Instance` holds only the calls that need a judgement.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from otel_fr.analyze.assemble.runs import Run
 from otel_fr.dumps.columns import P2P
 from otel_fr.dumps.entry import Entry
 from otel_fr.match import CallState, Group
-from otel_fr.match.instances import members_of
+from otel_fr.match.facts.instances import members_of
 from otel_fr.match.model import Stream
 from otel_fr.operations import way
 
 CollectiveKey = tuple[str, str, int] | tuple[str, str, int, int, int, int]
-"""As `otel_fr.match.instances.InstanceKey`; a receive whose sender is unknown has (group, "p2p:RANK", number)."""
+"""As `otel_fr.match.facts.instances.InstanceKey`; a receive whose sender is unknown has (group, "p2p:RANK", number)."""
 
 
 @dataclass(slots=True, kw_only=True)

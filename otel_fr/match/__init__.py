@@ -13,29 +13,27 @@ evidence without findings leaves open, and the ranks nearest to it.
 """
 
 from otel_fr.match.case import Case
-from otel_fr.match.diagnose import diagnose
-from otel_fr.match.legal import Difference, compare
+from otel_fr.match.facts.legal import Difference, compare
+from otel_fr.match.finding import Category, Finding, StackGroup
+from otel_fr.match.findings import diagnose
 from otel_fr.match.model import (
     UNPLACED,
     WAIT_SHARE,
     Call,
     CallState,
-    Category,
     Decision,
     Ending,
     Evidence,
-    Finding,
     Group,
     Overdue,
     Place,
     Progress,
     Rank,
     Signature,
-    StackGroup,
     ThreadException,
     window_of,
 )
-from otel_fr.match.sentences import call_text
+from otel_fr.match.texts.calls import call_text
 from otel_fr.match.undecided import Suspects, lagging_calls, open_questions, suspects
 from otel_fr.operations import NewGroup
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from otel_fr.match.machines import Machines
-from otel_fr.match.model import MAX_PLACED_CULPRITS, Category, Finding, Group, Place
-from otel_fr.match.sentences import group_of
+from otel_fr.match.facts.machines import Machines
+from otel_fr.match.finding import MAX_PLACED_CULPRITS, Category, Finding
+from otel_fr.match.model import Group, Place
+from otel_fr.match.texts.calls import group_of
 from otel_fr.presentation import duration_text, summary_text, verb
+
+RULE = "last_again_and_again"
+"""Name of the only rule that is not about a call that waits."""
 
 
 class Lateness(NamedTuple):
@@ -33,6 +37,7 @@ def finding_of(group: Group, late: Sequence[Lateness], places: Mapping[int, Plac
     culprits = tuple(sorted(one.rank for one in late))
     return Finding(
         key=f"straggler:{group.id}",
+        rule=RULE,
         category=Category.STRAGGLER,
         group=group,
         operation="",

@@ -1,4 +1,4 @@
-"""The input of the match engine (`Evidence`) and its output (`Finding`): plain data, no I/O.
+"""The input of the match engine (`Evidence`): plain data, no I/O.
 
 Times are durations in seconds measured by one rank's own clock. Two ranks' clocks are never compared.
 """
@@ -23,7 +23,7 @@ class Signature(NamedTuple):
     """What a call was asked to do. Hashable, so equal calls share one.
 
     Attributes:
-        operation: `torch.distributed`'s name of it (docs/telemetry.md lists them), whatever the backend calls it.
+        operation: `torch.distributed`'s name of it, whatever the backend calls it (docs/reference/rank-report.md).
         input_sizes, output_sizes: one shape per tensor.
         input_dtypes, output_dtypes: PyTorch scalar type names (``"Float"``), one per tensor.
         input_splits, output_splits: all_to_all_single only; None: even; (): not recorded.
@@ -93,7 +93,7 @@ class Call:
         site: ``"file:line function"``; empty: unknown.
         batch: shared by the calls of one coalesced batch; None: not in a batch.
         queued: its device has not begun it; None: it is in flight on a device, and that is not known.
-        caught: it failed, and its rank went on; set by the engine (`otel_fr.match.failures`).
+        caught: it failed, and its rank went on; set by the engine (`otel_fr.match.facts.recording`).
     """
 
     rank: int
@@ -254,7 +254,7 @@ class Rank:
         addresses: its own, of its TCP connections. unreached: peers, ``"10.0.0.7:41234"``, that acknowledge nothing.
         decisions: what its program has decided, in its order. step: the training step it was in then; None: not known.
         destroying: its call in flight that destroys a group, and leaving: the ids of the groups that this destroys; set
-            by the engine (`otel_fr.match.destroyed`).
+            by the engine (`otel_fr.match.facts.recording`).
     """
 
     rank: int
@@ -299,9 +299,13 @@ class Rank:
 
     def has_left(self, group: str) -> bool:
         """It can join no call of the group any more: it destroys the group, or has, or its interpreter is ending."""
-        progress = self.progress.get(group)
         is_exiting = self.exiting and self.ending in (Ending.RUNNING, Ending.KILLED)  # every other end is an exit
-        return is_exiting or group in self.leaving or (progress is not None and progress.destroyed)
+        return is_exiting or self.has_destroyed(group)
+
+    def has_destroyed(self, group: str) -> bool:
+        """It destroys the group, or has."""
+        progress = self.progress.get(group)
+        return group in self.leaving or (progress is not None and progress.destroyed)
 
 
 class MessagePattern(NamedTuple):
@@ -346,111 +350,3 @@ class Evidence:
     window: float
     world_size: int | None = None
     kept_patterns: frozenset[MessagePattern] = frozenset()
-
-
-class Category(str, Enum):
-    """The kind of a fault; the values are those of the incident's ``category``."""
-
-    MISSING_RANK = "missing_rank"
-    OP_MISMATCH = "op_mismatch"
-    SIZE_MISMATCH = "size_mismatch"
-    DTYPE_MISMATCH = "dtype_mismatch"
-    ROOT_MISMATCH = "root_mismatch"
-    REDUCE_OP_MISMATCH = "reduce_op_mismatch"
-    UNMATCHED_P2P = "unmatched_p2p"
-    DEADLOCK = "deadlock"
-    RANK_DEAD = "rank_dead"
-    RANK_STUCK = "rank_stuck"
-    STALLED_COLLECTIVE = "stalled_collective"
-    STRAGGLER = "straggler"
-    HEARTBEAT_MISSED = "heartbeat_missed"
-    SECTION_OVERRUN = "section_overrun"
-
-    @property
-    def is_mismatch(self) -> bool:
-        """Calls of one collective that do not fit together."""
-        return self in _MISMATCHES
-
-
-_MISMATCHES = frozenset(
-    {
-        Category.OP_MISMATCH,
-        Category.SIZE_MISMATCH,
-        Category.DTYPE_MISMATCH,
-        Category.ROOT_MISMATCH,
-        Category.REDUCE_OP_MISMATCH,
-    }
-)
-
-
-MAX_PLACED_CULPRITS = 256
-MAX_PLACED_WAITING = 32
-"""Ranks whose places a finding names: all culprits of an ordinary fault, and examples of who waits."""
-
-
-class StackGroup(NamedTuple):
-    """Ranks whose threads are at the same place. ``frames``: ``"file:line function"``, outermost first."""
-
-    ranks: tuple[int, ...]
-    frames: tuple[str, ...]
-
-
-@dataclass(slots=True, kw_only=True)
-class Finding:
-    """One fault, or one consequence of another (`caused_by` is then the other's key).
-
-    Attributes:
-        key: identifies the fault; it stays the same as evidence grows.
-        operation, sequence_id: of the collective in which the fault shows; "" / None: in none.
-        culprit_ranks: the ranks at which the fault originated; () if they are not known, and of a consequence.
-        field: what differs ("operation", "input_sizes", "dtype", "root", "reduce_op"), for a mismatch.
-        values: rank -> its value of that field, as text; of an overdue rank, what is overdue.
-        call_sites: rank -> ``"file:line function"``: the culprits' and the waiting ranks'.
-        stacks: rank -> text, for the culprits.
-        stack_groups: the culprits and the waiting ranks by the place where they are, most ranks first; () if fewer than
-            two of their stacks are known, and of a consequence.
-        p2p: (source, destination, tag, pair index), global ranks, where the fault shows in a send or receive.
-        age: seconds that the longest waiting rank has waited; None: unknown.
-        is_waiting: a waiting rank still waits: it runs, as far as is known, and has a call in flight.
-        places: rank -> where it runs: the first `MAX_PLACED_CULPRITS` culprits and `MAX_PLACED_WAITING` waiting ranks.
-        stuck_on: what blocks a culprit, or did until its launcher ended it: ``"host"`` (all its calls completed, and it
-            does not enqueue the one its peers wait for), ``"device"`` (it enqueued a call that it does not complete) or
-            ``"lost"`` (nothing is heard any more of its machine); None: not known.
-        ended_ranks: culprits that have ended, and waiting ranks that were aborted while they waited.
-        differed: the decisions in which culprits first differed from their peers: (name, value, step).
-        summary: one sentence for the user. details: further sentences about the same evidence.
-    """
-
-    key: str
-    category: Category
-    group: Group | None
-    operation: str
-    sequence_id: int | None
-    stream: Stream
-    culprit_ranks: tuple[int, ...]
-    waiting_ranks: tuple[int, ...]
-    summary: str
-    field: str | None = None
-    values: dict[int, str] = dataclasses.field(default_factory=dict)
-    call_sites: dict[int, str] = dataclasses.field(default_factory=dict)
-    stacks: dict[int, str] = dataclasses.field(default_factory=dict)
-    stack_groups: tuple[StackGroup, ...] = ()
-    caused_by: str | None = None
-    age: float | None = None
-    p2p: tuple[int, int, int, int] | None = None
-    stuck_on: Literal["host", "device", "lost"] | None = None
-    ended_ranks: tuple[int, ...] = ()
-    is_waiting: bool = False
-    places: dict[int, Place] = dataclasses.field(default_factory=dict)
-    differed: tuple[tuple[str, str, int | None], ...] = ()
-    details: tuple[str, ...] = ()
-
-    @property
-    def text(self) -> str:
-        """The summary and all details."""
-        return "; ".join([self.summary, *self.details])
-
-    @property
-    def is_slowness(self) -> bool:
-        """Ranks come last in many collectives, which all complete: nothing is blocked, and no fault follows from it."""
-        return self.category is Category.STRAGGLER and self.sequence_id is None

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from otel_fr.match import sentences
 from otel_fr.match.case import Case
-from otel_fr.match.cycles import inverted
-from otel_fr.match.device import open_calls
-from otel_fr.match.fronts import fronts
-from otel_fr.match.instances import InstanceKey, is_waiting
+from otel_fr.match.facts.instances import Instance, InstanceKey, has_joined, is_waiting
+from otel_fr.match.graph.cycles import fronts, inverted
+from otel_fr.match.graph.nodes import Node
+from otel_fr.match.graph.queues import is_queued
 from otel_fr.match.model import CallState, Evidence
-from otel_fr.match.nodes import Node
+from otel_fr.match.texts import sentences
+from otel_fr.match.texts.calls import call_text, instance_text
 from otel_fr.presentation import count_text, ranks_text, verb
 
 MAX_QUESTIONS = 4
@@ -38,7 +38,7 @@ def open_questions(evidence: Evidence) -> list[str]:
     questions = []
     for first, rest in sets[:MAX_QUESTIONS]:
         text = (
-            f"all members joined {sentences.instance_text(open_[first].instance)}, which had not completed:"
+            f"all members joined {instance_text(open_[first].instance)}, which had not completed:"
             " the evidence does not show whether it is blocked (by the network or a device) or was still running"
         )
         turned = inverted([open_[key] for key in (first, *rest)])
@@ -60,6 +60,7 @@ def suspects(case: Case) -> list[Suspects]:
     for ranks, reason in (
         *_behind(case),
         *_absent(case),
+        *_not_enqueued(case),
         *_alone(case),
         *_messages(case.evidence),
         *_joined(case),
@@ -85,10 +86,10 @@ def lagging_calls(case: Case) -> set[tuple[int, int]]:
 
 def _behind(case: Case) -> Iterator[tuple[tuple[int, ...], str]]:
     """Ranks with calls in flight that others completed: those with most first."""
-    late = [(rank, calls.late) for rank, calls in open_calls(case.evidence, case.instances, case.completions).items()]
+    late = [(rank, calls.late) for rank, calls in case.open_calls.items()]
     for rank, calls in sorted(late, key=lambda item: (-len(item[1]), item[0])):
         if calls:
-            text = sentences.instance_text(case.instances[calls[0].key])
+            text = instance_text(case.instances[calls[0].key])
             yield (rank,), f"rank {rank} has {text} in flight, which rank {calls[0].ahead[0]} completed"
 
 
@@ -96,12 +97,28 @@ def _absent(case: Case) -> Iterator[tuple[tuple[int, ...], str]]:
     """Ranks that have not joined, or are not known to have joined, what others wait in."""
     for node in case.nodes.values():
         where = f"{ranks_text(node.waiting)} {verb(node.waiting, 'waits', 'wait')} in"
-        where += f" {sentences.instance_text(node.instance)}"
+        where += f" {instance_text(node.instance)}"
         missing, untold = [*node.dead, *node.idle], [*node.silent, *node.undecided, *node.unrecorded]
         if missing:
             yield tuple(missing), f"{where}, which {ranks_text(missing)} {verb(missing, 'has', 'have')} not joined"
         if untold:
             yield tuple(untold), f"{where}; it is not known whether {ranks_text(untold)} joined it"
+
+
+def _not_enqueued(case: Case) -> Iterator[tuple[tuple[int, ...], str]]:
+    """Ranks that have not enqueued what others have, while no device has begun it: most ranks' calls first."""
+    found: list[tuple[list[int], list[int], Instance]] = []
+    for key, instance in case.instances.items():
+        open_ = [rank for rank in instance.calls if is_queued(instance.call(rank))]
+        if not open_ or key in case.nodes:
+            continue
+        absent = [r for r in instance.members if has_joined(instance, r, case.evidence.ranks.get(r)) is False]
+        if absent:
+            found.append((absent, open_, instance))
+    for absent, open_, instance in sorted(found, key=lambda one: (len(one[0]) - len(one[1]), one[2].sequence_id)):
+        verbs = verb(absent, "has", "have"), verb(open_, "has", "have")
+        text = f"{ranks_text(absent)} {verbs[0]} not enqueued {instance_text(instance)}, which {ranks_text(open_)}"
+        yield tuple(absent), f"{text} {verbs[1]}"
 
 
 def _alone(case: Case) -> Iterator[tuple[tuple[int, ...], str]]:
@@ -114,7 +131,7 @@ def _alone(case: Case) -> Iterator[tuple[tuple[int, ...], str]]:
                 first[rank] = node
     for rank, node in sorted(first.items()):
         if node.waiting == (rank,):
-            yield (rank,), f"rank {rank} waits alone in {sentences.instance_text(node.instance)}"
+            yield (rank,), f"rank {rank} waits alone in {instance_text(node.instance)}"
 
 
 def _messages(evidence: Evidence) -> Iterator[tuple[tuple[int, ...], str]]:
@@ -124,7 +141,7 @@ def _messages(evidence: Evidence) -> Iterator[tuple[tuple[int, ...], str]]:
         if call.stream != "p2p" or call.state is not CallState.IN_FLIGHT or not is_waiting(call, evidence.window):
             continue
         if call.signature.any_source and peer is not None:
-            text = f"rank {call.rank} waits in {sentences.call_text(evidence, call)}, whose counterpart is not known"
+            text = f"rank {call.rank} waits in {call_text(evidence, call)}, whose counterpart is not known"
             yield (peer, call.rank), text
 
 
@@ -133,7 +150,7 @@ def _joined(case: Case) -> Iterator[tuple[tuple[int, ...], str]]:
     open_ = _joined_by_all(case)
     for first, _ in fronts(open_):
         instance = open_[first].instance
-        yield instance.members, f"all members joined {sentences.instance_text(instance)}, which had not completed"
+        yield instance.members, f"all members joined {instance_text(instance)}, which had not completed"
 
 
 def _left(case: Case) -> Iterator[tuple[tuple[int, ...], str]]:
@@ -141,7 +158,7 @@ def _left(case: Case) -> Iterator[tuple[tuple[int, ...], str]]:
     for node in case.nodes.values():
         untold = [*node.silent, *node.undecided]
         if untold:
-            text = f"{ranks_text(untold)} may have completed {sentences.instance_text(node.instance)}"
+            text = f"{ranks_text(untold)} may have completed {instance_text(node.instance)}"
             yield node.waiting, f"{text}, in which {ranks_text(node.waiting)} {verb(node.waiting, 'waits', 'wait')}"
 
 

@@ -122,7 +122,8 @@ def blamed(
 def finding(category: Category = Category.MISSING_RANK, **changed: Any) -> Finding:
     """A finding as the engine makes it: rank 1 has not joined all_reduce number 5, in which ranks 0 and 2 wait."""
     fields: dict[str, Any] = {
-        "key": "w/collective/5", "group": WORLD, "operation": "all_reduce", "sequence_id": 5, "stream": "collective",
+        "key": "w/collective/5", "rule": "absent_rank",
+        "group": WORLD, "operation": "all_reduce", "sequence_id": 5, "stream": "collective",
         "culprit_ranks": (1,), "waiting_ranks": (0, 2), "summary": "rank 1 did not join; ranks 0, 2 wait",
     }  # fmt: skip
     return Finding(category=category, **{**fields, **changed})

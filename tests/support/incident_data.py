@@ -35,7 +35,8 @@ def incident_change(
     group = Group("g", "0", "default_pg", (0, 1))
     given = {"summary": "rank 1 did not join", "group": group, **changed}
     finding = Finding(
-        key="k", category=Category.MISSING_RANK, operation="all_reduce", sequence_id=5, stream="collective",
+        key="k", rule="absent_rank", category=Category.MISSING_RANK,
+        operation="all_reduce", sequence_id=5, stream="collective",
         culprit_ranks=(1,), waiting_ranks=(0,), **given,
     )  # fmt: skip
     incident = Incident(number, RunId(job, 0, f"run-{job}"), finding, ["k"], None, 0.0, time.time(), None)

@@ -143,6 +143,7 @@ class Stage:
         others = tuple(rank for rank in run.ranks if rank != culprit)
         finding = Finding(
             key="hang",
+            rule="absent_rank",
             category=Category.MISSING_RANK,
             group=world,
             operation="all_reduce",
@@ -151,9 +152,9 @@ class Stage:
             culprit_ranks=(culprit,),
             waiting_ranks=others,
             summary=f"rank {culprit} did not join all_reduce number 101 of group default_pg (0)",
+            call_sites={culprit: "/job/data.py:17 load", **dict.fromkeys(others, "/job/train.py:42 step")},
+            stacks={culprit: 'Thread 0x1 (most recent call first):\n  File "/job/data.py", line 17 in load'},
         )
-        finding.call_sites = {culprit: "/job/data.py:17 load", **dict.fromkeys(others, "/job/train.py:42 step")}
-        finding.stacks = {culprit: 'Thread 0x1 (most recent call first):\n  File "/job/data.py", line 17 in load'}
         tp = next(place.group for place in run.groups.values() if place.group.description == "tp")
         later = dataclasses.replace(
             finding, key="later", caused_by="hang", group=tp, culprit_ranks=(), summary="ranks of tp wait for it, too"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from otel_fr.incident import CulpritData, incident_id
 from otel_fr.match import Category, Finding, Place
-from otel_fr.match.instances import key_of_finding
+from otel_fr.match.facts.instances import key_of_finding
 from otel_fr.stacks import NATIVE_HEADING
 from otel_fr_collector.incidents.bounds import bounded, culprits_of, first_texts
 from otel_fr_collector.incidents.incident import FIRING, RESOLVED, ChangeKind, Incident, IncidentChange

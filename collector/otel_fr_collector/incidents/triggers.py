@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from otel_fr.match import WAIT_SHARE, Ending, Rank
-from otel_fr.match.endings import was_stopped
+from otel_fr.match.facts.endings import was_stopped
 from otel_fr_collector.jobs.fingerprints import ANSWER_SECONDS
 from otel_fr_collector.jobs.ranks import RankState
 from otel_fr_collector.jobs.run import Run

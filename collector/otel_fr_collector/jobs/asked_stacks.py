@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from otel_fr.match.model import StackGroup
-from otel_fr.match.stack_groups import group_stacks
+from otel_fr.match.facts.stack_groups import group_stacks
+from otel_fr.match.finding import StackGroup
 
 MAX_PLACES = 256
 """Different places that are kept; the ranks of further ones are only counted as having answered."""

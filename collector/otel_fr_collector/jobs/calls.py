@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from otel_fr.encodable import load_json
 from otel_fr.match import Call, CallState, Group, Signature
-from otel_fr.match.instances import InstanceKey, instance_key
+from otel_fr.match.facts.instances import InstanceKey, instance_key
 from otel_fr.match.model import Stream
 from otel_fr.operations import PIECEWISE
 from otel_fr.rank_report.forms import MAX_NAME

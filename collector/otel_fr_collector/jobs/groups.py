@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from otel_fr.match import CallState, Group, compare
-from otel_fr.match.instances import InstanceKey
+from otel_fr.match.facts.instances import InstanceKey
 from otel_fr.operations import PIECEWISE
 from otel_fr_collector.jobs.blocks import StragglerLimits
 from otel_fr_collector.jobs.bounded import Ranges

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from otel_fr.match import CallState, Signature
-from otel_fr.match.instances import InstanceKey
+from otel_fr.match.facts.instances import InstanceKey
 from otel_fr_collector.jobs.calls import UNENDED, CompactCall, RankCall, expand, weight_of, weight_of_texts
 
 INSTANCE_WEIGHT = 2

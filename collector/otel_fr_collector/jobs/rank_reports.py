@@ -8,8 +8,9 @@ from sys import getsizeof
 from typing import NamedTuple
 
 from otel_fr import identity, rank_report
-from otel_fr.match import CallState, Decision, Ending, Group, NewGroup, Overdue, Signature, ThreadException, overdue
-from otel_fr.match.endings import process_ending
+from otel_fr.match import CallState, Decision, Ending, Group, NewGroup, Overdue, Signature, ThreadException
+from otel_fr.match.facts import overdue
+from otel_fr.match.facts.endings import process_ending
 from otel_fr.torch_recorder import ends_are_seen
 from otel_fr_collector.jobs.calls import (
     MAX_GROUP_NAME,

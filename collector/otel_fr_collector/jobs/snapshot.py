@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from otel_fr.match import CallState, Ending, Evidence, Group, Progress, Rank, window_of
-from otel_fr.match.instances import InstanceKey
+from otel_fr.match.facts.instances import InstanceKey
 from otel_fr.rank_report import DEFAULT_INTERVAL
 from otel_fr_collector.jobs.calls import UNENDED, RankCall, expand
 from otel_fr_collector.jobs.groups import GroupState

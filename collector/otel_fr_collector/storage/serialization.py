@@ -239,6 +239,7 @@ def _finding(data: Json) -> Finding:
     p2p = data["p2p"]
     return Finding(
         **{
+            "rule": "",  # earlier versions had none
             **data,
             "category": Category(data["category"]),
             "group": None if group is None else Group(**{**group, "ranks": tuple(group["ranks"])}),

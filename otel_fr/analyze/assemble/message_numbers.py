@@ -11,7 +11,7 @@ from otel_fr.analyze.assemble.messages import Messages, Pair
 from otel_fr.dumps import operation_names
 from otel_fr.dumps.columns import COMPLETED, UNKNOWN, Indices, Mask, Table
 from otel_fr.dumps.model import Dump
-from otel_fr.match.legal import alike
+from otel_fr.match.facts.legal import alike
 from otel_fr.match.model import Signature
 
 MAX_NAMED = 4

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from otel_fr.dumps.columns import COLLECTIVE, COMPLETED, NONE, UNKNOWN, Indices, Mask
 from otel_fr.dumps.model import Dump
-from otel_fr.match.legal import is_even, own_difference
+from otel_fr.match.facts.legal import is_even, own_difference
 from otel_fr.match.model import Group, Signature
 from otel_fr.operations import NEEDS_EVERY_RANK
 

@@ -22,9 +22,9 @@ from otel_fr.dumps.columns import COMPLETED, P2P, Mask
 from otel_fr.dumps.entry import Entry
 from otel_fr.dumps.model import Dump, GroupInfo, Problem
 from otel_fr.dumps.read import MAX_RANKS
-from otel_fr.match import overdue
-from otel_fr.match.destroyed import DEFAULT_GROUP
-from otel_fr.match.endings import process_ending
+from otel_fr.match.facts import overdue
+from otel_fr.match.facts.endings import process_ending
+from otel_fr.match.facts.recording import DEFAULT_GROUP
 from otel_fr.match.model import (
     Call,
     CallState,

@@ -9,8 +9,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from otel_fr.match.instances import InstanceKey, instance_key
-from otel_fr.match.legal import compare
+from otel_fr.match.facts.instances import InstanceKey, instance_key
+from otel_fr.match.facts.legal import compare
 from otel_fr.match.model import Call, CallState, Group
 
 _MAY_HAVE_ENDED = (CallState.UNKNOWN, CallState.COMPLETED)

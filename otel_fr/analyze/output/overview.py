@@ -9,7 +9,7 @@ from otel_fr.analyze.analysis import UNDECIDED, Analysis
 from otel_fr.analyze.notes import NoteKind
 from otel_fr.dumps.model import Dump
 from otel_fr.match import CallState, Ending, Finding, Group, Rank
-from otel_fr.match.endings import ending_text
+from otel_fr.match.texts.rank_texts import ending_text
 from otel_fr.presentation import (
     UNDESCRIBED,
     collective_text,

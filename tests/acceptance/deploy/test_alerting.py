@@ -16,7 +16,7 @@ import yaml
 from otel_fr_collector.outlets.alertmanager import ALERT_NAME
 from otel_fr_collector.web import runbooks
 
-from otel_fr.match.model import Category
+from otel_fr.match.finding import Category
 from tests.support.collector_process import running
 from tests.support.example_incident import Play, alert_of, page_of
 from tests.support.external_programs import (

@@ -11,17 +11,22 @@ from tests.support.random_jobs.simulation import NEVER, SimulatedCall, Simulatio
 from tests.support.random_jobs.views import WINDOW, Ends
 
 
-def natural_ends(job: Simulation, fault: Fault | None = None) -> Ends:
-    """Ranks that came to the end of their program, that a failed call ended, and the faulty rank."""
+def natural_ends(job: Simulation, *faults: Fault) -> Ends:
+    """Ranks that came to the end of their program, that a failed call ended, and the faulty ranks."""
     ends = Ends()
     for rank, at in job.stopped_at.items():
-        if fault is not None and rank == fault.rank and rank in job.stops.host:
+        if rank in job.stops.host and any(rank == fault.rank for fault in faults):
             continue
         failed = [call for call in job.calls[rank] if call.state is CallState.FAILED]
         ends.at[rank] = at + 0.01
         ends.infos[rank] = _raised(rank, failed[0], "Gloo error: message truncated") if failed else _clean(rank)
-    if fault is None:
-        return ends
+    for fault in faults:
+        _end_of(job, fault, ends)
+    return ends
+
+
+def _end_of(job: Simulation, fault: Fault, ends: Ends) -> None:
+    """How the faulty rank ended, or what it does."""
     for rank in fault.threads:
         raised = ThreadException("prefetch", "ValueError: bad sample 4711", "loader.py:9 fill")
         ends.infos.setdefault(rank, Rank(rank)).thread_exceptions = (raised,)
@@ -39,7 +44,6 @@ def natural_ends(job: Simulation, fault: Fault | None = None) -> Ends:
         elif fault.ending == "killed":
             info.ending, info.signal = Ending.KILLED, fault.signal
         ends.infos[rank] = info
-    return ends
 
 
 def _clean(rank: int) -> Rank:

@@ -119,6 +119,20 @@ def test_calls_in_flight_for_an_unknown_time_are_undecided_in_every_form(tmp_pat
     assert data["open_calls"]["suspects"][0]["ranks"] == [0, 1, 2]
 
 
+@pytest.mark.parametrize(("first", "ahead"), [(21, 1), (21, 4), (20, 2)])
+def test_a_rank_that_has_not_enqueued_what_no_device_has_begun_is_the_first_suspect(
+    tmp_path: Path, first: int, ahead: int
+) -> None:
+    done = [entry(number - 1, "all_reduce", number) for number in range(1, first)]
+    others = [*done, *open_calls(*range(first, first + ahead), first=first - 1, time_discovered_started_ns=None)]
+    report = load(write(tmp_path, {rank: done if rank == 5 else others for rank in range(8)}))
+    assert report.status == UNDECIDED
+    assert report.open_calls is not None
+    suspect = report.open_calls.suspects[0]
+    assert suspect.ranks == (5,)
+    assert f"all_reduce number {first} " in suspect.reason
+
+
 @pytest.mark.parametrize("after_ns", [10_000_000, -4_000_000], ids=["after", "before, by a coarse clock"])
 def test_lag_just_before_the_files_were_written_is_no_fault(tmp_path: Path, after_ns: int) -> None:
     """Ranks 1 and 2 have completed what rank 0 has in flight."""

@@ -23,7 +23,8 @@ from otel_fr_collector.otlp.signals import TRACES
 from otel_fr_collector.outlets.outlets import Outlets
 from otel_fr_collector.service import Service
 
-from otel_fr.match import CallState, Group, Signature, legal
+from otel_fr.match import CallState, Group, Signature
+from otel_fr.match.facts import legal
 from otel_fr.rank_report import forms
 from tests.support import hostile
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -97,8 +98,7 @@ class Play:
 
     def publish(self, kind: ChangeKind, incident: Incident | None = None, **changed: Any) -> None:
         one = incident or self.incident
-        for name, value in changed.items():
-            setattr(one.finding, name, value)
+        one.finding = dataclasses.replace(one.finding, **changed)
         one.revision += 1
         one.changed = 1_000.0 + one.revision
         if kind is ChangeKind.RESOLVED:

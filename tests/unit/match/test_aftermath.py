@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from otel_fr.match import CallState, Category, Ending, Finding, Progress, Rank, Signature
+from otel_fr.match import Call, CallState, Category, Ending, Finding, Progress, Rank, Signature
 from tests.support.evidence import LARGE, MAX, SUM, blamed, call, rank, verdict
 from tests.support.verdicts import causes
 
@@ -112,3 +114,30 @@ def test_a_death_that_no_collective_shows_does_not_follow_from_a_mismatch_that_i
         (Category.REDUCE_OP_MISMATCH, (3,)),
         (Category.RANK_DEAD, (1,)),
     ]
+
+
+SHORT_LIST = Signature("all_gather", ((4,),), ((4,), (4,)), ("Float",), ("Float", "Float"))
+"""The list of a call of three ranks has two tensors."""
+
+
+def refused(number: int, **changed: Any) -> Call:
+    fields = {"age": 5.0, "duration": 0.001, "error": "collective_failed", **changed}
+    return call(number, 4, CallState.FAILED, SHORT_LIST, **fields)
+
+
+def test_calls_that_the_backend_refuses_at_once_on_all_ranks_are_no_fault_while_these_live() -> None:
+    later = [call(number, 5, CallState.COMPLETED, age=1.0) for number in range(3)]
+    assert verdict([*map(refused, range(3)), *later], [rank(number, 5) for number in range(3)]) == []
+    # They have failed, and it is not known yet whether the program catches that.
+    assert verdict(map(refused, range(3)), [rank(number, 4) for number in range(3)]) == []
+
+
+def test_a_refused_call_that_ends_its_ranks_is_a_mismatch() -> None:
+    raised = [rank(number, 4, ending=Ending.RAISED, exception="ValueError: wrong length") for number in range(3)]
+    assert blamed(map(refused, range(3)), raised) == [(Category.SIZE_MISMATCH, (0, 1, 2))]
+
+
+def test_a_call_that_one_rank_alone_makes_wrongly_is_a_mismatch() -> None:
+    right = SHORT_LIST._replace(output_sizes=((4,),) * 3, output_dtypes=("Float",) * 3)
+    calls = [refused(1), *(call(number, 4, signature=right) for number in (0, 2))]
+    assert blamed(calls, [rank(number, 4) for number in range(3)]) == [(Category.SIZE_MISMATCH, (1,))]

@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from otel_fr.fingerprint import MASK, hash_of, term
-from otel_fr.match.legal import alike
+from otel_fr.match.facts.legal import alike
 from otel_fr.match.model import Signature
 from otel_fr.operations import COMPARED, LISTS, PIECEWISE
 

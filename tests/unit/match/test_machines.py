@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from otel_fr.match import Category, Ending, Place
-from otel_fr.match.machines import Machines
-from otel_fr.match.model import MAX_PLACED_CULPRITS, MAX_PLACED_WAITING, Finding
+from otel_fr.match import Category, Ending, Group, Place
+from otel_fr.match.facts.machines import Machines
+from otel_fr.match.finding import MAX_PLACED_CULPRITS, MAX_PLACED_WAITING, Finding
 from otel_fr.presentation import place_text, with_wait
 from tests.support.evidence import LONG, call, cause, rank
 
@@ -87,3 +87,17 @@ def test_places_are_bounded_by_the_culprits_and_some_who_wait() -> None:
     finding = hang(places)
     assert len(finding.places) == 1 + MAX_PLACED_WAITING < MAX_PLACED_CULPRITS
     assert finding.places[399] == Place("gpu-49")
+
+
+def test_a_lost_machine_is_one_fault_with_all_its_ranks() -> None:
+    """Three hosts of two ranks, groups of the first and of the second rank of each; the last host is lost."""
+    firsts, seconds = Group("a", "1", "dp", (0, 2, 4)), Group("b", "2", "dp", (1, 3, 5))
+    ranks = []
+    for number in range(6):
+        group, place = ("a", "b")[number % 2], Place(f"n{number // 2}", 100 + number, number % 2)
+        silent: dict[str, Any] = {"ending": Ending.UNKNOWN, "heard_at": 1_800_000_000.0} if number > 3 else {}
+        ranks.append(rank(number, counts={group: (4 if silent else 5, 4)}, place=place, **silent))
+    calls = [call(number, 5, group=(firsts, seconds)[number % 2]) for number in range(4)]
+    found = cause(calls, ranks, firsts, seconds, size=6)
+    assert (found.culprit_ranks, found.stuck_on) == ((4, 5), "lost")
+    assert found.summary.startswith("n2 is lost: nothing is heard of ranks 4, 5 since ")

@@ -7,7 +7,7 @@ from signal import SIGKILL, SIGTERM
 import pytest
 
 from otel_fr.match import Call, Category, Ending, Overdue, Rank
-from otel_fr.match.overdue import reported
+from otel_fr.match.facts.overdue import reported
 from tests.support.evidence import WORLD, call, judge
 from tests.support.verdicts import causes
 from tests.unit.match.test_whereabouts import PP, TP, alive, waiting

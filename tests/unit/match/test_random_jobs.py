@@ -11,10 +11,12 @@ from tests.support.random_jobs.healthy import healthy_run
 from tests.support.random_jobs.programs import LAYOUTS
 from tests.support.random_jobs.scoring import judge
 from tests.support.random_jobs.trials import cells, random_trial
+from tests.support.random_jobs.two_faults import is_right, two_faults
 
 SEEDS = 10
 LEAST_RIGHT = 0.99
-"""On so few jobs; docs/verdicts.md has the figures of many."""
+"""On so few jobs; docs/concepts/verdicts.md has the figures of many."""
+LEAST_RIGHT_OF_TWO = 0.97
 RIGHT = ("right", "ambiguous", "unseen")
 SURE = (
     "stuck on the host",
@@ -29,7 +31,7 @@ SURE = (
     "wrong reduce op",
 )
 NOT_SURE = ("wrong peer", "stuck on the device")
-"""docs/verdicts.md says why."""
+"""docs/concepts/verdicts.md says why."""
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -57,6 +59,17 @@ def test_verdicts_on_all_faults_hold_the_limit_and_none_is_silent() -> None:
     scores = [judge(trial)[0] for trial in found if trial is not None]
     assert [score for score in scores if score.outcome == "silent"] == []
     assert sum(score.outcome in RIGHT for score in scores) >= LEAST_RIGHT * len(scores)
+
+
+def test_two_faults_are_named_each_once_and_nobody_else() -> None:
+    found = [two_faults(seed, layout) for layout in LAYOUTS for seed in range(60)]
+    trials = [trial for trial in found if trial is not None]
+    assert sum(len(trial.must_name) == 2 for trial in trials) > 40
+    right = [is_right(trial)[0] for trial in trials]
+    assert sum(right) >= LEAST_RIGHT_OF_TWO * len(right)
+    for trial in trials:
+        named = {rank for finding in is_right(trial)[1] for rank in finding.culprit_ranks}
+        assert named <= trial.may_name
 
 
 def test_a_rank_out_of_step_is_among_the_explanations_of_its_job() -> None:

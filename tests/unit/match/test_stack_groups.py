@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from otel_fr.match.model import StackGroup
-from otel_fr.match.stack_groups import MAX_FRAMES, MAX_GROUPS, group_stacks, groups_of
+from otel_fr.match.facts.stack_groups import MAX_FRAMES, MAX_GROUPS, group_stacks, groups_of
+from otel_fr.match.finding import StackGroup
 
 
 def traceback_of(function: str, *, other: str = "run", thread: str = "MainThread") -> str:

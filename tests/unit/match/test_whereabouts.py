@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from signal import SIGKILL
+from typing import Any
+
+import pytest
 
 from otel_fr.match import CallState, Category, Ending, Group, Rank
-from tests.support.evidence import call, cause, message, rank
+from tests.support.evidence import LONG, call, cause, message, rank
 
 TP = Group("t", "3", "tp", (1, 2))
 PP = Group("p", "4", "pp", (0, 1, 2))
@@ -59,3 +63,35 @@ def test_a_rank_that_receives_from_any_source_is_not_said_to_be_blocked_on_the_h
         PP,
     )
     assert (found.category, found.culprit_ranks, found.stuck_on) == (Category.MISSING_RANK, (0,), None)
+
+
+STOPPED: dict[str, Any] = {"python_blocked": True, "doing": "stopped by a signal (SIGSTOP)"}
+
+
+@pytest.mark.parametrize(
+    ("end", "calls"),
+    [
+        ({}, {"age": LONG}),
+        ({"ending": Ending.KILLED, "signal": SIGKILL}, {"age": 50.0, "timeout": 14.0}),
+    ],
+)
+def test_a_rank_that_was_stopped_in_a_collective_that_all_joined_is_the_culprit(
+    end: dict[str, Any], calls: dict[str, Any]
+) -> None:
+    # Its peers give up after the timeout of the calls; then their launcher kills the rank.
+    failed: dict[str, Any] = (
+        {"state": CallState.FAILED, "error": "timeout", "duration": 14.0, "age": 20.0} if end else {}
+    )
+    peer: dict[str, Any] = {"ending": Ending.RAISED, "exception": "RuntimeError: Timed out"} if end else {}
+    found = cause(
+        [call(0, **failed), call(1, **calls), call(2, **failed)],
+        [rank(0, 5, **peer), rank(1, 5, **STOPPED, **end), rank(2, 5, **peer)],
+    )
+    assert (found.rule, found.category, found.culprit_ranks) == ("stopped_rank", Category.RANK_STUCK, (1,))
+    assert found.waiting_ranks == (0, 2)
+    assert found.age == (14.0 if end else LONG)
+
+
+def test_ranks_that_are_all_stopped_wait_for_nobody() -> None:
+    found = cause([call(r) for r in range(3)], [rank(r, 5, **STOPPED) for r in range(3)])
+    assert (found.rule, found.culprit_ranks) == ("all_joined", ())

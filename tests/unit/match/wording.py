@@ -112,6 +112,8 @@ def missing() -> Cases:
     calls = [call(0, 7, group="a"), call(1, 7, group="b", queued=True)]
     yield "its thread waits for its device", judge(calls, ranks, PAIRS, 2)
     counted = [rank(r, 7, 6) for r in (1, 2)] + [rank(0, 6)]
+    posted = message(1, "recv", 2, age=0.0, record=6)
+    yield "it has posted a receive", without_rank_1(posted, counts={"pp": (0, 0)})
     yield "it has completed all that it enqueued", verdict([call(1, 7), call(2, 7)], counted)
 
 
@@ -200,6 +202,8 @@ def stuck() -> Cases:
     yield "its Python threads do not run", without_rank_1(call(1, 4, DONE), python_blocked=True)
     stopped = "stopped by a signal (SIGSTOP)"
     yield "it is stopped", without_rank_1(python_blocked=True, doing=stopped)
+    ranks = [rank(0, 5), rank(1, 5, python_blocked=True, doing=stopped), rank(2, 5)]
+    yield "it is stopped in a call that all joined", verdict([call(r) for r in range(3)], ranks)
     yield "in a section", without_rank_1(python_blocked=True, overdue=(LOADING,))
     four = [rank(r, 7, 6) for r in range(4)]
     calls = [call(r, 7) for r in range(3)] + [call(3, 7, queued=True)]

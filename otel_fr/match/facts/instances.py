@@ -1,0 +1,237 @@
+"""Brings together the calls that belong to one collective, or to one send and its receive."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from otel_fr.match.finding import Finding
+from otel_fr.match.model import Call, CallState, Evidence, Group, Rank, Signature, Stream
+from otel_fr.operations import NEEDS_EVERY_RANK, way
+
+InstanceKey = tuple[str, str, int] | tuple[str, str, int, int, int, int]
+"""(group id, stream, sequence id), or (group id, "p2p", source, destination, tag, pair index)."""
+
+
+@dataclass(slots=True)
+class Instance:
+    """One collective (or one send with its receive) and its known calls.
+
+    Attributes:
+        members: the ranks that must join; for p2p (source, destination).
+        calls: rank -> its calls, in the rank's order; more than one only for a coalesced batch.
+    """
+
+    key: InstanceKey
+    group: Group
+    stream: Stream
+    members: tuple[int, ...]
+    calls: dict[int, list[Call]] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return "/".join(str(part) for part in self.key)
+
+    @property
+    def p2p(self) -> tuple[int, int, int, int] | None:
+        return self.key[2:] if len(self.key) == 6 else None
+
+    @property
+    def sequence_id(self) -> int:
+        """The collective's number; for p2p the number of the lowest rank's call."""
+        if len(self.key) == 3:
+            return self.key[2]
+        return self.calls[min(self.calls)][0].sequence_id
+
+    def call(self, rank: int) -> Call:
+        """The rank's call; of a batch the last one, which ends the batch."""
+        return self.calls[rank][-1]
+
+    @property
+    def operation(self) -> str:
+        """The operation that most ranks called."""
+        counts: dict[str, int] = defaultdict(int)
+        for rank in sorted(self.calls):
+            counts[self.call(rank).signature.operation] += 1
+        return max(counts, key=lambda name: counts[name]) if counts else ""
+
+
+def pair_of(call: Call) -> tuple[int, int] | None:
+    """(source, destination) of a send or receive; None for a receive from any source."""
+    if call.signature.any_source or call.signature.peer is None:
+        return None
+    return way(call.signature.operation, call.rank, call.signature.peer)
+
+
+def instance_key(call: Call) -> InstanceKey | None:
+    """The instance a call belongs to; None: not known (receive from any source)."""
+    if call.stream != "p2p":
+        return call.group, call.stream, call.sequence_id
+    pair = pair_of(call)
+    if pair is None:
+        return None
+    return call.group, "p2p", *pair, call.signature.tag or 0, call.pair_index
+
+
+def key_of_finding(finding: Finding) -> InstanceKey | None:
+    """The instance that a finding is about; None: it is about none."""
+    if finding.group is None:
+        return None
+    if finding.p2p is not None:
+        source, destination, tag, index = finding.p2p
+        return finding.group.id, "p2p", source, destination, tag, index
+    if finding.sequence_id is None:
+        return None
+    return finding.group.id, finding.stream, finding.sequence_id
+
+
+def members_of(group: Group, signature: Signature) -> tuple[int, ...]:
+    """The ranks that must join the collective of a call: of one that creates a group, its members wait for each other.
+
+    (c10d wants every rank to create it, but no rank waits for one that does not become a member.)
+    """
+    new = signature.new_group
+    return new.ranks if new is not None and not new.awaits_all and new.ranks else group.ranks
+
+
+def _members_of_both(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...]:
+    """Groups without a common member may be created under one number."""
+    return first if first == second else tuple(sorted({*first, *second}))
+
+
+def line_up(evidence: Evidence) -> dict[InstanceKey, Instance]:
+    """All instances of the evidence, in the order of their keys; calls of unknown groups are left out."""
+    found: dict[InstanceKey, Instance] = {}
+    for call in sorted(evidence.calls, key=lambda c: (c.rank, c.record)):
+        key = instance_key(call)
+        group = evidence.groups.get(call.group)
+        if key is None or group is None:
+            continue
+        instance = found.get(key)
+        if instance is None:
+            members = members_of(group, call.signature) if len(key) == 3 else (key[2], key[3])
+            instance = found[key] = Instance(key, group, call.stream, members)
+        elif call.stream == "group":
+            instance.members = _members_of_both(instance.members, members_of(group, call.signature))
+        instance.calls.setdefault(call.rank, []).append(call)
+    return {key: found[key] for key in sorted(found, key=lambda k: tuple(str(part).zfill(20) for part in k))}
+
+
+class Completions:
+    """Which ranks completed an instance, by their progress."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        self._evidence = evidence
+        self._furthest: dict[str, list[tuple[int, int]]] | None = None
+        self._uneven: set[str] | None = None
+        self._joined_by_all: dict[str, int] = {}
+
+    def of(self, instance: Instance) -> Iterator[tuple[int, int]]:
+        """(rank, its last completed number) of those that completed the collective, furthest first."""
+        if instance.stream != "collective":
+            return
+        if self._furthest is None:
+            self._furthest = self._sorted()
+        for rank, completed in self._furthest.get(instance.group.id, ()):
+            if completed < instance.sequence_id:
+                return
+            # A rank's calls need not complete in order.
+            if rank not in instance.calls or instance.call(rank).state is CallState.COMPLETED:
+                yield rank, completed
+
+    def prove_joined(self, instance: Instance) -> bool:
+        """True if some rank completed it, for which every member must have enqueued it."""
+        return instance.operation in NEEDS_EVERY_RANK and next(self.of(instance), None) is not None
+
+    def have_left_behind(self, rank: int, group: str) -> bool:
+        """True if a member completed more of the group than the rank's evidence shows enqueued: that is older.
+
+        Proven if one of these collectives needs every rank, or all of the group that are known do.
+        """
+        if self._furthest is None:
+            self._furthest = self._sorted()
+        own = self._evidence.ranks[rank].progress.get(group)
+        furthest = self._furthest.get(group)
+        if own is None or own.enqueued is None or not furthest or furthest[0][1] <= own.enqueued:
+            return False
+        if self._uneven is None:
+            self._uneven = set()
+            for call in self._evidence.calls:
+                if call.stream != "collective":
+                    continue
+                if call.signature.operation not in NEEDS_EVERY_RANK:
+                    self._uneven.add(call.group)
+                elif call.state is CallState.COMPLETED:
+                    self._joined_by_all[call.group] = max(call.sequence_id, self._joined_by_all.get(call.group, 0))
+        return group not in self._uneven or self._joined_by_all.get(group, 0) > own.enqueued
+
+    def _sorted(self) -> dict[str, list[tuple[int, int]]]:
+        """By group: (rank, last completed number), highest number first."""
+        found: dict[str, list[tuple[int, int]]] = {}
+        for rank, info in self._evidence.ranks.items():
+            for group, progress in info.progress.items():
+                if progress.completed:
+                    found.setdefault(group, []).append((rank, progress.completed))
+        return {group: sorted(entries, key=lambda e: (-e[1], e[0])) for group, entries in found.items()}
+
+
+def has_joined(instance: Instance, rank: int, info: Rank | None) -> bool | None:
+    """Whether ``rank`` has enqueued its call; None: the evidence does not show it."""
+    if rank in instance.calls:
+        return True
+    if info is None or (instance.stream == "group" and not info.records_creations):
+        return None
+    if len(instance.key) != 3 or instance.stream != "collective":
+        return False if info.complete else None
+    progress = info.progress.get(instance.group.id)
+    if progress is None:
+        return False if info.complete else None
+    if progress.enqueued is not None:
+        return progress.enqueued >= instance.key[2]
+    return None
+
+
+def is_posted(call: Call) -> bool:
+    """A message in flight for which no thread waits."""
+    return call.stream == "p2p" and call.age == 0.0
+
+
+def is_waiting(call: Call, window: float) -> bool:
+    """In flight for longer than ``window`` seconds, or given up after having waited and not caught.
+
+    A message for which no thread waits (its age is 0) makes its rank wait nowhere, however short the window is. A call
+    that its device has not begun makes its rank wait only where the window is 0, because a member has ended.
+    """
+    if call.state is CallState.FAILED:
+        return not call.caught
+    if is_posted(call):
+        return False
+    if call.queued and window > 0:
+        return False
+    return call.state in (CallState.IN_FLIGHT, CallState.UNKNOWN) and (call.age is None or call.age >= window)
+
+
+def waiting_ranks(instance: Instance, window: float) -> tuple[int, ...]:
+    """The ranks that wait (or waited until it failed) in the instance, rising."""
+    return tuple(sorted(r for r in instance.calls if is_waiting(instance.call(r), window)))
+
+
+class LastCall(NamedTuple):
+    """A rank's newest call. ``in_call``: any of its calls has been in flight for longer than the window."""
+
+    call: Call
+    in_call: bool
+
+
+def last_calls(calls: Iterable[Call], window: float) -> dict[int, LastCall]:
+    """Each rank's newest call."""
+    newest: dict[int, Call] = {}
+    open_: set[int] = set()
+    for call in calls:
+        if call.rank not in newest or call.record > newest[call.rank].record:
+            newest[call.rank] = call
+        if call.state is not CallState.FAILED and is_waiting(call, window):
+            open_.add(call.rank)
+    return {rank: LastCall(call, rank in open_) for rank, call in newest.items()}

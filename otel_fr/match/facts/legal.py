@@ -1,0 +1,334 @@
+"""When two ranks' calls of one collective may differ, and when that is a fault.
+
+The rules follow from the operations themselves (what each rank must pass for the result to be defined), so they hold
+for every backend. A field that was not recorded (``None``, or an empty list) never disagrees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, wraps
+from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
+
+import numpy as np
+
+from otel_fr.match.facts.size_rules import PIECE_RULES, as_text, common_sizes, elements, listed, numels, shares
+from otel_fr.match.finding import Category
+from otel_fr.match.model import Call, Group, Signature
+from otel_fr.operations import (
+    ALL_TO_ALL,
+    COMPARED,
+    GATHERING,
+    LISTS,
+    MESSAGES,
+    OPERATIONS,
+    PIECEWISE,
+    REDUCING,
+    ROOTED,
+    NewGroup,
+    outputs,
+    pieces,
+)
+from otel_fr.presentation import group_text, ranks_text
+
+MAX_UNFIT = 4_096
+"""Disagreeing pairs of one all_to_all that are examined."""
+
+
+MAX_CACHED = 8_192
+"""Results that are remembered of one function."""
+MAX_CACHED_SIZE = 256
+"""Numbers and texts of the arguments of a result that is remembered: so all results together take a few megabytes, not
+gigabytes, whatever is compared."""
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def _cached(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Remember the results of a pure function of signatures, ranks and numbers, unless its arguments are large."""
+    plain: Callable[..., _R] = function
+    known = lru_cache(maxsize=MAX_CACHED)(plain)
+
+    @wraps(function)
+    def call(*args: Any) -> _R:
+        size = 0
+        for value in args:
+            if isinstance(value, tuple):
+                size += size_of(value) if isinstance(value, Signature) else len(value) // 4
+        return known(*args) if size <= MAX_CACHED_SIZE else plain(*args)
+
+    return cast("Callable[_P, _R]", call)
+
+
+def size_of(signature: Signature) -> int:
+    """How many numbers and texts a signature has."""
+    ins, outs = signature.input_sizes, signature.output_sizes
+    count = len(ins) + len(outs) + len(signature.input_dtypes) + len(signature.output_dtypes)
+    count += sum(map(len, ins)) + sum(map(len, outs))
+    if signature.new_group is not None:
+        count += len(signature.new_group.ranks)
+    return count + len(signature.input_splits or ()) + len(signature.output_splits or ())
+
+
+class Difference(NamedTuple):
+    """A disagreement of two calls: its category, the field's name, and both values as text."""
+
+    category: Category
+    field: str
+    first: str
+    second: str
+
+
+_KNOWN = COMPARED | MESSAGES
+
+
+def compare(group: Group, a: Call, b: Call) -> Difference | None:
+    """The most specific disagreement of two ranks' calls of one instance; None: they are legal together.
+
+    For a send and its receive: what is sent must fit what is received.
+    """
+    if a.signature == b.signature and is_even(a.signature, len(group.ranks)):
+        return None
+    return _compare(group.ranks, a.rank, a.signature, b.rank, b.signature)
+
+
+@_cached
+def is_even(signature: Signature, members: int = 0) -> bool:
+    """True if all members' pieces have one size, so that equal signatures cannot disagree.
+
+    Args:
+        members: size of the process group; 0: not known.
+    """
+    if signature.operation not in PIECEWISE:
+        return True
+    flat = _flat_list(signature, members)
+    if flat is not None:
+        piece, whole = flat
+        return piece * members == whole
+    if () in (signature.input_splits, signature.output_splits):
+        return elements(signature.input_sizes) == elements(signature.output_sizes)
+    return (
+        not signature.input_splits
+        and not signature.output_splits
+        and len(set(numels(signature.input_sizes))) <= 1
+        and len(set(numels(signature.output_sizes))) <= 1
+    )
+
+
+def _flat_list(signature: Signature, members: int) -> tuple[int, int] | None:
+    """Elements of the rank's own piece and of the full list, where a recorder recorded the list as one tensor; else
+    None.
+
+    So do c10d's hook (PyTorch 2.14), and gloo's and NCCL's recorders. None, too, if the list is stacked, as gloo's and
+    NCCL's are, and has another number of pieces than there are members: torch refuses such lists, so some members are
+    not known.
+    """
+    if signature.operation not in LISTS or members < 2:
+        return None
+    sides = (signature.input_sizes, signature.output_sizes)
+    piece, whole = sides if signature.operation == "all_gather" else sides[::-1]
+    if not piece or len(whole) != 1:
+        return None
+    if len(piece) == 1 and whole[0] and whole[0][1:] == piece[0] and whole[0][0] != members:
+        return None
+    return sum(numels(piece)), sum(numels(whole))
+
+
+def _created(new: NewGroup) -> str:
+    """``"tp (ranks 0-3)"``."""
+    members = ranks_text(new.ranks) if new.ranks else "members not known"
+    return f"{group_text(new.name, new.description)} ({members})"
+
+
+def alike(a: Signature, b: Signature) -> Difference | None:
+    """`compare` of two ranks' signatures, as far as the ranks' positions in the group do not matter."""
+    return _alike(a, b) if a is not b else None
+
+
+@_cached
+def common_part(signature: Signature) -> Signature:
+    """What `alike` compares: two signatures with the same common part are alike."""
+    operation = signature.operation
+    if operation in MESSAGES or signature.new_group is not None:
+        return signature
+    bare = Signature(operation, reduce_op=signature.reduce_op, root=signature.root)
+    if operation not in _KNOWN:
+        return Signature(operation)
+    dtypes = tuple(sorted(_dtypes(signature)))
+    known = OPERATIONS[operation]
+    ins = signature.input_sizes if known.sizes == "input" else ()
+    outs = signature.output_sizes if known.sizes == "output" else ()
+    if known.dtypes == "output":
+        return bare._replace(input_sizes=ins, output_sizes=outs, output_dtypes=dtypes)
+    return bare._replace(input_sizes=ins, output_sizes=outs, input_dtypes=dtypes)
+
+
+def has_pieces(signature: Signature) -> bool:
+    """True if the sizes have a separate piece for each member, which `alike` does not compare."""
+    return signature.operation in PIECEWISE
+
+
+@_cached
+def own_difference(members: int, signature: Signature) -> Difference | None:
+    """A call that cannot be right regardless of the other ranks' calls: its outputs do not follow from its inputs.
+
+    torch rejects most of these before they are enqueued, but not every backend checks.
+    ``first`` is what the rank has, ``second`` what would be right.
+
+    Args:
+        members: size of the process group; 0: not known.
+    """
+    ins, outs = numels(signature.input_sizes), numels(signature.output_sizes)
+    operation = signature.operation
+    if not members or not ins or not outs:
+        return None
+    if pieces(operation) in ("all", "root"):
+        lists = signature.output_sizes if operation in GATHERING else signature.input_sizes
+        if len(lists) not in (1, members):
+            name = "output_sizes" if lists is signature.output_sizes else "input_sizes"
+            return Difference(Category.SIZE_MISMATCH, name, f"{len(lists)} tensors", f"{members} tensors")
+        flat = _flat_list(signature, members)
+        if flat is not None and flat[0] > flat[1]:
+            name = "output_sizes" if operation == "all_gather" else "input_sizes"
+            return Difference(Category.SIZE_MISMATCH, name, f"{flat[1]} elements", f"{flat[0]} elements or more")
+        return None
+    if outputs(operation) == "same" and ins != outs:
+        return Difference(
+            Category.SIZE_MISMATCH, "output_sizes", as_text(signature.output_sizes), as_text(signature.input_sizes)
+        )
+    if outputs(operation) == "larger" and len(ins) == len(outs) and outs != tuple(n * members for n in ins):
+        wanted = " and ".join(str(n * members) for n in ins)
+        given = " and ".join(map(str, outs))
+        return Difference(
+            Category.SIZE_MISMATCH, "output_sizes", f"{given} elements", f"{wanted} elements (input x {members} ranks)"
+        )
+    if outputs(operation) == "smaller" and len(ins) == len(outs) and ins != tuple(n * members for n in outs):
+        wanted = " and ".join(str(n * members) for n in outs)
+        given = " and ".join(map(str, ins))
+        return Difference(
+            Category.SIZE_MISMATCH, "input_sizes", f"{given} elements", f"{wanted} elements (output x {members} ranks)"
+        )
+    return None
+
+
+@_cached
+def flat_difference(members: int, signature: Signature) -> Difference | None:
+    """A list that a recorder flattened, and that has not the rank's own piece once for each member.
+
+    That alone is legal, for others' pieces may have other sizes; it says who is wrong where the `totals` are.
+    ``first`` and ``second`` are as those of `own_difference`.
+    """
+    flat = _flat_list(signature, members)
+    if flat is None or flat[0] * members == flat[1]:
+        return None
+    name, own = ("output_sizes", "input") if signature.operation == "all_gather" else ("input_sizes", "output")
+    wanted = f"{flat[0] * members} elements ({own} x {members} ranks)"
+    return Difference(Category.SIZE_MISMATCH, name, f"{flat[1]} elements", wanted)
+
+
+def totals(signatures: Sequence[Signature]) -> tuple[int, int] | None:
+    """Elements that all members together send, and that they receive, where both must be equal.
+
+    Used for lists that a recorder flattened and splits that it did not record, where single pieces are not known.
+    None: not all sizes are recorded, or the rule does not apply to the operation.
+    """
+    operation = signatures[0].operation
+    sides = [(elements(s.input_sizes), elements(s.output_sizes)) for s in signatures]
+    if operation in ALL_TO_ALL:
+        sent, taken = [side[0] for side in sides], [side[1] for side in sides]
+    elif operation == "all_gather" and all(len(s.output_sizes) == 1 for s in signatures):
+        sent, taken = [side[0] for side in sides], [sides[0][1]]
+    elif operation == "reduce_scatter" and all(len(s.input_sizes) == 1 for s in signatures):
+        sent, taken = [sides[0][0]], [side[1] for side in sides]
+    else:
+        return None
+    if None in sent or None in taken:
+        return None
+    return sum(n or 0 for n in sent), sum(n or 0 for n in taken)
+
+
+@_cached
+def _compare(ranks: tuple[int, ...], rank_a: int, a: Signature, rank_b: int, b: Signature) -> Difference | None:
+    difference = _alike(a, b)
+    if difference is not None and difference.category in (Category.OP_MISMATCH, Category.DTYPE_MISMATCH):
+        return difference
+    rule = PIECE_RULES.get(pieces(a.operation)) if a.operation == b.operation else None
+    sizes = rule and rule(ranks, rank_a, a, rank_b, b)
+    return Difference(Category.SIZE_MISMATCH, *sizes) if sizes else difference
+
+
+@_cached
+def _alike(a: Signature, b: Signature) -> Difference | None:
+    if {a.operation, b.operation} == MESSAGES:
+        return _compare_pair(a, b)
+    if a.operation != b.operation:
+        return Difference(Category.OP_MISMATCH, "operation", a.operation, b.operation)
+    if a.new_group is not None and b.new_group is not None and a.new_group[1:3] != b.new_group[1:3]:
+        return Difference(Category.OP_MISMATCH, "group", _created(a.new_group), _created(b.new_group))
+    if a.operation not in _KNOWN:
+        return None
+    dtypes_a, dtypes_b = _dtypes(a), _dtypes(b)
+    if dtypes_a and dtypes_b and dtypes_a != dtypes_b:
+        return Difference(
+            Category.DTYPE_MISMATCH, "dtype", as_text(tuple(sorted(dtypes_a))), as_text(tuple(sorted(dtypes_b)))
+        )
+    sizes = common_sizes(a, b)
+    if sizes is not None:
+        return Difference(Category.SIZE_MISMATCH, *sizes)
+    if a.operation in ROOTED and None not in (a.root, b.root) and a.root != b.root:
+        return Difference(Category.ROOT_MISMATCH, "root", str(a.root), str(b.root))
+    if a.operation in REDUCING and None not in (a.reduce_op, b.reduce_op) and a.reduce_op != b.reduce_op:
+        return Difference(Category.REDUCE_OP_MISMATCH, "reduce_op", str(a.reduce_op), str(b.reduce_op))
+    return None
+
+
+def _dtypes(signature: Signature) -> frozenset[str]:
+    """The dtypes that must agree: those of the side that every rank has."""
+    known = OPERATIONS[signature.operation]
+    side = signature.output_dtypes if known.dtypes == "output" else signature.input_dtypes
+    return frozenset(name for name in side if name)
+
+
+def _compare_pair(a: Signature, b: Signature) -> Difference | None:
+    send, recv = (a, b) if a.operation == "send" else (b, a)
+    sent, received = send.input_sizes, recv.output_sizes or recv.input_sizes
+    sent_types, received_types = send.input_dtypes, recv.output_dtypes or recv.input_dtypes
+    difference: Difference | None = None
+    if sent_types and received_types and sent_types != received_types:
+        difference = Difference(Category.DTYPE_MISMATCH, "dtype", as_text(sent_types), as_text(received_types))
+    elif sent and received and sum(numels(sent)) != sum(numels(received)):
+        difference = Difference(Category.SIZE_MISMATCH, "sizes", as_text(sent), as_text(received))
+    if difference is not None and send is b:
+        difference = difference._replace(first=difference.second, second=difference.first)
+    return difference
+
+
+def piece_difference(group: Group, holder: Call, owner: Call) -> Difference | None:
+    """What the holder's list says of the owner's piece: ``first`` what the owner has, ``second`` what is listed."""
+    found = listed(group.ranks, holder.signature, owner.rank, owner.signature)
+    return Difference(Category.SIZE_MISMATCH, *found) if found else None
+
+
+def unfit_pairs(group: Group, signatures: Mapping[int, Signature]) -> list[tuple[int, int]]:
+    """The pairs of members of an all_to_all that disagree, rising; at most `MAX_UNFIT` of them.
+
+    Says which pairs to `compare`, for groups so large that comparing every pair would take too long.
+
+    Args:
+        signatures: rank -> its signature.
+    """
+    position_of = {rank: position for position, rank in enumerate(group.ranks)}
+    rows = sorted(rank for rank in signatures if rank in position_of)
+    columns = np.array([position_of[rank] for rank in rows], np.intp)
+    given, taken = (np.full((len(rows), len(rows)), -1, np.int64) for _ in range(2))
+    for row, rank in enumerate(rows):
+        s = signatures[rank]
+        single = pieces(s.operation) == "splits"
+        for matrix, sizes, splits in ((given, s.input_sizes, s.input_splits), (taken, s.output_sizes, s.output_splits)):
+            each = shares(sizes, splits, len(position_of)) if single else numels(sizes)
+            if len(each) == len(position_of):
+                matrix[row] = np.array(each, np.int64)[columns]
+    unfit = (given != taken.T) & (given >= 0) & (taken.T >= 0)
+    pairs = {(min(rows[i], rows[j]), max(rows[i], rows[j])) for i, j in np.argwhere(unfit)[: 2 * MAX_UNFIT]}
+    return sorted(pairs)[:MAX_UNFIT]

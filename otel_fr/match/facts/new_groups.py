@@ -1,0 +1,126 @@
+"""Process groups that ranks create in another order, or with another meaning, than the other ranks.
+
+Source of the rule: c10d names a group by how many groups were created before it, so ranks that create different groups
+at the same number connect to each other's group, or wait for ranks that never come. (torch.distributed.new_group: all
+processes must enter it, in the same order.)
+
+Such a difference is a fault only where it has done harm: a rank waits in the call itself, in a collective of a group of
+that name, or in a later creation while a rank is seen to be shifted against the others; or calls in a group of that
+name do not fit together. Ranks may describe a group differently without harm, and groups without a common member may
+get one name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from otel_fr.match.facts.instances import Instance, InstanceKey, is_waiting
+from otel_fr.match.facts.mismatch import Mismatch, judge
+from otel_fr.match.model import Evidence
+
+Meaning = tuple[tuple[int, ...], str]
+"""Members and description of a group."""
+
+
+def first_mismatch(evidence: Evidence, own: Sequence[Instance], mismatched: Iterable[str]) -> Mismatch | None:
+    """The first creation of different groups under one number that is a fault.
+
+    Args:
+        own: the creations of one default group, in the order of their numbers.
+        mismatched: c10d's names of groups with calls that do not fit together.
+    """
+    found = [bad for bad in map(judge, own) if bad is not None]
+    if not found:
+        return None
+    meanings = {instance.sequence_id: _meanings(instance) for instance in own}
+    waits = [i.sequence_id for i in own if any(is_waiting(i.call(r), evidence.window) for r in i.calls)]
+    named = _waited_names(evidence).union(mismatched)
+    for bad in found:
+        number = bad.instance.sequence_id
+        is_shifted = _is_shifted(number, meanings)
+        awaited = number in waits or not named.isdisjoint(names_of(bad.instance))
+        if (awaited and (is_shifted or _meet(bad.instance))) or (is_shifted and max(waits, default=0) > number):
+            return _by_votes(bad, meanings)
+    return None
+
+
+def is_in_another_order(instances: Mapping[InstanceKey, Instance], bad: Mismatch) -> bool:
+    """A rank creates here what the others create at the next number, and the other way round."""
+    instance = bad.instance
+    after = instances.get((instance.group.id, "group", instance.sequence_id + 1))
+    if after is None:
+        return False
+    here, there = _meanings(instance), _meanings(after)
+    others = [rank for rank in here if rank not in bad.differing and rank in there]
+    return any(
+        here[rank] == there[other] and there.get(rank) == here[other] for rank in bad.differing for other in others
+    )
+
+
+def names_of(instance: Instance) -> set[str]:
+    """c10d's names of the groups that its calls create."""
+    created = (instance.call(rank).signature.new_group for rank in instance.calls)
+    return {new.name for new in created if new is not None}
+
+
+def _meet(instance: Instance) -> bool:
+    """A rank waits for another one that creates a group of other members."""
+    created = [(r, new) for r in instance.calls if (new := instance.call(r).signature.new_group) is not None]
+    if any(new.awaits_all for _, new in created):
+        return len({new.ranks for _, new in created}) > 1
+    members: dict[tuple[int, ...], set[int]] = {}
+    for rank, new in created:
+        members.setdefault(new.ranks, set()).add(rank)
+    return any(
+        not callers.isdisjoint(ranks) for ranks in members for other, callers in members.items() if other != ranks
+    )
+
+
+def _meanings(instance: Instance) -> dict[int, Meaning]:
+    found = {}
+    for rank in sorted(instance.calls):
+        new = instance.call(rank).signature.new_group
+        if new is not None:
+            found[rank] = new.ranks, new.description
+    return found
+
+
+def _waited_names(evidence: Evidence) -> set[str]:
+    """c10d's names of the groups in whose collectives a rank waits."""
+    calls = (call for call in evidence.calls if call.stream != "group" and call.group in evidence.groups)
+    return {evidence.groups[call.group].name for call in calls if is_waiting(call, evidence.window)}
+
+
+def _is_shifted(number: int, meanings: Mapping[int, Mapping[int, Meaning]]) -> bool:
+    """A rank creates here what another one, which creates something else here, creates at another number."""
+    here = meanings[number]
+    elsewhere: dict[Meaning, set[int]] = {}
+    for other, of_rank in meanings.items():
+        if other != number:
+            for rank, meaning in of_rank.items():
+                elsewhere.setdefault(meaning, set()).add(rank)
+    return any(
+        here[rank] != meaning for meaning in set(here.values()) for rank in elsewhere.get(meaning, ()) if rank in here
+    )
+
+
+def _by_votes(bad: Mismatch, meanings: Mapping[int, Mapping[int, Meaning]]) -> Mismatch:
+    """The mismatch with the ranks that differ from a strict majority.
+
+    A rank that has a later call but none here created a group here and is not its member: it agrees with every call
+    that creates a group without it.
+    """
+    number = bad.instance.sequence_id
+    here = meanings[number]
+    passed = {rank for other, of_rank in meanings.items() if other > number for rank in of_rank} - here.keys()
+    voters = here.keys() | passed
+    votes = {meaning: _supporters(meaning, here, passed) for meaning in here.values()}
+    most = max(votes.values(), key=len)
+    has_majority = 2 * len(most) > len(voters) and sum(len(given) == len(most) for given in votes.values()) == 1
+    differing = tuple(rank for rank in here if not has_majority or rank not in most)
+    return replace(bad, differing=differing, has_majority=has_majority)
+
+
+def _supporters(meaning: Meaning, here: Mapping[int, Meaning], passed: Iterable[int]) -> set[int]:
+    return {rank for rank, own in here.items() if own == meaning} | {rank for rank in passed if rank not in meaning[0]}

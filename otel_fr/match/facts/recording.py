@@ -1,0 +1,204 @@
+"""What was recorded and misleads: it is left out, or marked, before anything else is judged.
+
+Ranks whose recording had errors: a hole in their numbers looks like a call left out.
+
+Calls that destroy process groups: no rank waits for another one in them, so they form no collective. Ranks may destroy
+a group at different times, or not at all, and their launcher may end them before. So no verdict rests on such a call
+that is missing, and one that has ended is not what its rank did last. One in flight shows where its rank is, and that
+it joins no further call of that group.
+
+Calls that a rank makes while its watchdog ends it, after the call that timed out: the rank still waits in that one.
+ProcessGroupNCCL's watchdog aborts the communicators and then the process. In between, waits for the device return as if
+the call had completed, and the program makes its next calls, which no peer can meet.
+
+Calls that ended after a watchdog gave them up, or that failed and whose ranks caught the failure.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from signal import SIGABRT
+
+from otel_fr.communication_errors import is_communication
+from otel_fr.match.facts.endings import was_stopped
+from otel_fr.match.facts.instances import is_posted
+from otel_fr.match.facts.joined import is_too_long
+from otel_fr.match.model import Call, CallState, Ending, Evidence, Rank
+
+
+def without_gaps(evidence: Evidence) -> Evidence:
+    """The evidence without the calls and counts of ranks that have gaps. How they ended, and their stacks, stay."""
+    left_out = {rank for rank, info in evidence.ranks.items() if info.has_gaps}
+    if not left_out:
+        return evidence
+    ranks = {
+        rank: dataclasses.replace(info, progress={}, idle=None, completed_age=None, complete=False)
+        if rank in left_out
+        else info
+        for rank, info in evidence.ranks.items()
+    }
+    return dataclasses.replace(
+        evidence,
+        ranks=ranks,
+        calls=[call for call in evidence.calls if call.rank not in left_out],
+        kept_patterns=frozenset(pattern for pattern in evidence.kept_patterns if pattern.rank not in left_out),
+    )
+
+
+DEFAULT_GROUP = "default_pg"
+"""c10d's description of the default group. Who destroys that destroys all groups."""
+
+
+def set_aside(evidence: Evidence) -> Evidence:
+    """The evidence without these calls; `Rank.destroying` and `Rank.leaving` have those in flight."""
+    newest: dict[int, Call] = {}
+    others: list[Call] = []
+    for call in evidence.calls:
+        if not call.signature.destroys:
+            others.append(call)
+        elif call.state is CallState.IN_FLIGHT and (call.rank not in newest or call.record > newest[call.rank].record):
+            newest[call.rank] = call
+    if len(others) == len(evidence.calls):
+        return evidence
+    ranks = dict(evidence.ranks)
+    for rank, call in newest.items():
+        if rank in ranks:
+            ranks[rank] = dataclasses.replace(ranks[rank], destroying=call, leaving=_destroyed_by(evidence, call))
+    return dataclasses.replace(evidence, calls=others, ranks=ranks)
+
+
+def _destroyed_by(evidence: Evidence, call: Call) -> frozenset[str]:
+    """Ids of the groups."""
+    group = evidence.groups.get(call.group)
+    if group is not None and group.description == DEFAULT_GROUP:
+        return frozenset(evidence.groups)
+    return frozenset({call.group})
+
+
+def without_run_on(evidence: Evidence) -> Evidence:
+    """The evidence without the unfinished calls that these ranks made after the timeout of an unfinished one."""
+    until: dict[int, float] = {}
+    ended = {r for r, info in evidence.ranks.items() if info.ending is Ending.KILLED and info.signal == SIGABRT}
+    for call in evidence.calls if ended else ():
+        if call.rank in ended and _is_open(call) and call.age is not None and call.timeout:
+            until[call.rank] = max(call.age - call.timeout, until.get(call.rank, 0.0))
+    left_out = [call for call in evidence.calls if _is_open(call) and _is_after(call, until)]
+    if not left_out:
+        return evidence
+    ids = set(map(id, left_out))
+    return dataclasses.replace(
+        evidence,
+        calls=[call for call in evidence.calls if id(call) not in ids],
+        ranks=_before(evidence.ranks, left_out),
+    )
+
+
+def _is_open(call: Call) -> bool:
+    return call.state is not CallState.COMPLETED and not call.caught
+
+
+def _is_after(call: Call, until: Mapping[int, float]) -> bool:
+    """It was made later than so many seconds before its rank's end. (No thread waits for a message of age 0.)"""
+    if call.age is None or is_posted(call):
+        return False
+    return call.age < until.get(call.rank, 0.0)
+
+
+def _before(ranks: Mapping[int, Rank], left_out: list[Call]) -> dict[int, Rank]:
+    """The ranks, with their progress as it was before these calls."""
+    found = dict(ranks)
+    for call in left_out:
+        info = found[call.rank]
+        own = info.progress.get(call.group)
+        if own is None or call.stream != "collective":
+            continue
+        enqueued = min(call.sequence_id - 1, own.enqueued if own.enqueued is not None else call.sequence_id)
+        progress = {**info.progress, call.group: dataclasses.replace(own, enqueued=enqueued)}
+        found[call.rank] = dataclasses.replace(info, progress=progress)
+    return found
+
+
+def mark_timed_out(evidence: Evidence) -> Evidence:
+    """The evidence with the first call of each rank as timed out that ended after a watchdog had given it up.
+
+    NCCL's watchdog ends its process some seconds after the timeout. A rank that comes late by as much completes the
+    call meanwhile, and it looks as if nothing had blocked the rank that is ended. Later calls waited behind the first.
+    """
+    ended = {r for r, info in evidence.ranks.items() if info.ending is Ending.KILLED and info.signal == SIGABRT}
+    if not ended:
+        return evidence
+    first: dict[int, Call] = {}
+    for call in evidence.calls:
+        if call.rank in ended and call.state is CallState.COMPLETED and is_too_long(call):
+            known = first.get(call.rank)
+            if known is None or call.record < known.record:
+                first[call.rank] = call
+    calls = [
+        dataclasses.replace(call, state=CallState.FAILED, error="timeout", duration=call.timeout)
+        if call is first.get(call.rank)
+        else call
+        for call in evidence.calls
+    ]
+    return dataclasses.replace(evidence, calls=calls)
+
+
+def mark_caught(evidence: Evidence) -> Evidence:
+    """The evidence with `Call.caught` set on the failed calls that their ranks caught.
+
+    A rank caught a failed call if it enqueued another one after that had ended, which has completed. If the rank has
+    ended by an exception, that may still be the call's, raised again once the rank had saved its state: it is not if
+    the rank went on for the window at least, and either a later call of it failed or did not end, or the exception
+    names neither the call's place nor communication.
+    """
+    failed = {call.rank for call in evidence.calls if call.state is CallState.FAILED}
+    if not failed:
+        return evidence
+    newest: dict[int, float] = {}
+    blocked: dict[int, float] = {}
+    for rank in failed:
+        info = evidence.ranks.get(rank)
+        if info is not None and info.completed_age is not None:
+            newest[rank] = info.completed_age
+    for call in evidence.calls:
+        if call.rank in failed and call.age is not None:
+            found = newest if call.state is CallState.COMPLETED else blocked
+            found[call.rank] = min(call.age, found.get(call.rank, call.age))
+    calls = [
+        dataclasses.replace(call, caught=True)
+        if call.state is CallState.FAILED
+        and call.rank in newest
+        and _is_caught(evidence, call, newest[call.rank], blocked.get(call.rank))
+        else call
+        for call in evidence.calls
+    ]
+    return dataclasses.replace(evidence, calls=calls)
+
+
+def went_on_for(failed: Call, age: float | None) -> float | None:
+    """Seconds from the end of a failed call until its rank enqueued another one, ``age`` seconds ago.
+
+    None: not known, or it enqueued that one before the failed call ended.
+    """
+    if failed.age is None or failed.duration is None or age is None:
+        return None
+    seconds = failed.age - failed.duration - age
+    return seconds if seconds > 0 else None
+
+
+def _is_caught(evidence: Evidence, call: Call, newest: float, blocked: float | None) -> bool:
+    """``newest``, ``blocked``: ages of the rank's newest call that completed, and of its newest that did not."""
+    seconds = went_on_for(call, newest)
+    info = evidence.ranks.get(call.rank)
+    if seconds is None or info is None:
+        return False
+    if was_stopped(info) or info.ending not in (Ending.RAISED, Ending.GONE):
+        return True
+    if seconds < evidence.window:
+        return False
+    return (blocked is not None and blocked < newest) or not _may_come_from(info, call)
+
+
+def _may_come_from(info: Rank, call: Call) -> bool:
+    """True if the rank may have ended by the call's failure."""
+    return not info.exception or info.exception_site == call.site or is_communication(info.exception)

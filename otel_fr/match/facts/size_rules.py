@@ -1,0 +1,139 @@
+"""Which sizes of two members' calls of one collective must fit, by operation; `legal` applies the rules.
+
+A list that was not recorded (empty) never disagrees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+
+from otel_fr.match.model import Signature, Sizes
+from otel_fr.operations import GATHERING, OPERATIONS
+
+_Ranks = tuple[int, ...]
+_Found = tuple[str, str, str] | None
+"""The field, the first call's value and the second's; None: they fit."""
+_PieceRule = Callable[[_Ranks, int, Signature, int, Signature], _Found]
+
+
+def numels(sizes: Sizes) -> tuple[int, ...]:
+    """Elements of each tensor."""
+    return tuple(prod(shape) for shape in sizes)
+
+
+def elements(sizes: Sizes) -> int | None:
+    """Elements of all tensors together; None: no size was recorded."""
+    return sum(numels(sizes)) if sizes else None
+
+
+def as_text(value: object) -> str:
+    """A field's value as an incident shows it."""
+    if isinstance(value, tuple):
+        return "[" + ", ".join(as_text(item) for item in value) + "]"
+    return str(value)
+
+
+# Rules that hold for any two members.
+
+
+def common_sizes(a: Signature, b: Signature) -> _Found:
+    """What any two members must agree in: the sizes of one side. Lists with an entry for each member agree entry by
+    entry; one that a recorder flattened only as a whole."""
+    known = OPERATIONS[a.operation]
+    if not known.sizes:
+        return None
+    name, ours, theirs = "input_sizes", a.input_sizes, b.input_sizes
+    if known.sizes == "output":
+        name, ours, theirs = "output_sizes", a.output_sizes, b.output_sizes
+    if not ours or not theirs:
+        return None
+    is_flat = known.pieces == "all" and len(ours) != len(theirs)
+    differ = elements(ours) != elements(theirs) if is_flat else numels(ours) != numels(theirs)
+    return (name, as_text(ours), as_text(theirs)) if differ else None
+
+
+# Rules that need the two members' positions in the group.
+
+
+def _piece(sizes: Sizes, ranks: _Ranks, rank: int) -> int | None:
+    """Elements of the list entry that belongs to ``rank``; None where the list is not one entry per member."""
+    if len(sizes) != len(ranks) or rank not in ranks:
+        return None
+    return prod(sizes[ranks.index(rank)])
+
+
+def _pieces_fit(name: str, given: int | None, expected: int | None) -> _Found:
+    if given is None or expected is None or given == expected:
+        return None
+    return name, f"{given} elements", f"{expected} elements"
+
+
+def listed(ranks: _Ranks, holder: Signature, owner: int, own: Signature) -> _Found:
+    """The owner's piece against the holder's list; first the owner's value, then the list's."""
+    if own.operation in GATHERING:
+        return _pieces_fit("input_sizes", elements(own.input_sizes), _piece(holder.output_sizes, ranks, owner))
+    return _pieces_fit("output_sizes", elements(own.output_sizes), _piece(holder.input_sizes, ranks, owner))
+
+
+def _lists(ranks: _Ranks, ra: int, a: Signature, rb: int, b: Signature) -> _Found:
+    return listed(ranks, b, ra, a) or _turn(listed(ranks, a, rb, b))
+
+
+def _root_list(ranks: _Ranks, ra: int, a: Signature, rb: int, b: Signature) -> _Found:
+    if a.root != b.root:
+        return None
+    if ra == a.root:
+        return _turn(listed(ranks, a, rb, b))
+    return listed(ranks, b, ra, a) if rb == a.root else None
+
+
+def _turn(found: _Found) -> _Found:
+    return found and (found[0], found[2], found[1])
+
+
+def _all_to_all(ranks: _Ranks, ra: int, a: Signature, rb: int, b: Signature) -> _Found:
+    there = _pieces_fit("sizes", _piece(a.input_sizes, ranks, rb), _piece(b.output_sizes, ranks, ra))
+    if there:
+        return f"sizes sent from {ra} to {rb}", there[1], there[2]
+    back = _pieces_fit("sizes", _piece(b.input_sizes, ranks, ra), _piece(a.output_sizes, ranks, rb))
+    return back and (f"sizes sent from {rb} to {ra}", back[2], back[1])
+
+
+def shares(sizes: Sizes, splits: tuple[int, ...] | None, members: int) -> tuple[int, ...]:
+    """Elements of one tensor that go to (or come from) each member; empty where that is not known."""
+    if len(sizes) != 1 or splits == ():
+        return ()
+    if splits is None:
+        total = prod(sizes[0])
+        return (total // members,) * members if total % members == 0 else ()
+    if len(splits) != members or not sizes[0]:
+        return ()
+    row = prod(sizes[0][1:])
+    return tuple(split * row for split in splits)
+
+
+def _share(sizes: Sizes, splits: tuple[int, ...] | None, ranks: _Ranks, rank: int) -> int | None:
+    known = shares(sizes, splits, len(ranks)) if rank in ranks else ()
+    return known[ranks.index(rank)] if known else None
+
+
+def _all_to_all_single(ranks: _Ranks, ra: int, a: Signature, rb: int, b: Signature) -> _Found:
+    there = _pieces_fit(
+        "sizes", _share(a.input_sizes, a.input_splits, ranks, rb), _share(b.output_sizes, b.output_splits, ranks, ra)
+    )
+    if there:
+        return f"sizes sent from {ra} to {rb}", there[1], there[2]
+    back = _pieces_fit(
+        "sizes", _share(b.input_sizes, b.input_splits, ranks, ra), _share(a.output_sizes, a.output_splits, ranks, rb)
+    )
+    return back and (f"sizes sent from {rb} to {ra}", back[2], back[1])
+
+
+PIECE_RULES: dict[str, _PieceRule] = {
+    "all": _lists,
+    "root": _root_list,
+    "own": _all_to_all,
+    "splits": _all_to_all_single,
+}
+"""By `otel_fr.operations.Operation.pieces`: what one member gives another must be what that one takes."""

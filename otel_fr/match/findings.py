@@ -1,0 +1,143 @@
+"""Findings: what the rules claim, with what else is known of the ranks that it concerns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from otel_fr.match.case import Case
+from otel_fr.match.facts.overdue import CATEGORIES, by_kind, worst_of
+from otel_fr.match.facts.stack_groups import groups_of
+from otel_fr.match.finding import MAX_PLACED_CULPRITS, MAX_PLACED_WAITING, Category, Finding, StackGroup
+from otel_fr.match.model import UNPLACED, CallState, Evidence, Overdue, Place
+from otel_fr.match.rules import decide
+from otel_fr.match.rules.claims import Claim
+from otel_fr.match.texts import decisions, ending_texts
+from otel_fr.match.texts.decisions import replays_text
+from otel_fr.match.texts.sentences import may_run
+from otel_fr.presentation import ranks_text, summary_text
+
+
+def diagnose(evidence: Evidence) -> list[Finding]:
+    """All findings of one run at one moment; empty when nothing is wrong or nothing can be decided.
+
+    Causes come first, each followed later by its consequences (`Finding.caused_by` is the cause's key). The result
+    depends only on the evidence, not on the order of its parts.
+    """
+    case = Case(evidence)
+    claims = decide(case)
+    maker = _Maker(case)
+    return [maker.finding(claim) for claim in claims]
+
+
+class _Maker:
+    def __init__(self, case: Case) -> None:
+        self._case = case
+        self._overdue = {
+            rank: item for rank, info in case.evidence.ranks.items() if (item := worst_of(info)) is not None
+        }
+        """The overdue ranks that no cause named before."""
+        self._in_call = {
+            call.rank for call in case.evidence.calls if call.state in (CallState.IN_FLIGHT, CallState.UNKNOWN)
+        }
+
+    def finding(self, claim: Claim) -> Finding:
+        """Causes must come in their order: the first one that names an overdue rank says so."""
+        case, instance = self._case, claim.instance
+        culprits = claim.culprits if claim.caused_by is None else ()
+        concerned = sorted({*culprits, *claim.waiting})
+        aborted = [rank for rank in claim.waiting if rank in case.aborted]
+        overdue = {rank: self._overdue.pop(rank) for rank in culprits if rank in self._overdue}
+        category, said = self._with_overdue(claim, overdue)
+        own = {rank: ending_texts.overdue_value(item) for rank, item in sorted(overdue.items())}
+        details = list(said[1:])
+        if aborted:
+            details.append(ending_texts.aborted_text(aborted, case.evidence))
+        differed = self._differed(claim) if culprits else {}
+        details += differed.values()
+        if culprits and (launched := replays_text(culprits, self._members(claim), case.evidence.ranks)):
+            details.append(launched)
+        ended = [rank for rank in culprits if not may_run(case.evidence, rank)]
+        is_lost = bool(culprits) and case.lost.keys() >= set(culprits)
+        return Finding(
+            key=claim.key,
+            rule=claim.rule,
+            category=category,
+            group=None if instance is None else instance.group,
+            operation="" if instance is None else instance.operation,
+            sequence_id=None if instance is None else instance.sequence_id,
+            stream="collective" if instance is None else instance.stream,
+            culprit_ranks=culprits,
+            waiting_ranks=claim.waiting,
+            summary=summary_text(said[0]),
+            details=tuple([summary_text(text) for text in details]),
+            field=claim.field,
+            values={**claim.values, **own},
+            call_sites={
+                rank: site for rank in sorted({*claim.culprits, *claim.waiting}) if (site := self._site(claim, rank))
+            },
+            stacks={rank: text for rank in culprits if (text := self._stack(rank))},
+            stack_groups=self._stack_groups(concerned) if claim.caused_by is None else (),
+            caused_by=claim.caused_by,
+            age=claim.age,
+            p2p=None if instance is None else instance.p2p,
+            stuck_on="lost" if is_lost else claim.stuck_on,
+            ended_ranks=tuple(sorted({*aborted, *ended})),
+            is_waiting=any(rank in self._in_call and may_run(case.evidence, rank) for rank in claim.waiting),
+            places=self._places(culprits, claim.waiting),
+            differed=tuple([(one.name, one.value, one.step) for one in differed]),
+        )
+
+    def _with_overdue(self, claim: Claim, overdue: Mapping[int, Overdue]) -> tuple[Category, list[str]]:
+        """The category, the summary and details, with which culprits of a cause have missed a heartbeat or overrun a
+        section: if all have, that is the fault."""
+        if not overdue or claim.category in CATEGORIES.values():
+            return claim.category, [claim.summary, *claim.details]
+        ranks = self._case.evidence.ranks
+        is_all = set(overdue) == set(claim.culprits)
+        category = claim.category
+        ended = category is Category.RANK_DEAD and all(ranks[rank].ended_by_monitor for rank in overdue)
+        if is_all and (category is Category.MISSING_RANK or ended):
+            category = min((CATEGORIES[item.kind] for item in overdue.values()), key=list(Category).index)
+        if not is_all:
+            texts = [
+                ending_texts.overdue_text(alike, ranks, self._case.machines.named(alike))
+                for alike in by_kind(overdue).values()
+            ]
+            return category, [claim.summary, *claim.details, *texts]
+        # The claim names the machine.
+        texts = [ending_texts.overdue_text(alike, ranks, ranks_text(alike)) for alike in by_kind(overdue).values()]
+        return category, ["; ".join([*texts, claim.summary]), *claim.details]
+
+    def _members(self, claim: Claim) -> tuple[int, ...] | list[int]:
+        return claim.instance.group.ranks if claim.instance is not None else sorted(self._case.evidence.ranks)
+
+    def _differed(self, claim: Claim) -> dict[decisions.Divergence, str]:
+        return decisions.divergences(claim.culprits, self._members(claim), self._case.evidence.ranks)
+
+    def _site(self, claim: Claim, rank: int) -> str:
+        """Where a culprit, or a rank that waits, is: its call's line, or its thread's."""
+        case, info = self._case, self._case.evidence.ranks.get(rank)
+        if rank in case.deaths and info is not None and info.exception_site:
+            return info.exception_site
+        if claim.instance is not None and rank in claim.instance.calls and (site := claim.instance.call(rank).site):
+            return site
+        if info is not None:
+            # A rank that its launcher ended left from a handler of the signal; where it was stuck matters.
+            sites = (info.exception_site, info.site) if info.exception else (info.site, info.exception_site)
+            if site := sites[0] or sites[1]:
+                return site
+        return case.lasts[rank].call.site if rank in case.lasts and rank in claim.culprits else ""
+
+    def _stack(self, rank: int) -> str:
+        info = self._case.evidence.ranks.get(rank)
+        return "" if info is None else info.stack
+
+    def _stack_groups(self, concerned: list[int]) -> tuple[StackGroup, ...]:
+        known = [rank for rank in concerned if rank in self._case.evidence.ranks]
+        return groups_of(known, {rank: self._stack(rank) for rank in known})
+
+    def _places(self, culprits: tuple[int, ...], waiting: tuple[int, ...]) -> dict[int, Place]:
+        """Where they run, as far as it is known."""
+        wanted = (*culprits[:MAX_PLACED_CULPRITS], *waiting[:MAX_PLACED_WAITING])
+        infos = (self._case.evidence.ranks.get(rank) for rank in sorted(set(wanted)))
+        return {info.rank: info.place for info in infos if info is not None and info.place != UNPLACED}

@@ -1,0 +1,185 @@
+"""Ranks that were aborted because they waited: a watchdog's SIGABRT is no cause if the wait has another one."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping
+from signal import SIGABRT
+
+from otel_fr.communication_errors import BACKEND, WAIT
+from otel_fr.match.facts.endings import culprit_deaths, raised_ranks
+from otel_fr.match.facts.exceptions import is_device_error
+from otel_fr.match.facts.instances import Completions, Instance, InstanceKey, has_joined, instance_key, last_calls
+from otel_fr.match.facts.joined import is_stalled, stragglers
+from otel_fr.match.facts.mismatch import Mismatch
+from otel_fr.match.graph.cycles import cycles
+from otel_fr.match.graph.device import OpenCalls, open_calls, stuck_devices
+from otel_fr.match.graph.nodes import Node
+from otel_fr.match.graph.waiting import build
+from otel_fr.match.model import Call, CallState, Ending, Evidence, Rank
+
+
+def separate(
+    evidence: Evidence,
+    instances: Mapping[InstanceKey, Instance],
+    mismatches: list[Mismatch],
+    completions: Completions,
+) -> tuple[frozenset[int], frozenset[int], dict[InstanceKey, Node]]:
+    """Separate the endings that are a cause from those that follow from a wait.
+
+    A rank that was aborted while it waited is a victim if the wait-for graph, with the rank as one that still waits,
+    leads from there to another cause. If it leads to none, nothing shows why it was aborted: its ending is the cause.
+
+    Returns:
+        ranks whose ending is a cause; aborted ranks whose ending is not; the nodes of the wait-for graph.
+    """
+    aborted = aborted_ranks(evidence, instances)
+    deaths = culprit_deaths(evidence, instances.values(), aborted)
+    nodes = build(evidence, instances, mismatches, deaths, completions)
+    if not aborted:
+        return deaths, aborted, nodes
+    calls_of = open_calls(evidence, instances, completions)
+    victims = _explained(evidence, instances, nodes, calls_of, deaths, aborted)
+    if victims != aborted:
+        deaths = culprit_deaths(evidence, instances.values(), victims)
+        nodes = build(evidence, instances, mismatches, deaths, completions)
+    return deaths, victims, nodes
+
+
+def _explained(
+    evidence: Evidence,
+    instances: Mapping[InstanceKey, Instance],
+    nodes: Mapping[InstanceKey, Node],
+    calls_of: Mapping[int, OpenCalls],
+    deaths: frozenset[int],
+    aborted: frozenset[int],
+) -> frozenset[int]:
+    """Those of the aborted ranks whose wait has a cause."""
+    explaining = {key for keys in cycles(nodes) for key in keys}
+    explaining.update(key for key, node in nodes.items() if _has_cause(evidence, node, aborted))
+    stuck = stuck_devices(evidence, instances, nodes, calls_of, deaths, explaining)
+    explaining.update(key for device in stuck for key in device.behind)
+    explained = {device.rank for device in stuck}
+    explained.update(rank for node in nodes.values() if node.is_blocked_by_device for rank in node.not_begun)
+    found = _leading_to(nodes, explaining)
+    return aborted & explained.union(*(nodes[key].waiting for key in found))
+
+
+def _has_cause(evidence: Evidence, node: Node, aborted: Container[int]) -> bool:
+    """True if this node alone shows a cause, without the nodes that it waits for."""
+    if node.mismatch is not None or node.dead:
+        return True
+    if node.behind is None and node.culprits:
+        return not node.undecided
+    if node.behind is not None or not set(node.instance.members) <= set(node.instance.calls):
+        return False
+    calls = [node.instance.call(rank) for rank in node.instance.members]
+    return bool(stragglers(calls, aborted)) or is_stalled(calls, evidence, aborted)
+
+
+def _leading_to(nodes: Mapping[InstanceKey, Node], ends: Iterable[InstanceKey]) -> set[InstanceKey]:
+    """The nodes from which one of ``ends`` is reached, with these."""
+    before: dict[InstanceKey, list[InstanceKey]] = {}
+    for key, node in nodes.items():
+        for target in node.targets:
+            before.setdefault(target, []).append(key)
+    found = {key for key in ends if key in nodes}
+    todo = list(found)
+    while todo:
+        for key in before.get(todo.pop(), ()):
+            if key not in found:
+                found.add(key)
+                todo.append(key)
+    return found
+
+
+def aborted_ranks(evidence: Evidence, instances: Mapping[InstanceKey, Instance]) -> frozenset[int]:
+    """Ranks that ended as a watchdog ends them, after a call of theirs had not ended within the window.
+
+    Source of the rule: NCCL's watchdog ends the process with SIGABRT at the call's timeout, or the exception reaches
+    the caller (`_BACKEND_EXCEPTION`); the program's own limit of the wait raises another one. Whether they are victims
+    depends on what they waited for.
+    """
+    ended = {r for r, info in evidence.ranks.items() if _ended_as_aborted(info)}
+    ended |= _raised_in_a_wait(evidence, instances)
+    ended -= {r for r in ended if is_device_error(evidence.ranks[r].exception)}
+    times: dict[int, list[float | None]] = {}
+    for call in evidence.calls if ended else ():
+        if call.rank in ended and call.state is not CallState.COMPLETED and not call.caught:
+            times.setdefault(call.rank, []).append(call.duration if call.state is CallState.FAILED else call.age)
+    return frozenset(r for r, waited in times.items() if _reach(waited, evidence.window))
+
+
+def _raised_in_a_wait(evidence: Evidence, instances: Mapping[InstanceKey, Instance]) -> set[int]:
+    """Ranks that ended by an exception while they waited in their newest call, which had lasted for the window.
+
+    Either the exception ended the call, before its timeout. Or the call is still in flight; then the exception may
+    also come from elsewhere, so it counts only if torch says that a wait took too long, or if another rank has waited
+    for the window as well: in the same call, or for a rank that is missing from it. That wait is none for this rank.
+    """
+    raised = raised_ranks(evidence)
+    calls = [call for call in evidence.calls if call.rank in raised] if raised else []
+    found: set[int] = set()
+    open_: dict[int, Call] = {}
+    for r, (call, _) in last_calls(calls, evidence.window).items():
+        if _lasted(call, evidence.window):
+            if call.state is CallState.FAILED:
+                found.update([r] if call.error != "timeout" else [])
+            elif evidence.ranks[r].exception.startswith(WAIT):
+                found.add(r)
+            else:
+                open_[r] = call
+    waiting_for = _waiting_for(evidence, instances.values()) if open_ else {}
+    for r, call in open_.items():
+        key = instance_key(call)
+        instance = instances.get(key) if key is not None else None
+        if instance is not None:
+            beside = {other for other in instance.calls if _lasted(instance.call(other), evidence.window)}
+            missing = _missing(evidence, instance)
+            if beside.union(*(waiting_for.get(m, ()) for m in missing)) - {r}:
+                found.add(r)
+    return found
+
+
+def _waiting_for(evidence: Evidence, instances: Iterable[Instance]) -> dict[int, list[int]]:
+    """For each rank that is missing from a call, two of the ranks that have waited there for the window."""
+    found: dict[int, list[int]] = {}
+    for instance in instances:
+        waiting = [r for r in instance.calls if _lasted(instance.call(r), evidence.window)]
+        for r in _missing(evidence, instance) if waiting else ():
+            known = found.setdefault(r, [])
+            known.extend([other for other in waiting[:2] if other not in known][: 2 - len(known)])
+    return found
+
+
+def _missing(evidence: Evidence, instance: Instance) -> list[int]:
+    return [r for r in instance.members if not has_joined(instance, r, evidence.ranks.get(r))]
+
+
+def _lasted(call: Call, window: float) -> bool:
+    """It has not completed, and is known to have lasted for the window."""
+    seconds = call.duration if call.state is CallState.FAILED else call.age
+    return call.state is not CallState.COMPLETED and not call.caught and seconds is not None and seconds >= window
+
+
+def _ended_as_aborted(info: Rank) -> bool:
+    if info.ending is Ending.KILLED:
+        return info.signal == SIGABRT
+    if info.ending is not Ending.RAISED:
+        return False
+    return info.exception.startswith(BACKEND) or _exited_at_once(info)
+
+
+def _exited_at_once(info: Rank) -> bool:
+    """It ended with a status other than 0, by neither an exception nor the interpreter's exit, so by ``os._exit``.
+
+    While the main thread waits in a call, only another thread can do that: the program's own watchdog, or
+    ``faulthandler.dump_traceback_later(exit=True)``.
+    """
+    return not info.exception and not info.exiting and bool(info.exit_code)
+
+
+def _reach(times: Iterable[float | None], window: float) -> bool:
+    """True if the longest of these times is, or may be, as long as the window; those not known say nothing if another
+    is known: a rank's newest call in flight always is."""
+    known = [time for time in times if time is not None]
+    return not known or max(known) >= window

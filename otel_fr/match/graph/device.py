@@ -1,0 +1,241 @@
+"""Ranks whose device does not complete their calls, found from what they enqueued and what their peers completed.
+
+Source of the rule: a collective that needs every member's part cannot complete anywhere before each member's device
+has done its part of it. A rank that has enqueued such a call and does not complete it, while others completed it
+and now wait for that rank in later calls, is blocked by its own device, not by a peer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from otel_fr.match.facts.instances import Completions, Instance, InstanceKey, is_waiting
+from otel_fr.match.graph.nodes import Node
+from otel_fr.match.model import Call, CallState, Ending, Evidence, Rank
+from otel_fr.operations import NEEDS_EVERY_RANK
+
+MIN_BEHIND = 2
+"""Calls that a rank without call ages must be behind, if ranks wait for it only in calls that it enqueued: one may come
+from files written at different moments."""
+
+SEEN_SECONDS = 4.0
+"""Age of what is known of calls on devices: PyTorch's recorder is asked at least every three seconds, or what it said
+counts as old (`otel_fr.monitor.device_calls.FRESH_NS`), and a rank reports each second."""
+
+
+@dataclass(slots=True, kw_only=True)
+class StuckDevice:
+    """A rank that its device blocks.
+
+    Attributes:
+        first: the first instance, in the rank's own order, that peers completed and it did not.
+        ahead: a member that has completed more of that group, and its last completed number.
+        groups: ids of all groups in which peers completed calls that it did not, in the rank's own order.
+        behind: every instance that it blocks: its calls in flight, and those that it has not enqueued meanwhile.
+    """
+
+    rank: int
+    first: InstanceKey
+    ahead: tuple[int, int]
+    groups: tuple[str, ...]
+    behind: list[InstanceKey]
+
+
+class LateCall(NamedTuple):
+    """A call that a rank has in flight and that others completed.
+
+    Attributes:
+        ahead: the furthest of them, and its last completed number.
+        needs_every_rank: none could complete it before the device of this rank did its part.
+        all_others: all other members completed it.
+        long_ago: they have been idle, or ended, for longer than the window since, so it is no lag between two ranks'
+            reports.
+    """
+
+    key: InstanceKey
+    ahead: tuple[int, int]
+    needs_every_rank: bool
+    all_others: bool
+    long_ago: bool
+
+
+@dataclass(slots=True)
+class OpenCalls:
+    """A rank's calls that have been in flight for longer than the window, in its own order; `late`: of these."""
+
+    keys: list[InstanceKey]
+    late: list[LateCall]
+
+
+def open_calls(
+    evidence: Evidence, instances: Mapping[InstanceKey, Instance], completions: Completions
+) -> dict[int, OpenCalls]:
+    """By rank, for each that has any."""
+    found: dict[int, OpenCalls] = {}
+    for key, instance in instances.items():
+        for rank in instance.calls:
+            call = instance.call(rank)
+            if call.state is CallState.IN_FLIGHT and is_waiting(call, evidence.window):
+                found.setdefault(rank, OpenCalls([], [])).keys.append(key)
+    for rank, calls in found.items():
+        calls.keys.sort(key=lambda key: instances[key].call(rank).record)
+        calls.late.extend(_late_calls(evidence, instances, rank, calls.keys, completions))
+    return found
+
+
+def _late_calls(
+    evidence: Evidence,
+    instances: Mapping[InstanceKey, Instance],
+    rank: int,
+    keys: Iterable[InstanceKey],
+    completions: Completions,
+) -> Iterator[LateCall]:
+    if evidence.ranks[rank].ending is Ending.UNKNOWN:
+        return  # It has fallen silent: what was in flight in its last report may long have completed.
+    for key in keys:
+        instance = instances[key]
+        if instance.p2p is not None:
+            yield from _late_half(evidence, instance, rank)
+            continue
+        ahead = next(completions.of(instance), None)
+        # Where reports come late, too, a call that was in flight in the last one may have completed.
+        if ahead is None or completions.have_left_behind(rank, instance.group.id):
+            continue
+        if _may_still_complete(evidence, instance.call(rank), ahead[0]):
+            continue
+        needs_every_rank = instance.call(rank).signature.operation in NEEDS_EVERY_RANK
+        # Most calls have another one in flight beside them: their completions need not be counted.
+        only = not any(r != rank and instance.call(r).state is CallState.IN_FLIGHT for r in instance.calls)
+        others = [r for r, _ in completions.of(instance)] if only else []
+        all_others = only and len(others) + 1 >= len(instance.members)
+        long_ago = all_others and all(_still_for(evidence.ranks[r]) >= evidence.window for r in others)
+        yield LateCall(key, ahead, needs_every_rank, all_others, long_ago)
+
+
+def _late_half(evidence: Evidence, instance: Instance, rank: int) -> Iterator[LateCall]:
+    """A message that the peer has completed.
+
+    A call that no thread waits for, whose end gloo does not show, has no age that makes its rank wait; without ages,
+    such a call is not known from others.
+    """
+    own = instance.call(rank)
+    for peer in instance.members:
+        if peer != rank and peer in instance.calls and own.age is not None:
+            half = instance.call(peer)
+            if half.state is CallState.COMPLETED:
+                long_ago = _still_for(evidence.ranks[peer]) >= evidence.window
+                yield LateCall(instance.key, (peer, half.sequence_id), False, True, long_ago)
+
+
+def _may_still_complete(evidence: Evidence, call: Call, ahead: int) -> bool:
+    """A member has completed the collective just now, so the rank may be shown to have completed it a moment later.
+
+    Without timing, calls age from when they were enqueued, and hosts may be far ahead of devices: a rank that completes
+    calls one by one is late in none of them.
+    """
+    ranks: tuple[int, ...] = (ahead,)
+    seconds = evidence.window
+    if call.queued is None:
+        ranks, seconds = (ahead, call.rank), max(evidence.window, SEEN_SECONDS)
+    infos = [evidence.ranks[rank] for rank in ranks]
+    return any(info.idle is not None and _still_for(info) < seconds for info in infos)
+
+
+def _still_for(info: Rank) -> float:
+    """Seconds since the rank last enqueued or ended a call, as seen from the newest evidence of other ranks."""
+    return (info.idle or 0.0) + (info.ended_for or 0.0)
+
+
+def stuck_devices(
+    evidence: Evidence,
+    instances: Mapping[InstanceKey, Instance],
+    nodes: Mapping[InstanceKey, Node],
+    calls_of: Mapping[int, OpenCalls],
+    spared: Container[int],
+    explained: Container[InstanceKey],
+) -> list[StuckDevice]:
+    """The ranks whose device blocks others, ascending.
+
+    Args:
+        nodes: the wait-for graph. calls_of: `open_calls`.
+        spared: ranks that are culprits of another finding. explained: instances that have a cause already.
+    """
+    late: dict[int, list[LateCall]] = {}
+    for rank, calls in calls_of.items():
+        own = [] if rank in spared else [call for call in calls.late if call.key not in explained]
+        if own:
+            late[rank] = own
+    proven = {rank: own for rank, calls in late.items() if (own := [c for c in calls if c.needs_every_rank])}
+    wanted: dict[int, list[InstanceKey]] = {}
+    for key, node in nodes.items():
+        if key not in explained and not proven.keys() >= set(node.waiting):
+            for rank in node.next:
+                wanted.setdefault(rank, []).append(key)
+    found: list[StuckDevice] = []
+    for rank in sorted(late):
+        keys, own = calls_of[rank].keys, late[rank]
+        aged = all(instances[call.key].call(rank).age is not None for call in own)
+        # Waits in nothing that lacks another rank, while others wait for it.
+        alone = own[0].key == keys[0] and own[0].all_others
+        if rank in wanted:
+            is_stuck = rank in proven or alone
+        else:
+            shared = rank in proven and any(_others_wait(evidence, instances[key], rank, proven) for key in keys)
+            # Nobody waits yet, or only in calls that it has enqueued as well: its report may be older than the others'.
+            is_stuck = (alone and aged and own[0].long_ago) or (shared and (aged or len(own) >= MIN_BEHIND))
+        if is_stuck:
+            first = proven.get(rank, own)[0]
+            groups = tuple(dict.fromkeys(call.key[0] for call in own))
+            behind = [*keys, *wanted.get(rank, ())]
+            found.append(StuckDevice(rank=rank, first=first.key, ahead=first.ahead, groups=groups, behind=behind))
+    return found
+
+
+def common_device(evidence: Evidence, instances: Sequence[Instance]) -> tuple[int, Instance] | None:
+    """The only rank that is in all of these collectives, which all members joined and which do not complete.
+
+    If a device executes the calls of each group in a queue of its own, as calls show that completed before older ones,
+    a collective of ranks whose devices are not blocked completes.
+
+    Returns:
+        the rank, and the first of the collectives in its own order; None: there is no such rank, or no such queues.
+    """
+    if any(instance.stream != "collective" for instance in instances) or not _has_queues(evidence):
+        return None
+    heads: dict[str, Instance] = {}
+    for instance in instances:
+        known = heads.setdefault(instance.group.id, instance)
+        if instance.sequence_id < known.sequence_id:
+            heads[instance.group.id] = instance
+    shared = set.intersection(*[set(instance.members) for instance in heads.values()])
+    if len(shared) != 1 or len(heads) < 2:
+        return None
+    (rank,) = shared
+    return rank, min(heads.values(), key=lambda instance: instance.call(rank).record)
+
+
+def _has_queues(evidence: Evidence) -> bool:
+    """True if a rank completed a collective although an older one of another group is in flight."""
+    calls = [call for call in evidence.calls if call.stream == "collective"]
+    oldest: dict[int, Call] = {}
+    for call in calls:
+        waits = call.state is CallState.IN_FLIGHT and is_waiting(call, evidence.window)
+        if waits and (call.rank not in oldest or call.record < oldest[call.rank].record):
+            oldest[call.rank] = call
+    return any(
+        call.state is CallState.COMPLETED and call.rank in oldest and call.record > oldest[call.rank].record
+        for call in calls
+    )
+
+
+def _others_wait(evidence: Evidence, instance: Instance, rank: int, late: Mapping[int, object]) -> bool:
+    """True if a rank that is not late itself waits in this instance, which ``rank`` has enqueued too."""
+    return any(
+        other != rank
+        and other not in late
+        and instance.call(other).state is CallState.IN_FLIGHT
+        and is_waiting(instance.call(other), evidence.window)
+        for other in instance.calls
+    )

@@ -1,0 +1,92 @@
+"""Misdirected messages: a send and a receive that would match but for the peer or the tag of one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import chain
+
+from otel_fr.match.facts.instances import Instance, InstanceKey
+from otel_fr.match.facts.legal import compare
+from otel_fr.match.graph.nodes import Node
+from otel_fr.match.model import Call
+
+
+@dataclass(frozen=True, slots=True)
+class MisdirectedMessage:
+    """A send that no rank receives and a receive that no rank sends to, which differ in one field.
+
+    Attributes:
+        astray: the instance of the call with the wrong peer; if the tags differ, the send's.
+        other: the instance of the call that would match it.
+        culprits: the rank that called with the wrong peer; both ranks if only the tags differ.
+    """
+
+    astray: Instance
+    other: Instance
+    culprits: tuple[int, ...]
+
+    @property
+    def strangeness(self) -> int:
+        """How many messages the culprit has exchanged with the peer that it names, less those with the other."""
+        if self.tags_differ or self.astray.p2p is None or self.other.p2p is None:
+            return 0
+        return self.astray.p2p[3] - self.other.p2p[3]
+
+    @property
+    def tags_differ(self) -> bool:
+        return len(self.culprits) > 1
+
+
+def misdirected_message(nodes: Mapping[InstanceKey, Node], cycle: Iterable[InstanceKey]) -> MisdirectedMessage | None:
+    """The misdirected message behind a cycle of waiting ranks; None: there is none, or it is not unique.
+
+    Of several, the one is returned whose culprit has exchanged the fewest messages with the peer that it names,
+    compared with the other; of these, the one whose two calls have the closest sequence numbers, since ranks of one job
+    run alike.
+    A call to a peer with which its rank has exchanged more messages than with the other is not misdirected.
+    """
+    lone = [nodes[key].instance for key in cycle if len(key) == 6 and len(nodes[key].instance.calls) == 1]
+    calls = [(next(iter(instance.calls.values()))[-1], instance) for instance in lone]
+    # By source and by destination: a pair must have one of them in common.
+    of_source: dict[tuple[str, int], list[tuple[Call, Instance]]] = {}
+    of_destination: dict[tuple[str, int], list[tuple[Call, Instance]]] = {}
+    for wanted, receive in calls:
+        if wanted.signature.operation == "recv":
+            of_source.setdefault((wanted.group, receive.members[0]), []).append((wanted, receive))
+            of_destination.setdefault((wanted.group, wanted.rank), []).append((wanted, receive))
+    nearest, best = (0, 0), list[MisdirectedMessage]()
+    for sent, send in calls:
+        if sent.signature.operation != "send":
+            continue
+        same_source = of_source.get((sent.group, sent.rank), [])
+        same_destination = of_destination.get((sent.group, send.members[1]), [])
+        others = [(wanted, receive) for wanted, receive in same_destination if receive.members[0] != sent.rank]
+        for wanted, receive in chain(same_source, others):
+            pair = _misdirected(send, receive)
+            if pair is None:
+                continue
+            distance = (pair.strangeness, abs(sent.sequence_id - wanted.sequence_id))
+            if (best and distance > nearest) or compare(send.group, sent, wanted) is not None:
+                continue
+            best = [*best, pair] if best and distance == nearest else [pair]
+            nearest = distance
+    return best[0] if len(best) == 1 else None
+
+
+def _misdirected(send: Instance, receive: Instance) -> MisdirectedMessage | None:
+    """The pair, if these two of one group differ in one field only."""
+    if send.p2p is None or receive.p2p is None:
+        return None
+    source, destination, send_tag, sent_before = send.p2p
+    peer, receiver, receive_tag, received_before = receive.p2p
+    same = (source, destination) == (peer, receiver)
+    if send_tag != receive_tag:
+        return MisdirectedMessage(send, receive, tuple(sorted((source, destination)))) if same else None
+    if same:
+        return None  # two messages between the same two ranks: neither has a wrong peer
+    if source == peer and sent_before <= received_before:
+        return MisdirectedMessage(send, receive, (source,))
+    if destination == receiver and received_before <= sent_before:
+        return MisdirectedMessage(receive, send, (receiver,))
+    return None

@@ -1,0 +1,75 @@
+"""Calls that a rank has enqueued and that its device has not begun: what their device does instead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+
+from otel_fr.match.facts.instances import InstanceKey
+from otel_fr.match.graph.nodes import Node
+from otel_fr.match.model import Call, CallState, Ending, Evidence
+
+
+class Queues:
+    """The devices' queues, for one judgement.
+
+    Source of the rule: a collective begins on a device once what its rank enqueued before it has ended there, as far as
+    streams depend on each other. Peers whose devices have begun the collective wait for that device.
+    """
+
+    def __init__(self, evidence: Evidence, nodes: Mapping[InstanceKey, Node]) -> None:
+        self._evidence = evidence
+        self._nodes = nodes
+
+    def sort(self, node: Node, rank: int, waits: Iterable[InstanceKey]) -> None:
+        """Add a member that has joined the node's instance to one of the node's lists, if its device has not begun it.
+
+        Args:
+            waits: where the rank waits.
+        """
+        instance, info = node.instance, self._evidence.ranks.get(rank)
+        call = instance.call(rank) if rank in instance.calls else None
+        if call is None or not is_queued(call) or info is None or info.ending in (Ending.UNKNOWN, Ending.CLEAN):
+            return
+        if not any(has_begun(instance.call(peer)) for peer in node.waiting):
+            return  # No device waits for this one.
+        ahead = [key for key in waits if self._is_ahead(key, rank, call)]
+        if ahead:
+            node.next[rank] = ahead
+        elif self._moves(call):
+            node.undecided.append(rank)
+        else:
+            node.not_begun.append(rank)
+
+    def _is_ahead(self, key: InstanceKey, rank: int, call: Call) -> bool:
+        """The rank's device has begun its call there, which it enqueued before."""
+        before = self._nodes[key].instance.call(rank)
+        return before.record < call.record and not before.queued
+
+    def _moves(self, call: Call) -> bool:
+        """The rank has enqueued or ended a call within the window, or its device has begun one."""
+        info, window = self._evidence.ranks[call.rank], self._evidence.window
+        if info.ending is Ending.RUNNING and info.idle is not None and info.idle < window:
+            return True
+        begun = self._begun_lately.get(call.rank)
+        return begun is not None and begun < call.record
+
+    @cached_property
+    def _begun_lately(self) -> dict[int, int]:
+        """By rank, the record of the first call in flight that its device has begun within the window."""
+        found: dict[int, int] = {}
+        for call in self._evidence.calls:
+            is_begun = call.state is CallState.IN_FLIGHT and not call.queued
+            if is_begun and call.age is not None and call.age < self._evidence.window:
+                found[call.rank] = min(call.record, found.get(call.rank, call.record))
+        return found
+
+
+def is_queued(call: Call) -> bool:
+    """Its device has not begun it, or had not when PyTorch gave it up."""
+    return call.queued is True and not call.caught and call.state in (CallState.IN_FLIGHT, CallState.FAILED)
+
+
+def has_begun(call: Call) -> bool:
+    """Its device has begun it, and is not known to have completed it."""
+    return not call.queued and call.state in (CallState.IN_FLIGHT, CallState.FAILED)

@@ -1,0 +1,361 @@
+"""Who waits for whom: the wait-for graph over instances, followed to ranks that wait nowhere, or to a cycle."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Container, Iterable, Mapping
+from typing import Any
+
+from otel_fr.match.facts.device_sync import DeviceSyncs
+from otel_fr.match.facts.endings import was_stopped
+from otel_fr.match.facts.instances import Completions, Instance, InstanceKey, has_joined, is_waiting
+from otel_fr.match.facts.joined import gave_up
+from otel_fr.match.facts.mismatch import Mismatch
+from otel_fr.match.facts.new_groups import names_of
+from otel_fr.match.graph.nodes import Node
+from otel_fr.match.graph.patience import Patience
+from otel_fr.match.graph.queues import Queues
+from otel_fr.match.model import CallState, Ending, Evidence
+
+MAX_WAITS = 256
+"""Instances in which one rank waits that are followed as what others wait for: those that it enqueued first. A rank's
+later calls wait behind these."""
+
+
+def build(
+    evidence: Evidence,
+    instances: Mapping[InstanceKey, Instance],
+    mismatches: list[Mismatch],
+    deaths: frozenset[int],
+    completions: Completions,
+) -> dict[InstanceKey, Node]:
+    """The nodes of the graph, in the order of ``instances``."""
+    nodes: dict[InstanceKey, Node] = {}
+    lasting: dict[tuple[str, str], Mismatch] = {
+        (m.instance.group.id, m.instance.stream): m
+        for m in reversed(mismatches)
+        if m.instance.stream != "p2p" and not m.is_over
+    }
+    syncs = DeviceSyncs(evidence)
+    for key, instance in instances.items():
+        waiting = _waiting_in(evidence, instance, deaths, syncs)
+        if waiting and not _was_cancelled(evidence, instance, waiting, deaths):
+            nodes[key] = Node(instance, waiting)
+            bad = lasting.get((instance.group.id, instance.stream))
+            if bad is not None and instance.sequence_id >= bad.instance.sequence_id:
+                nodes[key].mismatch = bad
+    for bad in mismatches:
+        if bad.instance.stream == "p2p" and bad.instance.key in nodes:
+            nodes[bad.instance.key].mismatch = bad
+        if bad.instance.stream == "group":
+            names = names_of(bad.instance)
+            for node in nodes.values():
+                if node.mismatch is None and node.instance.stream != "group" and node.instance.group.name in names:
+                    node.mismatch = bad
+    waits = _waits(nodes)
+    joined = {key for key, node in nodes.items() if _all_joined(evidence, node.instance, deaths)}
+    reached = _reached(evidence) if joined else {}
+    heads: dict[tuple[str, str], InstanceKey] = {}
+    takes_any = _takes_any(evidence)
+    in_any = receivers(evidence)
+    patience, queues = Patience(evidence), Queues(evidence, nodes)
+    lasts = {(node.instance.group.id, node.instance.stream): node.instance for node in nodes.values()}
+    vague = {
+        c.rank
+        for c in evidence.calls
+        if c.signature.any_source and c.signature.peer is not None and is_waiting(c, evidence.window)
+    }
+    for key, node in nodes.items():
+        stream_key = (node.instance.group.id, node.instance.stream)
+        if node.instance.stream != "p2p" and stream_key in heads:
+            node.behind = heads[stream_key]
+            continue
+        no_later = node.instance.stream == "p2p" or _is_ahead(node.instance, reached)
+        later = frozenset[InstanceKey]() if no_later else _JoinedLater(node, nodes, joined)
+        _sort_members(evidence, node, waits, deaths, takes_any, later, completions, patience, queues)
+        _spare_vague(node, vague)
+        _spare_ended(evidence, node, lasts[stream_key])
+        if node.instance.stream != "p2p":
+            _spare_receivers(node, in_any)
+        if node.culprits or node.silent or node.next or node.undecided or node.unrecorded:
+            heads[stream_key] = key
+    _put_behind(nodes, joined)
+    return nodes
+
+
+def _waits(nodes: Mapping[InstanceKey, Node]) -> dict[int, list[InstanceKey]]:
+    """Rank -> the instances in which it waits, `MAX_WAITS` at most: those that it enqueued first."""
+    waits: dict[int, list[InstanceKey]] = {}
+    for key, node in nodes.items():
+        for rank in node.waiting:
+            waits.setdefault(rank, []).append(key)
+    for rank, keys in waits.items():
+        if len(keys) > MAX_WAITS:
+            oldest = set(sorted(keys, key=lambda key: nodes[key].instance.call(rank).record)[:MAX_WAITS])
+            waits[rank] = [key for key in keys if key in oldest]
+    return waits
+
+
+def _takes_any(evidence: Evidence) -> set[tuple[str, int]]:
+    """(group, rank) of each receive from any source that has not completed and was not given up."""
+    calls = [c for c in evidence.calls if c.signature.any_source and c.state is not CallState.COMPLETED]
+    return {(c.group, c.rank) for c in calls if not c.caught}
+
+
+def receivers(evidence: Evidence) -> frozenset[int]:
+    """The ranks in a receive from any source."""
+    return frozenset(rank for _, rank in _takes_any(evidence))
+
+
+def _all_joined(evidence: Evidence, instance: Instance, deaths: frozenset[int]) -> bool:
+    """True if every member has enqueued it and none of their endings is a cause: no missing rank blocks it."""
+    return deaths.isdisjoint(instance.members) and all(
+        has_joined(instance, rank, evidence.ranks.get(rank)) for rank in instance.members
+    )
+
+
+class _JoinedLater:
+    """Instances that wait behind a collective: all joined them, and ranks that wait here enqueued them after it.
+
+    A rank that joined one of these but not this collective left it out. (A receive may be posted long before its
+    message is due, so this does not hold for messages.) Looked up one by one: few are asked for, and ranks may have
+    many calls in flight.
+    """
+
+    def __init__(self, node: Node, nodes: Mapping[InstanceKey, Node], joined: Container[InstanceKey]) -> None:
+        self._node, self._joined = node, joined
+        self._nodes: Mapping[Any, Node] = nodes
+        self._known: dict[object, bool] = {}
+
+    def __contains__(self, key: object) -> bool:
+        if key not in self._nodes:
+            return False
+        if key not in self._known:
+            self._known[key] = key in self._joined and self._is_later(self._nodes[key])
+        return self._known[key]
+
+    def _is_later(self, other: Node) -> bool:
+        here, there = self._node.instance, other.instance
+        return any(
+            here.call(rank).record < there.call(rank).record
+            for rank in set(self._node.waiting).intersection(other.waiting)
+        )
+
+
+def _reached(evidence: Evidence) -> dict[str, list[int]]:
+    """By group description: the last enqueued number of each rank that has one such group, ascending."""
+    found: dict[str, list[int]] = {}
+    for info in evidence.ranks.values():
+        own: dict[str, list[int | None]] = {}
+        for id_, progress in info.progress.items():
+            if id_ in evidence.groups:
+                own.setdefault(evidence.groups[id_].description, []).append(progress.enqueued)
+        for description, counts in own.items():
+            if len(counts) == 1 and counts[0] is not None:
+                found.setdefault(description, []).append(counts[0])
+    return {description: sorted(counts) for description, counts in found.items()}
+
+
+def _is_ahead(instance: Instance, reached: Mapping[str, list[int]]) -> bool:
+    """True if its callers are ahead of most ranks, which have not reached the corresponding call (`_comes_before`)."""
+    counts = reached.get(instance.group.description, []) if instance.group.description else []
+    return instance.stream == "collective" and 2 * bisect_left(counts, instance.sequence_id) > len(counts)
+
+
+def _put_behind(nodes: Mapping[InstanceKey, Node], joined: Container[InstanceKey]) -> None:
+    """Devices execute calls in order: what all joined waits for the first call that blocks one of its ranks."""
+    firsts: dict[int, tuple[int, InstanceKey]] = {}
+    for key, node in nodes.items():
+        for rank in node.waiting if key not in joined else ():
+            record = node.instance.call(rank).record
+            if rank not in firsts or record < firsts[rank][0]:
+                firsts[rank] = record, key
+    reached: dict[InstanceKey, set[InstanceKey]] = {}
+    for key, node in nodes.items():
+        if key not in joined or node.behind is not None or node.mismatch is not None:
+            continue
+        for rank in node.waiting:
+            record, first = firsts.get(rank, (0, key))
+            if first == key or record > node.instance.call(rank).record:
+                continue
+            if first not in reached:
+                reached[first] = _reached_from(nodes, first)
+            if key not in reached[first]:
+                node.behind = first
+                for found in reached.values():
+                    if key in found:
+                        found |= reached[first]
+                break
+
+
+def _reached_from(nodes: Mapping[InstanceKey, Node], start: InstanceKey) -> set[InstanceKey]:
+    """The nodes for which this one waits, directly or not, with itself."""
+    seen, todo = {start}, [start]
+    while todo:
+        for target in nodes[todo.pop()].targets:
+            if target in nodes and target not in seen:
+                seen.add(target)
+                todo.append(target)
+    return seen
+
+
+def _waiting_in(evidence: Evidence, instance: Instance, deaths: frozenset[int], syncs: DeviceSyncs) -> tuple[int, ...]:
+    """The ranks that wait in it. If a member is dead, no minimum wait applies."""
+    window = 0.0 if any(rank in deaths for rank in instance.members) else evidence.window
+    waiting = []
+    for rank in sorted(instance.calls):
+        info = evidence.ranks.get(rank)
+        clean = info is not None and info.ending is Ending.CLEAN
+        call = instance.call(rank)
+        if rank in deaths or clean or not (is_waiting(call, window) or syncs.waits_in(call)):
+            continue
+        if not _is_served(instance, rank):
+            waiting.append(rank)
+    return tuple(waiting)
+
+
+def _was_cancelled(evidence: Evidence, instance: Instance, waiting: Iterable[int], deaths: frozenset[int]) -> bool:
+    """True if it failed because the job was cancelled: a rank that is stopped closes its connections to the others.
+
+    Its caller and all members that did not join were stopped from outside, and none had waited for the window.
+    """
+    infos = evidence.ranks
+    absent = [r for r in instance.members if not has_joined(instance, r, infos.get(r))]
+    if not absent or not deaths.isdisjoint(instance.members):
+        return False
+    if not all(r in infos and was_stopped(infos[r]) for r in (*absent, *waiting)):
+        return False
+    calls = [instance.call(r) for r in waiting]
+    return all(not gave_up(c) and c.duration is not None and c.duration < evidence.window for c in calls)
+
+
+def _is_served(instance: Instance, rank: int) -> bool:
+    """True if the peer's half of the message has completed, so this half does not wait for a peer.
+
+    gloo, for example, shows the end of a receive only to a thread that waits for it: one posted early seems in flight.
+    """
+    if instance.p2p is None or instance.call(rank).state is CallState.FAILED:
+        return False
+    return any(other != rank and instance.call(other).state is CallState.COMPLETED for other in instance.calls)
+
+
+def _sort_members(
+    evidence: Evidence,
+    node: Node,
+    waits: Mapping[int, list[InstanceKey]],
+    deaths: frozenset[int],
+    takes_any: set[tuple[str, int]],
+    later: Container[InstanceKey],
+    completions: Completions,
+    patience: Patience,
+    queues: Queues,
+) -> None:
+    instance = node.instance
+    untold: list[int] = []
+    seconds = patience.of(instance)
+    for rank in instance.members:
+        info = evidence.ranks.get(rank)
+        joined = has_joined(instance, rank, info)
+        if rank in deaths:
+            if joined is not True or _was_in_it(instance, rank):
+                node.dead.append(rank)
+        elif joined is True:
+            queues.sort(node, rank, waits.get(rank, ()))
+        elif info is not None and info.has_gaps:
+            node.unrecorded.append(rank)
+        elif info is None or info.ending is Ending.UNKNOWN:
+            node.silent.append(rank)
+        elif joined is None:
+            if info.records_creations or instance.stream != "group":
+                untold.append(rank)
+            elif elsewhere := waits.get(rank):  # it is not known what it created, but it waits in another call
+                node.next[rank] = elsewhere
+            else:
+                node.unrecorded.append(rank)
+        elif instance.stream == "p2p" and (instance.group.id, rank) in takes_any:
+            # A receive from any source may be meant for this send, so the send is not judged.
+            node.undecided.append(rank)
+        elif info.exiting and not info.has_destroyed(instance.group.id) and patience.may_join(info, seconds):
+            node.undecided.append(rank)  # whether it ends well, and how soon, shows who is at fault
+        elif info.has_left(instance.group.id) and not info.exception:
+            # One that is exiting because its own collective failed had waited there: it did not leave.
+            node.idle.append(rank)
+        elif elsewhere := [key for key in waits.get(rank, ()) if key not in later]:
+            node.next[rank] = elsewhere
+        elif patience.may_join(info, seconds):
+            node.undecided.append(rank)
+        else:
+            node.idle.append(rank)
+    if (node.silent or untold or node.unrecorded) and completions.prove_joined(instance):
+        node.silent.clear()
+        node.unrecorded.clear()
+    else:
+        node.undecided.extend(untold)
+
+
+def _spare_vague(node: Node, vague: set[int]) -> None:
+    """Members with a message in flight whose counterpart is unknown do wait, but where is not known."""
+    held = [rank for rank in node.idle if rank in vague]
+    node.idle[:] = [rank for rank in node.idle if rank not in vague]
+    if held and not node.idle:
+        node.undecided.extend(held)
+
+
+def _spare_ended(evidence: Evidence, node: Node, last: Instance) -> None:
+    """A dead rank may have completed a call whose end its backend shows late or not at all: where others wait in a
+    later one of the stream that it has not joined, that is what is known.
+
+    Args:
+        last: the last call of the stream in which ranks wait.
+    """
+    if node.instance.p2p is not None or last.sequence_id <= node.instance.sequence_id:
+        return
+    for rank in list(node.dead):
+        call = node.instance.call(rank) if rank in node.instance.calls else None
+        is_seen = call is not None and call.state is not CallState.UNKNOWN and call.queued is not None
+        if call is not None and not is_seen and has_joined(last, rank, evidence.ranks[rank]) is False:
+            node.dead.remove(rank)
+
+
+def _spare_receivers(node: Node, receivers: Container[int]) -> None:
+    """Members in a receive from any source wait too; those that wait nowhere are the culprits, if there are any."""
+    others = [rank for rank in node.idle if rank not in receivers]
+    if others or node.undecided:
+        node.idle[:] = others
+
+
+def _was_in_it(instance: Instance, rank: int) -> bool:
+    return rank in instance.calls and instance.call(rank).state is not CallState.COMPLETED
+
+
+def precedes(evidence: Evidence, instances: Mapping[InstanceKey, Instance], first: Node, second: Node) -> bool:
+    """True if a waiting rank shows that the program reaches ``first`` before ``second``; False also if unknown."""
+    both = set(first.waiting).intersection(second.waiting)
+    if both:
+        rank = min(both)
+        return first.instance.call(rank).record < second.instance.call(rank).record
+    here = _comes_before(evidence, instances, first, second.instance)
+    there = _comes_before(evidence, instances, second, first.instance)
+    return here is not False and there is not True and (here, there) != (None, None)
+
+
+def _comes_before(
+    evidence: Evidence, instances: Mapping[InstanceKey, Instance], node: Node, like: Instance
+) -> bool | None:
+    """True if a rank that waits in ``node`` reaches the call that corresponds to ``like`` only after it; None: unknown.
+
+    Ranks of one job run alike: each has its own groups of the same descriptions, with the same numbers of calls.
+    """
+    rank = node.waiting[0] if node.waiting else -1
+    info = evidence.ranks.get(rank)
+    if info is None or like.stream != "collective" or not like.group.description:
+        return None
+    groups = [evidence.groups[id_] for id_ in info.progress if id_ in evidence.groups]
+    same = [group.id for group in groups if group.description == like.group.description]
+    if len(same) != 1:
+        return None
+    own = instances.get((same[0], "collective", like.sequence_id))
+    if own is not None and rank in own.calls:
+        return node.instance.call(rank).record < own.call(rank).record
+    enqueued = info.progress[same[0]].enqueued
+    return None if enqueued is None else enqueued < like.sequence_id

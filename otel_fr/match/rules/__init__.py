@@ -1,0 +1,47 @@
+"""The rules: for each root of a wait, the first rule that has an outcome decides.
+
+Stages are in the order of their evidence, strongest first: calls that do not fit together, then ranks that wait for
+each other, then ranks that others wait for. A stage leaves out the roots that an earlier claim explains.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from otel_fr.match.case import Case
+from otel_fr.match.rules import blocked, cycles, devices, elsewhere, joined, mismatches, overdue, silent
+from otel_fr.match.rules.claims import Claims
+from otel_fr.match.rules.rule import Rule, Stage
+
+STAGES: Final[tuple[Stage[Any], ...]] = (
+    mismatches.STAGE,
+    cycles.STAGE,
+    blocked.STAGE,
+    *devices.STAGES,
+    *silent.STAGES,
+    *joined.STAGES,
+    silent.UNRECORDED,
+    elsewhere.DOWNSTREAM,
+    elsewhere.DEATHS_STAGE,
+    *overdue.STAGES,
+    elsewhere.STORE_STAGE,
+    elsewhere.FAILURES,
+)
+
+
+def rules() -> list[Rule[Any]]:
+    """All rules, in the order of the stages; one that several stages try is listed once."""
+    return list({rule.name: rule for stage in STAGES for rule in stage.rules}.values())
+
+
+def decide(case: Case) -> Claims:
+    """What the rules say of all roots."""
+    claims = Claims()
+    for stage in STAGES:
+        for root in stage.roots(case, claims):
+            for rule in stage.rules:
+                outcome = rule.decide(case, claims, root)
+                if outcome is not None:
+                    claims.take(rule.name, outcome)
+                    break
+    return claims

@@ -1,0 +1,372 @@
+"""Ranks that others wait for and that wait for nobody: dead, absent, behind, or with the other half of a message."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from otel_fr.match.case import Case
+from otel_fr.match.facts.instances import InstanceKey
+from otel_fr.match.finding import Category
+from otel_fr.match.graph.misdirected import MisdirectedMessage, misdirected_message
+from otel_fr.match.graph.nodes import Node
+from otel_fr.match.graph.rivals import Rivals
+from otel_fr.match.model import CallState, Ending
+from otel_fr.match.rules.claims import Claim, Claims, Follows, Outcome
+from otel_fr.match.rules.rule import Rule, Stage
+from otel_fr.match.rules.standing import are_blocked, is_in_no_call, last_of_all, may_wait, others
+from otel_fr.match.texts import device_texts, ending_texts, sentences, step_texts
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """An instance that waits for ranks.
+
+    Attributes:
+        culprits: these ranks, without those that a claim blames already. known: the latter.
+        unseen: their backend does not show when calls end, so they may wait as well.
+    """
+
+    node: Node
+    culprits: tuple[int, ...]
+    known: tuple[int, ...]
+    unseen: bool
+
+    @property
+    def key(self) -> InstanceKey:
+        return self.node.instance.key
+
+
+def in_order(case: Case, claims: Claims, nodes: Sequence[Node]) -> Iterator[Blocked]:
+    """Nodes that wait for no other show their culprit best; of these, the one that the program reaches first."""
+    rivals = Rivals(case.evidence, case.instances, nodes)
+    unseen = {n.instance.key: not n.dead and all(may_wait(case, rank) for rank in n.culprits) for n in nodes}
+    ordered = sorted(
+        nodes,
+        key=lambda n: (
+            unseen[n.instance.key],
+            bool(n.targets),
+            rivals.before(n),
+            len(n.instance.members),
+            n.instance.name,
+        ),
+    )
+    for node in ordered:
+        new = tuple(rank for rank in node.culprits if rank not in claims.blamed)
+        known = tuple(rank for rank in node.culprits if rank in claims.blamed)
+        yield Blocked(node, new, known, unseen[node.instance.key])
+
+
+def _nodes(case: Case, claims: Claims) -> Iterator[Blocked]:
+    nodes = (node for key, node in case.nodes.items() if key not in claims.cause_of and not node.behind)
+    return in_order(case, claims, [node for node in nodes if node.dead or node.idle])
+
+
+def _named_already(case: Case, claims: Claims, root: Blocked) -> Outcome:
+    if not root.culprits or (root.known and all(may_wait(case, rank) for rank in root.culprits)):
+        return Follows(claims.blamed[root.known[0]], (root.key,))
+    return None
+
+
+def _may_still_join(_: Case, __: Claims, root: Blocked) -> Outcome:
+    return () if root.node.undecided and not root.node.dead else None
+
+
+def _call_too_many(case: Case, claims: Claims, root: Blocked) -> Outcome:
+    node = root.node
+    extra = [] if node.dead else _beyond(case, node, root.culprits, unseen=root.unseen)
+    if not extra or _astray(case, claims, root) is not None:
+        return None
+    if extra[0] in claims.blamed:
+        return Follows(claims.blamed[extra[0]], (root.key,))
+    return (beyond_claim(case, claims, node, extra),)
+
+
+def _beyond(case: Case, node: Node, missing: Sequence[int], *, unseen: bool) -> list[int]:
+    """The ranks that wait in this node in a call too many; empty: not known.
+
+    Args:
+        missing: the ranks that they wait for. They ended well after fewer calls, or went on to a later call, or
+            (``unseen``) seem to be in no call because their backend does not show when calls end.
+    """
+    if not unseen and not all(_has_passed(case, rank) for rank in missing):
+        return []
+    culprits = case.steps.culprits
+    return [rank for rank in node.waiting if rank in culprits] if culprits.isdisjoint(missing) else []
+
+
+def _has_passed(case: Case, rank: int) -> bool:
+    """It ended well, or waits in another call."""
+    info, last = case.evidence.ranks.get(rank), case.lasts.get(rank)
+    return info is not None and (info.ending is Ending.CLEAN or (last is not None and last.in_call))
+
+
+def beyond_claim(case: Case, claims: Claims, node: Node, ranks: Sequence[int]) -> Claim:
+    """Ranks that wait in a call that the others do not make."""
+    absent = [rank for rank in node.instance.members if rank not in node.instance.calls]
+    infos = [case.evidence.ranks.get(rank) for rank in absent]
+    ended = all(info is not None and info.ending is Ending.CLEAN for info in infos)
+    if node.instance.p2p is not None:
+        summary = step_texts.one_message_more_text(ranks[0], absent[0], node.instance, None, case.machines)
+    elif set(ranks).issuperset(node.waiting):
+        summary = step_texts.one_call_more_text(ranks, absent, node.instance, case.machines, ended=ended)
+    else:
+        summary = step_texts.out_of_step_beside_text(ranks, node.waiting, absent, node.instance, case.machines)
+    return Claim(
+        category=Category.MISSING_RANK if node.instance.p2p is None else Category.UNMATCHED_P2P,
+        culprits=tuple(sorted(ranks)),
+        waiting=node.waiting,
+        summary=summary,
+        instance=node.instance,
+        age=node.age,
+        caused_by=claims.same_culprits(case, ranks, out_of_step=True),
+        explains=(node.instance.key,),
+        blames=tuple(ranks),
+    )
+
+
+def _death_elsewhere(case: Case, claims: Claims, root: Blocked) -> Outcome:
+    return () if root.unseen and case.deaths and not claims.lasting else None
+
+
+def _unseen_stall(case: Case, claims: Claims, root: Blocked) -> Outcome:
+    if not root.unseen or case.steps.culprits:
+        return None
+    node, culprits = root.node, others(case, root.culprits)
+    last = last_of_all(case, culprits)
+    if last is not None and not set(last.members).isdisjoint(node.waiting):
+        return None  # They joined it after what they wait in, which the others left out.
+    if last is None and not 2 * len(culprits) > len(node.instance.members) > 2:
+        return None
+    return (
+        Claim(
+            category=Category.STALLED_COLLECTIVE,
+            waiting=node.waiting if last is None else last.members,
+            summary=sentences.many_unseen_text(node.instance, node.waiting, node.culprits)
+            if last is None
+            else sentences.unseen_stall_text(last, node.instance, node.waiting),
+            instance=node.instance if last is None else last,
+            age=node.age,
+            caused_by=claims.first_cause,
+            explains=(root.key,),
+            blames=tuple(culprits) if last is None else last.members,
+        ),
+    )
+
+
+def _misdirected(case: Case, claims: Claims, root: Blocked) -> Outcome:
+    astray = _astray(case, claims, root)
+    culprits = _named(case, root)
+    if astray is None or _category(case, root.node, culprits) is not Category.UNMATCHED_P2P:
+        return None
+    summary = sentences.misdirected_text(astray, case.machines)
+    return (_claim(case, claims, root, Category.UNMATCHED_P2P, astray.culprits, (summary, [])),)
+
+
+def _dead(case: Case, claims: Claims, root: Blocked) -> Outcome:
+    node, culprits = root.node, _named(case, root)
+    if not node.dead:
+        return None
+    summary, details = sentences.holding_text(case, node, culprits)
+    # Ranks that never came; a rank that died while it waited for them does not change that.
+    absent = sorted({*node.idle, *node.undecided, *node.next} - set(node.instance.calls))
+    if absent and set(culprits) <= set(node.instance.calls):
+        details.append(sentences.absent_text(case, node.instance, absent))
+    dead = _claim(case, claims, root, Category.RANK_DEAD, culprits, (summary, details))
+    return dead, *_absent_beside(case, claims, root)
+
+
+def _absent_beside(case: Case, claims: Claims, root: Blocked) -> Iterator[Claim]:
+    """The ranks that others waited for besides the dead one: a second fault.
+
+    They do not run Python, or had been away for the window before the dead rank ended. What a rank does after that may
+    be a wait for the dead one, at a store for example.
+    """
+    node, ranks = root.node, case.evidence.ranks
+    ends = [ranks[rank].ended_for for rank in node.dead]
+    ended = min((seconds for seconds in ends if seconds is not None), default=math.inf)
+    stuck = [
+        rank
+        for rank in node.idle
+        if rank not in claims.blamed
+        and ranks[rank].ending is Ending.RUNNING
+        and not ranks[rank].has_left(node.instance.group.id)
+        and (ranks[rank].python_blocked or (ranks[rank].idle or 0.0) >= ended + case.evidence.window)
+    ]
+    if stuck and node.instance.p2p is None:
+        said = sentences.holding_text(case, node, stuck)
+        claim = _claim(case, claims, root, _category(case, node, stuck), stuck, said)
+        yield replace(claim, name=f"{claim.key}/absent")
+
+
+def _message_missing(case: Case, claims: Claims, root: Blocked) -> Outcome:
+    culprits = _named(case, root)
+    if root.node.instance.p2p is None:
+        return None
+    category = _category(case, root.node, culprits)
+    has_passed = category is Category.UNMATCHED_P2P
+    said = sentences.unmatched_text(case, root.node.instance, culprits[0], has_passed=has_passed)
+    return (_claim(case, claims, root, category, culprits, said),)
+
+
+def _absent(case: Case, claims: Claims, root: Blocked) -> Outcome:
+    culprits = _named(case, root)
+    said = sentences.holding_text(case, root.node, culprits)
+    return (_claim(case, claims, root, _category(case, root.node, culprits), culprits, said),)
+
+
+def _named(case: Case, root: Blocked) -> Sequence[int]:
+    return root.culprits if root.node.dead else case.with_lost(others(case, root.culprits))
+
+
+def _category(case: Case, node: Node, culprits: Iterable[int]) -> Category:
+    infos = [case.evidence.ranks.get(rank) for rank in culprits]
+    if any(info is not None and info.python_blocked for info in infos):
+        return Category.RANK_STUCK
+    if node.instance.p2p is None or all(is_in_no_call(case, rank, node.instance) for rank in culprits):
+        return Category.MISSING_RANK
+    return Category.UNMATCHED_P2P
+
+
+def _claim(
+    case: Case,
+    claims: Claims,
+    root: Blocked,
+    category: Category,
+    culprits: Sequence[int],
+    said: tuple[str, list[str]],
+) -> Claim:
+    node, (summary, details) = root.node, said
+    ahead = _ahead_of_others(case, claims, node, culprits)
+    caused_by = claims.same_culprits(case, culprits) or ahead
+    if node.dead:
+        caused_by = caused_by or died_in_mismatch(case, claims, culprits)
+    if root.unseen:
+        caused_by = caused_by or claims.first_cause
+    if case.unheard.issuperset(culprits):
+        details.append(sentences.only_unheard_text(node.waiting))
+    stuck_on: Literal["host", "device"] | None = None
+    if category is Category.MISSING_RANK and all(case.syncs.of(rank) for rank in culprits):
+        stuck_on = "device"
+        details += device_texts.sync_texts(case, culprits)
+    elif category is not Category.RANK_DEAD and are_blocked(case, node, culprits):
+        stuck_on = "host"
+        details.append(ending_texts.host_text(case.evidence, node.instance, culprits))
+    return Claim(
+        category=category,
+        culprits=tuple(sorted(culprits)),
+        waiting=node.waiting,
+        summary=summary,
+        details=tuple(details),
+        instance=node.instance,
+        age=node.age,
+        stuck_on=stuck_on,
+        caused_by=caused_by,
+        explains=(root.key,),
+        blames=tuple(culprits) if ahead is None else (),
+    )
+
+
+def absent_claim(case: Case, node: Node, ranks: Sequence[int], detail: str, explains: Iterable[InstanceKey]) -> Claim:
+    """Ranks that are out of step, where others wait for them. ``detail``: what they did instead."""
+    summary, details = sentences.holding_text(case, node, ranks)
+    return Claim(
+        category=Category.MISSING_RANK,
+        culprits=tuple(sorted(ranks)),
+        waiting=node.waiting,
+        summary=summary,
+        details=(*details, detail),
+        instance=node.instance,
+        age=node.age,
+        explains=tuple(explains),
+    )
+
+
+def _ahead_of_others(case: Case, claims: Claims, node: Node, culprits: Iterable[int]) -> str | None:
+    """The key of a mismatch that shows the only rank that waits here to be ahead of most others.
+
+    If it waits for more than half of the group, it has reached a call that is not yet due there.
+    """
+    if node.dead or len(node.waiting) != 1 or 2 * len(set(culprits)) <= len(node.instance.members):
+        return None
+    for bad in case.mismatches:
+        if bad.has_majority and bad.differing == node.waiting and bad.instance.key in claims.cause_of:
+            return claims.cause_of[bad.instance.key]
+    return None
+
+
+def died_in_mismatch(case: Case, claims: Claims, ranks: Iterable[int]) -> str | None:
+    """The key of a mismatch whose calls these ranks had not ended when they did: backends abort ranks for one."""
+    unended = (CallState.IN_FLIGHT, CallState.FAILED)
+    for bad in case.mismatches:
+        one = bad.instance
+        if not bad.is_over and all(r in one.calls and one.call(r).state in unended for r in ranks):
+            return claims.cause_of.get(one.key)
+    return None
+
+
+def _astray(case: Case, claims: Claims, root: Blocked) -> MisdirectedMessage | None:
+    """The misdirected message in this node, if the culprits ended cleanly and so left no call out."""
+    node, culprits = root.node, root.culprits
+    infos = [case.evidence.ranks.get(rank) for rank in culprits]
+    if node.instance.p2p is None or any(info is None or info.ending is not Ending.CLEAN for info in infos):
+        return None
+    if any(n is not node and not set(culprits).isdisjoint(n.culprits) for n in case.nodes.values()):
+        return None  # others wait for them too: they ended early
+    found = misdirected_message(case.nodes, [key for key in case.nodes if key not in claims.cause_of])
+    return found if found is not None and found.astray is node.instance else None
+
+
+RULES = (
+    Rule(
+        "named_already",
+        "The ranks that it waits for are named where others wait for them: it follows from that.",
+        _named_already,
+    ),
+    Rule(
+        "may_still_join",
+        "A member that has not joined has moved within the window: nothing is said yet.",
+        _may_still_join,
+    ),
+    Rule(
+        "call_too_many",
+        "The absent ranks ended well or went on, and those that wait are out of step: they made a call too many.",
+        _call_too_many,
+    ),
+    Rule(
+        "death_elsewhere",
+        "The absent ranks may wait unseen, and a rank has died: `rank_ended` names that one.",
+        _death_elsewhere,
+    ),
+    Rule(
+        "unseen_stall",
+        "The absent ranks probably wait in an earlier call, because their backend does not show when calls end: nobody"
+        " is named.",
+        _unseen_stall,
+    ),
+    Rule(
+        "misdirected_message",
+        "The rank that should have the other half ended well, and a message to or from another rank would fit.",
+        _misdirected,
+    ),
+    Rule(
+        "dead_rank",
+        "A member ended by a fault of its own and blocks the call. Members that do not run Python, or had been away for"
+        " the window before it ended, are named apart.",
+        _dead,
+    ),
+    Rule(
+        "message_missing",
+        "A rank did not make the other half of a message: it went on without, or is in no call.",
+        _message_missing,
+    ),
+    Rule(
+        "absent_rank",
+        "Members have not joined, wait in no other call, and have not moved for the window.",
+        _absent,
+    ),
+)
+
+STAGE = Stage("blocked", "Calls that wait for ranks which are dead, or wait nowhere.", _nodes, RULES)

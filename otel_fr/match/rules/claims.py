@@ -1,0 +1,148 @@
+"""What rules say of the roots of waits: claims, which become findings, and which root another claim explains."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from otel_fr.match.case import Case
+from otel_fr.match.facts.instances import Instance, InstanceKey
+from otel_fr.match.finding import Category
+from otel_fr.match.model import Ending
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What one rule says of one root.
+
+    Attributes:
+        category, culprits, waiting, summary, details, field, values, age, stuck_on: as of `Finding`.
+        instance: in which the fault shows; None: in none.
+        name: identifies the fault; "": its instance does.
+        caused_by: key of the claim from which this one follows; None: it is a cause.
+        explains: the roots that need no further claim.
+        blames: ranks that no further claim names because others wait for them.
+        is_over: it holds up no later call, so nothing else follows from it.
+        rule: name of the rule that made it.
+    """
+
+    category: Category
+    culprits: tuple[int, ...] = ()
+    waiting: tuple[int, ...] = ()
+    summary: str
+    details: tuple[str, ...] = ()
+    instance: Instance | None = None
+    name: str = ""
+    field: str | None = None
+    values: Mapping[int, str] = dataclasses.field(default_factory=dict)
+    age: float | None = None
+    stuck_on: Literal["host", "device", "lost"] | None = None
+    caused_by: str | None = None
+    explains: tuple[InstanceKey, ...] = ()
+    blames: tuple[int, ...] = ()
+    is_over: bool = False
+    rule: str = ""
+
+    @property
+    def key(self) -> str:
+        return self.name or ("" if self.instance is None else self.instance.name)
+
+    @property
+    def cause(self) -> str:
+        """The key of the cause: its own, or that from which it follows."""
+        return self.caused_by or self.key
+
+
+@dataclass(frozen=True, slots=True)
+class Follows:
+    """These roots follow from a cause that a claim names: nothing is added."""
+
+    cause: str
+    roots: tuple[InstanceKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """These roots may have another origin: nobody is named for them."""
+
+    roots: tuple[InstanceKey, ...]
+
+
+Outcome = tuple[Claim, ...] | Follows | SetAside | None
+"""What a rule makes of a root: claims (none: it is left open), or why it needs none. None: the rule does not apply."""
+
+
+@dataclass(slots=True)
+class Claims:
+    """The claims so far.
+
+    Attributes:
+        causes, consequences: in the order in which they were made.
+        cause_of: root -> key of the cause that explains it.
+        blamed: rank that others wait for -> key of the cause that names it.
+        set_aside: roots that may have another origin.
+        decided: name of a rule -> how many roots it has decided.
+    """
+
+    causes: list[Claim] = field(default_factory=list)
+    consequences: list[Claim] = field(default_factory=list)
+    cause_of: dict[InstanceKey, str] = field(default_factory=dict)
+    blamed: dict[int, str] = field(default_factory=dict)
+    set_aside: set[InstanceKey] = field(default_factory=set)
+    decided: Counter[str] = field(default_factory=Counter)
+
+    def __iter__(self) -> Iterator[Claim]:
+        yield from self.causes
+        yield from self.consequences
+
+    @property
+    def lasting(self) -> list[Claim]:
+        """The causes from which waits and endings may follow."""
+        return [cause for cause in self.causes if not cause.is_over]
+
+    @property
+    def first_cause(self) -> str | None:
+        """The key of the first lasting cause; None: there is none."""
+        return next((cause.key for cause in self.causes if not cause.is_over), None)
+
+    def take(self, rule: str, outcome: tuple[Claim, ...] | Follows | SetAside) -> None:
+        """Add what the rule of that name made of a root."""
+        self.decided[rule] += 1
+        if isinstance(outcome, SetAside):
+            self.set_aside.update(outcome.roots)
+            return
+        if isinstance(outcome, Follows):
+            for key in outcome.roots:
+                self.cause_of.setdefault(key, outcome.cause)
+            return
+        for claim in outcome:
+            (self.causes if claim.caused_by is None else self.consequences).append(
+                dataclasses.replace(claim, rule=rule)
+            )
+            for key in claim.explains:
+                self.cause_of.setdefault(key, claim.cause)
+            self.blamed.update(dict.fromkeys(claim.blames, claim.cause))
+
+    def same_culprits(
+        self, case: Case, culprits: Iterable[int], category: Category | None = None, *, out_of_step: bool = False
+    ) -> str | None:
+        """The key of a mismatch already claimed whose culprits include all of these: the same fault seen again.
+
+        One that is over is the same fault only if the culprits are out of step by a call, as if they had ended early.
+
+        Args:
+            category: of another mismatch: the same ranks may call wrongly in each of their groups.
+            out_of_step: the culprits are known to be.
+        """
+        wanted = set(culprits)
+        infos = [case.evidence.ranks.get(rank) for rank in wanted]
+        out_of_step = out_of_step or all(info is not None and info.ending is Ending.CLEAN for info in infos)
+        for cause in self.causes:
+            if cause.field is None or not wanted <= set(cause.culprits):
+                continue
+            if not cause.is_over or cause.category is category or (category is None and out_of_step):
+                return cause.key
+        return None

@@ -1,0 +1,210 @@
+"""Ranks that wait for each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from otel_fr.match.case import Case
+from otel_fr.match.facts.instances import Instance, InstanceKey
+from otel_fr.match.finding import Category
+from otel_fr.match.graph.cycles import against_the_order, cycles
+from otel_fr.match.graph.misdirected import misdirected_message
+from otel_fr.match.graph.out_of_step import LeftOut, left_out
+from otel_fr.match.model import MessagePattern
+from otel_fr.match.rules import blocked
+from otel_fr.match.rules.claims import Claim, Claims, Outcome
+from otel_fr.match.rules.rule import Rule, Stage
+from otel_fr.match.texts import device_texts, sentences, step_texts
+
+Minority = tuple[tuple[int, ...], Instance, Instance]
+"""Ranks that went on to the second instance without the first, unlike most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """Instances whose ranks wait for each other.
+
+    Attributes:
+        steps: (rank, where it waits, the member that it waits for), starting with the smallest rank.
+        skipped: ranks that left out a call, or made one too many. minority: ranks that took another order.
+    """
+
+    keys: list[InstanceKey]
+    steps: list[tuple[int, Instance, int]]
+    skipped: list[LeftOut]
+    minority: Minority | None
+
+    @property
+    def message(self) -> tuple[int, Instance, int] | None:
+        """The step that waits in a message, if it is the only one and no minority is known."""
+        messages = [step for step in self.steps if step[1].p2p]
+        return messages[0] if len(messages) == 1 and self.minority is None else None
+
+
+def _cycles(case: Case, claims: Claims) -> Iterator[Cycle]:
+    for keys in cycles(case.nodes):
+        if any(key in claims.cause_of or case.nodes[key].dead for key in keys):
+            continue
+        skipped = left_out(case.nodes, keys, case.steps)
+        if skipped:
+            ranks = {rank for found in skipped for rank in found.ranks}
+            minority: Minority | None = tuple(sorted(ranks)), case.nodes[skipped[0].key].instance, skipped[0].taken
+        else:
+            minority = against_the_order(case.nodes, keys)
+        yield Cycle(keys, _walk(case, keys), skipped, minority)
+
+
+def _walk(case: Case, keys: list[InstanceKey]) -> list[tuple[int, Instance, int]]:
+    """`Cycle.steps`. An instance that only waits behind another one of the cycle is passed through: its rank waits in
+    that one."""
+    inside = set(keys)
+    ahead_of = {key: _ahead(case, key, inside) for key in keys}
+    key = min((k for k in keys if ahead_of[k]), key=lambda k: case.nodes[k].waiting)
+    path: list[InstanceKey] = []
+    blockers: dict[InstanceKey, int] = {}
+    while key not in path:
+        path.append(key)
+        node, ahead = case.nodes[key], ahead_of[key]
+        if ahead:
+            blockers[key] = ahead[0]
+        key = next(target for target in (node.next[ahead[0]] if ahead else node.targets) if target in inside)
+    cycle = [k for k in path[path.index(key) :] if k in blockers]
+    steps: list[tuple[int, Instance, int]] = []
+    for before, key in zip([cycle[-1], *cycle], cycle, strict=False):
+        node, rank = case.nodes[key], blockers[before]
+        steps.append((rank if rank in node.waiting else min(node.waiting), node.instance, blockers[key]))
+    first = min(range(len(steps)), key=lambda i: steps[i][0])
+    return steps[first:] + steps[:first]
+
+
+def _ahead(case: Case, key: InstanceKey, inside: set[InstanceKey]) -> list[int]:
+    return [rank for rank, targets in sorted(case.nodes[key].next.items()) if inside & set(targets)]
+
+
+def _claim(
+    case: Case,
+    cycle: Cycle,
+    category: Category,
+    culprits: Iterable[int],
+    instance: Instance,
+    summary: str,
+    details: Iterable[str] = (),
+) -> Outcome:
+    return (
+        Claim(
+            category=category,
+            culprits=tuple(sorted(culprits)),
+            waiting=tuple(sorted({rank for key in cycle.keys for rank in case.nodes[key].waiting})),
+            summary=summary,
+            details=(*details, *device_texts.sync_texts(case, (rank for rank, _, _ in cycle.steps))),
+            instance=instance,
+            explains=tuple(cycle.keys),
+        ),
+    )
+
+
+def _left_out(case: Case, _: Claims, cycle: Cycle) -> Outcome:
+    if not cycle.skipped or all(found.swapped for found in cycle.skipped):
+        return None
+    explains = {id(found): [found.key] for found in cycle.skipped}
+    for key in set(cycle.keys).difference(found.key for found in cycle.skipped):
+        missing = case.nodes[key].next
+        own = next((f for f in cycle.skipped if any(rank in missing for rank in f.ranks)), cycle.skipped[0])
+        explains[id(own)].append(key)
+    return tuple(
+        blocked.absent_claim(
+            case,
+            case.nodes[found.key],
+            found.ranks,
+            step_texts.out_of_step_text(found.ranks, case.nodes[found.key].instance, found.taken, found.or_else),
+            explains[id(found)],
+        )
+        for found in cycle.skipped
+    )
+
+
+def _misdirected(case: Case, _: Claims, cycle: Cycle) -> Outcome:
+    astray = misdirected_message(case.nodes, cycle.keys) if cycle.minority is None else None
+    if astray is None:
+        return None
+    summary = sentences.misdirected_text(astray, case.machines)
+    return _claim(case, cycle, Category.UNMATCHED_P2P, astray.culprits, astray.astray, summary)
+
+
+def _message_too_many(case: Case, _: Claims, cycle: Cycle) -> Outcome:
+    if cycle.message is None:
+        return None
+    caller, message, blocker = cycle.message
+    after = cycle.steps[(cycle.steps.index(cycle.message) + 1) % len(cycle.steps)][1]
+    out = case.steps.culprits.intersection((caller, blocker))
+    if out == {caller}:
+        summary = step_texts.one_message_more_text(caller, blocker, message, after, case.machines)
+    elif not out and _kept_pattern(case, blocker, message, after):
+        summary = step_texts.one_more_text(caller, blocker, message, after, case.machines)
+    else:
+        return None
+    return _claim(case, cycle, Category.UNMATCHED_P2P, (caller,), message, summary)
+
+
+def _kept_pattern(case: Case, rank: int, message: Instance, step: Instance) -> bool:
+    """True if it reached ``step`` after as many of these messages as in the steps before: it left none out."""
+    if message.p2p is None or step.stream != "collective":
+        return False
+    return MessagePattern(rank, message.group.id, *message.p2p[:3], step.group.id) in case.evidence.kept_patterns
+
+
+def _message_missing(case: Case, _: Claims, cycle: Cycle) -> Outcome:
+    if cycle.message is None:
+        return None
+    caller, message, blocker = cycle.message
+    culprits: tuple[int, ...] = (blocker,)
+    if case.steps.rivals == tuple(sorted((caller, blocker))):
+        culprits = case.steps.rivals
+    summary, details = sentences.unmatched_text(case, message, blocker)
+    return _claim(case, cycle, Category.UNMATCHED_P2P, culprits, message, summary, details)
+
+
+def _deadlock(case: Case, _: Claims, cycle: Cycle) -> Outcome:
+    if cycle.minority is not None:
+        culprits: Iterable[int] = cycle.minority[0]
+    else:
+        inside = set(cycle.keys)
+        culprits = {rank for key in cycle.keys for rank in _ahead(case, key, inside)}
+    summary = sentences.deadlock_text(cycle.steps, cycle.minority, case.machines)
+    return _claim(case, cycle, Category.DEADLOCK, culprits, cycle.steps[0][1], summary)
+
+
+STAGE = Stage(
+    "cycle",
+    "Ranks that wait for each other: a strongly connected part of the wait-for graph.",
+    _cycles,
+    (
+        Rule(
+            "out_of_step_in_cycle",
+            "How far the ranks are in all groups shows that some left out a call, or made one too many.",
+            _left_out,
+        ),
+        Rule(
+            "misdirected_in_cycle",
+            "A send and a receive of the cycle would match but for the peer or the tag of one of them.",
+            _misdirected,
+        ),
+        Rule(
+            "message_too_many_in_cycle",
+            "The cycle has one message, and its caller made one more than in each step before, or than its position in"
+            " other groups allows.",
+            _message_too_many,
+        ),
+        Rule(
+            "message_missing_in_cycle",
+            "The cycle has one message: the rank that did not make its other half is named.",
+            _message_missing,
+        ),
+        Rule(
+            "deadlock",
+            "Ranks took calls in different orders. A minority of more than two to one is named, else all of them.",
+            _deadlock,
+        ),
+    ),
+)

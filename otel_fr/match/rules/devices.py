@@ -1,0 +1,122 @@
+"""Ranks whose device does not complete, or has not begun, a call that others wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from otel_fr.match.case import Case
+from otel_fr.match.facts.instances import InstanceKey
+from otel_fr.match.finding import Category
+from otel_fr.match.graph.device import StuckDevice, stuck_devices
+from otel_fr.match.graph.nodes import Node
+from otel_fr.match.rules.claims import Claim, Claims, Follows, Outcome
+from otel_fr.match.rules.rule import Rule, Stage
+from otel_fr.match.texts import device_texts
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """Ranks that do not complete the same call first.
+
+    Attributes:
+        alike: the ranks. behind: the instances that they block. waiting: ranks that wait in these.
+    """
+
+    alike: list[StuckDevice]
+    behind: list[InstanceKey]
+    waiting: list[int]
+
+
+def _stuck(case: Case, claims: Claims) -> Iterator[Stuck]:
+    spared = {*(rank for cause in claims.lasting for rank in cause.culprits), *case.deaths}
+    found = stuck_devices(case.evidence, case.instances, case.nodes, case.open_calls, spared, claims.cause_of)
+    ranks = {stuck.rank for stuck in found}
+    by_first: dict[InstanceKey, list[StuckDevice]] = {}
+    for stuck in found:
+        by_first.setdefault(stuck.first, []).append(stuck)
+    explained = frozenset(claims.cause_of)
+    for alike in by_first.values():
+        behind = [k for stuck in alike for k in stuck.behind if k in case.nodes and k not in explained]
+        yield Stuck(alike, behind, sorted({r for k in behind for r in case.nodes[k].waiting} - ranks))
+
+
+def _not_completed(case: Case, _: Claims, root: Stuck) -> Outcome:
+    first = root.alike[0]
+    instance, culprits = case.instances[first.first], [stuck.rank for stuck in root.alike]
+    others = dict.fromkeys(id_ for stuck in root.alike for id_ in stuck.groups if id_ != instance.group.id)
+    shared = [case.evidence.groups[id_] for id_ in others]
+    summary, details = device_texts.device_text(instance, culprits, first.ahead, root.waiting, shared, case.machines)
+    return (
+        Claim(
+            category=Category.RANK_STUCK,
+            culprits=tuple(sorted(culprits)),
+            waiting=tuple(root.waiting),
+            summary=summary,
+            details=tuple(details),
+            instance=instance,
+            age=case.nodes[first.first].age if first.first in case.nodes else None,
+            stuck_on="device",
+            explains=tuple(root.behind),
+        ),
+    )
+
+
+def _queued(case: Case, claims: Claims) -> list[Node]:
+    """Each where its own device would begin first."""
+    nodes = [node for key, node in case.nodes.items() if key not in claims.cause_of and node.is_blocked_by_device]
+    return sorted(
+        nodes, key=lambda node: (min(node.instance.call(r).record for r in node.not_begun), node.instance.name)
+    )
+
+
+def _named_already(_: Case, claims: Claims, node: Node) -> Outcome:
+    known = {rank: cause.key for cause in reversed(claims.lasting) for rank in cause.culprits}
+    named = [known[rank] for rank in node.not_begun if rank in known]
+    return Follows(named[0], (node.instance.key,)) if named else None
+
+
+def _not_begun(case: Case, _: Claims, node: Node) -> Outcome:
+    waiting = [rank for rank in node.waiting if rank not in node.not_begun]
+    return (
+        Claim(
+            category=Category.RANK_STUCK,
+            culprits=tuple(sorted(node.not_begun)),
+            waiting=tuple(waiting),
+            summary=device_texts.not_begun_text(node.instance, node.not_begun, waiting, case.machines),
+            instance=node.instance,
+            age=node.age,
+            stuck_on="device",
+            explains=(node.instance.key,),
+        ),
+    )
+
+
+STAGES = (
+    Stage(
+        "device",
+        "Ranks with a call in flight that others completed.",
+        _stuck,
+        (
+            Rule(
+                "device_not_completing",
+                "Others completed a call that needs every rank, or all others did long ago; the rank enqueued it and"
+                " does not complete it.",
+                _not_completed,
+            ),
+        ),
+    ),
+    Stage(
+        "queue",
+        "Calls that devices wait in, and that a member's device has not begun.",
+        _queued,
+        (
+            Rule("device_named_already", "The member is named already: it follows from that.", _named_already),
+            Rule(
+                "device_not_begun",
+                "The member has enqueued it, its device has begun no call that others wait in, and nothing moves.",
+                _not_begun,
+            ),
+        ),
+    ),
+)

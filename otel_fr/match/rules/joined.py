@@ -1,0 +1,256 @@
+"""Collectives that all members joined and that do not complete."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+
+from otel_fr.match.case import Case
+from otel_fr.match.facts.aftermath import was_refused
+from otel_fr.match.facts.endings import is_halted
+from otel_fr.match.facts.instances import Instance
+from otel_fr.match.facts.joined import gave_up, is_connecting, is_stalled, stragglers
+from otel_fr.match.facts.mismatch import judge
+from otel_fr.match.finding import Category
+from otel_fr.match.graph.cycles import Front, fronts, inverted
+from otel_fr.match.graph.device import common_device
+from otel_fr.match.graph.nodes import Node, waited
+from otel_fr.match.model import Call, CallState, Ending
+from otel_fr.match.rules import blocked
+from otel_fr.match.rules.claims import Claim, Claims, Outcome
+from otel_fr.match.rules.rule import Rule, Stage
+from otel_fr.match.texts import device_texts, sentences, step_texts
+
+
+def _joined(case: Case, claims: Claims) -> list[Node]:
+    return [
+        node
+        for key, node in case.nodes.items()
+        if key not in claims.cause_of
+        and not node.behind
+        and node.instance.members
+        and set(node.instance.members) <= set(node.instance.calls)
+    ]
+
+
+def _calls(node: Node) -> list[Call]:
+    return [node.instance.call(rank) for rank in node.instance.members]
+
+
+def late_claim(case: Case, node: Node) -> Claim | None:
+    """The ranks that joined after the others had given up."""
+    late = stragglers([node.instance.call(rank) for rank in sorted(node.instance.calls)], case.aborted)
+    culprits = tuple(sorted(call.rank for call in late))
+    if not late:
+        return None
+    return Claim(
+        category=Category.STRAGGLER,
+        culprits=culprits,
+        waiting=tuple(rank for rank in node.waiting if rank not in culprits),
+        summary=sentences.straggler_text(node.instance, late, case.machines),
+        instance=node.instance,
+        age=node.age,
+        explains=(node.instance.key,),
+    )
+
+
+def _joined_late(case: Case, _: Claims, node: Node) -> Outcome:
+    claim = late_claim(case, node)
+    return None if claim is None else (claim,)
+
+
+def _stalled(case: Case, claims: Claims) -> Iterator[Front]:
+    nodes = (node for node in _joined(case, claims) if not is_connecting(_calls(node)))
+    return iter(fronts({n.instance.key: n for n in nodes if is_stalled(_calls(n), case.evidence, case.aborted)}))
+
+
+def _out_of_step(case: Case, claims: Claims, front: Front) -> Outcome:
+    """Hosts run ahead of their devices: a rank that left out a call, or made one too many, may have joined all later
+    ones, whose devices then wait for each other."""
+    keys = [front[0], *front[1]]
+    culprits = case.steps.culprits.intersection(rank for key in keys for rank in case.nodes[key].waiting)
+    culprits = culprits or (frozenset() if claims.lasting else case.steps.culprits)
+    ahead, behind = list[Node](), list[tuple[Node, tuple[int, ...]]]()
+    for key, node in case.nodes.items() if culprits else ():
+        if key in claims.cause_of or node.behind is not None:
+            continue
+        absent = tuple(rank for rank in [*sorted(node.next), *node.idle] if rank in culprits)
+        if absent and not culprits.issuperset(node.waiting):
+            behind.append((node, absent))
+        elif culprits.issuperset(node.waiting) and (node.next or node.idle):
+            ahead.append(node)
+    if behind:
+        node, absent = min(behind, key=lambda found: (len(found[0].instance.members), found[0].instance.name))
+        taken = case.nodes[front[0]].instance
+        detail = step_texts.out_of_step_text(absent, node.instance, taken, ())
+        return (blocked.absent_claim(case, node, absent, detail, (node.instance.key, *keys)),)
+    if ahead:
+        node = min(ahead, key=lambda node: (len(node.instance.members), node.instance.name))
+        claim = blocked.beyond_claim(case, claims, node, node.waiting)
+        return (dataclasses.replace(claim, explains=(*claim.explains, *keys)),)
+    return None
+
+
+def _refused(case: Case, _: Claims, front: Front) -> Outcome:
+    return () if was_refused(case.evidence, judge(case.nodes[front[0]].instance)) else None
+
+
+def _stopped(case: Case, _: Claims, front: Front) -> Outcome:
+    node = case.nodes[front[0]]
+    culprits = tuple(rank for rank in node.instance.members if is_halted(case.evidence.ranks.get(rank)))
+    if not 0 < len(culprits) < len(node.instance.members):
+        return None
+    waiting = tuple(rank for rank in node.waiting if rank not in culprits)
+    summary, details = sentences.stopped_text(case, node.instance, culprits, waiting)
+    return (_claim(case, front, Category.RANK_STUCK, culprits, waiting, summary, details),)
+
+
+def _opposite_orders(case: Case, _: Claims, front: Front) -> Outcome:
+    node = case.nodes[front[0]]
+    turned = _turned(case, front)
+    if turned is None:
+        return None
+    culprits = tuple(rank for rank in turned[2:] if rank in case.steps.culprits) or turned[2:]
+    said, details = sentences.joined_text(case, node, _lost(case, node))
+    return (
+        _claim(
+            case,
+            front,
+            Category.DEADLOCK,
+            culprits,
+            node.waiting,
+            sentences.inverted_text(*turned, case.machines, culprits),
+            (said, *details),
+        ),
+    )
+
+
+def _turned(case: Case, front: Front) -> tuple[Instance, Instance, int, int] | None:
+    return inverted([case.nodes[key] for key in (front[0], *front[1])])
+
+
+def _rivals(case: Case, claims: Claims, front: Front) -> Outcome:
+    keys = [front[0], *front[1]]
+    waiting = {rank for key in keys for rank in case.nodes[key].waiting}
+    rivals = case.steps.rivals
+    if claims.lasting or waiting.isdisjoint(rivals):
+        return None
+    key = next((key for key in keys if set(rivals) <= set(case.nodes[key].instance.members)), keys[0])
+    node = case.nodes[key]
+    summary = step_texts.rivals_text(rivals, node.instance, node.waiting, case.machines)
+    return (_claim(case, front, Category.DEADLOCK, rivals, tuple(sorted(waiting)), summary, node=node),)
+
+
+def _shared_device(case: Case, claims: Claims, front: Front) -> Outcome:
+    if claims.lasting or case.steps.shared or case.steps.alike:
+        return None  # then it is the order of calls
+    instances = [case.nodes[key].instance for key in (front[0], *front[1])]
+    found = common_device(case.evidence, instances)
+    if found is None:
+        return None
+    rank, first = found
+    waiting = tuple(r for r in case.nodes[first.key].waiting if r != rank)
+    summary = device_texts.common_text(rank, first, len(instances), waiting, case.machines)
+    claim = _claim(case, front, Category.RANK_STUCK, (rank,), waiting, summary, node=case.nodes[first.key])
+    return (dataclasses.replace(claim, stuck_on="device"),)
+
+
+def _lost_host(case: Case, _: Claims, front: Front) -> Outcome:
+    node = case.nodes[front[0]]
+    culprits = _lost(case, node)
+    if not culprits:
+        return None
+    summary, details = sentences.joined_text(case, node, culprits)
+    return (_claim(case, front, Category.STALLED_COLLECTIVE, culprits, node.waiting, summary, details),)
+
+
+def _all_joined(case: Case, claims: Claims, front: Front) -> Outcome:
+    node = case.nodes[front[0]]
+    summary, details = sentences.joined_text(case, node)
+    claim = _claim(case, front, Category.STALLED_COLLECTIVE, (), node.waiting, summary, details)
+    return (dataclasses.replace(claim, caused_by=_broken_by(case, claims, _calls(node))),)
+
+
+def _lost(case: Case, node: Node) -> Sequence[int]:
+    return case.with_lost([rank for rank in node.instance.members if rank in case.lost])
+
+
+def _broken_by(case: Case, claims: Claims, calls: list[Call]) -> str | None:
+    """The key of the fault by which a member of these calls ended, which broke the others' connections to it."""
+    if not any(call.state is CallState.FAILED and not gave_up(call) for call in calls):
+        return None
+    infos = {call.rank: case.evidence.ranks.get(call.rank) for call in calls}
+    ended = {
+        rank
+        for rank, info in infos.items()
+        if info is not None and info.ending in (Ending.KILLED, Ending.RAISED, Ending.GONE)
+    }
+    found = (cause for cause in claims.lasting if ended.intersection(cause.culprits + cause.waiting))
+    return next((cause.key for cause in found), None)
+
+
+def _claim(
+    case: Case,
+    front: Front,
+    category: Category,
+    culprits: Sequence[int],
+    waiting: tuple[int, ...],
+    summary: str,
+    details: Iterable[str] = (),
+    *,
+    node: Node | None = None,
+) -> Claim:
+    """``node``: where the fault shows; None: the first of the front."""
+    node = node or case.nodes[front[0]]
+    return Claim(
+        category=category,
+        culprits=tuple(sorted(culprits)),
+        waiting=waiting,
+        summary=summary,
+        details=tuple(details),
+        instance=node.instance,
+        age=waited(node.instance, waiting),
+        explains=(front[0], *front[1]),
+    )
+
+
+STAGES = (
+    Stage(
+        "joined",
+        "Collectives that all members joined.",
+        _joined,
+        (Rule("joined_after_timeout", "Others had timed out before a rank came: that rank is late.", _joined_late),),
+    ),
+    Stage(
+        "stalled",
+        "Sets of collectives that all members joined and whose calls are blocked; the first blocks the others.",
+        _stalled,
+        (
+            Rule(
+                "refused",
+                "The backend refused wrong calls of all members at once: nothing was sent, and programs may catch it.",
+                _refused,
+            ),
+            Rule(
+                "stopped_rank",
+                "Some members' processes do not run, by a signal, a debugger or a cgroup's freezer: the others wait.",
+                _stopped,
+            ),
+            Rule(
+                "out_of_step_in_stall",
+                "How far the ranks are in all groups shows that some left out a call, or made one too many, and then"
+                " joined the later ones.",
+                _out_of_step,
+            ),
+            Rule("opposite_orders", "Two ranks enqueued two of them in opposite orders.", _opposite_orders),
+            Rule("rivals", "Of two ranks that should have run alike one is out of step; which is not known.", _rivals),
+            Rule(
+                "shared_device",
+                "Devices execute groups in queues of their own, and one rank alone is in all of them.",
+                _shared_device,
+            ),
+            Rule("lost_host", "Nothing is heard any more of a member's machine.", _lost_host),
+            Rule("all_joined", "Nothing shows why it does not complete: nobody is named.", _all_joined),
+        ),
+    ),
+)

@@ -1,0 +1,158 @@
+"""Ranks without evidence: whether they may be what others wait for.
+
+They may wait for a culprit with which they share a group; or a rank that waits for them may be blocked by its own
+device; or other evidence does not fit a fault that began at them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from otel_fr.match.case import Case
+from otel_fr.match.facts.joined import is_connecting
+from otel_fr.match.finding import Category
+from otel_fr.match.graph.cycles import Front, fronts
+from otel_fr.match.graph.nodes import Node
+from otel_fr.match.rules import blocked, other_origins
+from otel_fr.match.rules.claims import Claim, Claims, Follows, Outcome, SetAside
+from otel_fr.match.rules.joined import late_claim
+from otel_fr.match.rules.rule import Rule, Stage
+from otel_fr.match.texts import rank_texts, sentences
+
+
+@dataclass(frozen=True, slots=True)
+class Silent:
+    """A call that waits for ranks without evidence.
+
+    Attributes:
+        near: the causes named before, and the ranks that share a group with their culprits.
+        elsewhere: the evidence does not fit a fault that began at the only rank without evidence.
+    """
+
+    node: Node
+    near: list[tuple[str, set[int]]]
+    elsewhere: bool
+
+
+def _open(case: Case, claims: Claims) -> list[Node]:
+    return [n for k, n in case.nodes.items() if k not in claims.cause_of and n.culprits and not n.behind]
+
+
+def _silent(case: Case, claims: Claims) -> list[Silent]:
+    nodes = [node for node in _open(case, claims) if node.culprits == node.silent]
+    near = [(one.key, other_origins.near(case.evidence, one.culprits)) for one in claims.lasting] if nodes else []
+    alone = len(case.unheard) == 1 and any(_never_heard(case, node) for node in nodes)
+    elsewhere = alone and other_origins.may_have_begun_elsewhere(case)
+    return [Silent(node, near, elsewhere and _never_heard(case, node)) for node in nodes]
+
+
+def _never_heard(case: Case, node: Node) -> bool:
+    return case.unheard.issuperset(node.culprits)
+
+
+def _joined_late(case: Case, _: Claims, root: Silent) -> Outcome:
+    claim = late_claim(case, root.node) if _never_heard(case, root.node) else None
+    return None if claim is None else (claim,)
+
+
+def _near_a_culprit(_: Case, __: Claims, root: Silent) -> Outcome:
+    cause = next((cause for cause, ranks in root.near if ranks.issuperset(root.node.silent)), None)
+    return None if cause is None else Follows(cause, (root.node.instance.key,))
+
+
+def _begun_elsewhere(case: Case, _: Claims, root: Silent) -> Outcome:
+    if root.elsewhere or other_origins.may_be_stuck(case, root.node):
+        return SetAside((root.node.instance.key,))
+    return None
+
+
+def _is_untold(case: Case, node: Node) -> bool:
+    """It waits for several ranks without evidence: these may wait for one another."""
+    return len(case.unheard) > 1 and _never_heard(case, node)
+
+
+def _told(case: Case, claims: Claims) -> Iterator[blocked.Blocked]:
+    nodes = [n for n in _open(case, claims) if n.instance.key not in claims.set_aside and not _is_untold(case, n)]
+    return blocked.in_order(case, claims, nodes)
+
+
+def _untold(case: Case, claims: Claims) -> Iterator[Front]:
+    nodes = {
+        n.instance.key: n for n in _open(case, claims) if n.instance.key not in claims.set_aside and _is_untold(case, n)
+    }
+    return iter(() if claims.lasting else fronts(nodes))
+
+
+def _several_unheard(case: Case, _: Claims, front: Front) -> Outcome:
+    node = case.nodes[front[0]]
+    summary = sentences.untold_text(node.instance, node.waiting, case.unheard)
+    return (_nobody(case, front, summary, rank_texts.raised_texts(case.evidence, node.waiting)),)
+
+
+def _unrecorded(case: Case, claims: Claims) -> Iterator[Front]:
+    found = {
+        key: node
+        for key, node in case.nodes.items()
+        if node.unrecorded
+        and key not in claims.cause_of
+        and not (node.culprits or node.next or node.undecided)
+        # If all have joined, they may take minutes.
+        and not is_connecting([node.instance.call(rank) for rank in node.instance.calls])
+    }
+    return iter(() if claims.lasting else fronts(found))
+
+
+def _not_recorded(case: Case, _: Claims, front: Front) -> Outcome:
+    node = case.nodes[front[0]]
+    return (_nobody(case, front, sentences.unrecorded_text(node.instance, node.waiting, node.unrecorded), []),)
+
+
+def _nobody(case: Case, front: Front, summary: str, details: list[str]) -> Claim:
+    node = case.nodes[front[0]]
+    return Claim(
+        category=Category.MISSING_RANK,
+        waiting=node.waiting,
+        summary=summary,
+        details=tuple(details),
+        instance=node.instance,
+        age=node.age,
+        explains=(front[0], *front[1]),
+    )
+
+
+STAGES = (
+    Stage(
+        "silent",
+        "Calls that wait for ranks without evidence.",
+        _silent,
+        (
+            Rule(
+                "joined_late",
+                "Others had timed out before some of those that joined came: these are late.",
+                _joined_late,
+            ),
+            Rule("near_a_culprit", "They share a group with a culprit, and may wait for it.", _near_a_culprit),
+            Rule(
+                "begun_elsewhere",
+                "A device may be blocked, a rank may have left out a call, or a wait has no explanation: the fault may"
+                " have begun there.",
+                _begun_elsewhere,
+            ),
+        ),
+    ),
+    Stage("silent_blocked", "The rest of these, and what the stage `blocked` left open.", _told, blocked.RULES),
+    Stage(
+        "several_silent",
+        "Calls that wait for one of several ranks without evidence, if there is no cause.",
+        _untold,
+        (Rule("several_unheard", "These ranks may wait for one another: nobody is named.", _several_unheard),),
+    ),
+)
+
+UNRECORDED = Stage(
+    "unrecorded",
+    "Calls that wait for ranks whose recording has gaps, if there is no cause.",
+    _unrecorded,
+    (Rule("not_recorded", "It is not known whether they joined: nobody is named.", _not_recorded),),
+)

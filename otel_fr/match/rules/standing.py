@@ -1,0 +1,99 @@
+"""What ranks that others wait for do: blocked on the host, in no call, or waiting unseen by their backend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from otel_fr.match.case import Case
+from otel_fr.match.facts.endings import stayed_away
+from otel_fr.match.facts.instances import Instance, instance_key
+from otel_fr.match.facts.joined import gave_up
+from otel_fr.match.graph.nodes import Node
+from otel_fr.match.model import Call, CallState, Ending
+
+
+def are_blocked(case: Case, node: Node, culprits: Iterable[int]) -> bool:
+    """True if what the others wait for is that these ranks go on in their code.
+
+    A call that fails at once, because a connection was closed, shows nobody to be blocked.
+    """
+    calls = [node.instance.call(rank) for rank in node.waiting]
+    if not any(_shows_a_wait(call, case.evidence.window) for call in calls):
+        return False
+    return all(_is_idle(case, rank, node.instance) for rank in culprits)
+
+
+def _shows_a_wait(call: Call, window: float) -> bool:
+    if call.state is not CallState.FAILED or gave_up(call):
+        return True
+    return call.duration is None or call.duration >= window
+
+
+def is_in_no_call(case: Case, rank: int, instance: Instance) -> bool:
+    """True if it is known to be alive, or was until it was ended for the fault, with no call in flight.
+
+    A rank that has not reached its half of a message left none out. (PyTorch's files do not show whether a rank
+    is alive.)
+    """
+    info, last = case.evidence.ranks.get(rank), case.lasts.get(rank)
+    if info is None or not info.complete or (last is not None and last.in_call):
+        return False
+    if stayed_away(instance, info):
+        return True
+    if info.exiting:
+        return False
+    return info.ending is Ending.KILLED if info.ending is not Ending.RUNNING else info.idle is not None
+
+
+def _is_idle(case: Case, rank: int, instance: Instance) -> bool:
+    """True if all its calls in the instance's group completed.
+
+    It is alive, or was until its launcher ended it for the fault (it is dead if it ended by a fault of its own).
+    """
+    info = case.evidence.ranks.get(rank)
+    progress = info.progress.get(instance.group.id) if info is not None else None
+    if info is None or info.has_left(instance.group.id):
+        return False
+    if info.ending not in (Ending.RUNNING, Ending.KILLED, Ending.RAISED) and not stayed_away(instance, info):
+        return False
+    last = case.lasts.get(rank)
+    if rank in case.receivers or (last is not None and last.in_call and info.ending is Ending.RUNNING):
+        return False
+    if instance.p2p is not None and is_in_no_call(case, rank, instance):
+        return True
+    if progress is None or progress.enqueued is None:
+        return False
+    return progress.enqueued == progress.completed
+
+
+def may_wait(case: Case, rank: int) -> bool:
+    """True if it is alive, and none of its calls is known to have ended.
+
+    It may wait in a call that all members joined, so it is no culprit if another cause is known.
+    """
+    info = case.evidence.ranks.get(rank)
+    return (
+        info is not None
+        and info.ending is Ending.RUNNING
+        and not info.python_blocked
+        and any(own.enqueued for own in info.progress.values())
+        and not any(own.completed for own in info.progress.values())
+    )
+
+
+def others(case: Case, culprits: Sequence[int]) -> Sequence[int]:
+    """Those that are known not to wait, or to be out of step; all of them if that is known of none."""
+    known = [rank for rank in culprits if not may_wait(case, rank) or rank in case.steps.culprits]
+    return known or culprits
+
+
+def last_of_all(case: Case, culprits: Sequence[int]) -> Instance | None:
+    """The instance after which none of its members, with these ranks among them, has enqueued a call."""
+    last = case.lasts.get(culprits[0])
+    key = instance_key(last.call) if last is not None else None
+    instance = case.instances.get(key) if key is not None else None
+    if instance is None or len(instance.members) < 2 or not set(culprits) <= set(instance.members):
+        return None
+    calls = [(instance.calls.get(rank), case.lasts.get(rank)) for rank in instance.members]
+    same = all(own is not None and newest is not None and own[-1] is newest.call for own, newest in calls)
+    return instance if same else None

@@ -1,0 +1,1 @@
+"""The sentences of findings. Text only, no decisions."""

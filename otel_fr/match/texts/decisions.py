@@ -1,0 +1,242 @@
+"""What a culprit did otherwise than its peers before the fault: evidence beside a fault, never a fault alone.
+
+Decisions are compared by the steps in which they were made, where the ranks number these alike, else the n-th of a name
+with the n-th of the others. Of the collectives that a CUDA graph replays, which pass no operator and no recorder, the
+number of replays launched is all that is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from otel_fr.decision_names import EVENTS, GRAPH_REPLAYS
+from otel_fr.match.model import Decision, Rank
+from otel_fr.presentation import ranks_text
+
+MAX_CULPRITS = 8
+"""Culprits of one finding whose decisions are compared: more have not gone astray one by one."""
+MAX_PEERS = 64
+"""Peers that a culprit is compared with, so that the work is bounded; all ranks take the same decisions."""
+RECENT_STEPS = 1
+"""Steps before the present one in which an event counts. It acts at once: a function that is compiled again makes its
+rank late, or makes other calls, in this step. One that had no effect then is not the cause of a fault of today."""
+NOTHING = "none"
+"""What the peers of a rank decided that had an event alone."""
+
+_BEFORE = -1
+"""In place of the step of what was decided before the first one."""
+
+
+class Divergence(NamedTuple):
+    """Where a rank first decided otherwise than its peers, which all decided alike. ``step``: its own."""
+
+    name: str
+    value: str
+    others: str
+    step: int | None
+
+
+class _Run(NamedTuple):
+    """Decisions of equal value. ``at``: place in the rank's own order."""
+
+    at: int
+    item: Decision
+
+    @property
+    def step(self) -> int:
+        return _BEFORE if self.item.step is None else self.item.step
+
+    @property
+    def value(self) -> tuple[str, int]:
+        return self.item.value, self.item.digest
+
+
+class _Found(NamedTuple):
+    """A difference, and when: the step, and the place in the rank's own order."""
+
+    step: int
+    at: int
+    divergence: Divergence
+
+
+def divergences(culprits: Sequence[int], members: Iterable[int], ranks: Mapping[int, Rank]) -> dict[Divergence, str]:
+    """Each decision in which culprits went astray, with a sentence for all of them that did in this one.
+
+    Args:
+        members: of the group in which the fault shows, or all ranks that are concerned.
+    """
+    peers = [rank for rank in members if rank not in culprits and rank in ranks and ranks[rank].decisions][:MAX_PEERS]
+    found: dict[Divergence, list[int]] = {}
+    for rank in culprits[:MAX_CULPRITS]:
+        if rank in ranks and ranks[rank].decisions:
+            divergence = first_divergence(ranks[rank], [ranks[peer] for peer in peers])
+            if divergence is not None:
+                found.setdefault(divergence, []).append(rank)
+    return {divergence: _text(divergence, of, peers) for divergence, of in found.items()}
+
+
+def _text(divergence: Divergence, ranks: Sequence[int], peers: Sequence[int]) -> str:
+    at = "" if divergence.step is None else f" at step {divergence.step}"
+    others = "the others" if len(peers) > 1 else ranks_text(peers)
+    first = f"the first decision in which {ranks_text(ranks)} differed"
+    return f"{first}: {divergence.name}={divergence.value}{at}; {others} {divergence.others}"
+
+
+def first_divergence(own: Rank, others: Sequence[Rank]) -> Divergence | None:
+    """The earliest difference by the rank's own order, over all names; None: there is none that tells anything.
+
+    A difference tells something if all peers had decided as the rank before, and all alike where it differs. What ranks
+    always decide differently, such as which of them writes the log, is left out.
+    """
+    found: list[_Found] = []
+    for name in dict.fromkeys(item.name for item in own.decisions):
+        mine = _runs(own, name)
+        theirs = [_Peer(of.step, runs) for of in others if (runs := _runs(of, name)) or name in EVENTS]
+        if name in EVENTS:
+            one = _by_number(mine, theirs) if own.step is None else _of_events(mine, own.step, theirs)
+        elif _has_common_steps(mine, theirs):
+            one = _by_step(_Peer(own.step, mine), theirs)
+        else:
+            one = _by_number(mine, theirs)
+        if one is not None:
+            found.append(one)
+    return min(found, key=lambda one: one[:2]).divergence if found else None
+
+
+def _runs(rank: Rank, name: str) -> list[_Run]:
+    return [_Run(at, item) for at, item in enumerate(rank.decisions) if item.name == name]
+
+
+# ---- by step
+
+
+class _Peer(NamedTuple):
+    """What a rank decided by one name. ``present``: the step that it is in; None: not known."""
+
+    present: int | None
+    runs: Sequence[_Run]
+
+    def values_in(self, step: int) -> Sequence[_Run]:
+        """Those of a step, or the one from before it; none: that is not known."""
+        return [run for run in self.runs if run.step == step] or [run for run in self.runs if run.step < step][-1:]
+
+    def has_passed(self, step: int, number: int) -> bool:
+        """It has come as far as where another rank made its ``number``-th decision, in this step."""
+        is_later = self.present is not None and self.present > step
+        return is_later or any(run.step > step or run.item.last >= number for run in self.runs)
+
+
+def _has_common_steps(mine: Sequence[_Run], theirs: Sequence[_Peer]) -> bool:
+    """Some step is known, and no rank made the same change, of the same number, in another step than this one."""
+    steps = {(run.item.first, run.value): run.step for run in mine if run.item.first > 1}
+    return any(run.item.step is not None for run in mine) and all(
+        steps.get((run.item.first, run.value), run.step) == run.step for of in theirs for run in of.runs
+    )
+
+
+def _by_step(own: _Peer, theirs: Sequence[_Peer]) -> _Found | None:
+    """Of one name whose value holds until the next one. A decision that a rank leaves out makes no difference."""
+    agreed = False
+    for step in sorted({run.step for of in (own, *theirs) for run in of.runs}):
+        seen = [one for of in theirs if (one := _compared(own, of, step)) is not None]
+        if not seen:
+            continue
+        if all(mine.value == other.value for mine, other in seen):
+            agreed = True
+            continue
+        if not agreed or len({other.value for _, other in seen}) > 1:
+            return None
+        mine, other = seen[0]
+        shown = None if step == _BEFORE else step
+        return _Found(step, mine.at, Divergence(mine.item.name, mine.item.value, other.item.value, shown))
+    return None
+
+
+def _compared(own: _Peer, other: _Peer, step: int) -> tuple[_Run, _Run] | None:
+    """The first values in a step in which two ranks differ, or the last ones; None: one has not come so far."""
+    mine, theirs = own.values_in(step), other.values_in(step)
+    if not mine or not theirs:
+        return None
+    most = min(len(mine), len(theirs))
+    at = next((at for at in range(most) if mine[at].value != theirs[at].value), most)
+    if at == most and len(mine) == len(theirs):
+        return mine[-1], theirs[-1]
+    # Where a rank has no decision of its own here, its last value holds, if it has come this far.
+    a, b = mine[min(at, len(mine) - 1)], theirs[min(at, len(theirs) - 1)]
+    if (at >= len(mine) or a.step < step) and not own.has_passed(step, b.item.first):
+        return None
+    if (at >= len(theirs) or b.step < step) and not other.has_passed(step, a.item.first):
+        return None
+    return a, b
+
+
+def _of_events(mine: Sequence[_Run], step: int, theirs: Sequence[_Peer]) -> _Found | None:
+    """The first event of a rank, in this step or just before it, that none of its peers has had in the same step."""
+    for run in mine:
+        if run.item.step is None or run.step < step - RECENT_STEPS:
+            continue
+        there = [of for of in theirs if of.present is not None and of.present >= run.step]
+        if there and not any(other.step == run.step and other.value == run.value for of in there for other in of.runs):
+            return _Found(run.step, run.at, Divergence(run.item.name, run.item.value, NOTHING, run.step))
+    return None
+
+
+# ---- by number
+
+
+def _by_number(mine: Sequence[_Run], theirs: Sequence[_Peer]) -> _Found | None:
+    """Of one name: its n-th decision and those of the others."""
+    numbers = {run.item.first for run in mine} | {run.item.first for of in theirs for run in of.runs}
+    agreed = False
+    for number in sorted(numbers):
+        here = _at(mine, number)
+        there = [run for of in theirs if (run := _at(of.runs, number)) is not None]
+        if here is None or not there:
+            continue
+        values = {run.value for run in there}
+        if values == {here.value}:
+            agreed = True
+            continue
+        if not agreed or len(values) > 1:
+            return None
+        # Where the rank kept a value while the others changed theirs, the step of its first decision is too early.
+        is_first = here.item.first == number
+        step = here.step if is_first else max(here.step, there[0].step)
+        shown = here.item.step if is_first else None
+        return _Found(step, here.at, Divergence(here.item.name, here.item.value, there[0].item.value, shown))
+    return None
+
+
+def _at(runs: Sequence[_Run], number: int) -> _Run | None:
+    return next((run for run in runs if run.item.first <= number <= run.item.last), None)
+
+
+MAX_PEERS = 64
+"""Peers that culprits are compared with, as in `otel_fr.match.texts.decisions`."""
+
+
+def replays_text(culprits: Sequence[int], members: Iterable[int], ranks: Mapping[int, Rank]) -> str:
+    """One sentence; "" if the culprits or their peers have launched none that is known."""
+    own = _launched(culprits, ranks)
+    theirs = _launched([rank for rank in members if rank not in culprits][:MAX_PEERS], ranks)
+    if not own or not theirs:
+        return ""
+    what = "replays of CUDA graphs launched"
+    if len({*own.values(), *theirs.values()}) == 1:
+        return f"{what}: {_span(own)} by each of {ranks_text([*own, *theirs])}"
+    return f"{what}: {_span(own)} by {ranks_text(own)}, {_span(theirs)} by {ranks_text(theirs)}"
+
+
+def _launched(some: Iterable[int], ranks: Mapping[int, Rank]) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for rank in some:
+        for item in ranks[rank].decisions if rank in ranks else ():
+            if item.name == GRAPH_REPLAYS:
+                found[rank] = max(item.last, found.get(rank, 0))
+    return found
+
+
+def _span(launched: Mapping[int, int]) -> str:
+    least, most = min(launched.values()), max(launched.values())
+    return str(least) if least == most else f"{least} to {most}"

@@ -1,0 +1,81 @@
+"""The sentences of findings about devices. Text only, no decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from otel_fr.match.case import Case
+from otel_fr.match.facts.instances import Instance
+from otel_fr.match.facts.machines import Machines
+from otel_fr.match.graph.queues import is_queued
+from otel_fr.match.model import Call, Evidence, Group
+from otel_fr.match.texts.calls import call_text, group_of, instance_text, waiting_text
+from otel_fr.match.texts.sentences import MAX_ENDINGS
+from otel_fr.presentation import count_text, message_text, ranks_text, verb
+
+
+def device_text(
+    instance: Instance,
+    culprits: list[int],
+    ahead: tuple[int, int],
+    waiting: list[int],
+    others: list[Group],
+    machines: Machines,
+) -> tuple[str, list[str]]:
+    """Which call ranks enqueued and do not complete, and details.
+
+    Args:
+        ahead: a member that has completed more, and its last completed number.
+        others: further groups in which members completed calls that the culprits did not.
+    """
+    text = (
+        f"{machines.named(culprits)} {verb(culprits, 'is', 'are')} blocked on the device:"
+        f" {verb(culprits, 'it', 'they')} enqueued {instance_text(instance)} and did not complete it,"
+        f" while rank {ahead[0]} has completed {'its half' if instance.p2p else f'number {ahead[1]}'}"
+    )
+    details = []
+    if others:
+        more = count_text(len(others) - 1, "more group")
+        details.append(f"the same shows in {group_of(others[0])}" + (f" and {more}" if len(others) > 1 else ""))
+    return f"{text}; {ranks_text(waiting)} {verb(waiting, 'waits', 'wait')}" if waiting else text, details
+
+
+def not_begun_text(instance: Instance, culprits: list[int], waiting: list[int], machines: Machines) -> str:
+    """Which ranks' devices have not begun a call that the devices of others have begun."""
+    return (
+        f"{machines.named(culprits)} {verb(culprits, 'is', 'are')} blocked on the device:"
+        f" {verb(culprits, 'it', 'they')} enqueued {instance_text(instance)}, and"
+        f" {verb(culprits, 'its device has not begun it and is', 'their devices have not begun it and are')} in no"
+        f" other collective; the {verb(waiting, 'device', 'devices')} of {ranks_text(waiting)}"
+        f" {verb(waiting, 'waits', 'wait')} in it"
+    )
+
+
+def sync_text(evidence: Evidence, rank: int, what: str, queued: Call | None) -> str:
+    """``"rank 3 waits there for its device (.item()), which has not begun all_reduce number 7 of group tp (1)"``.
+
+    Args:
+        what: `device_sync.sync_of` its stack. queued: its first call that its device has not begun; None: not known.
+    """
+    text = f"rank {rank} waits for its device ({message_text(what)})"
+    return text if queued is None else f"{text}, which has not begun {call_text(evidence, queued)}"
+
+
+def common_text(rank: int, first: Instance, count: int, waiting: Iterable[int], machines: Machines) -> str:
+    """The only rank that is in all of ``count`` instances that do not complete."""
+    return (
+        f"{machines.named([rank])} is blocked on the device: it is the only rank in all {count} calls that all their"
+        f" members joined and that do not complete; {waiting_text(waiting, first)}"
+    )
+
+
+def sync_texts(case: Case, ranks: Iterable[int]) -> list[str]:
+    """Of the first of these ranks whose threads wait for their devices, in what, and what these have not begun."""
+    found: list[str] = []
+    for rank in ranks:
+        what = case.syncs.of(rank)
+        if what and len(found) < MAX_ENDINGS:
+            queued = [call for call in case.evidence.calls if call.rank == rank and is_queued(call)]
+            first = min(queued, key=lambda call: call.record, default=None)
+            found.append(sync_text(case.evidence, rank, what, first))
+    return found

@@ -1,0 +1,197 @@
+"""Ranks as sentences describe them: how they ended, where they are, since when they are silent."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+
+from otel_fr.match.facts.endings import STOP_SIGNALS, runs_not, stayed_away, was_stopped
+from otel_fr.match.facts.instances import Instance, LastCall, is_posted
+from otel_fr.match.facts.machines import MAX_NAMED, Machines
+from otel_fr.match.facts.recording import DEFAULT_GROUP
+from otel_fr.match.model import Call, CallState, Ending, Evidence, Progress, Rank
+from otel_fr.match.texts.calls import call_text, group_of
+from otel_fr.presentation import count_text, message_text, ranks_text, signal_text
+
+MAX_THREADS = 2
+"""Threads of a rank whose exceptions a sentence states: the last, which are the nearest to the fault."""
+
+
+def ending_text(info: Rank) -> str:
+    """How a rank ended, for a table: ``"killed by signal 9 (SIGKILL)"``, ``"raised ValueError: bad sample"``, ..."""
+    if info.ending is Ending.KILLED:
+        number = info.signal or 0
+        how = "stopped from outside" if number in STOP_SIGNALS else "killed"
+        why = f" from the kernel: {message_text(info.kill_reason)}" if info.kill_reason else ""
+        return f"{how} by {signal_text(number)}{why}"
+    if info.exception:
+        return f"raised {message_text(info.exception)}"
+    if info.ending is Ending.RAISED:
+        how = f"exited with code {info.exit_code}" if info.exit_code is not None else "exited with an error"
+        return how + (", because a peer had failed" if info.ended_for_peer else _message(info))
+    if info.ending is Ending.CLEAN:
+        return "ended without an error"
+    if info.ending is Ending.GONE:
+        return "ended; how is not known"
+    return exiting_text(info) if info.exiting and info.ending is Ending.RUNNING else "alive"
+
+
+def exiting_text(info: Rank) -> str:
+    """``"exiting (sys.exit: no samples left)"``."""
+    return f"exiting{_message(info)}"
+
+
+def _message(info: Rank) -> str:
+    return f" (sys.exit: {message_text(info.exit_message)})" if info.exit_message else ""
+
+
+def describe_ending(info: Rank, *, several: bool = False) -> str:
+    """`ending_text` as the predicate of a sentence: ``"was killed by signal 9 (SIGKILL)"``, ``"is alive"``, ...
+
+    Args:
+        several: of a sentence about several ranks that ended as this one: ``"were killed ..."``.
+    """
+    text = ending_text(info)
+    if info.ending is Ending.KILLED:
+        return f"{'were' if several else 'was'} {text}"
+    if info.exception or info.ending is Ending.RAISED:
+        return text
+    if info.ending in (Ending.CLEAN, Ending.GONE):
+        return f"{'have' if several else 'has'} {text}"
+    return f"{'are' if several else 'is'} {text}"
+
+
+def where_text(evidence: Evidence, rank: int, last: LastCall | None, instance: Instance | None = None) -> str:
+    """`where_texts` as one text."""
+    return "; ".join(where_texts(evidence, rank, last, instance))
+
+
+def where_texts(evidence: Evidence, rank: int, last: LastCall | None, instance: Instance | None = None) -> list[str]:
+    """What is known of a rank that has not joined: alive or how it ended, and where; further texts, such as on its
+    last call.
+
+    Args:
+        instance: what it has not joined.
+    """
+    info = evidence.ranks.get(rank)
+    if info is None or info.ending is Ending.UNKNOWN:
+        return _silent_texts(evidence, rank, info, last)
+    text = describe_ending(info)
+    site = info.exception_site or info.site
+    no_call = last is not None and not last.in_call and info.destroying is None
+    if info.ending is Ending.KILLED and was_stopped(info) and not info.python_blocked:
+        exiting = f"{exiting_text(info)} and " if info.exiting else ""
+        where = (f"still at {site}" if site else "alive") + (" and in no call" if no_call and not exiting else "")
+        text = f"was {exiting}{where} when it {text}"
+        site = ""
+    progress = info.progress.get(instance.group.id) if instance is not None else None
+    if instance is not None and stayed_away(instance, info):
+        where = (f"still at {site}" if site else "alive") + (" and in no call" if no_call else "")
+        text, site = f"was {where} when others gave up, and {text}", ""
+    if progress is not None and progress.destroyed:
+        text = (
+            f"had left the group (it called destroy_process_group{_destroyed_at(evidence, info, progress)}) and {text}"
+        )
+    text = f"rank {rank} {text}"
+    if info.python_blocked and info.ending is Ending.RUNNING:
+        text += f", but its Python threads do not run{_blocked_text(info, 'is')}"
+    elif info.python_blocked and info.ending is Ending.KILLED:
+        text += f" after its Python threads had stopped running{_blocked_text(info, 'was')}"
+    if site:
+        text += f" at {site}"
+    is_idle = info.ending is Ending.RUNNING and not info.exiting and not info.python_blocked and info.idle is not None
+    if is_idle and no_call:
+        text += " and in no call"
+    elif info.destroying is not None and info.ending is Ending.RUNNING:
+        text += f", in {call_text(evidence, info.destroying)}"
+    texts = [text]
+    if info.doing and not info.python_blocked and info.ending in (Ending.RUNNING, Ending.KILLED):
+        texts.append(f"it {'is' if info.ending is Ending.RUNNING else 'was'} {message_text(info.doing)}")
+    texts += thread_texts(info)
+    if instance is not None and (behind := _behind_text(info, last, instance)):
+        texts.append(behind)
+    call = info.destroying or (last.call if last is not None else None)
+    return [*texts, _last_call_text(evidence, info, call)] if call is not None else texts
+
+
+def _silent_texts(evidence: Evidence, rank: int, info: Rank | None, last: LastCall | None) -> list[str]:
+    if info is None or info.heard_at is None:
+        return [f"rank {rank} has sent no report and left no flight-recorder file, so its state is not known"]
+    call = [] if last is None else [_last_call_text(evidence, info, last.call)]
+    return [f"rank {rank} was last heard of at {moment_text(info.heard_at)}", *call]
+
+
+def _destroyed_at(evidence: Evidence, info: Rank, progress: Progress) -> str:
+    """Where a rank destroyed a group: this one alone, or with all groups."""
+    site = progress.destroyed_at
+    for group, own in () if site else info.progress.items():
+        if own.destroyed_at and group in evidence.groups and evidence.groups[group].description == DEFAULT_GROUP:
+            site = own.destroyed_at
+    return f" at {site}" if site else ""
+
+
+def _blocked_text(info: Rank, be: str) -> str:
+    """Why the Python threads of a rank do not run."""
+    if not info.doing:
+        return f" (GIL held in C code, or the process {be} stopped)"
+    held = "" if runs_not(info.doing) else " (GIL held in C code)"
+    return f"{held}{';' if held else ':'} it {be} {message_text(info.doing)}"
+
+
+def _behind_text(info: Rank, last: LastCall | None, instance: Instance) -> str:
+    """How many calls the rank is behind in the instance's group, unless its last call shows that."""
+    progress = info.progress.get(instance.group.id, Progress(0, 0))
+    if instance.stream != "collective" or info.rank in instance.calls or progress.enqueued is None:
+        return ""
+    calls = instance.sequence_id - progress.enqueued
+    if calls < 1 or (calls == 1 and last is not None and last.call.group == instance.group.id):
+        return ""
+    return f"it is {count_text(calls, 'call')} behind in {group_of(instance.group)}"
+
+
+def _last_call_text(evidence: Evidence, info: Rank, call: Call) -> str:
+    text = call_text(evidence, call)
+    if call.state is CallState.IN_FLIGHT:
+        ended = info.ending is not Ending.RUNNING
+        if call.signature.any_source and call.signature.peer is None:
+            return f"it {'waited' if ended else 'waits'} in {text}, and which rank should send is not known"
+        if is_posted(call):
+            return f"its last call was {text}, which it did not wait for"
+        return f"its last call, {text}, {'had' if ended else 'has'} not completed"
+    return f"its last call was {text}" + (", which failed" if call.state is CallState.FAILED else "")
+
+
+def thread_texts(info: Rank) -> list[str]:
+    """``"its thread prefetch raised ValueError: bad sample at loader.py:8 read"``, of each thread that raised."""
+    return [
+        f"its thread {item.thread or '(no name)'} raised {message_text(item.exception)}"
+        + (f" at {item.site}" if item.site else "")
+        for item in info.thread_exceptions[-MAX_THREADS:]
+    ]
+
+
+def raised_texts(evidence: Evidence, ranks: Iterable[int]) -> list[str]:
+    """``"rank 0 raised ValueError: ..."`` of the first of these that raised; none if none did."""
+    for rank in ranks:
+        info = evidence.ranks.get(rank)
+        if info is not None and info.exception:
+            return [f"rank {rank} {describe_ending(info)}"]
+    return []
+
+
+def silence_text(known: Mapping[int, str], evidence: Evidence, ranks: Sequence[int], machines: Machines) -> str:
+    """``"n1 is lost: nothing is heard of ranks 2, 3 since 14:03:12 UTC"``; if others of their machines are heard of,
+    ``"nothing is heard of rank 3 (n1, local rank 1) since ..."``. ``known``: `lost`."""
+    since = moment_text(max(evidence.ranks[rank].heard_at or 0.0 for rank in ranks))
+    if not known.keys() >= set(ranks):
+        return f"nothing is heard of {machines.named(ranks)} since {since}"
+    hosts = sorted({known[rank] for rank in ranks})
+    names = ", ".join(message_text(name) for name in hosts[:MAX_NAMED])
+    more = f" and {len(hosts) - MAX_NAMED} more" if len(hosts) > MAX_NAMED else ""
+    verb = "is" if len(hosts) == 1 else "are"
+    return f"{names}{more} {verb} lost: nothing is heard of {ranks_text(ranks)} since {since}"
+
+
+def moment_text(seconds: float) -> str:
+    """``"14:03:12 UTC"`` of a Unix time."""
+    return time.strftime("%H:%M:%S UTC", time.gmtime(seconds))

@@ -1,0 +1,286 @@
+"""The sentence of each finding, which a person can act on. Text only, no decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from otel_fr.match.case import Case
+from otel_fr.match.facts.instances import Instance
+from otel_fr.match.facts.machines import Machines, are_silent
+from otel_fr.match.facts.mismatch import Mismatch
+from otel_fr.match.graph.misdirected import MisdirectedMessage
+from otel_fr.match.graph.nodes import Node, waited
+from otel_fr.match.model import Call, CallState, Ending, Evidence
+from otel_fr.match.texts.calls import instance_text, waiting_text
+from otel_fr.match.texts.rank_texts import describe_ending, raised_texts, silence_text, where_text, where_texts
+from otel_fr.match.texts.unreached import unreached_texts
+from otel_fr.operations import other_half
+from otel_fr.presentation import (
+    duration_text,
+    message_text,
+    ranks_by_text,
+    ranks_text,
+    verb,
+)
+
+MAX_STEPS = 6
+"""Steps of a cycle that a sentence names."""
+AT_ONCE = 0.1
+"""Seconds up to which a call is said to have failed at once."""
+MAX_ENDINGS = 4
+"""Ranks whose ending or location a sentence states."""
+
+
+def mismatch_text(mismatch: Mismatch, shift: str, waits: str, machines: Machines) -> str:
+    """The values that differ with their ranks, which rank is wrong if a majority shows it, and ``waits``: who waits."""
+    ranks_of = ranks_by_text(sorted(mismatch.values.items()))
+    ordered = sorted(ranks_of.items(), key=lambda item: (-len(item[1]), item[1]))
+    accused = [ranks for _, ranks in ordered if set(ranks) <= set(mismatch.differing)]
+    names = {ranks[0]: name for ranks, name in zip(accused, machines.each(accused), strict=True)}
+    parts = [
+        f"{names.get(ranks[0]) or ranks_text(ranks)} {verb(ranks, 'has', 'have')} {value}" for value, ranks in ordered
+    ]
+    name = mismatch.field.replace("_", " ")
+    text = (
+        f"{name} {'differ' if 'sizes' in name else 'differs'} in {instance_text(mismatch.instance)}: {', '.join(parts)}"
+    )
+    if not mismatch.has_majority:
+        text += " (no majority shows which rank is wrong)"
+    elif shift:
+        text += f"; {ranks_text(mismatch.differing)} appears to have made {shift} than the others"
+    return f"{text}; {waits}" if waits else text
+
+
+def waits_text(evidence: Evidence, instance: Instance, waiting: Sequence[int], age: float | None) -> str:
+    """Who waits in an instance: ``"ranks 0, 2 wait"``; once none waits any more ``"ranks 0, 2 waited for 600.0 s"``, or
+    that the call failed before its timeout: ``"it failed at once on ranks 0, 2"``.
+
+    It says last that ranks wait, for `otel_fr.presentation.with_wait`.
+    """
+    calls = [instance.call(rank) for rank in waiting]
+    if any(call.state is not CallState.FAILED or call.error == "timeout" for call in calls):
+        if any(call.state is not CallState.FAILED and may_run(evidence, call.rank) for call in calls):
+            return f"{ranks_text(waiting)} {verb(waiting, 'waits', 'wait')}"
+        return f"{ranks_text(waiting)} waited" + ("" if age is None else f" for {duration_text(age)}")
+    when = "" if age is None else " at once" if age < AT_ONCE else f" after {duration_text(age)}"
+    return f"it failed{when} on {ranks_text(waiting)}"
+
+
+def may_run(evidence: Evidence, rank: int) -> bool:
+    """It is not known to have ended."""
+    info = evidence.ranks.get(rank)
+    return info is None or info.ending in (Ending.RUNNING, Ending.UNKNOWN)
+
+
+def holding_text(case: Case, node: Node, culprits: Sequence[int]) -> tuple[str, list[str]]:
+    """``"rank 1 (gpu-17) did not join X; rank 1 is alive at train.py:9 load and in no call; ranks 0, 2 wait"``, and
+    details."""
+    evidence, instance, machines = case.evidence, node.instance, case.machines
+    # Of a lost machine, ranks are named that are no members.
+    missing = [rank for rank in culprits if rank in instance.members and rank not in instance.calls]
+    if are_silent(evidence, culprits):
+        they = verb(culprits, "it", "they") if len(missing) == len(culprits) else ranks_text(missing)
+        parts = [silence_text(case.lost, evidence, culprits, machines)]
+        parts.append(f"{they} did not join {instance_text(instance)}")
+    elif missing:
+        parts = [f"{machines.named(missing)} did not join {instance_text(instance)}"]
+    else:
+        parts = [f"{machines.named(culprits)} failed in {instance_text(instance)}"]
+    wheres = [where_texts(evidence, rank, case.lasts.get(rank), instance) for rank in culprits[:MAX_ENDINGS]]
+    if len(culprits) == 1 and not are_silent(evidence, culprits):
+        parts.append(wheres[0].pop(0))
+    elif site := _common_site(evidence, culprits):
+        parts.append(f"all are at {site}")
+    if node.waiting:
+        parts.append(waits_text(evidence, instance, node.waiting, node.age))
+    details = ["; ".join(texts) for texts in wheres] if len(wheres) > 1 else wheres[0]
+    if len(culprits) > MAX_ENDINGS:
+        details.append(f"and {len(culprits) - MAX_ENDINGS} more")
+    if 2 * len(missing) > len(instance.members) and node.waiting and len(missing) > 1:
+        details.append(f"or {ranks_text(node.waiting)} made one extra call")
+    return "; ".join(parts), details
+
+
+def _common_site(evidence: Evidence, ranks: Iterable[int]) -> str:
+    """Where all these ranks run, if that is one place; else ""."""
+    infos = [evidence.ranks.get(rank) for rank in ranks]
+    sites = {"" if info is None or info.ending is not Ending.RUNNING else info.site for info in infos}
+    return sites.pop() if len(sites) == 1 else ""
+
+
+def untold_text(instance: Instance, waiting: Iterable[int], unheard: Iterable[int]) -> str:
+    """``"rank 0 waits in X; there is no report and no flight-recorder file of ranks 1, 2, ..."``"""
+    return (
+        f"{waiting_text(waiting, instance)}; there is no report and no flight-recorder file of"
+        f" {ranks_text(unheard)}, so it is not known which rank did not join"
+    )
+
+
+def unrecorded_text(instance: Instance, waiting: Iterable[int], ranks: Iterable[int]) -> str:
+    """``"rank 0 waits in X; it is not known whether rank 1 joined it: its recording had errors"``"""
+    why = "errors of otel-fr left gaps in what was recorded there"
+    if instance.stream == "group":
+        why += ", or the recorder there does not record the creation of groups"
+    return f"{waiting_text(waiting, instance)}; it is not known whether {ranks_text(ranks)} joined it, because {why}"
+
+
+def only_unheard_text(waiting: Iterable[int]) -> str:
+    """Why a rank without evidence is named."""
+    waiting = list(waiting)
+    return f"{ranks_text(waiting)} {verb(waiting, 'waits', 'wait')} for no other rank"
+
+
+def absent_text(case: Case, instance: Instance, absent: list[int]) -> str:
+    """``"rank 1 had not joined it either; rank 1 is alive at train.py:9 load and in no call; ..."``"""
+    text = f"{case.machines.named(absent)} had not joined it either"
+    return f"{text}; {where_text(case.evidence, absent[0], case.lasts.get(absent[0]), instance)}"
+
+
+def unmatched_text(case: Case, instance: Instance, blocker: int, *, has_passed: bool = True) -> tuple[str, list[str]]:
+    """A message without its other half, and details. ``has_passed``: the rank that owes it went on without, or
+    ended."""
+    here = next(iter(instance.calls.values()))[-1]
+    made = here.signature.operation
+    wanted = other_half(made)
+    where, *details = where_texts(case.evidence, blocker, case.lasts.get(blocker), instance)
+    who = case.machines.named([blocker])
+    if blocker in case.unheard:
+        failing = f"it is not known whether {who} called the matching {wanted}"
+    else:
+        doubt = f" (or rank {here.rank} made one {made} too many)" if has_passed else ""
+        failing = f"{who} did not call the matching {wanted}{doubt}"
+    return f"{failing}: rank {here.rank} waits in {instance_text(instance)}; {where}", details
+
+
+def joined_text(case: Case, node: Node, lost: Sequence[int] = ()) -> tuple[str, list[str]]:
+    """``"all members joined X with matching arguments, but it has not completed"``, or that it failed, and details.
+
+    ``lost``: members on machines that are lost.
+    """
+    failed = [call for rank in node.instance.members if (call := node.instance.call(rank)).state is CallState.FAILED]
+    how = "it has not completed"
+    if failed:
+        seconds = max((call.duration for call in failed if call.duration is not None), default=None)
+        how = f"it failed with {', '.join(sorted({call.error or 'error' for call in failed}))}"
+        how += "" if seconds is None else f" after {duration_text(seconds)}"
+    text = f"all members joined {instance_text(node.instance)} with matching arguments, but {how}"
+    details: list[str] = []
+    if lost:
+        text = f"{silence_text(case.lost, case.evidence, lost, case.machines)}; {text}"
+    else:
+        hosts, details = unreached_texts(case.evidence, node.waiting)
+        text = f"{hosts}; {text}" if hosts else text
+    return text, details + (raised_texts(case.evidence, node.waiting) if failed else [])
+
+
+def stopped_text(
+    case: Case, instance: Instance, culprits: Sequence[int], waiting: Sequence[int]
+) -> tuple[str, list[str]]:
+    """``"rank 1 joined X and then stopped running: it is stopped by a signal (SIGSTOP); ranks 0, 2 wait"``."""
+    info = case.evidence.ranks[culprits[0]]
+    is_over = info.ending is not Ending.RUNNING
+    was = verb(culprits, "was", "were") if is_over else verb(culprits, "is", "are")
+    text = (
+        f"{case.machines.named(culprits)} joined {instance_text(instance)} and then stopped running:"
+        f" {verb(culprits, 'it', 'they')} {was} {message_text(info.doing)}"
+    )
+    details = [f"rank {rank} {describe_ending(case.evidence.ranks[rank])}" for rank in culprits[:MAX_ENDINGS]]
+    if waiting:
+        text += f"; {waits_text(case.evidence, instance, waiting, waited(instance, waiting))}"
+    return text, details if is_over else []
+
+
+def store_text(case: Case, ranks: list[int], others: list[int]) -> tuple[str, list[str]]:
+    """Ranks that gave up waiting for the others at the job's store, and where these are."""
+    summary = (
+        f"{ranks_text(ranks)} gave up waiting for other ranks at the job's store:"
+        f" rank {ranks[0]} {describe_ending(case.evidence.ranks[ranks[0]])}"
+    )
+    if others:
+        summary += f"; absent: {case.machines.named(others)}"
+    return summary, [where_text(case.evidence, rank, case.lasts.get(rank)) for rank in others[:MAX_ENDINGS]]
+
+
+def misdirected_text(misdirected_message: MisdirectedMessage, machines: Machines) -> str:
+    """``"rank 0 waits in send ... to rank 2, which has no counterpart, while rank 1 waits in recv ... from rank 0"``"""
+    astray, other = misdirected_message.astray, misdirected_message.other
+    caller = min(astray.calls)
+    text = f"{machines.named([caller])} waits in {instance_text(astray)}, which has no counterpart"
+    text += f", while rank {min(other.calls)} waits in {instance_text(other)}, which would match it"
+    if misdirected_message.tags_differ:
+        return f"{text}: their tags differ, or they call in a different order"
+    members = [rank for rank in astray.members if rank != caller]
+    made = astray.call(caller).signature.operation
+    wrong = "sends to" if made == "send" else "receives from"
+    return f"{text}: rank {caller} {wrong} the wrong rank (or {ranks_text(members)} left out its {other_half(made)})"
+
+
+def unseen_stall_text(last: Instance, wanted: Instance, waiting: Iterable[int]) -> str:
+    """A collective that all joined, whose end is not known, and a later one that some of them are missing from."""
+    return (
+        f"all members joined {instance_text(last)}, and none has enqueued another call since; the backend does not"
+        f" show whether it completed; {waiting_text(waiting, wanted)}"
+    )
+
+
+def many_unseen_text(instance: Instance, waiting: Iterable[int], missing: Iterable[int]) -> str:
+    """Most members are missing from a collective, and the backend does not show where they wait."""
+    return (
+        f"{waiting_text(waiting, instance)}; {ranks_text(missing)} did not join it: they may"
+        " wait in an earlier call, because the backend does not show when calls end"
+    )
+
+
+def inverted_text(
+    first: Instance, second: Instance, one: int, other: int, machines: Machines, culprits: tuple[int, ...] = ()
+) -> str:
+    """Two ranks that enqueued two collectives in opposite orders. ``culprits``: one, if it is out of step."""
+    unlike = ""
+    if len(culprits) == 1:
+        unlike = f"; unlike the other ranks, rank {culprits[0]} left out a call, made one too many, or one too early"
+    return (
+        f"{machines.named([one, other])} enqueued two collectives in opposite orders: rank {one} enqueued"
+        f" {instance_text(first)} before {instance_text(second)}, rank {other} after it{unlike}"
+    )
+
+
+def deadlock_text(
+    steps: list[tuple[int, Instance, int]],
+    minority: tuple[tuple[int, ...], Instance, Instance] | None,
+    machines: Machines,
+) -> str:
+    """Which rank waits for which in a cycle.
+
+    Args:
+        steps: (waiting rank, where it waits, the rank it waits for), in the order of the cycle.
+        minority: ranks that went to the second instance without the first, unlike most; None: no majority.
+    """
+    shown = steps[:MAX_STEPS]
+    names = machines.each([[rank] for rank, _, _ in shown]) if minority is None else [f"rank {s[0]}" for s in shown]
+    text = "ranks wait for each other: " + ", ".join(
+        f"{name} waits in {instance_text(instance)} for rank {blocker}"
+        for name, (_, instance, blocker) in zip(names, shown, strict=True)
+    )
+    if len(steps) > MAX_STEPS:
+        text += f", and so on back to rank {steps[0][0]} ({len(steps)} ranks in all)"
+    if minority is None:
+        return text
+    ranks, skipped, taken = minority
+    return (
+        f"{text}; unlike most ranks, {machines.named(ranks)} called {instance_text(taken)} before"
+        f" {instance_text(skipped)} (or left it out)"
+    )
+
+
+def straggler_text(instance: Instance, late: list[Call], machines: Machines) -> str:
+    """Which ranks joined after the others had timed out, and how long each was busy elsewhere."""
+    gaps = ", ".join(f"rank {c.rank} called it {duration_text(c.gap or 0.0)} after its previous call" for c in late)
+    who = machines.named(call.rank for call in late)
+    return f"{who} joined {instance_text(instance)} after the others had timed out: {gaps}"
+
+
+def downstream_text(instance: Instance, waiting: Iterable[int], missing: list[int]) -> str:
+    """A consequence: who waits where because of a fault elsewhere, and for whom."""
+    waiting = list(waiting)
+    text = f"{ranks_text(waiting)} {verb(waiting, 'waits', 'wait')} in {instance_text(instance)}"
+    return text + (f" for {ranks_text(missing)}" if missing else "")

@@ -1,0 +1,139 @@
+"""Random jobs with two faults in two ranks, independent of each other, and what a right verdict names of them.
+
+A fault has to be named if it has happened and shows: the rank has ended by it, a rank waits, first of all, in what the
+faulty rank has not joined, or calls that do not fit together are in the evidence. (Of two mismatches in one group the
+first counts.) A rank that is stuck on its host beside one that ended may wait for that one, at a store for example: it
+may be named. A verdict that names another rank as well is wrong, unless a call of two ranks, or a call that both got
+wrong, does not show which one it was.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from otel_fr.match import CallState, Evidence, Finding, diagnose
+from tests.support.random_jobs.endings import first_open, natural_ends
+from tests.support.random_jobs.faults import Fault, random_fault
+from tests.support.random_jobs.programs import random_program
+from tests.support.random_jobs.simulation import NEVER, Place, SimulatedCall, Simulation, Stops
+from tests.support.random_jobs.trials import random_behaviour, random_view
+from tests.support.random_jobs.views import WINDOW, View, by_place, evidence
+
+STOPS = ("stuck on the host", "Python blocked", "killed", "exception")
+WRONG = ("wrong size", "wrong dtype", "wrong root", "wrong reduce op")
+KINDS = (*STOPS, *STOPS, *WRONG)
+
+
+@dataclass(slots=True, kw_only=True)
+class TwoFaults:
+    """Attributes:
+    faults: in the order in which they were put into the program.
+    must_name: the ranks whose faults show. may_name: these, and those that the evidence does not excuse.
+    """
+
+    faults: tuple[Fault, Fault]
+    job: Simulation
+    evidence: Evidence
+    must_name: frozenset[int]
+    may_name: frozenset[int]
+
+
+def two_faults(seed: int, layout: str) -> TwoFaults | None:
+    """The job of that seed; None: there is no place for both faults, or neither shows."""
+    rng = random.Random(f"two {layout} {seed}")
+    first = random_fault(rng, random_program(rng, layout), rng.choice(KINDS))
+    second = random_fault(rng, first.program, rng.choice(KINDS)) if first is not None else None
+    if first is None or second is None or first.rank == second.rank:
+        return None
+    stops = Stops(
+        host=first.stops.host | second.stops.host,
+        killed=first.stops.killed | second.stops.killed,
+        inside=first.stops.inside | second.stops.inside,
+    )
+    behaviour = random_behaviour(rng)
+    job = Simulation(second.program, behaviour, rng, stops)
+    job.run()
+    for rank in stops.host.keys() - job.stopped_at.keys():
+        del stops.host[rank]  # the other fault keeps it from coming so far
+    ends = natural_ends(job, first, second)
+    now = max([job.clock, *ends.at.values()]) + rng.uniform(1.2, 5.0) * WINDOW
+    view = random_view(rng, behaviour)
+    found = evidence(job, view, now, ends, {})
+    must, may = frozenset[int](), frozenset[int]()
+    for fault in _in_order(job, first, second):
+        shown, doubtful = _shown(job, fault, found)
+        other = second if fault is first else first
+        if _may_wait(job, fault, view) or (
+            other.ending and not (fault.ending or fault.blocks_python or fault.category)
+        ):
+            shown = frozenset()
+        if not (fault.category is not None and _group(fault) in {_group(f) for f in (first, second) if f.rank in must}):
+            must |= shown
+        may |= doubtful
+    if not must:
+        return None
+    return TwoFaults(faults=(first, second), job=job, evidence=found, must_name=must, may_name=may | must)
+
+
+def is_right(trial: TwoFaults) -> tuple[bool, list[Finding]]:
+    """The verdict names what it must and nothing that it may not, and its consequences name nobody."""
+    findings = diagnose(trial.evidence)
+    named = {rank for finding in findings for rank in finding.culprit_ranks}
+    return trial.must_name <= named <= trial.may_name, findings
+
+
+def _may_wait(job: Simulation, fault: Fault, view: View) -> bool:
+    """The rank may wait for the other one, or have ended for it: it has a call that did not complete, or its backend
+    does not show when calls end."""
+    if fault.category is not None or fault.rank not in job.stops.host:
+        return False
+    is_open = any(call.state is not CallState.COMPLETED for call in job.calls[fault.rank])
+    return is_open or not (view.ends_shown or fault.blocks_python or fault.ending)
+
+
+def _group(fault: Fault) -> str | None:
+    return fault.op.group.id if fault.category is not None and fault.op is not None else None
+
+
+def _in_order(job: Simulation, *faults: Fault) -> list[Fault]:
+    """Mismatches by when their calls were made."""
+
+    def when(fault: Fault) -> float:
+        calls = job.calls[fault.rank]
+        return calls[fault.at].enqueued if fault.at < len(calls) else NEVER
+
+    return sorted(faults, key=when)
+
+
+def _shown(job: Simulation, fault: Fault, found: Evidence) -> tuple[frozenset[int], frozenset[int]]:
+    """The faulty rank if its fault shows, and all ranks that may be named for it."""
+    places = by_place(job.calls)
+    own = frozenset({fault.rank})
+    if fault.category is None:
+        if fault.rank not in job.stops.host:
+            return frozenset(), frozenset()
+        waited = [call for rank in job.calls if (call := first_open(job, rank)) is not None]
+        is_awaited = any(_lacks(places[call.place], fault.rank) for call in waited)
+        return (own if fault.ending or is_awaited else frozenset()), own
+    if fault.at >= len(job.calls[fault.rank]):
+        return frozenset(), frozenset()
+    place = job.calls[fault.rank][fault.at].place
+    known = [job.calls[call.rank][call.record] for call in found.calls]
+    here = [call for call in known if call.place == place]
+    if len({call.op.token for call in here}) < 2:
+        return frozenset(), own | _members(places, place)
+    is_clear = len(here) > 2 and sum(call.op.token == job.calls[fault.rank][fault.at].op.token for call in here) == 1
+    others = [call for call in here if call.rank != fault.rank]
+    is_clear = is_clear and len({call.op.token for call in others}) == 1
+    return own, own if is_clear else own | _members(places, place)
+
+
+def _members(places: dict[Place, list[SimulatedCall]], place: Place) -> frozenset[int]:
+    return frozenset(places[place][0].members)
+
+
+def _lacks(calls: list[SimulatedCall], rank: int) -> bool:
+    """The rank belongs to this call and has not joined."""
+    joined = {call.rank for call in calls}
+    return rank in calls[0].members and rank not in joined
