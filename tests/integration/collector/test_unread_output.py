@@ -61,7 +61,8 @@ class Unread:
         return unary(self.channel, method)(data, **{"timeout": PATIENCE, "wait_for_ready": True, **options})
 
     def jobs_with_incidents(self) -> set[str]:
-        return {json.loads(line)["job"] for line in self.incidents_file.read_text().splitlines()}
+        whole, _, _ = self.incidents_file.read_text().rpartition("\n")  # the last line may be half written
+        return {json.loads(line)["job"] for line in whole.splitlines()}
 
     def fetch(self, path: str) -> str:
         with urllib.request.urlopen(self.http + path, timeout=PATIENCE) as answer:

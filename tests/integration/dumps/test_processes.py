@@ -105,13 +105,14 @@ def test_a_registered_extension_is_not_found(tmp_path: Path) -> None:
 
 
 KILLED = """
+import os
 import time
 from pathlib import Path
 from otel_fr.dumps.processes import read_all
 from otel_fr.dumps.safe_parse import DEFAULT_LIMITS
 
 def work(path, bound):
-    print(path, flush=True)
+    os.write(1, f"{path}\\n".encode())  # one call, so that lines of two readers do not mix
     time.sleep(3600)
 
 list(read_all(work, DEFAULT_LIMITS, [Path("one"), Path("two")], 2))
@@ -121,6 +122,8 @@ list(read_all(work, DEFAULT_LIMITS, [Path("one"), Path("two")], 2))
 def test_no_reader_outlives_a_program_that_is_killed() -> None:
     program = subprocess.Popen([sys.executable, "-c", KILLED], stdout=subprocess.PIPE)
     assert program.stdout is not None
-    assert {program.stdout.readline() for _ in range(2)} == {b"one\n", b"two\n"}
-    program.kill()
+    try:
+        assert {program.stdout.readline() for _ in range(2)} == {b"one\n", b"two\n"}
+    finally:
+        program.kill()
     program.communicate(timeout=PATIENCE)  # the readers have its standard output, too
