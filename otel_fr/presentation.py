@@ -119,10 +119,13 @@ def site_text(site: str | None) -> str:
 def message_text(text: str) -> str:
     """An exception or another message of the job as a part of a sentence: its first line, cut to `MAX_MESSAGE`.
 
-    Of one that repeats the traceback of another process (DataLoader's, for example) the last line, too: the exception
-    that was raised there.
+    A first line that ends in a colon, as an exception's type does whose text begins with an empty line, continues in
+    the next one. Of one that repeats the traceback of another process (DataLoader's, for example) the last line, too:
+    the exception that was raised there.
     """
     lines = [line.strip() for line in text.splitlines() if line.strip()] or [""]
+    if len(lines) > 1 and lines[0].endswith(":"):
+        lines[:2] = [" ".join(lines[:2])]
     last = f" {lines[-1]}" if len(lines) > 1 and "Traceback (most recent call last)" in text else ""
     shown = f"{lines[0]} ...{last}" if len(lines) > 1 else lines[0]
     return shown if len(shown) <= MAX_MESSAGE else shown[: MAX_MESSAGE - 3].rstrip() + "..."

@@ -18,6 +18,10 @@ _MAX_STACK: Final = 6000
 _MAX_THREAD_STACK: Final = 2500
 """The same of a thread's exception, which has 4 kB."""
 _MAX_MESSAGE: Final = 1000
+_MAX_ORIGIN: Final = 120
+"""Characters of an exception's origin, which share the line that is shown with the exception."""
+_MAX_CHAIN: Final = 64
+"""Exceptions that are followed to an origin: a program may chain them in a circle."""
 _MAX_DIFFERENT: Final = 64
 """Different exceptions of threads that are recorded: a service thread may be restarted, and fail, for ever."""
 _MAIN: Final = "MainThread"
@@ -112,7 +116,7 @@ class ExceptionHooks:
         stack = "".join(traceback.format_exception(type(value), value, trace))
         return {
             "type": type_name(type(value)),
-            "message": str(value)[:_MAX_MESSAGE],
+            "message": _message(value)[:_MAX_MESSAGE],
             "stack": stack[-max_stack:],
             "site": self._site(trace),
         }
@@ -136,6 +140,31 @@ class ExceptionHooks:
     def stop(self) -> None:
         """Stop recording; the hooks may stay below others."""
         self._on = False
+
+
+def described(value: BaseException) -> str:
+    """``"ValueError: no loss (from FloatingPointError: loss is nan)"``. Raises what ``str(value)`` raises."""
+    return f"{type_name(type(value))}: {_message(value)}"
+
+
+def _message(value: BaseException) -> str:
+    """Its text; in the first line, what it was raised from or while, if anything."""
+    text, origin = str(value).strip(), _origin(value)
+    if origin is value:
+        return text
+    first, end, rest = text.partition("\n")
+    why = f"(from {type_name(type(origin))}: {' '.join(str(origin).split())[:_MAX_ORIGIN]})"
+    return f"{first} {why}{end}{rest}".strip()
+
+
+def _origin(value: BaseException) -> BaseException:
+    """The first exception of those that led to this one, as a traceback shows them; itself, if there is no other."""
+    for _ in range(_MAX_CHAIN):
+        earlier = value.__context__ if value.__cause__ is None and not value.__suppress_context__ else value.__cause__
+        if earlier is None:
+            break
+        value = earlier
+    return value
 
 
 def _last_value() -> object:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final
 
+from otel_fr.capture.exceptions import described
 from otel_fr.capture.replaced import Attribute, Replacements
 from otel_fr.capture.sites import Sites
 
@@ -23,7 +24,8 @@ class ExitHook:
     ``raise SystemExit`` is not seen.
 
     Attributes:
-        message: what the newest call of the main thread passed, if it was neither a number nor None; else "".
+        message: what the newest call of the main thread passed, if it was neither a number nor None; else, of one
+            with an error's status, the exception that was being handled; else "".
         site: ``"file:line function"`` of that call; "" if its status was 0 or None, or there was no call.
     """
 
@@ -48,7 +50,11 @@ class ExitHook:
             return
         try:
             is_number = status is None or isinstance(status, int)
-            self.message = "" if is_number else str(status)[:_MAX_MESSAGE]
+            handled = sys.exc_info()[1]
+            text = "" if is_number else str(status)
+            if is_number and status and handled is not None:
+                text = f"while handling {described(handled)}"
+            self.message = text[:_MAX_MESSAGE]
             frame = self._sites.user_frame(caller) or caller
             code = frame.f_code
             self.site = f"{code.co_filename}:{frame.f_lineno} {code.co_name}" if self.message or status else ""

@@ -449,7 +449,13 @@ class RankReport(NamedTuple):
         bool, Key("exiting", flag(False), "true: the rank's interpreter ends, or has ended", optional=True)
     ] = False
     exit_message: Annotated[
-        str, Key("exit_message", NAME, "text that the rank's main thread passed to `sys.exit`", optional=True)
+        str,
+        Key(
+            "exit_message",
+            NAME,
+            "text that the rank's main thread passed to `sys.exit`; else the exception it was handling",
+            optional=True,
+        ),
     ] = ""
     exit_site: Annotated[
         str,

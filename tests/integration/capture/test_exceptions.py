@@ -86,3 +86,24 @@ kept()
 """
     out = single_rank.succeed(tmp_path, ALONE + body)
     assert out == f"{[f'Error{n} in MainThread' for n in (0, 1, 2, 63)]} None\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("raise KeyError('lr')", "'lr'"),
+        ("raise ValueError('\\n\\n  3 channels\\n')", "3 channels"),
+        ("try:\n    work()\nexcept OSError:\n    1 / 0", "division by zero (from OSError: disk)"),
+        (
+            "try:\n    try:\n        work()\n    except OSError as e:\n        raise ValueError('no sample') from e\n"
+            "except ValueError as e:\n    raise RuntimeError('no step\\nsee above') from e",
+            "no step (from OSError: disk)\nsee above",
+        ),
+        ("try:\n    work()\nexcept OSError:\n    raise ValueError('no sample') from None", "no sample"),
+        ("one, two = OSError('disk'), ValueError('loop')\none.__cause__, two.__cause__ = two, one\nraise two", "loop"),
+    ],
+)
+def test_the_exception_that_led_to_another_is_in_its_message(tmp_path: Path, body: str, message: str) -> None:
+    shown = "import atexit\natexit.register(lambda: print(repr(ring().exception['message'])))\n"
+    done = single_rank.run(tmp_path, f"{ALONE}{shown}{body}\n")
+    assert done.stdout == f"{message!r}\n"

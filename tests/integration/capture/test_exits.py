@@ -28,6 +28,12 @@ def leave(*status):
     [
         ("leave('no samples left')", 1, "[True, 'no samples left'] leave", "no samples left\n"),
         ("leave(3)", 3, "[True, ''] leave", ""),
+        (
+            "try:\n    1 / 0\nexcept ZeroDivisionError:\n    leave(1)",
+            1,
+            "[True, 'while handling ZeroDivisionError: division by zero'] leave",
+            "",
+        ),
         pytest.param("leave()", 0, "[True, ''] ", "", marks=pytest.mark.long),
         pytest.param("leave(0)", 0, "[True, ''] ", "", marks=pytest.mark.long),
         pytest.param("raise SystemExit('bye')", 1, "[True, ''] ", "bye\n", marks=pytest.mark.long),

@@ -21,6 +21,8 @@ OSError: disk full
     [
         ("ValueError: bad sample 4711", "ValueError: bad sample 4711"),
         ("ValueError: two\nlines", "ValueError: two ..."),
+        ("ShapeError: \n\n  3 channels, not 1.\n", "ShapeError: 3 channels, not 1."),
+        ("ValueError: 2 errors in Config:\n  lr\n  seed", "ValueError: 2 errors in Config: lr ..."),
         (TRACEBACK, "RuntimeError: Caught OSError in DataLoader worker process 0. ... OSError: disk full"),
         ("", ""),
         ("\n\n", ""),
