@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import TypedDict
 
@@ -75,12 +74,15 @@ class IncidentData(TypedDict):
 
 class CulpritData(TypedDict):
     """A culprit. ``host``: its node; ``error``: its uncaught exception, cut short. Empty: not known, or none.
-    ``replica``: torchft's name of its replica; None: it has none."""
+    ``replica``: torchft's name of its replica; None: it has none. ``ending``: a value of `otel_fr.match.Ending` or
+    ``"exiting"``; None: it runs, or nothing is known of it. ``signal``: the one that ended it."""
 
     rank: int
     host: str
     error: str
     replica: str | None
+    ending: str | None
+    signal: int | None
 
 
 class NcclRasData(TypedDict):
@@ -96,7 +98,7 @@ class CollectorIncidentData(IncidentData):
 
     Attributes:
         job_title: what the job is called for a reader.
-        what_to_do: as of `what_to_do`; None: it is over, or follows from another.
+        what_to_do: one or two sentences; None: it is over, or follows from another.
         flight_recorder_files: rank -> path.
         culprits: the first ones.
         nccl_ras: None: it was not asked, or did not answer, or the incident follows from another.
@@ -136,44 +138,6 @@ class IncidentHead(TypedDict):
     consequence_count: int | None
     revision: int
 
-
-_NOT_TRUSTED = "End the job: results since the incident began cannot be trusted."
-WHAT_TO_DO: Mapping[str, str] = {
-    "missing_rank": (
-        "If the rank's line waits for something outside (storage, a lock), fix that, and the job continues; if "
-        "the rank has skipped a call, end the job."
-    ),
-    "rank_stuck": (
-        "Keep the stack and the files, then end the job; if a GPU or a file system of the host hangs (state "
-        "D), drain the host."
-    ),
-    "rank_dead": (
-        "If the launcher restarts the job, check that it runs on healthy hosts: drain a host on which ranks died twice."
-    ),
-    "op_mismatch": "End the job, and discard checkpoints written since the incident began.",
-    "size_mismatch": _NOT_TRUSTED,
-    "dtype_mismatch": _NOT_TRUSTED,
-    "root_mismatch": _NOT_TRUSTED,
-    "reduce_op_mismatch": _NOT_TRUSTED,
-    "unmatched_p2p": "End the job: a message without its other half never completes.",
-    "deadlock": "End the job. Make every rank enqueue the collectives of overlapping groups in the same order.",
-    "stalled_collective": "Find the host (its links, its GPUs), drain it, and restart the job without it.",
-    "straggler": (
-        "Compare the rank's host with the others (clocks, throttling, other processes), and what the rank "
-        "does more than others; drain a host that is slow again and again."
-    ),
-    "heartbeat_missed": (
-        "Look at the rank's line: if it works, give that part a section with a timeout of its own; if it "
-        "hangs, fix what it waits for, or end the job."
-    ),
-    "section_overrun": (
-        "Look at the rank's line: if it works, give the section a longer timeout; if it hangs, fix what it "
-        "waits for, or end the job."
-    ),
-}
-"""By category, what to do first: the beginning of that section of its runbook."""
-FIND_HOST = "Find the host (power, network, kernel log), and start the job without it if it does not come back."
-"""What to do first if nothing is heard of a host any more."""
 
 FIELDS = tuple(IncidentData.__annotations__)
 """Every key of `IncidentData`, in the order in which it is written."""
@@ -293,13 +257,6 @@ def told_now(data: IncidentData | IncidentHead, now: float) -> str:
     if since is None or data["state"] != "firing":
         return state_summary(data["summary"], data["state"])
     return with_wait(data["summary"], f"for {duration_text(max(0.0, now - since))}")
-
-
-def what_to_do(data: IncidentData) -> str:
-    """What to do first; "" of an incident that is over, or follows from another, which says it."""
-    if data["state"] != "firing" or data["caused_by"] is not None:
-        return ""
-    return FIND_HOST if data["stuck_on"] == "lost" else WHAT_TO_DO.get(data["category"], "")
 
 
 def machines_of(data: IncidentData) -> list[str]:

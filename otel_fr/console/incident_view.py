@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from otel_fr.console.client import IncidentDetail, JobDetail, JobHead
-from otel_fr.incident import IncidentHead, PlaceData, told_now, unix, what_to_do
+from otel_fr.incident import IncidentHead, PlaceData, told_now, unix
 from otel_fr.presentation import (
     collective_text,
     count_text,
@@ -107,8 +107,8 @@ def incident_page(one: IncidentDetail, now: float | None = None) -> Group:
 
 
 def _facts(one: IncidentDetail, now: float) -> Iterable[tuple[str, str]]:
-    if text := what_to_do(one):
-        yield "what to do", text
+    if text := one["what_to_do"]:
+        yield "what to do", one_line(text)
     yield "incident", one_line(one["id"])
     if one["job_title"] != one["job"]:
         yield "job", one_line(one["job"])

@@ -449,13 +449,7 @@ class RankReport(NamedTuple):
         bool, Key("exiting", flag(False), "true: the rank's interpreter ends, or has ended", optional=True)
     ] = False
     exit_message: Annotated[
-        str,
-        Key(
-            "exit_message",
-            NAME,
-            "text that the rank's main thread passed to `sys.exit`; else the exception it was handling",
-            optional=True,
-        ),
+        str, Key("exit_message", NAME, "text passed to `sys.exit`, or the exception handled there", optional=True)
     ] = ""
     exit_site: Annotated[
         str,

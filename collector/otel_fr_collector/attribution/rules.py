@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
@@ -11,6 +10,7 @@ from typing import Final, NamedTuple
 from otel_fr import semconv
 from otel_fr.match import Category
 from otel_fr_collector.attribution.facts import Culprit, Fault, History, Place
+from otel_fr_collector.incidents.what_to_do import HARDWARE
 
 TIMES: Final = 3
 """How often the same fault, or the same node's, makes a pattern: once is chance, twice may be."""
@@ -32,12 +32,6 @@ _PROGRAM = frozenset(category.value for category in Category if category.is_mism
     Category.DEADLOCK.value,
 }
 """Faults of the program: no other node makes its calls fit together."""
-_HARDWARE: Final = re.compile(
-    r"uncorrectable ECC|GPU is lost|fallen off the bus|NVLink.{0,40}error|\bXid\b.{0,40}[ :](?:48|64|74|79|92|94|95)\b",
-    re.IGNORECASE,
-)
-"""Errors of CUDA, NVML and the kernel that name the device, not the program. Of the Xid numbers, those that NVIDIA's
-catalogue ("Xid errors") ascribes to memory, NVLink and bus, not to applications."""
 
 
 class Recommendation(str, Enum):
@@ -154,7 +148,7 @@ def _exclusion_requested(history: History) -> Found | None:
 
 def _hardware_error(history: History) -> Found | None:
     for fault in history.now:
-        broken = [one for one in fault.culprits if one.node and _HARDWARE.search(one.error)]
+        broken = [one for one in fault.culprits if one.node and HARDWARE.search(one.error)]
         if broken:
             nodes = tuple(sorted({one.node for one in broken}))
             return Found(f"the device failed{_on(broken[0].node)}: {_first(broken[0])}", (fault.incident,), nodes)

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 
 from otel_fr.incident import CulpritData
-from otel_fr.match import Finding
+from otel_fr.match import Ending, Finding
 from otel_fr_collector.jobs.ranks import RankState
 
 MAX_SUMMARY = 8_192
@@ -27,6 +27,8 @@ MAX_CULPRITS = 16
 """Culprits whose host and error are kept."""
 MAX_ERROR = 1_000
 """Characters of an error."""
+EXITING = "exiting"
+"""The ending of a culprit whose interpreter ends: how is not known yet."""
 _CUT = " ..."
 
 
@@ -52,8 +54,17 @@ def culprits_of(finding: Finding, ranks: Mapping[int, RankState]) -> list[Culpri
         state = ranks.get(rank)
         host, error = ("", "") if state is None else (state.host, _cut(state.exception, MAX_ERROR))
         replica = state.replica if state is not None and state.replica else None
-        found.append({"rank": rank, "host": host, "error": error, "replica": replica})
+        ending, signal = (None, None) if state is None else (_ending(state), state.signal or None)
+        found.append(
+            {"rank": rank, "host": host, "error": error, "replica": replica, "ending": ending, "signal": signal}
+        )
     return found
+
+
+def _ending(state: RankState) -> str | None:
+    if state.ending in (Ending.RUNNING, Ending.UNKNOWN):
+        return EXITING if state.is_exiting else None
+    return str(state.ending.value)
 
 
 def size_of(finding: Finding, files: Mapping[int, str], culprits: Iterable[CulpritData] = ()) -> int:

@@ -13,11 +13,11 @@ from otel_fr.incident import (
     incident_data,
     machines_of,
     timestamp,
-    what_to_do,
 )
 from otel_fr.match import Category, Finding
 from otel_fr.presentation import group_name
 from otel_fr.printable import one_line
+from otel_fr_collector.incidents.what_to_do import what_to_do
 from otel_fr_collector.jobs.ras import RasAnswer
 from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.shares import Owner
@@ -113,7 +113,7 @@ class Incident:
             "culprit_ranks": data["culprit_ranks"] if self.cause is None else [],
             "stacks": data["stacks"] if self.cause is None else {},
             "stack_groups": data["stack_groups"] if self.cause is None else [],
-            "what_to_do": what_to_do({**data, "caused_by": self.cause}) or None,
+            "what_to_do": what_to_do({**data, "caused_by": self.cause}, self.culprits) or None,
             "caused_by": self.cause,
             "culprits": self.culprits if self.cause is None else [],
             "nccl_ras": self._ras_data() if self.cause is None else None,

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 
-from otel_fr.incident import CollectorIncidentData, machines_of, told, what_to_do
+from otel_fr.incident import CollectorIncidentData, machines_of, told
 from otel_fr.presentation import place_text, rank_list
 from otel_fr.printable import printable
 from otel_fr_collector.incidents.incident import Incident, IncidentChange
@@ -254,7 +254,7 @@ def annotations_of(data: CollectorIncidentData, links: Mapping[str, str]) -> dic
     texts = {
         "summary": told(data),
         "description": "; ".join(where) or data["summary"],
-        "what_to_do": what_to_do(data) or None,
+        "what_to_do": data["what_to_do"],
         "hosts": ", ".join(machines_of(data)) or None,
         "waiting_since": data["waiting_since"],
         "job": data["job_title"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import zip_longest
 
-from otel_fr.incident import CollectorIncidentData, told, what_to_do
+from otel_fr.incident import CollectorIncidentData, told
 from otel_fr.presentation import (
     collective_text,
     duration_text,
@@ -46,7 +46,7 @@ def render(
     word = "INCIDENT" if kind is ChangeKind.OPENED else "UPDATE"
     lines = [_paint(f"{word} {_title(data)} [{data['id']}]", _RED + _BOLD, color), f"  {told(data)}"]
     lines += [f"  {text}" for text in data["details"]]
-    if action := what_to_do(data):
+    if action := data["what_to_do"]:
         lines.append(f"  what to do       {action}")
     lines += _facts(data)
     lines += _culprits(data)

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from otel_fr_collector.incidents.return_grace import RECONNECT_SECONDS
+from otel_fr_collector.incidents.what_to_do import FIND_HOST
 
 from otel_fr import semconv
 from otel_fr.control.v1.control_pb2 import Command
-from otel_fr.incident import FIND_HOST
 from tests.support.grpc_calls import LOGS
 from tests.support.played_job import Issued, Job
 from tests.support.virtual_collector import Monitor, VirtualCollector

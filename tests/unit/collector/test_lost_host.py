@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from otel_fr_collector.incidents.what_to_do import FIND_HOST
+
 from otel_fr import semconv
-from otel_fr.incident import FIND_HOST
 from tests.support.virtual_collector import VirtualCollector
 
 CLOSED = "RuntimeError: [pair.cc:553] Connection closed by peer [10.0.0.1]:33197"

@@ -135,11 +135,10 @@ def show(change: ChangeKind = ChangeKind.OPENED, color: bool = False, **more: ob
 
 
 def test_the_text_of_an_incident() -> None:
-    assert show(waiting_ranks=[0, 2, 3], flight_recorder_files={"1": "/d/rank_1"}) == (
+    assert show(waiting_ranks=[0, 2, 3], what_to_do="End it.", flight_recorder_files={"1": "/d/rank_1"}) == (
         "INCIDENT missing_rank: rank 1 in job job-7 attempt 1 [abc]\n"
         "  rank 1 did not join\n"
-        "  what to do       If the rank's line waits for something outside (storage, a lock), fix that, and the job"
-        " continues; if the rank has skipped a call, end the job.\n"
+        "  what to do       End it.\n"
         "  process group    default_pg (0), ranks 0, 1\n"
         "  collective       all_reduce number 5\n"
         "  culprit          rank 1: a.py:1 f\n"

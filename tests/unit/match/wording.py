@@ -12,7 +12,8 @@ from pathlib import Path
 from signal import SIGABRT, SIGKILL, SIGTERM
 from typing import Any
 
-from otel_fr.incident import WHAT_TO_DO
+from otel_fr_collector.incidents.what_to_do import WHAT_TO_DO
+
 from otel_fr.match import (
     CallState,
     Category,
@@ -373,7 +374,7 @@ def cases() -> Cases:
 
 def wording() -> dict[Category, str]:
     """What each file holds."""
-    texts = {category: [f"What to do: {WHAT_TO_DO[category.value]}\n"] for category in Category}
+    texts = {category: [f"What to do: {WHAT_TO_DO[category]}\n"] for category in Category}
     for name, findings in cases():
         first, *others = causes(findings)
         told = [line for one in (first, *others) for line in (one.summary, *(f"  {text}" for text in one.details))]

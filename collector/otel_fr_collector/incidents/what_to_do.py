@@ -1,0 +1,133 @@
+"""What to do first about an incident, by its category, how its culprits ended, and their exceptions: one table."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from otel_fr.incident import CulpritData, IncidentData
+from otel_fr.match import Category, Ending
+from otel_fr_collector.incidents.bounds import EXITING
+
+HARDWARE: Final = re.compile(
+    r"uncorrectable ECC|GPU is lost|fallen off the bus|NVLink.{0,40}error|\bXid\b.{0,40}[ :](?:48|64|74|79|92|94|95)\b",
+    re.IGNORECASE,
+)
+"""Errors of CUDA, NVML and the kernel that name the device, not the program. Of the Xid numbers, those that NVIDIA's
+catalogue ("Xid errors") ascribes to memory, NVLink and bus, not to applications."""
+_FULL_DISK: Final = re.compile(r"\[Errno (?:28|122)\]|No space left on device|Disk quota exceeded")
+_NO_MEMORY: Final = re.compile(r"\bMemoryError\b|\bout of memory\b|Cannot allocate memory")
+_PROGRAM: Final = re.compile(
+    r"\b(?:ModuleNotFound|Import|Name|UnboundLocal|Type|Attribute|Assertion|Index|Key|Value|ZeroDivision|FloatingPoint"
+    r"|NotImplemented|Syntax|Indentation)Error\b"
+)
+"""Python's exceptions about the program or its data, which another host raises as well."""
+_LIMITS: Final = {signal.SIGXCPU: "ulimit -t", signal.SIGXFSZ: "ulimit -f"}
+
+FIND_HOST = "Find the host (power, network, kernel log), and start the job without it if it does not come back."
+"""What to do first if nothing is heard of a host any more."""
+_NOT_TRUSTED = "End the job: results since the incident began cannot be trusted."
+WHAT_TO_DO: Mapping[Category, str] = {
+    Category.MISSING_RANK: (
+        "If the rank's line waits for something outside (storage, a lock), fix that, and the job continues; if "
+        "the rank has skipped a call, end the job."
+    ),
+    Category.RANK_STUCK: (
+        "Keep the stack and the files, then end the job; if a GPU or a file system of the host hangs (state "
+        "D), drain the host."
+    ),
+    Category.RANK_DEAD: (
+        "Read the end of the rank's output and the kernel log of its host, and fix what they name; drain the host only "
+        "if ranks died there twice."
+    ),
+    Category.OP_MISMATCH: "End the job, and discard checkpoints written since the incident began.",
+    Category.SIZE_MISMATCH: _NOT_TRUSTED,
+    Category.DTYPE_MISMATCH: _NOT_TRUSTED,
+    Category.ROOT_MISMATCH: _NOT_TRUSTED,
+    Category.REDUCE_OP_MISMATCH: _NOT_TRUSTED,
+    Category.UNMATCHED_P2P: "End the job: a message without its other half never completes.",
+    Category.DEADLOCK: "End the job. Make every rank enqueue the collectives of overlapping groups in the same order.",
+    Category.STALLED_COLLECTIVE: "Find the host (its links, its GPUs), drain it, and restart the job without it.",
+    Category.STRAGGLER: (
+        "Compare the rank's host with the others (clocks, throttling, other processes), and what the rank "
+        "does more than others; drain a host that is slow again and again."
+    ),
+    Category.HEARTBEAT_MISSED: (
+        "Look at the rank's line: if it works, give that part a section with a timeout of its own; if it "
+        "hangs, fix what it waits for, or end the job."
+    ),
+    Category.SECTION_OVERRUN: (
+        "Look at the rank's line: if it works, give the section a longer timeout; if it hangs, fix what it "
+        "waits for, or end the job."
+    ),
+}
+"""By category, what to do first unless a row of `CASES` applies: the beginning of that section of its runbook."""
+
+Culprits = Sequence[CulpritData]
+
+
+class Case(NamedTuple):
+    """A row of the table: what to do first where it applies. ``categories``: of incidents to which it may."""
+
+    text: str
+    categories: tuple[Category, ...]
+    applies: Callable[[IncidentData, Culprits], bool]
+
+
+def _error(pattern: re.Pattern[str]) -> Callable[[IncidentData, Culprits], bool]:
+    return lambda _, culprits: any(pattern.search(one["error"]) for one in culprits)
+
+
+def _ended(*endings: str) -> Callable[[IncidentData, Culprits], bool]:
+    return lambda _, culprits: any(one.get("ending") in endings for one in culprits)
+
+
+def _limit(number: int) -> Callable[[IncidentData, Culprits], bool]:
+    return lambda _, culprits: any(one.get("signal") == number for one in culprits)
+
+
+_DIED = (Category.RANK_DEAD,)
+_MISSED = (Category.MISSING_RANK,)
+CASES: tuple[Case, ...] = (
+    Case(FIND_HOST, tuple(Category), lambda data, _: data["stuck_on"] == "lost"),
+    Case("Drain the host: the rank's device has failed.", _DIED, _error(HARDWARE)),
+    Case(
+        "Free space on the file system that the rank's line writes to, and start the job again.",
+        _DIED,
+        _error(_FULL_DISK),
+    ),
+    Case(
+        "Let the rank's line take less memory, or give it more, and start the job again.",
+        _DIED,
+        _error(_NO_MEMORY),
+    ),
+    *(
+        Case(f"Raise the limit that the rank has reached (`{name}`), and start the job again.", _DIED, _limit(number))
+        for number, name in _LIMITS.items()
+    ),
+    Case("Fix the program at the rank's line, and start the job again.", _DIED, _error(_PROGRAM)),
+    Case(
+        "End the job: the rank has left, and joins no other call. Give all ranks the same steps and calls.",
+        _MISSED,
+        _ended(EXITING, Ending.CLEAN.value),
+    ),
+    Case(
+        "Fix what the rank's line waited for (storage, a lock) or the call that it skipped, and start the job again.",
+        _MISSED,
+        _ended(Ending.RAISED.value, Ending.KILLED.value, Ending.GONE.value),
+    ),
+)
+"""The first that applies counts. A host is drained for what its device or its kernel shows, and for nothing else."""
+
+
+def what_to_do(data: IncidentData, culprits: Culprits) -> str:
+    """What to do first; "" of an incident that is over, or follows from another, which says it."""
+    if data["state"] != "firing" or data["caused_by"] is not None:
+        return ""
+    category = Category(data["category"])
+    for case in CASES:
+        if category in case.categories and case.applies(data, culprits):
+            return case.text
+    return WHAT_TO_DO[category]

@@ -1,0 +1,48 @@
+"""What to do first fits the way in which the culprit ended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.virtual_collector import VirtualCollector
+
+ERRORS = {
+    "ModuleNotFoundError: No module named 'flash_attn'": "Fix the program",
+    "AssertionError: loss is negative": "Fix the program",
+    "OSError: [Errno 28] No space left on device: '/ckpt/step-7.pt'": "Free space on the file system",
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB": "Let the rank's line take less memory",
+    "RuntimeError: CUDA error: uncorrectable ECC error encountered": "Drain the host",
+    "RuntimeError: bad batch": "Read the end of the rank's output",
+}
+
+
+def advice(collector: VirtualCollector, category: str, **ending: Any) -> str:
+    """Of a rank that ends so while its peer waits for it."""
+    with collector.job(2) as job:
+        job.step()
+        job.ranks[0].issue(job.world)
+        job.all_reported()
+        job.ranks[1].exit(**ending)
+        found = collector.wait_cause(lambda one: one["job"] == job.id and one["culprit_ranks"] == [1])
+    assert found["category"] == category
+    return str(found["what_to_do"])
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_an_exception_decides_what_to_do(error: str) -> None:
+    kind, _, message = error.partition(": ")
+    with VirtualCollector() as collector:
+        text = advice(collector, "rank_dead", code=1, exception={"type": kind, "message": message})
+    assert text.startswith(ERRORS[error])
+
+
+def test_a_limit_of_the_system_is_raised() -> None:
+    with VirtualCollector() as collector:
+        assert "`ulimit -t`" in advice(collector, "rank_dead", signal=24)
+
+
+def test_nobody_waits_for_a_rank_that_has_left() -> None:
+    with VirtualCollector() as collector:
+        assert advice(collector, "missing_rank", clean=True).startswith("End the job: the rank has left")
