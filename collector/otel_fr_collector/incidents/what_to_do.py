@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 from otel_fr.incident import CulpritData, IncidentData
 from otel_fr.match import Category, Ending
+from otel_fr.match.device_errors import is_device_error
 from otel_fr_collector.incidents.bounds import EXITING
 
 HARDWARE: Final = re.compile(
@@ -108,6 +109,11 @@ CASES: tuple[Case, ...] = (
         for number, name in _LIMITS.items()
     ),
     Case("Fix the program at the rank's line, and start the job again.", _DIED, _error(_PROGRAM)),
+    Case(
+        "Fix what the rank's exception names (the program, its data, a file, a server), and start the job again.",
+        _DIED,
+        lambda _, culprits: any(one["error"] and not is_device_error(one["error"]) for one in culprits),
+    ),
     Case(
         "End the job: the rank has left, and joins no other call. Give all ranks the same steps and calls.",
         _MISSED,

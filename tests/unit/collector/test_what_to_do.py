@@ -14,7 +14,8 @@ ERRORS = {
     "OSError: [Errno 28] No space left on device: '/ckpt/step-7.pt'": "Free space on the file system",
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB": "Let the rank's line take less memory",
     "RuntimeError: CUDA error: uncorrectable ECC error encountered": "Drain the host",
-    "RuntimeError: bad batch": "Read the end of the rank's output",
+    "ShapeError: 3 channels, not 1": "Fix what the rank's exception names",
+    "RuntimeError: CUDA error: unspecified launch failure": "Read the end of the rank's output",
 }
 
 
