@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from otel_fr.incident import CulpritData, IncidentData
 from otel_fr.match import Category, Ending
-from otel_fr.match.device_errors import is_device_error
+from otel_fr.match.facts.exceptions import is_device_error
 from otel_fr_collector.incidents.bounds import EXITING
 
 HARDWARE: Final = re.compile(
