@@ -20,11 +20,11 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
+from otel_fr.match import Case
+from otel_fr.match.rules import decide, rules
+
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-
-from otel_fr.match import Case  # noqa: E402
-from otel_fr.match.rules import decide, rules  # noqa: E402
 
 # The tests are no installed package: they are found by the line above.
 from tests.support.random_jobs.healthy import HealthyRun, healthy_run  # noqa: E402

@@ -1,15 +1,10 @@
 """The match engine: findings from evidence, causes first. Pure functions, used for live telemetry and for files.
 
-`model` has the input (`Evidence`) and the output (`Finding`). A judgement goes through these modules in order:
-`gaps` leaves out what ranks recorded whose recording had errors;
-`instances` brings the calls of one collective or message together; `legal` says when two calls may differ, and
-`mismatch` finds the instances that disagree; `endings` sorts ended ranks into causes and victims; `waiting` builds the
-wait-for graph, and `cycles` finds its cycles. `case` holds these results and the findings so far. `diagnose` finds the
-causes, with `misdirected` (messages to the wrong rank) and `device` (ranks stuck on the device); `consequences` finds
-what followed from them, and `overdue` which ranks have missed a heartbeat or overrun a section. `decisions` adds where
-culprits first decided otherwise than their peers. `undecided` lists what
-evidence without findings leaves open, and the ranks nearest to it.
-`sentences` has the texts, and `machines` the names of the ranks' machines in them.
+`model` has the input (`Evidence`), `finding` the output. A judgement goes through the folders in this order, and none
+changes what one before has made: `facts` says what each call and each rank is, `graph` who waits for whom, and `case`
+holds both. `rules` decides by a table of named rules what is claimed of the roots of waits; `texts` has its sentences.
+`findings` makes findings of the claims. `undecided` lists what evidence without findings leaves open, and the ranks
+nearest to it; `lateness` is about a rank that comes last again and again, which no call that waits shows.
 """
 
 from otel_fr.match.case import Case

@@ -11,13 +11,14 @@ from otel_fr.match.facts.device_sync import DeviceSyncs
 from otel_fr.match.facts.instances import Completions, Instance, InstanceKey, LastCall, last_calls, line_up
 from otel_fr.match.facts.machines import Machines, lost
 from otel_fr.match.facts.mismatch import Mismatch
+from otel_fr.match.facts.overdue import worst_of
 from otel_fr.match.facts.recording import mark_caught, mark_timed_out, set_aside, without_gaps, without_run_on
 from otel_fr.match.graph.aborted import separate
 from otel_fr.match.graph.device import OpenCalls, open_calls
 from otel_fr.match.graph.nodes import Node
 from otel_fr.match.graph.steps import Steps, compare_steps
 from otel_fr.match.graph.waiting import receivers
-from otel_fr.match.model import Evidence
+from otel_fr.match.model import Evidence, Overdue
 
 
 @dataclass
@@ -82,6 +83,12 @@ class Case:
     def open_calls(self) -> dict[int, OpenCalls]:
         """By rank, its calls that have been in flight for longer than the window."""
         return open_calls(self.evidence, self.instances, self.completions)
+
+    @cached_property
+    def overdue(self) -> Mapping[int, Overdue]:
+        """The ranks with something that has lasted longer than it may, and what says most of it."""
+        found = {rank: worst_of(info) for rank, info in self.evidence.ranks.items()}
+        return {rank: item for rank, item in found.items() if item is not None}
 
     @cached_property
     def lost(self) -> Mapping[int, str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from otel_fr.match.case import Case
-from otel_fr.match.facts.overdue import CATEGORIES, by_kind, worst_of
+from otel_fr.match.facts.endings import may_run
+from otel_fr.match.facts.overdue import CATEGORIES, by_kind
 from otel_fr.match.facts.stack_groups import groups_of
 from otel_fr.match.finding import MAX_PLACED_CULPRITS, MAX_PLACED_WAITING, Category, Finding, StackGroup
 from otel_fr.match.model import UNPLACED, CallState, Evidence, Overdue, Place
@@ -13,7 +14,6 @@ from otel_fr.match.rules import decide
 from otel_fr.match.rules.claims import Claim
 from otel_fr.match.texts import decisions, ending_texts
 from otel_fr.match.texts.decisions import replays_text
-from otel_fr.match.texts.sentences import may_run
 from otel_fr.presentation import ranks_text, summary_text
 
 
@@ -32,9 +32,7 @@ def diagnose(evidence: Evidence) -> list[Finding]:
 class _Maker:
     def __init__(self, case: Case) -> None:
         self._case = case
-        self._overdue = {
-            rank: item for rank, info in case.evidence.ranks.items() if (item := worst_of(info)) is not None
-        }
+        self._overdue = dict(case.overdue)
         """The overdue ranks that no cause named before."""
         self._in_call = {
             call.rank for call in case.evidence.calls if call.state in (CallState.IN_FLIGHT, CallState.UNKNOWN)
@@ -98,14 +96,10 @@ class _Maker:
         ended = category is Category.RANK_DEAD and all(ranks[rank].ended_by_monitor for rank in overdue)
         if is_all and (category is Category.MISSING_RANK or ended):
             category = min((CATEGORIES[item.kind] for item in overdue.values()), key=list(Category).index)
+        named = ranks_text if is_all else self._case.machines.named  # of all, the summary after it names the machine
+        texts = [ending_texts.overdue_text(alike, ranks, named(alike)) for alike in by_kind(overdue).values()]
         if not is_all:
-            texts = [
-                ending_texts.overdue_text(alike, ranks, self._case.machines.named(alike))
-                for alike in by_kind(overdue).values()
-            ]
             return category, [claim.summary, *claim.details, *texts]
-        # The claim names the machine.
-        texts = [ending_texts.overdue_text(alike, ranks, ranks_text(alike)) for alike in by_kind(overdue).values()]
         return category, ["; ".join([*texts, claim.summary]), *claim.details]
 
     def _members(self, claim: Claim) -> tuple[int, ...] | list[int]:

@@ -69,6 +69,12 @@ def is_halted(info: Rank | None) -> bool:
     )
 
 
+def may_run(evidence: Evidence, rank: int) -> bool:
+    """It is not known to have ended."""
+    info = evidence.ranks.get(rank)
+    return info is None or info.ending in (Ending.RUNNING, Ending.UNKNOWN)
+
+
 def ended_for_peer(info: Rank) -> bool:
     """It ended because otel-fr had told it that a peer had failed: never a cause, whatever else it has done since."""
     return info.ended_for_peer or (info.ending is Ending.RAISED and info.exception.startswith(_PEER_EXCEPTION))

@@ -58,7 +58,7 @@ class Machines:
             if is_all and len(own) > 1:
                 return f"all of {names[0]}" if len(self._ranks_of) > 1 else names[0]
             return ", ".join([names[0], *self._inside(own)])
-        shown = ", ".join(names[:MAX_NAMED]) + (f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else "")
+        shown = names_text(by_machine)
         return f"all of {shown}" if is_all and len(ranks) > len(by_machine) else shown
 
     def _inside(self, ranks: list[int]) -> list[str]:
@@ -75,6 +75,12 @@ class Machines:
         if len(places) == 1 and places[0].gpu and places[0].gpu != str(places[0].local_rank):
             found.append(f"GPU {message_text(places[0].gpu)}")
         return found
+
+
+def names_text(names: Iterable[str]) -> str:
+    """``"n1, n2, n3 and 4 more"``: the first `MAX_NAMED` of these machines."""
+    items = [message_text(name) for name in sorted(names)]
+    return ", ".join(items[:MAX_NAMED]) + (f" and {len(items) - MAX_NAMED} more" if len(items) > MAX_NAMED else "")
 
 
 def lost(evidence: Evidence) -> Mapping[int, str]:

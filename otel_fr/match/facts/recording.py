@@ -26,6 +26,9 @@ from otel_fr.match.facts.instances import is_posted
 from otel_fr.match.facts.joined import is_too_long
 from otel_fr.match.model import Call, CallState, Ending, Evidence, Rank
 
+DEFAULT_GROUP = "default_pg"
+"""c10d's description of the default group. Who destroys that destroys all groups."""
+
 
 def without_gaps(evidence: Evidence) -> Evidence:
     """The evidence without the calls and counts of ranks that have gaps. How they ended, and their stacks, stay."""
@@ -44,10 +47,6 @@ def without_gaps(evidence: Evidence) -> Evidence:
         calls=[call for call in evidence.calls if call.rank not in left_out],
         kept_patterns=frozenset(pattern for pattern in evidence.kept_patterns if pattern.rank not in left_out),
     )
-
-
-DEFAULT_GROUP = "default_pg"
-"""c10d's description of the default group. Who destroys that destroys all groups."""
 
 
 def set_aside(evidence: Evidence) -> Evidence:

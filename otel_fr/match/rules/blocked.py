@@ -27,12 +27,14 @@ class Blocked:
     Attributes:
         culprits: these ranks, without those that a claim blames already. known: the latter.
         unseen: their backend does not show when calls end, so they may wait as well.
+        astray: a message in this instance that names the wrong rank or tag.
     """
 
     node: Node
     culprits: tuple[int, ...]
     known: tuple[int, ...]
     unseen: bool
+    astray: MisdirectedMessage | None
 
     @property
     def key(self) -> InstanceKey:
@@ -56,7 +58,7 @@ def in_order(case: Case, claims: Claims, nodes: Sequence[Node]) -> Iterator[Bloc
     for node in ordered:
         new = tuple(rank for rank in node.culprits if rank not in claims.blamed)
         known = tuple(rank for rank in node.culprits if rank in claims.blamed)
-        yield Blocked(node, new, known, unseen[node.instance.key])
+        yield Blocked(node, new, known, unseen[node.instance.key], _astray(case, claims, node, new))
 
 
 def _nodes(case: Case, claims: Claims) -> Iterator[Blocked]:
@@ -77,7 +79,7 @@ def _may_still_join(_: Case, __: Claims, root: Blocked) -> Outcome:
 def _call_too_many(case: Case, claims: Claims, root: Blocked) -> Outcome:
     node = root.node
     extra = [] if node.dead else _beyond(case, node, root.culprits, unseen=root.unseen)
-    if not extra or _astray(case, claims, root) is not None:
+    if not extra or root.astray is not None:
         return None
     if extra[0] in claims.blamed:
         return Follows(claims.blamed[extra[0]], (root.key,))
@@ -157,12 +159,10 @@ def _unseen_stall(case: Case, claims: Claims, root: Blocked) -> Outcome:
 
 
 def _misdirected(case: Case, claims: Claims, root: Blocked) -> Outcome:
-    astray = _astray(case, claims, root)
-    culprits = _named(case, root)
-    if astray is None or _category(case, root.node, culprits) is not Category.UNMATCHED_P2P:
+    if root.astray is None or _category(case, root.node, _named(case, root)) is not Category.UNMATCHED_P2P:
         return None
-    summary = sentences.misdirected_text(astray, case.machines)
-    return (_claim(case, claims, root, Category.UNMATCHED_P2P, astray.culprits, (summary, [])),)
+    summary = sentences.misdirected_text(root.astray, case.machines)
+    return (_claim(case, claims, root, Category.UNMATCHED_P2P, root.astray.culprits, (summary, [])),)
 
 
 def _dead(case: Case, claims: Claims, root: Blocked) -> Outcome:
@@ -307,11 +307,10 @@ def died_in_mismatch(case: Case, claims: Claims, ranks: Iterable[int]) -> str | 
     return None
 
 
-def _astray(case: Case, claims: Claims, root: Blocked) -> MisdirectedMessage | None:
+def _astray(case: Case, claims: Claims, node: Node, culprits: Sequence[int]) -> MisdirectedMessage | None:
     """The misdirected message in this node, if the culprits ended cleanly and so left no call out."""
-    node, culprits = root.node, root.culprits
     infos = [case.evidence.ranks.get(rank) for rank in culprits]
-    if node.instance.p2p is None or any(info is None or info.ending is not Ending.CLEAN for info in infos):
+    if node.instance.p2p is None or not infos or any(info is None or info.ending is not Ending.CLEAN for info in infos):
         return None
     if any(n is not node and not set(culprits).isdisjoint(n.culprits) for n in case.nodes.values()):
         return None  # others wait for them too: they ended early

@@ -71,9 +71,9 @@ def _queued(case: Case, claims: Claims) -> list[Node]:
 
 
 def _named_already(_: Case, claims: Claims, node: Node) -> Outcome:
-    known = {rank: cause.key for cause in reversed(claims.lasting) for rank in cause.culprits}
-    named = [known[rank] for rank in node.not_begun if rank in known]
-    return Follows(named[0], (node.instance.key,)) if named else None
+    causes = (cause.key for rank in node.not_begun for cause in claims.lasting if rank in cause.culprits)
+    named = next(causes, None)
+    return None if named is None else Follows(named, (node.instance.key,))
 
 
 def _not_begun(case: Case, _: Claims, node: Node) -> Outcome:

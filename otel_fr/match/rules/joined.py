@@ -102,7 +102,7 @@ def _stopped(case: Case, _: Claims, front: Front) -> Outcome:
         return None
     waiting = tuple(rank for rank in node.waiting if rank not in culprits)
     summary, details = sentences.stopped_text(case, node.instance, culprits, waiting)
-    return (_claim(case, front, Category.RANK_STUCK, culprits, waiting, summary, details),)
+    return (front_claim(case, front, Category.RANK_STUCK, culprits, waiting, summary, details),)
 
 
 def _opposite_orders(case: Case, _: Claims, front: Front) -> Outcome:
@@ -113,7 +113,7 @@ def _opposite_orders(case: Case, _: Claims, front: Front) -> Outcome:
     culprits = tuple(rank for rank in turned[2:] if rank in case.steps.culprits) or turned[2:]
     said, details = sentences.joined_text(case, node, _lost(case, node))
     return (
-        _claim(
+        front_claim(
             case,
             front,
             Category.DEADLOCK,
@@ -138,7 +138,7 @@ def _rivals(case: Case, claims: Claims, front: Front) -> Outcome:
     key = next((key for key in keys if set(rivals) <= set(case.nodes[key].instance.members)), keys[0])
     node = case.nodes[key]
     summary = step_texts.rivals_text(rivals, node.instance, node.waiting, case.machines)
-    return (_claim(case, front, Category.DEADLOCK, rivals, tuple(sorted(waiting)), summary, node=node),)
+    return (front_claim(case, front, Category.DEADLOCK, rivals, tuple(sorted(waiting)), summary, node=node),)
 
 
 def _shared_device(case: Case, claims: Claims, front: Front) -> Outcome:
@@ -151,7 +151,7 @@ def _shared_device(case: Case, claims: Claims, front: Front) -> Outcome:
     rank, first = found
     waiting = tuple(r for r in case.nodes[first.key].waiting if r != rank)
     summary = device_texts.common_text(rank, first, len(instances), waiting, case.machines)
-    claim = _claim(case, front, Category.RANK_STUCK, (rank,), waiting, summary, node=case.nodes[first.key])
+    claim = front_claim(case, front, Category.RANK_STUCK, (rank,), waiting, summary, node=case.nodes[first.key])
     return (dataclasses.replace(claim, stuck_on="device"),)
 
 
@@ -161,13 +161,13 @@ def _lost_host(case: Case, _: Claims, front: Front) -> Outcome:
     if not culprits:
         return None
     summary, details = sentences.joined_text(case, node, culprits)
-    return (_claim(case, front, Category.STALLED_COLLECTIVE, culprits, node.waiting, summary, details),)
+    return (front_claim(case, front, Category.STALLED_COLLECTIVE, culprits, node.waiting, summary, details),)
 
 
 def _all_joined(case: Case, claims: Claims, front: Front) -> Outcome:
     node = case.nodes[front[0]]
     summary, details = sentences.joined_text(case, node)
-    claim = _claim(case, front, Category.STALLED_COLLECTIVE, (), node.waiting, summary, details)
+    claim = front_claim(case, front, Category.STALLED_COLLECTIVE, (), node.waiting, summary, details)
     return (dataclasses.replace(claim, caused_by=_broken_by(case, claims, _calls(node))),)
 
 
@@ -189,7 +189,7 @@ def _broken_by(case: Case, claims: Claims, calls: list[Call]) -> str | None:
     return next((cause.key for cause in found), None)
 
 
-def _claim(
+def front_claim(
     case: Case,
     front: Front,
     category: Category,
@@ -200,7 +200,7 @@ def _claim(
     *,
     node: Node | None = None,
 ) -> Claim:
-    """``node``: where the fault shows; None: the first of the front."""
+    """What is claimed of a set of blocked instances. ``node``: where the fault shows; None: the first of the front."""
     node = node or case.nodes[front[0]]
     return Claim(
         category=category,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from otel_fr.match.case import Case
 from otel_fr.match.facts.endings import was_stopped
-from otel_fr.match.facts.overdue import CATEGORIES, by_kind, worst_of
-from otel_fr.match.model import CallState, Ending, Overdue
+from otel_fr.match.facts.overdue import CATEGORIES, by_kind
+from otel_fr.match.model import CallState, Ending, Overdue, Rank
 from otel_fr.match.rules.claims import Claim, Claims, Outcome
 from otel_fr.match.rules.rule import Rule, Stage
 from otel_fr.match.texts import ending_texts
@@ -19,29 +19,23 @@ Alike = tuple[str, Mapping[int, Overdue]]
 def _unnamed(case: Case, claims: Claims) -> dict[int, Overdue]:
     """The overdue ranks that no cause names."""
     named = {rank for cause in claims.causes for rank in cause.culprits}
-    found = {rank: worst_of(info) for rank, info in case.evidence.ranks.items() if rank not in named}
-    return {rank: item for rank, item in found.items() if item is not None}
-
-
-def _by_themselves(case: Case) -> Callable[[int], bool]:
-    """Whether a rank waits in no call, and lives or was ended from outside: one that ends on its own is no longer
-    overdue."""
-    waiting = {rank for node in case.nodes.values() for rank in node.waiting} | {
-        c.rank for c in case.evidence.calls if c.state is CallState.IN_FLIGHT and c.age != 0 and not c.queued
-    }
-
-    def is_cause(rank: int) -> bool:
-        info = case.evidence.ranks[rank]
-        lives = info.ending is Ending.RUNNING or info.ended_by_monitor or was_stopped(info)
-        return lives and rank not in waiting
-
-    return is_cause
+    return {rank: item for rank, item in case.overdue.items() if rank not in named}
 
 
 def _overdue(case: Case, claims: Claims) -> Iterator[Alike]:
-    found = _unnamed(case, claims)
-    is_cause = _by_themselves(case) if found else None
-    yield from by_kind({rank: item for rank, item in found.items() if is_cause is not None and is_cause(rank)}).items()
+    """Of those that wait in no call."""
+    if not (found := _unnamed(case, claims)):
+        return
+    waiting = {rank for node in case.nodes.values() for rank in node.waiting} | {
+        c.rank for c in case.evidence.calls if c.state is CallState.IN_FLIGHT and c.age != 0 and not c.queued
+    }
+    infos = case.evidence.ranks
+    yield from by_kind({r: item for r, item in found.items() if r not in waiting and _may_be_cause(infos[r])}).items()
+
+
+def _may_be_cause(info: Rank) -> bool:
+    """It lives, or was ended by its monitor or its launcher: a rank that ends on its own is no longer overdue."""
+    return info.ending is Ending.RUNNING or info.ended_by_monitor or was_stopped(info)
 
 
 def _overran(case: Case, claims: Claims, root: Alike) -> Outcome:

@@ -15,8 +15,8 @@ from otel_fr.match.finding import Category
 from otel_fr.match.graph.cycles import Front, fronts
 from otel_fr.match.graph.nodes import Node
 from otel_fr.match.rules import blocked, other_origins
-from otel_fr.match.rules.claims import Claim, Claims, Follows, Outcome, SetAside
-from otel_fr.match.rules.joined import late_claim
+from otel_fr.match.rules.claims import Claims, Follows, Outcome, SetAside
+from otel_fr.match.rules.joined import front_claim, late_claim
 from otel_fr.match.rules.rule import Rule, Stage
 from otel_fr.match.texts import rank_texts, sentences
 
@@ -87,7 +87,8 @@ def _untold(case: Case, claims: Claims) -> Iterator[Front]:
 def _several_unheard(case: Case, _: Claims, front: Front) -> Outcome:
     node = case.nodes[front[0]]
     summary = sentences.untold_text(node.instance, node.waiting, case.unheard)
-    return (_nobody(case, front, summary, rank_texts.raised_texts(case.evidence, node.waiting)),)
+    details = rank_texts.raised_texts(case.evidence, node.waiting)
+    return (front_claim(case, front, Category.MISSING_RANK, (), node.waiting, summary, details),)
 
 
 def _unrecorded(case: Case, claims: Claims) -> Iterator[Front]:
@@ -105,20 +106,8 @@ def _unrecorded(case: Case, claims: Claims) -> Iterator[Front]:
 
 def _not_recorded(case: Case, _: Claims, front: Front) -> Outcome:
     node = case.nodes[front[0]]
-    return (_nobody(case, front, sentences.unrecorded_text(node.instance, node.waiting, node.unrecorded), []),)
-
-
-def _nobody(case: Case, front: Front, summary: str, details: list[str]) -> Claim:
-    node = case.nodes[front[0]]
-    return Claim(
-        category=Category.MISSING_RANK,
-        waiting=node.waiting,
-        summary=summary,
-        details=tuple(details),
-        instance=node.instance,
-        age=node.age,
-        explains=(front[0], *front[1]),
-    )
+    summary = sentences.unrecorded_text(node.instance, node.waiting, node.unrecorded)
+    return (front_claim(case, front, Category.MISSING_RANK, (), node.waiting, summary),)
 
 
 STAGES = (

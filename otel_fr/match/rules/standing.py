@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from otel_fr.match.case import Case
 from otel_fr.match.facts.endings import stayed_away
 from otel_fr.match.facts.instances import Instance, instance_key
-from otel_fr.match.facts.joined import gave_up
+from otel_fr.match.facts.joined import failed_at_once
 from otel_fr.match.graph.nodes import Node
-from otel_fr.match.model import Call, CallState, Ending
+from otel_fr.match.model import Ending
 
 
 def are_blocked(case: Case, node: Node, culprits: Iterable[int]) -> bool:
@@ -18,15 +18,9 @@ def are_blocked(case: Case, node: Node, culprits: Iterable[int]) -> bool:
     A call that fails at once, because a connection was closed, shows nobody to be blocked.
     """
     calls = [node.instance.call(rank) for rank in node.waiting]
-    if not any(_shows_a_wait(call, case.evidence.window) for call in calls):
+    if all(failed_at_once(call, case.evidence.window) for call in calls):
         return False
     return all(_is_idle(case, rank, node.instance) for rank in culprits)
-
-
-def _shows_a_wait(call: Call, window: float) -> bool:
-    if call.state is not CallState.FAILED or gave_up(call):
-        return True
-    return call.duration is None or call.duration >= window
 
 
 def is_in_no_call(case: Case, rank: int, instance: Instance) -> bool:

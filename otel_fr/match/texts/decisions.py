@@ -212,10 +212,6 @@ def _at(runs: Sequence[_Run], number: int) -> _Run | None:
     return next((run for run in runs if run.item.first <= number <= run.item.last), None)
 
 
-MAX_PEERS = 64
-"""Peers that culprits are compared with, as in `otel_fr.match.texts.decisions`."""
-
-
 def replays_text(culprits: Sequence[int], members: Iterable[int], ranks: Mapping[int, Rank]) -> str:
     """One sentence; "" if the culprits or their peers have launched none that is known."""
     own = _launched(culprits, ranks)

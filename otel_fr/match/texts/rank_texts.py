@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
+from otel_fr.match.case import Case
 from otel_fr.match.facts.endings import STOP_SIGNALS, runs_not, stayed_away, was_stopped
 from otel_fr.match.facts.instances import Instance, LastCall, is_posted
-from otel_fr.match.facts.machines import MAX_NAMED, Machines
+from otel_fr.match.facts.machines import names_text
 from otel_fr.match.facts.recording import DEFAULT_GROUP
 from otel_fr.match.model import Call, CallState, Ending, Evidence, Progress, Rank
 from otel_fr.match.texts.calls import call_text, group_of
@@ -179,17 +180,15 @@ def raised_texts(evidence: Evidence, ranks: Iterable[int]) -> list[str]:
     return []
 
 
-def silence_text(known: Mapping[int, str], evidence: Evidence, ranks: Sequence[int], machines: Machines) -> str:
+def silence_text(case: Case, ranks: Sequence[int]) -> str:
     """``"n1 is lost: nothing is heard of ranks 2, 3 since 14:03:12 UTC"``; if others of their machines are heard of,
-    ``"nothing is heard of rank 3 (n1, local rank 1) since ..."``. ``known``: `lost`."""
-    since = moment_text(max(evidence.ranks[rank].heard_at or 0.0 for rank in ranks))
-    if not known.keys() >= set(ranks):
-        return f"nothing is heard of {machines.named(ranks)} since {since}"
-    hosts = sorted({known[rank] for rank in ranks})
-    names = ", ".join(message_text(name) for name in hosts[:MAX_NAMED])
-    more = f" and {len(hosts) - MAX_NAMED} more" if len(hosts) > MAX_NAMED else ""
-    verb = "is" if len(hosts) == 1 else "are"
-    return f"{names}{more} {verb} lost: nothing is heard of {ranks_text(ranks)} since {since}"
+    ``"nothing is heard of rank 3 (n1, local rank 1) since ..."``."""
+    since = moment_text(max(case.evidence.ranks[rank].heard_at or 0.0 for rank in ranks))
+    if not case.lost.keys() >= set(ranks):
+        return f"nothing is heard of {case.machines.named(ranks)} since {since}"
+    hosts = {case.lost[rank] for rank in ranks}
+    be = "is" if len(hosts) == 1 else "are"
+    return f"{names_text(hosts)} {be} lost: nothing is heard of {ranks_text(ranks)} since {since}"
 
 
 def moment_text(seconds: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from otel_fr.match.case import Case
+from otel_fr.match.facts.endings import may_run
 from otel_fr.match.facts.instances import Instance
 from otel_fr.match.facts.machines import Machines, are_silent
 from otel_fr.match.facts.mismatch import Mismatch
@@ -66,12 +67,6 @@ def waits_text(evidence: Evidence, instance: Instance, waiting: Sequence[int], a
     return f"it failed{when} on {ranks_text(waiting)}"
 
 
-def may_run(evidence: Evidence, rank: int) -> bool:
-    """It is not known to have ended."""
-    info = evidence.ranks.get(rank)
-    return info is None or info.ending in (Ending.RUNNING, Ending.UNKNOWN)
-
-
 def holding_text(case: Case, node: Node, culprits: Sequence[int]) -> tuple[str, list[str]]:
     """``"rank 1 (gpu-17) did not join X; rank 1 is alive at train.py:9 load and in no call; ranks 0, 2 wait"``, and
     details."""
@@ -80,7 +75,7 @@ def holding_text(case: Case, node: Node, culprits: Sequence[int]) -> tuple[str, 
     missing = [rank for rank in culprits if rank in instance.members and rank not in instance.calls]
     if are_silent(evidence, culprits):
         they = verb(culprits, "it", "they") if len(missing) == len(culprits) else ranks_text(missing)
-        parts = [silence_text(case.lost, evidence, culprits, machines)]
+        parts = [silence_text(case, culprits)]
         parts.append(f"{they} did not join {instance_text(instance)}")
     elif missing:
         parts = [f"{machines.named(missing)} did not join {instance_text(instance)}"]
@@ -166,7 +161,7 @@ def joined_text(case: Case, node: Node, lost: Sequence[int] = ()) -> tuple[str, 
     text = f"all members joined {instance_text(node.instance)} with matching arguments, but {how}"
     details: list[str] = []
     if lost:
-        text = f"{silence_text(case.lost, case.evidence, lost, case.machines)}; {text}"
+        text = f"{silence_text(case, lost)}; {text}"
     else:
         hosts, details = unreached_texts(case.evidence, node.waiting)
         text = f"{hosts}; {text}" if hosts else text

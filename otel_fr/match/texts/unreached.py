@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from otel_fr.match.facts.machines import MAX_NAMED
+from otel_fr.match.facts.machines import names_text
 from otel_fr.match.model import Evidence
 from otel_fr.presentation import message_text
 
@@ -34,13 +34,8 @@ def _pairs_text(pairs: set[tuple[str, str]]) -> str:
     common = set.intersection(*map(set, pairs))
     if len(common) == 1:
         others = set().union(*pairs) - common
-        return f"host {_names(common)} does not reach {_names(others)}"
-    return f"hosts {_names(' and '.join(pair) for pair in pairs)} do not reach each other"
-
-
-def _names(names: Iterable[str]) -> str:
-    items = sorted(map(message_text, names))
-    return ", ".join(items[:MAX_NAMED]) + (f" and {len(items) - MAX_NAMED} more" if len(items) > MAX_NAMED else "")
+        return f"host {names_text(common)} does not reach {names_text(others)}"
+    return f"hosts {names_text(' and '.join(pair) for pair in pairs)} do not reach each other"
 
 
 def _machines(evidence: Evidence) -> dict[str, str]:
