@@ -34,6 +34,18 @@ def rules() -> list[Rule[Any]]:
     return list({rule.name: rule for stage in STAGES for rule in stage.rules}.values())
 
 
+def reference() -> str:
+    """The stages and rules as the Markdown list of docs/concepts/verdicts.md."""
+    lines: list[str] = []
+    for stage in STAGES:
+        lines.append(f"* **{stage.name}**: {stage.sentence}")
+        if stage.rules is blocked.RULES and stage is not blocked.STAGE:
+            lines.append(f"  * the rules of **{blocked.STAGE.name}**")
+        else:
+            lines += [f"  * `{rule.name}`: {rule.sentence}" for rule in stage.rules]
+    return "\n".join(lines)
+
+
 def decide(case: Case) -> Claims:
     """What the rules say of all roots."""
     claims = Claims()

@@ -143,7 +143,7 @@ DOWNSTREAM = Stage(
     "downstream",
     "Calls without a claim from which the wait-for graph leads to the root of one.",
     _explained,
-    (Rule("downstream", "It is told as a consequence of that claim, and names nobody.", _downstream),),
+    (Rule("downstream", "It is a consequence of that claim, and names nobody.", _downstream),),
 )
 DEATHS_STAGE = Stage(
     "endings",

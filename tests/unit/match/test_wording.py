@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from otel_fr.match import Category
+from otel_fr.match.rules import STAGES, reference, rules
 from otel_fr.presentation import MAX_SUMMARY
 from tests.unit.match.wording import FOLDER, cases, wording
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "concepts" / "verdicts.md"
+
+
+def test_the_rules_are_those_of_the_document() -> None:
+    assert reference() in DOCUMENT.read_text(), "put match.rules.reference() into docs/concepts/verdicts.md"
+    assert len({stage.name for stage in STAGES}) == len(STAGES)
+    known = {rule.name for rule in rules()}
+    assert {finding.rule for _, findings in cases() for finding in findings} - known == {"last_again_and_again"}
 
 
 def test_sentences_are_those_of_the_files() -> None:
