@@ -1,4 +1,7 @@
-"""The ring's activity section: offsets and packers (docs/reference/ring-format.md describes them)."""
+"""The ring's activity section: offsets and packers. docs/reference/ring-format.md says how rows are written.
+
+Times are nanoseconds of the monotonic clock, limits milliseconds; 0: none. Names have references from 1; 0: no room.
+"""
 
 from __future__ import annotations
 

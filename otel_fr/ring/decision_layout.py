@@ -1,4 +1,7 @@
-"""The ring's section of decisions: offsets and packers (docs/reference/ring-format.md describes them)."""
+"""The ring's section of decisions: offsets and packers. docs/reference/ring-format.md says how rows are written.
+
+A decision whose value differs from the one before it under the same name has a row; it holds until the next one.
+"""
 
 from __future__ import annotations
 
