@@ -45,7 +45,7 @@ OPERATIONS = (
     "new_group",
     "split_group",
 )
-"""Every operation of docs/reference/rank-report.md."""
+"""Operations of `otel_fr.operations`, each once."""
 
 FRAME = ("/home/user/train.py", 42, "step")
 RANKS = (0, 1, 2, 3)
