@@ -2,7 +2,7 @@
 
 That analyzer has its own rules for comparing fields. A legal call that would be a fault under them is written the way
 ProcessGroupNCCL writes it, or, where that fails too, without the field that is compared; what was recorded is then
-kept under an ``otel_fr_`` key. docs/reference/dump-format.md lists each case.
+kept under an ``otel_fr_`` key. docs/reference/dump-format.md lists the cases.
 """
 
 from __future__ import annotations
