@@ -211,8 +211,6 @@ def section() -> str:
         BEGIN,
         "The page that Alertmanager sends, by `deploy/alertmanager/otel_fr.tmpl`:",
         _fenced("text", page_of(play, incident)),
-        f"`otel-fr incidents show {incident.id[:4]}`, in a terminal of {WIDTH} columns:",
-        _fenced("text", terminal_of(play, incident)),
         "The webhook; the API's answer has the same `incident`:",
         _fenced("json", _json(webhook_of(play, incident))),
         END,
