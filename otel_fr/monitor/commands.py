@@ -146,7 +146,7 @@ class Commands:
         """Report the calls that are asked for; one question in a step, because a look may take a second."""
         if self._fetching.wait(time.monotonic()) > 0:
             if not self._has_refused:
-                _log.info("the collector asks for more calls than it is answered: see docs/development/monitor.md")
+                _log.info("the collector asks for more calls than it is answered")
             self._has_refused = True
             return
         begun = time.thread_time()

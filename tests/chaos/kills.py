@@ -133,7 +133,7 @@ def _faults(folder: Path) -> list[Path]:
 
 
 def _may_miss(at: float, begun: float, over: float) -> bool:
-    """Whether a collector that was away then need not hear of a fault: docs/development/monitor.md, the monitor's end.
+    """Whether a collector that was away then need not hear of a fault.
 
     A monitor tries for 30 s, and pauses for up to 5 s.
     """
