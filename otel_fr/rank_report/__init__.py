@@ -558,7 +558,7 @@ SECTIONS: Final[dict[str, type]] = {
     "FACT": ReportedFact,
     "DROPPED": DropCounts,
 }
-"""By their name in docs/reference/rank-report.md."""
+"""By their name in docs/reference/rank-report.md, which leaves out the three of RAS."""
 
 _KEYS: Final = {section: keys_of(section) for section in SECTIONS.values()}
 _read_report = reader_of(RankReport)

@@ -33,6 +33,9 @@ from otel_fr.rank_report.ras import (
 )
 from tests.support.paths import ROOT
 
+OF_RAS = {"RAS", "COMMUNICATOR", "FACT"}
+"""What NCCL's RAS has answered stands in `otel_fr.rank_report.ras` alone: no verdict rests on it."""
+
 CALL_JSON = (
     '{"g":"a1","k":"p2p","seq":5,"op_id":6,"rec":41,"i":2,"op":"recv","be":"gloo",'
     '"in":[[3,4],[]],"idt":["Float","Long"],"out":[[8]],"odt":["Half"],"isp":[1,2],"osp":null,'
@@ -245,7 +248,7 @@ def test_a_value_of_another_type_counts_as_absent_and_never_raises_anything_else
         assert parse(build(report)) == report
 
 
-@pytest.mark.parametrize("section", rank_report.SECTIONS)
+@pytest.mark.parametrize("section", [name for name in rank_report.SECTIONS if name not in OF_RAS])
 def test_the_documentation_lists_every_key_with_its_meaning(section: str) -> None:
     keys = rank_report.keys(rank_report.SECTIONS[section])
     marks = {(False, True): " (required)", (True, False): "?", (False, False): ""}
