@@ -75,7 +75,7 @@ SIMULATED_TORCH ?=
 simulated-device:
 	$(PYTHON) -m tests.simulated_device.install $(if $(SIMULATED_TORCH),--torch $(SIMULATED_TORCH))
 
-# Jobs on NCCL, on one GPU and on several; without one it says so. The report is for docs/development/nccl.md. GPU_PYTHON: a Python that
+# Jobs on NCCL, on one GPU and on several; without one it says so. The report is for tests/gpu/README.md. GPU_PYTHON: a Python that
 # has a torch with CUDA, otel-fr and pytest; the torch in .venv may be a CPU build.
 GPU_PYTHON ?=
 GPU_REPORT ?= build/gpu-report.md
@@ -83,7 +83,7 @@ test-gpu: $(if $(GPU_PYTHON),,setup)
 	-XDG_CACHE_HOME=$(CURDIR)/build/test-cache $(or $(GPU_PYTHON),$(BIN)/python) -m otel_fr.cli kernel build
 	OTEL_FR_TEST_GPU_REPORT=$(GPU_REPORT) OTEL_FR_TEST_ENGINE=compiled $(or $(GPU_PYTHON),$(BIN)/python) -m pytest -m "" tests/gpu
 
-# Each fault on the simulated device, and what is said of it: the tables of docs/development/nccl.md. TABLE: more options.
+# Each fault on the simulated device, and what is said of it: the tables of tests/gpu/README.md. TABLE: more options.
 TABLE ?=
 nccl-table: setup simulated-device
 	PYTHONPATH=.:collector $(BIN)/python -m tests.gpu.table $(TABLE)

@@ -46,7 +46,7 @@ class Writer:
         text = report.text(self._rows, machine, time.strftime("%Y-%m-%d", time.gmtime()), "make test-gpu")
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._path.write_text(text)
-        print(f"\n{text}\nThis is in {self._path}, to be put into docs/development/nccl.md.")
+        print(f"\n{text}\nThis is in {self._path}, to be put into tests/gpu/README.md.")
 
 
 def _row(outcome: pytest.TestReport) -> report.Row:

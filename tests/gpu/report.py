@@ -1,4 +1,4 @@
-"""What a run of this suite found, as text that a person puts into docs/development/nccl.md."""
+"""What a run of this suite found, as text that a person puts into tests/gpu/README.md."""
 
 from __future__ import annotations
 

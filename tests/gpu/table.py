@@ -1,4 +1,4 @@
-"""The table of docs/development/nccl.md: the faults on the simulated device, and the verdicts: ``make nccl-table``.
+"""The table of tests/gpu/README.md: the faults on the simulated device, and the verdicts: ``make nccl-table``.
 
 Some 40 minutes on two processors that do nothing else. What has been observed is kept in a file of JSON lines, and the
 next run does not observe it again, unless ``--again`` is given.

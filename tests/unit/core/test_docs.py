@@ -21,7 +21,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-PARTS = ("docs", "deploy", "benchmarks", "collector")
+PARTS = ("docs", "deploy", "benchmarks", "collector", "otel_fr", "tests/gpu")
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *itertools.chain.from_iterable((ROOT / one).rglob("*.md") for one in PARTS)])
 ARCHITECTURE = DOCS / "development" / "architecture.md"
 FOLDERS = ("otel_fr", "collector", "proto", "deploy", "benchmarks", "docs", "tests", ".ci")
