@@ -81,8 +81,8 @@ _SERIES = (
     Label("dtype"),
     Label("size"),
 )
-_SENT = "added up over the ranks (docs/reference/telemetry.md)"
-_OF_DEVICE = "Only for NCCL with TORCH_NCCL_ENABLE_TIMING (docs/concepts/how-it-works.md)."
+_SENT = "added up over the ranks"
+_OF_DEVICE = "Only for NCCL with TORCH_NCCL_ENABLE_TIMING."
 _CATEGORY = Label("category", tuple(category.value for category in Category))
 _SIGNALS = ("traces", "metrics", "logs")
 _SIGNAL = Label("signal", _SIGNALS)
@@ -150,7 +150,7 @@ _NUMBERS = (
         "otel_fr_collective_device_duration_seconds",
         "seconds",
         "Time that the device executed a call, by its clock, including the wait for other ranks. Only for NCCL with"
-        " TORCH_NCCL_ENABLE_TIMING or NCCL Inspector (docs/concepts/how-it-works.md).",
+        " TORCH_NCCL_ENABLE_TIMING or NCCL Inspector.",
         *_SERIES,
     ),
     _gauge(
@@ -372,8 +372,8 @@ def reference() -> str:
     """The metrics as the Markdown tables of docs/reference/metrics.md."""
     lines: list[str] = []
     for section, families in SECTIONS.items():
-        lines += ["", f"## {section}", "", "| metric | type, unit | labels | what it says | when to act |"]
-        lines.append("|---|---|---|---|---|")
+        lines += ["", f"## {section}", "", "| metric | type, unit | labels | what it says, and when to act |"]
+        lines.append("|---|---|---|---|")
         lines += [_row(family) for family in families]
     return "\n".join(lines[1:]) + "\n"
 
@@ -383,6 +383,7 @@ def _row(family: Family) -> str:
     labels = "; ".join(
         f"`{label.name}`" + f": {', '.join(label.values)}" * bool(label.values) for label in family.labels
     )
-    needs = f" Only with {family.needs}." if family.needs else ""
-    act = family.act.removeprefix("Act ")
-    return f"| `{name}` | {family.type}, {family.unit} | {labels} | {family.text}{needs} | {act[:1].upper()}{act[1:]} |"
+    labels = "those of calls" if family.labels == _SERIES else labels
+    needs = f"Only with {family.needs}." if family.needs else ""
+    text = " ".join(filter(None, (family.text, needs, family.act)))
+    return f"| `{name}` | {family.type}, {family.unit} | {labels} | {text} |"
