@@ -6,7 +6,7 @@ Prints by fault and by layout how often the verdict was right (tests/support/ran
 precision, recall and F1 of the ranks named; how often two faults were named (tests/support/random_jobs/two_faults.py);
 how many roots each rule of the engine decided; the findings in healthy jobs, and how verdicts on the same jobs from
 flight-recorder files and of the collector differ from these (tests/support/random_jobs/paths.py). The exit status is 1
-if the limits of docs/concepts/verdicts.md are not held.
+if `LEAST_RIGHT` and the other limits below are not held. benchmarks/RESULTS.md has the figures.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from tests.support.random_jobs.two_faults import is_right, two_faults
 
 SEEDS = 10
 LEAST_RIGHT = 0.99
-"""On so few jobs; docs/concepts/verdicts.md has the figures of many."""
+"""On so few jobs; benchmarks/RESULTS.md has the figures of many."""
 LEAST_RIGHT_OF_TWO = 0.97
 RIGHT = ("right", "ambiguous", "unseen")
 SURE = (
