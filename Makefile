@@ -117,7 +117,7 @@ build/docs/.ready:
 screenshots: setup
 	PYTHONPATH=. $(BIN)/python docs/images/screenshots.py
 
-# One incident as each of its readers gets it: a part of docs/reference/incident.md.
+# One incident as its readers get it; docs/reference/incident.md has the webhook's.
 example-incident: setup
 	PYTHONPATH=. $(BIN)/python -m tests.support.example_incident
 

@@ -1,4 +1,4 @@
-"""`make example-incident`: one incident as each of its readers gets it, for docs/reference/incident.md.
+"""`make example-incident`: one incident as its readers get it; docs/reference/incident.md has the webhook's.
 
 A job of four ranks on two machines is played into a collector in this process, by a clock of its own, so that the text
 is always the same: what the ranks report is made here, and everything that follows from it is made by the collector and
@@ -209,8 +209,6 @@ def section() -> str:
     incident = play.run()
     parts = [
         BEGIN,
-        "The page that Alertmanager sends, by `deploy/alertmanager/otel_fr.tmpl`:",
-        _fenced("text", page_of(play, incident)),
         "The webhook; the API's answer has the same `incident`:",
         _fenced("json", _json(webhook_of(play, incident))),
         END,

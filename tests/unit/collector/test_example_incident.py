@@ -1,4 +1,4 @@
-"""docs/reference/incident.md shows one incident as the code of today gives it to each of its readers."""
+"""One incident as the code of today gives it to its readers; docs/reference/incident.md shows the webhook's."""
 
 from __future__ import annotations
 
