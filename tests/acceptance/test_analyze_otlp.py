@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from otel_fr.analyze import load
 from tests.support.commands import otel_fr
 from tests.support.external_programs import needs_jaeger
@@ -14,6 +16,7 @@ from tests.support.waiting import wait_for
 
 
 @needs_jaeger
+@pytest.mark.long
 def test_the_incident_and_the_ranks_calls_are_one_trace(tmp_path: Path, jaeger: Jaeger) -> None:
     folder = one_missing(tmp_path)
     done = otel_fr("analyze", folder, "--otlp", f"http://{jaeger.otlp}")

@@ -21,6 +21,7 @@ from tests.support.waiting import PATIENCE, wait_for
 pytestmark = torchrun.needed
 
 
+@pytest.mark.long
 def test_the_demo_explains_the_hung_job_within_the_promised_time(tmp_path: Path) -> None:
     command = [str(BIN / "otel-fr"), "demo", "--dir", str(tmp_path / "out")]
     done = subprocess.run(

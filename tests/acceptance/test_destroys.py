@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.support import torchrun
-from tests.support.engines import ENGINES
+from tests.support.engines import EACH_ENGINE
 from tests.support.engines import settings as engine_settings
-from tests.support.long_tests import all_but
 from tests.support.verdicts import cause_incidents
 from tests.support.waiting import wait_for
 from tests.support.whole_text import whole_text
@@ -26,7 +25,7 @@ FAULTS = {
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("engine", all_but(("compiled",), ENGINES))
+@pytest.mark.parametrize("engine", EACH_ENGINE)
 def test_groups_that_ranks_destroy_in_their_own_time_raise_nothing(engine: str, tmp_path: Path) -> None:
     with torchrun.collector(tmp_path / "collector") as running:
         env = {**torchrun.endpoint(running, torchrun.UNHURRIED), **engine_settings(engine)}

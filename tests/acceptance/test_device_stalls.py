@@ -78,6 +78,7 @@ def job(tmp_path: Path) -> Iterator[Job]:
         yield job
 
 
+@pytest.mark.long
 def test_an_incident_has_what_nccl_itself_says_beside_the_verdict(job: Job) -> None:
     pids = [rank.process.pid for rank in job.ranks]
     answered = [answering(number, pid) for number, pid in enumerate(pids[:3])]

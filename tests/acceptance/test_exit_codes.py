@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import torchrun
-from tests.support.engines import ENGINES
+from tests.support.engines import EACH_ENGINE
 from tests.support.engines import settings as engine_settings
 from tests.support.long_tests import all_but
 
@@ -25,7 +25,7 @@ ENDINGS = {
 code that torchrun without otel-fr says of the rank that ended first."""
 
 
-@pytest.mark.parametrize("engine", all_but(("compiled",), ENGINES))
+@pytest.mark.parametrize("engine", EACH_ENGINE)
 @pytest.mark.parametrize("how", all_but(("raises",), ENDINGS))
 def test_torchrun_sees_the_exit_code_of_the_program(how: str, engine: str, tmp_path: Path) -> None:
     groups, code = ENDINGS[how]

@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
 from otel_fr_collector.forward.jaeger import find_page
 
 from tests.support import torchrun
@@ -21,6 +22,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.long
 def test_its_page_is_found_by_the_host_that_takes_its_telemetry(jaeger: Jaeger) -> None:
     port = int(jaeger.query.rpartition(":")[2])
     assert find_page([f"http://{jaeger.otlp}"], port=port) == f"http://{jaeger.query}"
@@ -78,6 +80,7 @@ def test_while_a_job_hangs_its_trace_names_who_waits_and_who_is_not_there(tmp_pa
     assert missing_parents(jaeger.traces("e2e")) == []
 
 
+@pytest.mark.long
 def test_a_healthy_run_has_whole_traces(tmp_path: Path, jaeger: Jaeger) -> None:
     with torchrun.collector(tmp_path / "collector", "--forward", f"http://{jaeger.otlp}") as running:
         env = torchrun.endpoint(running, torchrun.UNHURRIED)
@@ -94,6 +97,7 @@ def test_a_healthy_run_has_whole_traces(tmp_path: Path, jaeger: Jaeger) -> None:
         assert all(name.endswith(f" [rank {rank}]") for name, rank in zip(names, ranks, strict=True))
 
 
+@pytest.mark.long
 def test_files_of_a_job_that_ended_add_to_its_trace_and_repeat_nothing(tmp_path: Path, jaeger: Jaeger) -> None:
     with torchrun.collector(tmp_path / "collector", "--forward", f"http://{jaeger.otlp}") as running:
         job = torchrun.run(tmp_path / "job", "fault.py", "missing", env=torchrun.endpoint(running))

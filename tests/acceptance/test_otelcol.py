@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.support import torchrun
 from tests.support.external_programs import OTELCOL, needs_otelcol, started
 from tests.support.ports import free_address, wait_for_port
@@ -15,6 +17,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.long
 def test_a_job_behind_another_collector_is_explained_alike(tmp_path: Path) -> None:
     between = free_address()
     with torchrun.collector(tmp_path / "collector") as running:

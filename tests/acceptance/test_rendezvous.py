@@ -200,6 +200,7 @@ def test_a_mount_that_never_answers_keeps_its_node_out_in_time(tmp_path: Path) -
     assert f"paths {data}: no answer in 1 s" in err
 
 
+@pytest.mark.long
 def test_the_collectors_advice_is_followed(tmp_path: Path) -> None:
     """A rank asks for its node to be excluded, and the job fails: that node leaves. The third time, it is stopped."""
     with torchrun.collector(tmp_path / "collector") as running:

@@ -13,7 +13,7 @@ from tests.support.waiting import wait_for
 pytestmark = torchrun.needed
 
 
-@pytest.mark.parametrize(("case", "culprit"), [("turned", 1), ("leaves", 0)])
+@pytest.mark.parametrize(("case", "culprit"), [("turned", 1), pytest.param("leaves", 0, marks=pytest.mark.long)])
 def test_the_present_number_of_the_rank_that_hangs_is_named(case: str, culprit: int, tmp_path: Path) -> None:
     with torchrun.collector(tmp_path / "collector") as running:
         job = torchrun.run(tmp_path / "job", "sessions.py", case, str(culprit), env=torchrun.endpoint(running))

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import torchrun
+from tests.support.long_tests import all_but
 from tests.support.verdicts import cause_incidents
 from tests.support.waiting import PATIENCE, until, wait_for
 from tests.support.whole_text import whole_text
@@ -22,7 +23,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", all_but(("prefetch",), CASES))
 def test_the_exception_of_a_thread_is_told_and_blames_no_rank(case: str, tmp_path: Path) -> None:
     category, culprits, texts = CASES[case]
     with torchrun.collector(tmp_path / "collector") as running:

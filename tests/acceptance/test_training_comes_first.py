@@ -46,6 +46,7 @@ def _same(folder: Path, bare: tuple[bytes, int], env: dict[str, str]) -> torchru
     return job
 
 
+@pytest.mark.long
 def test_with_a_collector(tmp_path: Path, bare: tuple[bytes, int]) -> None:
     with torchrun.collector(tmp_path / "collector") as running:
         _same(tmp_path, bare, torchrun.endpoint(running, torchrun.UNHURRIED))

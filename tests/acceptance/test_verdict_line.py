@@ -54,6 +54,7 @@ def test_with_a_collector_one_rank_says_which_incident_was_opened_and_one_the_ve
     )
 
 
+@pytest.mark.long
 def test_the_verdict_is_said_although_other_ranks_ended_cleanly_just_before(tmp_path: Path) -> None:
     with torchrun.collector(tmp_path / "collector") as running:
         job = torchrun.run(tmp_path / "job", "fault.py", "killed_last", env=torchrun.endpoint(running, 4))

@@ -17,9 +17,8 @@ TIMEOUT = 12.0
 """Seconds of PyTorch's timeout: longer than otel-fr takes to have its evidence."""
 
 
-@pytest.mark.parametrize(
-    "name", ["missing", *[pytest.param(name, marks=pytest.mark.long) for name in ("subgroup", "send", "operation")]]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["missing", "subgroup", "send", "operation"])
 def test_files_of_the_watchdog_and_ours_name_the_same_rank(
     hardware: Hardware, name: str, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:

@@ -16,6 +16,7 @@ JOB = Path(__file__).with_name("jobs") / "hang.py"
 
 
 @pytest.mark.torchrun
+@pytest.mark.long
 def test_a_rank_whose_device_stops_is_named(simulated_device: SimulatedDevice, tmp_path: Path) -> None:
     control, end = tmp_path / "faults", tmp_path / "end"
     with (

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.long_tests import all_but
 from tests.support.paths import ROOT
 
 HAS_RING_WRITER = importlib.util.find_spec("otel_fr.capture.native._ringwriter") is not None
@@ -24,6 +25,10 @@ CACHE = ROOT / "build" / "test-cache"
 """``XDG_CACHE_HOME`` of the processes that are to find the kernel."""
 
 ENGINES = ("python", "compiled")
+
+EACH_ENGINE = all_but(("compiled",), ENGINES)
+"""Parameters of tests that start processes. That the Python engine records the same is shown by `test_engines` and
+`test_engines_agree`."""
 
 
 @functools.cache

@@ -90,7 +90,7 @@ def opened() -> Iterator[Callable[[str], Query]]:
     server.server_close()
 
 
-@pytest.mark.parametrize("name", ["one_missing", "nvrx_lock_gil_2nd"])
+@pytest.mark.parametrize("name", [pytest.param("one_missing", marks=pytest.mark.long), "nvrx_lock_gil_2nd"])
 def test_perfetto_reads_all_of_the_trace(name: str, opened: Callable[[str], Query], tmp_path: Path) -> None:
     parts: list[str] = []
     report = load(one_missing(tmp_path) if name == "one_missing" else DUMPS / name)

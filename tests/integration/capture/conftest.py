@@ -5,25 +5,15 @@ from __future__ import annotations
 import pytest
 
 from tests.support import engines, single_rank, warm
-from tests.support.long_tests import all_but
 
 
-def _record_with(engine: str, monkeypatch: pytest.MonkeyPatch) -> str:
+@pytest.fixture(params=engines.EACH_ENGINE)
+def each_engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The programs of `single_rank` record with this engine; its name."""
+    engine: str = request.param
     engines.settings(engine)
     monkeypatch.setattr(single_rank, "ENGINE", engine)
     return engine
-
-
-@pytest.fixture(params=engines.ENGINES)
-def each_engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The programs of `single_rank` record with this engine; its name."""
-    return _record_with(request.param, monkeypatch)
-
-
-@pytest.fixture(params=all_but(("compiled",), engines.ENGINES))
-def mostly_compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """As `each_engine`, for tests that take long: `make test` runs the compiled one only."""
-    return _record_with(request.param, monkeypatch)
 
 
 @pytest.fixture(name="warm")

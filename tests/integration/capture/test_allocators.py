@@ -37,7 +37,7 @@ def _library(name: str) -> str:
     return found or pytest.skip(f"{ALLOCATORS[name]} is not installed")
 
 
-@pytest.mark.usefixtures("mostly_compiled")
+@pytest.mark.usefixtures("each_engine")
 @pytest.mark.parametrize("allocator", ALLOCATORS)
 def test_calls_of_threads_are_recorded_under_another_malloc(allocator: str, tmp_path: Path) -> None:
     out = single_rank.succeed(tmp_path, PROGRAM, LD_PRELOAD=_library(allocator), OTEL_FR_BUFFER_SIZE="4000")

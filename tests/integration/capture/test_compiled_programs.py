@@ -33,7 +33,7 @@ if os.environ["OTEL_FR_ENABLED"] == "1":
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("mostly_compiled")
+@pytest.mark.usefixtures("each_engine")
 def test_torch_compile_leaves_our_frames_alone(tmp_path: Path) -> None:
     with_us = single_rank.run(tmp_path, _PROGRAM)
     without = single_rank.run(tmp_path, _PROGRAM, OTEL_FR_ENABLED="0")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import single_rank, torchrun
-from tests.support.engines import ENGINES
+from tests.support.engines import EACH_ENGINE
 from tests.support.engines import settings as engine_settings
 from tests.support.paths import SCRIPTS
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("warm")
 
 
 @pytest.mark.torchrun
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", EACH_ENGINE)
 def test_a_group_is_destroyed_while_a_call_that_nobody_waits_for_is_in_flight(tmp_path: Path, engine: str) -> None:
     env = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "TORCH_"))}
     env.update(OTEL_FR_ENABLED="1", OTEL_FR_RING_DIR=str(tmp_path), OMP_NUM_THREADS="1", **engine_settings(engine))

@@ -11,7 +11,7 @@ import torch
 
 from otel_fr.capture.dispatcher import reduce_ops_are_readable
 from tests.support import torchrun
-from tests.support.engines import ENGINES
+from tests.support.engines import EACH_ENGINE
 from tests.support.engines import settings as engine_settings
 from tests.support.paths import SCRIPTS
 
@@ -28,7 +28,7 @@ def line_of(text: str) -> int:
     return number
 
 
-@pytest.fixture(scope="module", params=ENGINES)
+@pytest.fixture(scope="module", params=EACH_ENGINE)
 def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """The results of both ranks, with each engine."""
     folder = tmp_path_factory.mktemp("capture")

@@ -395,9 +395,9 @@ def _run_pair(folder: Path, case: str, enabled: str, timeout: float) -> tuple[li
 
 @pytest.mark.parametrize(
     ("case", "timeout", "codes"),
-    [("timeout", 2, [0, 0]), ("late", 60, [0, 0]), ("exits", 4, [3, 0])],
+    [("timeout", 2, [0, 0]), pytest.param("late", 60, [0, 0], marks=pytest.mark.long), ("exits", 4, [3, 0])],
 )
-@pytest.mark.usefixtures("mostly_compiled")
+@pytest.mark.usefixtures("each_engine")
 def test_exit_codes_are_what_they_are_without_us(tmp_path: Path, case: str, timeout: float, codes: list[int]) -> None:
     with_us = run_pair(tmp_path / "with", case, "1", timeout)
     without = run_pair_without_us(case, timeout)
@@ -407,7 +407,7 @@ def test_exit_codes_are_what_they_are_without_us(tmp_path: Path, case: str, time
         assert without[:2] == (codes, with_us[1])
 
 
-@pytest.mark.usefixtures("mostly_compiled")
+@pytest.mark.usefixtures("each_engine")
 def test_a_rank_that_raises_does_not_wait_for_its_peers(tmp_path: Path) -> None:
     codes, _, seconds = run_pair(tmp_path / "raises", "raises", "1", 60)
     assert codes == [1, 0]

@@ -73,7 +73,7 @@ print(ring().counters["hook_errors"])
     ]
 
 
-@pytest.mark.usefixtures("mostly_compiled")
+@pytest.mark.usefixtures("each_engine")
 def test_the_first_error_of_ours_is_a_warning_and_the_doctor_shows_it(tmp_path: Path) -> None:
     done = single_rank.run(
         tmp_path,
@@ -203,7 +203,7 @@ print([record.waited_ns for record in records()])
     assert out == "[4711]\n"
 
 
-@pytest.mark.usefixtures("mostly_compiled")
+@pytest.mark.usefixtures("each_engine")
 def test_a_functional_collective_that_torch_waits_for_itself_counts_as_in_flight(tmp_path: Path) -> None:
     """gloo's reduce_scatter has no future, and its wait is not Python's: whether a thread waits is not known."""
     out = single_rank.succeed(

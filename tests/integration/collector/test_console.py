@@ -195,7 +195,7 @@ def test_incidents_are_listed_and_chosen(collector: VirtualCollector) -> None:
         assert "no incident matches" in none.stderr
 
 
-@pytest.mark.parametrize("columns", [80, 120])
+@pytest.mark.parametrize("columns", [80, pytest.param(120, marks=pytest.mark.long)])
 def test_at_a_terminal_incidents_fit_its_width_and_one_is_shown_in_full(
     columns: int, collector: VirtualCollector
 ) -> None:

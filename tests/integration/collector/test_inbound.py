@@ -187,7 +187,10 @@ def test_a_small_request_of_much_json_neither_blocks_the_collector_nor_fills_its
     assert watch.slowest < SLOWEST_ANSWER
 
 
-@pytest.mark.parametrize(("signal", "kind"), [("traces", hostile.long_tails), ("logs", hostile.long_exceptions)])
+@pytest.mark.parametrize(
+    ("signal", "kind"),
+    [("traces", hostile.long_tails), pytest.param("logs", hostile.long_exceptions, marks=pytest.mark.long)],
+)
 def test_what_a_hostile_client_leaves_behind_is_bounded(
     tmp_path: Path, signal: str, kind: Callable[[int], bytes]
 ) -> None:

@@ -83,7 +83,9 @@ def unread(folder: Path, *options: str) -> Iterator[Unread]:
         os.close(collector.err)
 
 
-@pytest.mark.parametrize("options", [(), ("--quiet",)], ids=["stdout", "stderr"])
+@pytest.mark.parametrize(
+    "options", [pytest.param((), id="stdout", marks=pytest.mark.long), pytest.param(("--quiet",), id="stderr")]
+)
 def test_the_collector_goes_on_and_ends_in_time(tmp_path: Path, options: tuple[str, ...]) -> None:
     with unread(tmp_path, *options) as collector:
         for number in range(JOBS):

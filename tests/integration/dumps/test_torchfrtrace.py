@@ -87,6 +87,7 @@ def verdict(said: str) -> list[str]:
     return [line for line in said.splitlines() if any(sign in line for sign in signs)]
 
 
+@pytest.mark.long
 def test_a_healthy_job_of_every_operation_shows_no_fault(tmp_path: Path) -> None:
     for rank in range(WORLD):
         ring = RankRing(tmp_path / "rings", rank, WORLD)
@@ -109,6 +110,7 @@ def test_the_missing_rank_is_named(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.long
 def test_a_receive_that_was_never_posted_is_named(tmp_path: Path) -> None:
     for rank in range(WORLD):
         ring = RankRing(tmp_path / "rings", rank, WORLD)

@@ -6,10 +6,13 @@ import gc
 import tracemalloc
 from pathlib import Path
 
+import pytest
+
 from otel_fr.ring import RingWriter
 from tests.support.ring_model import GROUP, Program, read_all
 
 
+@pytest.mark.long
 def test_memory_stays_bounded_with_200_000_shapes(tmp_path: Path) -> None:
     program = Program(10**9, 1)
     writer = RingWriter.create([tmp_path], "ring", 500, {"rank": 0})
