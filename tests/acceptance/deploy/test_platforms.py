@@ -12,7 +12,6 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
-from kubeflow_trainer_api.models import TrainerV1alpha1TrainJob
 
 from otel_fr.config import Config, is_enabled
 from tests.support.external_programs import collector_help, documents, load
@@ -139,6 +138,8 @@ def test_an_example_job_turns_otel_fr_on_and_has_shared_memory(name: str) -> Non
 
 
 def test_a_train_job_has_only_fields_that_kubeflow_trainer_knows() -> None:
+    from kubeflow_trainer_api.models import TrainerV1alpha1TrainJob  # takes two seconds
+
     (job,) = documents(KUBERNETES / "kubeflow-trainjob.yaml")
     assert TrainerV1alpha1TrainJob.from_dict(job).to_dict() == job  # a model drops what it does not know
 
