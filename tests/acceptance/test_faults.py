@@ -34,7 +34,7 @@ OUTCOMES = ("mismatch", "none", "undecided")
 def test_a_fault_is_named_live_and_from_the_files(fault: str, tmp_path: Path) -> None:
     categories, culprits, number = FAULTS[fault]
     with torchrun.collector(tmp_path / "collector") as running:
-        job = torchrun.run(tmp_path / "job", "fault.py", fault, env=torchrun.endpoint(running), program=torchrun.FRESH)
+        job = torchrun.run(tmp_path / "job", "fault.py", fault, env=torchrun.endpoint(running))
         assert wait_for(running.causes), running.err_file.read_text() + job.output
     status, report = job.analyze()
     live = running.causes()

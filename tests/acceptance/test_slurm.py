@@ -11,20 +11,19 @@ import pytest
 from tests.support import torchrun
 from tests.support.collector_process import Collector
 from tests.support.external_programs import get
-from tests.support.long_tests import all_but
 from tests.support.paths import DEPLOY, JOBS
 from tests.support.ports import free_port
 from tests.support.slurm import Slurm, needs_slurm, slurm
 from tests.support.waiting import until
 
-pytestmark = [*torchrun.needed, needs_slurm]
+pytestmark = [*torchrun.needed, needs_slurm, pytest.mark.long]
 
 LAUNCHES = {
     "srun torchrun": ("--nodes=2", str(DEPLOY / "slurm" / "torchrun.sbatch")),
     "srun python": ("--nodes=2", "--ntasks-per-node=2", str(DEPLOY / "slurm" / "srun.sbatch")),
 }
 """Each: four ranks on two nodes."""
-launches = pytest.mark.parametrize("launch", all_but(("srun torchrun",), LAUNCHES))
+launches = pytest.mark.parametrize("launch", LAUNCHES)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +53,6 @@ def jobs(of: Collector) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("launch", ["srun python"])
 def test_a_healthy_job_raises_nothing_and_has_the_name_of_its_id(
     cluster: Slurm, running: Collector, tmp_path: Path, launch: str
@@ -76,7 +74,6 @@ def test_the_rank_that_hangs_a_job_is_named(cluster: Slurm, running: Collector, 
     assert list((tmp_path / "job" / "flight-recorder" / job).glob("*"))
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("launch", ["srun torchrun"])
 def test_a_job_that_is_cancelled_raises_nothing(
     cluster: Slurm, running: Collector, tmp_path: Path, launch: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -20,10 +21,10 @@ _TORCH_ABORTS = "terminate called without an active exception"
 without otel-fr on a busy machine."""
 
 
-def _train(folder: Path, env: dict[str, str]) -> torchrun.Job:
+def _train(folder: Path, env: dict[str, str], program: Sequence[str] = torchrun.FRESH) -> torchrun.Job:
     """The job that ends with status 3; again if torch itself aborts it."""
     for _ in range(5):
-        job = torchrun.run(folder, "train.py", str(folder / "out"), "exit3", env=env, program=torchrun.FRESH)
+        job = torchrun.run(folder, "train.py", str(folder / "out"), "exit3", env=env, program=program)
         if _TORCH_ABORTS not in job.output:
             break
     return job
@@ -33,7 +34,7 @@ def _train(folder: Path, env: dict[str, str]) -> torchrun.Job:
 def bare(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, int]:
     """What the job computes, and how it ends, without otel-fr."""
     folder = tmp_path_factory.mktemp("bare")
-    job = _train(folder, {"OTEL_FR_ENABLED": "0"})
+    job = _train(folder, {"OTEL_FR_ENABLED": "0"}, torchrun.WARM)
     assert "exitcode  : 3" in job.output
     return (folder / "out").read_bytes(), job.returncode
 

@@ -73,7 +73,7 @@ def pixels(page: Any, colour: str) -> int:
     return int(page.evaluate(script, colour))
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.long)])
 def test_the_culprit_is_shown(tmp_path: Path, open_page: Open, scheme: str) -> None:
     page = open_page(one_missing(tmp_path / "files"), color_scheme=scheme)
     assert page.inner_text("h1").startswith("missing_rank: rank 2 ")

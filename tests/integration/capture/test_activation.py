@@ -39,7 +39,7 @@ def test_import_torch_is_enough(tmp_path: Path, env: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     "env",
     [
-        pytest.param({"OTEL_FR_ENABLED": ""}, id="nothing-set"),
+        pytest.param({"OTEL_FR_ENABLED": ""}, id="nothing-set", marks=pytest.mark.long),
         pytest.param({**ENDPOINT, "OTEL_FR_ENABLED": "0"}, id="disabled"),
         pytest.param({**ENDPOINT, "OTEL_SDK_DISABLED": "true"}, id="sdk-disabled", marks=pytest.mark.long),
         pytest.param(

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import single_rank
+from tests.support.long_tests import all_but
 
 ALLOCATORS = {"jemalloc": "libjemalloc.so.2", "tcmalloc": "libtcmalloc_minimal.so.4"}
 """Debian's libjemalloc2 and libtcmalloc-minimal4."""
@@ -38,7 +39,7 @@ def _library(name: str) -> str:
 
 
 @pytest.mark.usefixtures("each_engine")
-@pytest.mark.parametrize("allocator", ALLOCATORS)
+@pytest.mark.parametrize("allocator", all_but(("jemalloc",), ALLOCATORS))
 def test_calls_of_threads_are_recorded_under_another_malloc(allocator: str, tmp_path: Path) -> None:
     out = single_rank.succeed(tmp_path, PROGRAM, LD_PRELOAD=_library(allocator), OTEL_FR_BUFFER_SIZE="4000")
     recorder, ended, errors, is_loaded = out.split()

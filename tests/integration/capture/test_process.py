@@ -395,7 +395,11 @@ def _run_pair(folder: Path, case: str, enabled: str, timeout: float) -> tuple[li
 
 @pytest.mark.parametrize(
     ("case", "timeout", "codes"),
-    [("timeout", 2, [0, 0]), pytest.param("late", 60, [0, 0], marks=pytest.mark.long), ("exits", 4, [3, 0])],
+    [
+        pytest.param("timeout", 2, [0, 0], marks=pytest.mark.long),
+        pytest.param("late", 60, [0, 0], marks=pytest.mark.long),
+        ("exits", 4, [3, 0]),
+    ],
 )
 @pytest.mark.usefixtures("each_engine")
 def test_exit_codes_are_what_they_are_without_us(tmp_path: Path, case: str, timeout: float, codes: list[int]) -> None:

@@ -20,6 +20,7 @@ from tests.support.collector_process import Collector, running
 from tests.support.collector_view import CollectorView
 from tests.support.commands import OTEL_FR, otel_fr, run
 from tests.support.incident_receivers import Receiver
+from tests.support.long_tests import all_but
 from tests.support.played_job import Job
 from tests.support.terminal import terminal
 from tests.support.virtual_collector import VirtualCollector
@@ -275,7 +276,7 @@ def test_followed_incidents_are_lines_for_people_too(process: Collector, tmp_pat
     assert "\x1b" not in text
 
 
-@pytest.mark.parametrize("command", ["top", "incidents"])
+@pytest.mark.parametrize("command", all_but(("incidents",), ("top", "incidents")))
 def test_a_collector_that_is_absent_or_refuses_is_reported_in_one_line(command: str, tmp_path: Path) -> None:
     absent = otel_fr(command, "--collector", "http://127.0.0.1:1")
     assert absent.returncode == 3

@@ -137,6 +137,7 @@ def test_a_backend_delays_a_retry_for_5_minutes_at_most(seconds: float) -> None:
             assert asyncio.run(asked(backend.url)) == expected
 
 
+@pytest.mark.long
 def test_a_tenant_with_1000_dead_jobs_leaves_room_for_the_alert_of_another(tmp_path: Path) -> None:
     with with_every_outlet(tmp_path) as (collector, alerts, hook, grafana):
         for number in range(MAX_ALERTS + 5):

@@ -26,7 +26,7 @@ resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
 resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
 for path in sys.argv[1:]:
     try:
-        print("read", len(list(load(path, Limits(seconds=0.5)).entries)))
+        print("read", len(list(load(path, Limits(seconds=0.2)).entries)))
     except UnreadableDump as error:
         print("refused:", error)
 """
