@@ -6,6 +6,7 @@ is the path of the server of monitors. ``warm.py torchrun ...`` is torchrun, who
 
 import contextlib
 import fcntl
+import gc
 import importlib
 import json
 import os
@@ -158,6 +159,7 @@ def main() -> None:
     name, path, services, listener, held = sys.argv[1:]
     warm.known.update({warm.SERVICES: services, name: path})
     import_first(SERVICES if name == warm.SERVICES else RANKS)
+    gc.freeze()  # or each program goes through all of torch's objects when it ends, which takes 0.2 s
     become(serve(socket.socket(fileno=int(listener)), int(held)))
 
 
