@@ -29,15 +29,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def brief(analysis: Analysis) -> dict[str, object]:
     """``run_id``; ``ranks``: those with a file; ``world_size``: ranks that are known of; ``causes``, the first fault
-    first: ``{"id", "category", "summary"}``; ``consequences``: number of faults that follow from these."""
+    first: ``{"id", "category", "summary", "excused"}`` (`Finding.is_excused`); ``consequences``: number of faults that
+    follow from these."""
     run = analysis.run
-    causes = [one for one in analysis.incidents if not one["caused_by"]]
+    incidents = analysis.incidents
+    causes = [pair for pair in zip(incidents, analysis.findings, strict=True) if not pair[0]["caused_by"]]
     return {
         "run_id": "" if run is None else run.run_id,
         "ranks": [] if run is None else sorted({dump.rank for dump in run.dumps}),
         "world_size": len(analysis.ranks),
-        "causes": [{"id": one["id"], "category": one["category"], "summary": one["summary"]} for one in causes],
-        "consequences": len(analysis.incidents) - len(causes),
+        "causes": [
+            {"id": one["id"], "category": one["category"], "summary": one["summary"], "excused": finding.is_excused}
+            for one, finding in causes
+        ],
+        "consequences": len(incidents) - len(causes),
     }
 
 

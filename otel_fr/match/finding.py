@@ -80,6 +80,7 @@ class Finding:
             does not enqueue the one its peers wait for), ``"device"`` (it enqueued a call that it does not complete) or
             ``"lost"`` (nothing is heard any more of its machine); None: not known.
         ended_ranks: culprits that have ended, and waiting ranks that were aborted while they waited.
+        is_excused: ranks wait for culprits only that are in sections whose limits have not passed: no fault so far.
         differed: the decisions in which culprits first differed from their peers: (name, value, step).
         summary: one sentence for the user. details: further sentences about the same evidence.
     """
@@ -105,6 +106,7 @@ class Finding:
     stuck_on: Literal["host", "device", "lost"] | None = None
     ended_ranks: tuple[int, ...] = ()
     is_waiting: bool = False
+    is_excused: bool = False
     places: dict[int, Place] = dataclasses.field(default_factory=dict)
     differed: tuple[tuple[str, str, int | None], ...] = ()
     details: tuple[str, ...] = ()

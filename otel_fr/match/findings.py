@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from otel_fr.match.case import Case
 from otel_fr.match.facts.endings import may_run
-from otel_fr.match.facts.overdue import CATEGORIES, by_kind
+from otel_fr.match.facts.overdue import CATEGORIES, EXCUSABLE, by_kind, is_excused
 from otel_fr.match.facts.stack_groups import groups_of
 from otel_fr.match.finding import MAX_PLACED_CULPRITS, MAX_PLACED_WAITING, Category, Finding, StackGroup
 from otel_fr.match.model import UNPLACED, CallState, Evidence, Overdue, Place
@@ -14,6 +14,7 @@ from otel_fr.match.rules import decide
 from otel_fr.match.rules.claims import Claim
 from otel_fr.match.texts import decisions, ending_texts
 from otel_fr.match.texts.decisions import replays_text
+from otel_fr.match.texts.sentences import MAX_ENDINGS
 from otel_fr.presentation import ranks_text, summary_text
 
 
@@ -48,6 +49,8 @@ class _Maker:
         category, said = self._with_overdue(claim, overdue)
         own = {rank: ending_texts.overdue_value(item) for rank, item in sorted(overdue.items())}
         details = list(said[1:])
+        excused = self._excused(culprits) if category in EXCUSABLE else {}
+        details += [ending_texts.within_text(*one) for one in list(excused.items())[:MAX_ENDINGS]]
         if aborted:
             details.append(ending_texts.aborted_text(aborted, case.evidence))
         differed = self._differed(claim) if culprits else {}
@@ -55,6 +58,7 @@ class _Maker:
         if culprits and (launched := replays_text(culprits, self._members(claim), case.evidence.ranks)):
             details.append(launched)
         ended = [rank for rank in culprits if not may_run(case.evidence, rank)]
+        is_waiting = any(rank in self._in_call and may_run(case.evidence, rank) for rank in claim.waiting)
         is_lost = bool(culprits) and case.lost.keys() >= set(culprits)
         return Finding(
             key=claim.key,
@@ -80,7 +84,8 @@ class _Maker:
             p2p=None if instance is None else instance.p2p,
             stuck_on="lost" if is_lost else claim.stuck_on,
             ended_ranks=tuple(sorted({*aborted, *ended})),
-            is_waiting=any(rank in self._in_call and may_run(case.evidence, rank) for rank in claim.waiting),
+            is_waiting=is_waiting,
+            is_excused=is_waiting and not aborted and bool(culprits) and len(excused) == len(culprits),
             places=self._places(culprits, claim.waiting),
             differed=tuple([(one.name, one.value, one.step) for one in differed]),
         )
@@ -101,6 +106,11 @@ class _Maker:
         if not is_all:
             return category, [claim.summary, *claim.details, *texts]
         return category, ["; ".join([*texts, claim.summary]), *claim.details]
+
+    def _excused(self, culprits: tuple[int, ...]) -> dict[int, Overdue]:
+        """Those whose program has said that they may take longer, and the section."""
+        infos = (self._case.evidence.ranks.get(rank) for rank in culprits)
+        return {one.rank: one.within for one in infos if one is not None and one.within and is_excused(one)}
 
     def _members(self, claim: Claim) -> tuple[int, ...] | list[int]:
         return claim.instance.group.ranks if claim.instance is not None else sorted(self._case.evidence.ranks)

@@ -164,7 +164,7 @@ class ThreadException(NamedTuple):
 
 
 class Overdue(NamedTuple):
-    """Something of a rank has lasted longer than it may. Seconds.
+    """Something of a rank has lasted longer than it may; as `Rank.within`, not yet. Seconds.
 
     Attributes:
         kind: a section that is open, no heartbeat since the last one, or no open section since the last one ended.
@@ -248,6 +248,7 @@ class Rank:
         file: its flight-recorder file.
         heard_at: Unix time of its last report, if it has fallen silent; None: it has not, or was never heard of.
         overdue: what has lasted longer than it may, when this was last known.
+        within: the open section that may last longest, if its limit has not passed and nothing is overdue.
         ended_by_monitor: its monitor ended it for that.
         ended_for_peer: it ended because otel-fr had told it that a peer had failed.
         doing: what its kernel says of it, to follow "it is": ``"stopped by a signal (SIGSTOP)"``.
@@ -279,6 +280,7 @@ class Rank:
     records_creations: bool = True
     file: str = ""
     overdue: tuple[Overdue, ...] = ()
+    within: Overdue | None = None
     ended_by_monitor: bool = False
     ended_for_peer: bool = False
     doing: str = ""

@@ -132,7 +132,7 @@ class Verdict:
         self._times_said: Counter[str] = Counter()
         self._places = 0
         self._hang_ns: int | None = None
-        self._ready_at = 0.0
+        self._ask_at = self._ready_at = 0.0
         self._analysis: Analysis | None = None
         self._folder = Path()
 
@@ -205,7 +205,8 @@ class Verdict:
         elif stalled_ns is None or self._told is not None or not file:
             self._hang_ns, self._ready_at = None, 0.0
         elif self._hang_ns is None:
-            if now_ns - stalled_ns >= PATIENCE * self._config.stall_seconds * 1e9:
+            is_long = now_ns - stalled_ns >= PATIENCE * self._config.stall_seconds * 1e9
+            if is_long and time.monotonic() >= self._ask_at:
                 self._hang_ns = stalled_ns
                 self._ask(file)
         elif self._ready_at and time.monotonic() >= self._ready_at:
@@ -226,7 +227,9 @@ class Verdict:
             return
         found, self._analysis = self._analysis.result(), None
         causes = _causes(found)
-        if causes and self._told is None and self._node.is_first(f"incident {causes[0].get('id')}"):
+        if causes and all(one.get("excused") is True for one in causes):
+            self._hang_ns, self._ask_at = None, time.monotonic() + ASK_SECONDS
+        elif causes and self._told is None and self._node.is_first(f"incident {causes[0].get('id')}"):
             for line in self._lines("this job hangs", found, self._folder):
                 _log.warning("%s", line)
 

@@ -257,11 +257,20 @@ class Judge:
         self._publish(changes, now)
 
     def _credible(self, run: Run, taken: Snapshot, findings: list[Finding], reason: Triggers) -> list[Finding]:
-        """The causes that rest on recent reports, and the consequences of these or of causes published before."""
+        """The causes that rest on recent reports, and the consequences of these or of causes published before.
+
+        A wait that a section of the program's own explains is no incident, unless it has become one before.
+        """
         findings = [finding for finding in findings if not credibility.has_completed(run, finding)]
-        causes = [f for f in findings if f.caused_by is None and credibility.is_credible(run, taken, f, reason)]
-        known = {finding.key for finding in causes}
-        known.update(key for incident in self._book.open_of(run.id) for key in incident.keys)
+        known = {key for incident in self._book.open_of(run.id) for key in incident.keys}
+        causes = [
+            one
+            for one in findings
+            if one.caused_by is None
+            and (one.key in known or not one.is_excused)
+            and credibility.is_credible(run, taken, one, reason)
+        ]
+        known.update(finding.key for finding in causes)
         return causes + [f for f in findings if f.caused_by is not None and f.caused_by in known]
 
     def _cannot_judge(self, run: Run) -> None:

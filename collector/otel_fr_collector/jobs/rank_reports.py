@@ -98,6 +98,8 @@ class KeptReport:
     peer_timeout: float = rank_report.DEFAULT_PEER_TIMEOUT
     interval: float = rank_report.DEFAULT_INTERVAL
     overdue: tuple[Overdue, ...] = ()
+    within: Overdue | None = None
+    """As `Rank.within`; a brief report does not say it."""
     step: int | None = None
     ended_by_monitor: bool = False
     doing: str = ""
@@ -135,6 +137,7 @@ class KeptReport:
         self.stack, self.exception_stack = self.stack[:length], self.exception_stack[:length]
         self.exception, self.thread_exceptions = self.exception[:length], ()
         self.overdue = tuple([item._replace(name=item.name[:length]) for item in self.overdue])
+        self.within = None if self.within is None else self.within._replace(name=self.within.name[:length])
         self.exit_message, self.doing = self.exit_message[:length], self.doing[:length]
         self.kill_reason = self.kill_reason[:length]
         self.decisions = self.addresses = self.unreached = ()
@@ -182,11 +185,8 @@ def keep_report(given: rank_report.RankReport, interner: Interner, *, now: float
         file=given.file,
         hook_errors=given.dropped.hook_errors if given.dropped is not None else 0,
         records_creations=given.records_creations,
-        overdue=overdue.reported(
-            (item.kind, item.name, item.age_s, item.limit_s, item.is_overdue) for item in given.activity
-        )
-        if given.activity
-        else (),
+        overdue=overdue.reported(given.activity) if given.activity else (),
+        within=overdue.reported_within(given.activity) if given.activity else None,
         step=given.step,
         ended_by_monitor=given.on_hang == "kill",
         doing=given.doing,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from sys import getsizeof
 
-from otel_fr.match import UNPLACED, Decision, Ending, Place, ThreadException
+from otel_fr.match import UNPLACED, Decision, Ending, Overdue, Place, ThreadException
 from otel_fr.rank_report import DEFAULT_INTERVAL
 from otel_fr.stacks import site_of
 from otel_fr_collector.jobs.calls import UNIT, CompactCall, lighten
@@ -42,6 +42,9 @@ class RankState:
     lag: float = 0.0
     ending: Ending = Ending.RUNNING
     ended: float | None = None
+    within: Overdue | None = None
+    """The last one that a report of it had (`Rank.within`), and when that was sent."""
+    within_at: float = 0.0
     place: Place = UNPLACED
     replica: str = ""
     stack: str = ""
@@ -151,10 +154,16 @@ class RankState:
     def take_report(self, report: KeptReport, now: float, lag: float) -> KeptReport | None:
         """Make it the latest report; returns the one before."""
         before, self.report, self.arrived, self.lag = self.report, report, now, lag
+        self.note_within(report, self.sent)
         self.has_gaps = self.has_gaps or report.hook_errors > 0
         if report.decisions:
             self.decisions, self.decided_in = report.decisions, report.step
         return before
+
+    def note_within(self, report: KeptReport, sent: float) -> None:
+        """What its report says of a section within its limit. ``sent``: when that was so."""
+        if report.within is not None:
+            self.within, self.within_at = report.within, sent
 
     @property
     def host(self) -> str:

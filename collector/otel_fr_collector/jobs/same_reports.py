@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from otel_fr.match import Overdue
+from otel_fr.match.facts import overdue
 from otel_fr.rank_report import RankReport, ReportedCall
 from otel_fr_collector.jobs.calls import RankCall, state_of
 from otel_fr_collector.jobs.rank_reports import KeptReport, queued_of
@@ -50,6 +52,7 @@ def add_same(run: Run, given: RankReport, now: float, lag: float = 0.0) -> bool 
         own[1] = max(own[1], one.completed)
         own[2:] = (DESTROYED, one.p2p_enqueued, -1) if one.is_destroyed else (number, one.p2p_enqueued, one.enqueued)
     report.number, report.idle, report.step, report.interval = number, given.idle_s, given.step, given.interval_s
+    state.note_within(report, now - lag)
     run.note_same(state, given.step, now, lag)
     return True
 
@@ -78,9 +81,14 @@ def _says_the_same(report: KeptReport, given: RankReport) -> bool:
         and report.exit_site == given.exit_site
         and report.records_creations is given.records_creations
         and report.peer_timeout == given.peer_timeout
+        and _name_of(report.within) == (_name_of(overdue.reported_within(given.activity)) if given.activity else None)
         and not (report.failed or report.stack or report.exception_stack or report.overdue or report.file)
         and not (report.decisions or report.thread_exceptions or report.ending or report.ended_by_monitor)
     )
+
+
+def _name_of(within: Overdue | None) -> tuple[str, float] | None:
+    return None if within is None else (within.name, within.limit)
 
 
 def _are_texts_current(state: RankState, given: RankReport, now: float) -> bool:

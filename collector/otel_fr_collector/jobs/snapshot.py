@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from otel_fr.match import CallState, Ending, Evidence, Group, Progress, Rank, window_of
+from otel_fr.match import WAIT_SHARE, CallState, Ending, Evidence, Group, Overdue, Progress, Rank, window_of
 from otel_fr.match.facts.instances import InstanceKey
 from otel_fr.rank_report import DEFAULT_INTERVAL
 from otel_fr_collector.jobs.calls import UNENDED, RankCall, expand
@@ -177,6 +177,7 @@ def _rank(state: RankState, now: float, silent: bool, longest: float, known: _Kn
         complete=report is not None and report.inflight_more == 0 and not silent,
         records_creations=report is not None and report.records_creations,
         overdue=tuple([item._replace(age=item.age + since) for item in report.overdue]) if report else (),
+        within=_within(state, now),
         ended_by_monitor=report is not None and report.ended_by_monitor and state.ended is not None,
         file=state.file,
         doing=report.doing if report is not None else "",
@@ -186,6 +187,15 @@ def _rank(state: RankState, now: float, silent: bool, longest: float, known: _Kn
         decisions=state.decisions,
         step=state.decided_in,
     )
+
+
+def _within(state: RankState, now: float) -> Overdue | None:
+    """The section that excuses the rank. One that it has just left does so until its next wait would count."""
+    if state.report is None or state.report.overdue or state.within is None:
+        return None
+    since = now - state.within_at
+    is_in = state.report.within is not None or since < WAIT_SHARE * state.report.stall
+    return state.within._replace(age=state.within.age + since) if is_in else None
 
 
 def _since(state: RankState, now: float) -> float:

@@ -32,7 +32,6 @@ from otel_fr.match.model import (
     Ending,
     Evidence,
     Group,
-    Overdue,
     Place,
     Progress,
     Rank,
@@ -278,6 +277,7 @@ def _since(dump: Dump, entry: Entry) -> float | None:
 def _rank(dump: Dump, ids: Mapping[str, str]) -> Rank:
     exit_, exception = _object(dump.facts.get("exit")), _object(dump.facts.get("exception"))
     of_threads = dump.facts.get("thread_exceptions")
+    activities = rank_report.read_activities(dump.facts.get("activity"))
     ending, signal, code = _end(dump, exit_, _exception_text(exception))
     rank = Rank(
         dump.rank,
@@ -301,7 +301,8 @@ def _rank(dump: Dump, ids: Mapping[str, str]) -> Rank:
         complete=not dump.partial or dump.source != "otel-fr",
         records_creations=dump.facts.get("creations") is True,
         file=dump.path,
-        overdue=_overdue(dump),
+        overdue=overdue.reported(activities),
+        within=overdue.reported_within(activities),
         ended_by_monitor=dump.text("on_hang") == "kill" and bool(exit_),
         ended_for_peer=exit_.get("for_peer") is True,
         doing=dump.text("doing")[: rank_report.MAX_DOING],
@@ -337,11 +338,6 @@ def _note_destroyed(dump: Dump, ids: Mapping[str, str], rank: Rank) -> None:
         progress = rank.progress.get(ids.get(entry.group, ""))
         if progress is not None and entry.state is CallState.COMPLETED:
             progress.destroyed_at = entry.site
-
-
-def _overdue(dump: Dump) -> tuple[Overdue, ...]:
-    """What had lasted longer than it may when the file was written."""
-    return overdue.reported(rank_report.read_activities(dump.facts.get("activity")))
 
 
 def _has_gaps(dump: Dump) -> bool:

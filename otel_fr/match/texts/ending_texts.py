@@ -30,6 +30,12 @@ def overdue_value(item: Overdue) -> str:
     return f"{item.kind}{name}, limit {duration_text(item.limit)}"
 
 
+def within_text(rank: int, item: Overdue) -> str:
+    """``"rank 0 has been in section save for 22.0 s, and may be for 300.0 s"``."""
+    seconds, limit = duration_text(item.age), duration_text(item.limit)
+    return f"rank {rank} has been in section {message_text(item.name)} for {seconds}, and may be for {limit}"
+
+
 def overdue_text(overdue: Mapping[int, Overdue], ranks: Mapping[int, Rank], name: str) -> str:
     """``"rank 1 has been in section dataloading for 42.0 s, longer than its limit of 30.0 s"``.
 

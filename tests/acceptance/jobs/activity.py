@@ -47,6 +47,9 @@ for step in range(40 if fault == "healthy" else 3):
     if fault == "healthy" and step == 20:
         with otel_fr.section("evaluation"):
             time.sleep(3)
+    if fault == "healthy" and step == 30:
+        with otel_fr.section("checkpoint", timeout=60):
+            time.sleep(6 if rank == 1 else 0)  # longer than the stall time
     with otel_fr.section("exchange", timeout=3 if fault == "kill_all" else None):
         dist.all_reduce(data)
 for _ in range(8 if fault == "raises" else 0):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from otel_fr import semconv
-from tests.support.played_job import Job
+from tests.support.played_job import STALL, Job
 from tests.support.virtual_collector import VirtualCollector
 from tests.support.whole_text import whole_text
 
@@ -23,6 +23,7 @@ def collector() -> Iterator[VirtualCollector]:
 SECTION = {"kind": "section", "name": "loading données", "age_s": 3.0, "limit_s": 2.0, "overdue": True}
 BEAT = {"kind": "heartbeat", "age_s": 70.0, "limit_s": 60.0, "overdue": True}
 FINE = {"kind": "section", "name": "loading", "age_s": 1.0, "limit_s": 2.0}
+SAVE = {"kind": "section", "name": "save", "age_s": 3.0, "limit_s": 300.0}
 STACK = 'Thread MainThread (most recent call last):\n  File "/job/data.py", line 17, in load\n'
 
 
@@ -58,7 +59,7 @@ def test_an_incident_that_opened_as_missing_rank_becomes_what_explains_it(collec
     with collector.job(3) as job:
         for _ in range(3):
             job.step()
-        job.ranks[1].extra["activity"] = [FINE]
+        job.ranks[1].extra["activity"] = [BEAT | {"age_s": 3.0, "overdue": False}]
         job.skip(1)
         first = collector.wait_cause()
         assert first["category"] == "missing_rank"
@@ -66,6 +67,83 @@ def test_an_incident_that_opened_as_missing_rank_becomes_what_explains_it(collec
         second = collector.wait_cause(lambda one: one["category"] == "heartbeat_missed")
         assert (second["id"], second["culprit_ranks"], second["waiting_ranks"]) == (first["id"], [1], [0, 2])
         assert len(collector.causes()) == 1
+
+
+def test_a_section_within_its_limit_excuses_its_rank_and_its_end_gives_it_time_to_come(
+    collector: VirtualCollector,
+) -> None:
+    with collector.job(3) as job:
+        for _ in range(3):
+            job.step()
+        job.ranks[0].extra["activity"] = [SAVE]
+        waiting = job.skip(0)
+        collector.time.advance(22.0)
+        assert collector.incidents() == []
+        del job.ranks[0].extra["activity"]
+        collector.time.advance(0.5 * STALL)
+        call = job.ranks[0].issue(job.world)
+        for one in (*waiting, call):
+            job.ranks[one.rank].complete(one)
+        for _ in range(3):
+            job.step()
+        job.all_reported()
+        assert collector.incidents() == []
+
+
+def test_a_section_that_begins_while_its_rank_stands_still_excuses_it(collector: VirtualCollector) -> None:
+    with collector.job(3) as job:
+        job.step()
+        job.skip(0)
+        collector.time.advance(0.5 * STALL)
+        job.ranks[0].extra["activity"] = [SAVE]
+        collector.time.advance(10 * STALL)
+        assert collector.incidents() == []
+
+
+def test_once_the_limit_has_passed_the_incident_opens_and_says_so(collector: VirtualCollector) -> None:
+    with collector.job(3) as job:
+        for _ in range(3):
+            job.step()
+        job.ranks[0].extra["activity"] = [SAVE]
+        job.skip(0)
+        collector.time.advance(60.0)
+        assert collector.incidents() == []
+        overdue(job, 0, SAVE | {"age_s": 300.5, "overdue": True})
+        collector.time.advance(2.5)
+        (incident,) = collector.causes()
+        assert (incident["category"], incident["culprit_ranks"]) == ("section_overrun", [0])
+        assert incident["waiting_ranks"] == [1, 2]
+
+
+def test_a_rank_that_left_its_section_and_does_not_come_is_named(collector: VirtualCollector) -> None:
+    with collector.job(3) as job:
+        job.step()
+        job.ranks[0].extra["activity"] = [SAVE]
+        job.skip(0)
+        collector.time.advance(10.0)
+        del job.ranks[0].extra["activity"]
+        incident = collector.wait_cause()
+        assert (incident["category"], incident["culprit_ranks"]) == ("missing_rank", [0])
+
+
+def test_a_section_excuses_no_rank_that_ends_falls_silent_or_whose_peers_give_up(collector: VirtualCollector) -> None:
+    for number, end in enumerate(("dies", "silent", "peers")):
+        with collector.job(3, job_id=f"job-{end}") as job:
+            job.step()
+            job.ranks[0].extra["activity"] = [SAVE]
+            calls = job.skip(0)
+            collector.time.advance(10.0)
+            assert len(collector.incidents()) == number
+            if end == "dies":
+                job.ranks[0].exit(signal=9)
+            elif end == "silent":
+                job.ranks[0].silent = True
+            else:
+                for one in calls:
+                    job.ranks[one.rank].fail(one, "RuntimeError: Timed out waiting 10000ms for recv operation")
+                    job.ranks[one.rank].exit(code=1, exception={"type": "RuntimeError", "message": "Timed out"})
+            assert collector.time.wait_for(lambda: len(collector.causes()) == number + 1)  # noqa: B023
+            assert next(one for one in collector.causes() if one["job"] == job.id)["culprit_ranks"] == [0]
 
 
 def test_the_job_shows_what_is_overdue_and_the_step_of_each_rank(collector: VirtualCollector) -> None:

@@ -7,7 +7,8 @@ from signal import SIGKILL, SIGTERM
 import pytest
 
 from otel_fr.match import Call, Category, Ending, Overdue, Rank
-from otel_fr.match.facts.overdue import reported
+from otel_fr.match.facts.overdue import is_excused, reported, reported_within
+from otel_fr.rank_report import ReportedActivity
 from tests.support.evidence import WORLD, call, judge
 from tests.support.verdicts import causes
 from tests.unit.match.test_whereabouts import PP, TP, alive, waiting
@@ -124,13 +125,45 @@ def test_the_innermost_section_is_named() -> None:
 
 def test_only_what_is_overdue_and_complete_is_read_of_a_report() -> None:
     items = [
-        ("section", "a", 5.0, 2.0, True),
-        ("section", "b", 1.0, 2.0, False),
-        ("section", "c", None, 2.0, True),
-        ("heartbeat", "", 5.0, None, True),
-        ("made up", "d", 5.0, 2.0, True),
+        ReportedActivity("section", "a", 5.0, 2.0, True),
+        ReportedActivity("section", "b", 1.0, 2.0, False),
+        ReportedActivity("section", "c", None, 2.0, True),
+        ReportedActivity("heartbeat", "", 5.0, None, True),
+        ReportedActivity("made up", "d", 5.0, 2.0, True),
     ]
     assert reported(items) == (Overdue("section", "a", 5.0, 2.0),)
+
+
+def test_the_section_that_may_last_longest_excuses_and_nothing_does_beside_what_is_overdue() -> None:
+    short, long = ReportedActivity("section", "a", 1.0, 2.0), ReportedActivity("section", "b", 1.0, 9.0)
+    beat, endless = ReportedActivity("heartbeat", "", 1.0, 60.0), ReportedActivity("section", "c", 1.0, None)
+    assert reported_within([beat, endless]) is None
+    assert reported_within([endless, short, long]) == Overdue("section", "b", 1.0, 9.0)
+    assert reported_within([long, ReportedActivity("section", "d", 3.0, 2.0, True)]) is None
+
+
+def within(rank: Rank) -> Rank:
+    rank.within = Overdue("section", "saving", 5.0, 300.0)
+    return rank
+
+
+def test_a_wait_for_a_rank_within_the_limit_of_its_section_is_no_fault_so_far() -> None:
+    (cause,) = judge(in_it(0, 2), [*waiters(0, 2), within(alive(1, w=4))], GROUPS, 3)
+    assert (cause.category, cause.culprit_ranks, cause.is_excused) == (Category.MISSING_RANK, (1,), True)
+    assert "saving" in cause.text
+    (stuck,) = judge(in_it(0, 2), [*waiters(0, 2), overdue(within(alive(1, w=4)), python_blocked=True)], GROUPS, 3)
+    assert (stuck.category, stuck.is_excused) == (Category.RANK_STUCK, True)
+
+
+def test_a_section_excuses_neither_another_rank_nor_one_that_has_ended_or_let_its_peers_time_out() -> None:
+    (both,) = judge(in_it(0), [*waiters(0), within(alive(1, w=4)), alive(2, w=4)], GROUPS, 3)
+    assert (both.culprit_ranks, both.is_excused) == ((1, 2), False)
+    dead = overdue(within(alive(1, w=4)), ending=Ending.KILLED, signal=9)
+    assert not is_excused(dead)
+    assert [one.is_excused for one in judge(in_it(0, 2), [*waiters(0, 2), dead], GROUPS, 3)] == [False]
+    aborted = [overdue(rank, ending=Ending.KILLED, signal=6) for rank in waiters(0, 2)]
+    (late,) = causes(judge(in_it(0, 2), [*aborted, within(alive(1, w=4))], GROUPS, 3))
+    assert (late.culprit_ranks, late.is_excused) == ((1,), False)
 
 
 def test_ranks_ended_before_it_shows_for_whom_they_wait_have_an_incident_without_a_culprit() -> None:

@@ -184,6 +184,36 @@ def test_a_collector_cannot_fill_the_output(
     assert len(caplog.records) == MAX_SAID
 
 
+def test_a_hang_that_a_section_explains_is_told_once_its_limit_has_passed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, clock: VirtualTime
+) -> None:
+    excused = {**FOUND, "causes": [FOUND["causes"][0] | {"excused": True}]}
+    answers = [excused, excused, FOUND]
+    analyses: list[SimpleNamespace] = []
+
+    def analysis(*_: object) -> SimpleNamespace:
+        analyses.append(SimpleNamespace(is_over=lambda: True, result=lambda: answers.pop(0)))
+        return analyses[-1]
+
+    monkeypatch.setattr("otel_fr.monitor.verdict.Analysis", analysis)
+    clock.time = clock.wall  # type: ignore[attr-defined]
+    Node(tmp_path, "run", 0).join()
+    one, began = verdict(tmp_path, stall_seconds=5.0), int(clock.monotonic() * 1e9)
+
+    def step(seconds: int) -> list[str]:
+        caplog.clear()
+        for _ in range(2 * seconds):
+            clock.advance(0.5)
+            one.step(began, int(clock.monotonic() * 1e9), "/dumps/otel_fr_rank_0")
+        return [record.getMessage() for record in caplog.records]
+
+    assert step(110) == []
+    assert len(analyses) == 2
+    assert step(60)[0] == "this job hangs: missing_rank: rank 1 did not join"
+    assert step(120) == []
+    assert len(analyses) == 3
+
+
 def test_a_rank_of_many_runs_leaves_nothing_behind_and_a_failed_run_neither(tmp_path: Path) -> None:
     def joined(rank: int, run: int) -> Node:
         node = Node(tmp_path, f"run {run}", rank, size=2)
