@@ -39,11 +39,13 @@ class JobGauges(Collector):
         self,
         runs: Runs,
         open_incidents: Callable[[], Iterable[CollectorIncidentData]],
+        alerting: Callable[[float], Iterable[CollectorIncidentData]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._runs = runs
         self._clock = clock
         self._open = open_incidents
+        self._alerting = alerting
 
     def collect(self) -> Iterator[Metric]:
         runs = list(self._runs.by_id.values())
@@ -54,21 +56,11 @@ class JobGauges(Collector):
         yield _gauge("otel_fr_collector_behind_seconds", max((run.lateness(now) for run in runs), default=0.0))
         yield _counter("otel_fr_collector_evicted", evicted)
         yield _counter("otel_fr_collector_capacity_exceeded", usage.refused)
-        yield self._incidents()
+        yield _incidents("otel_fr_incidents_open", self._open())
+        yield _incidents("otel_fr_incidents_alerting", self._alerting(now))
         yield self._lag()
         yield self._slowest()
         yield self._waits()
-
-    def _incidents(self) -> GaugeMetricFamily:
-        family = empty(GaugeMetricFamily, "otel_fr_incidents_open")
-        tally: Tally[tuple[str, str, str]] = Tally()
-        for incident in self._open():
-            if not incident["caused_by"]:
-                group = group_label(incident["process_group"])
-                tally[one_line(incident["job"]), group, incident["category"]] += 1
-        for values, count in tally.most_common(MAX_SERIES):
-            family.add_metric(values, count)
-        return family
 
     def _lag(self) -> GaugeMetricFamily:
         family = empty(GaugeMetricFamily, "otel_fr_progress_lag")
@@ -114,6 +106,18 @@ class JobGauges(Collector):
         for values in heapq.nlargest(MAX_SERIES, found, key=lambda key: found[key]):
             family.add_metric(values, found[values])
         return family
+
+
+def _incidents(name: str, incidents: Iterable[CollectorIncidentData]) -> GaugeMetricFamily:
+    family = empty(GaugeMetricFamily, name)
+    tally: Tally[tuple[str, str, str]] = Tally()
+    for incident in incidents:
+        if not incident["caused_by"]:
+            group = group_label(incident["process_group"])
+            tally[one_line(incident["job"]), group, incident["category"]] += 1
+    for values, count in tally.most_common(MAX_SERIES):
+        family.add_metric(values, count)
+    return family
 
 
 def _labels(run: Run, state: GroupState) -> tuple[str, str]:

@@ -102,7 +102,14 @@ _JOBS = (
         "incidents",
         "Open incidents, without consequences of other incidents.",
         *(_JOB, _GROUP, _CATEGORY),
-        act="Act when it is above 0, by the runbook of the category (TorchDistributedIncidentOpen).",
+        act="Act when it is above 0, by the runbook of the category.",
+    ),
+    _gauge(
+        "otel_fr_incidents_alerting",
+        "incidents",
+        "The same, without waits that have lasted less than --alert-after: what people are to know of.",
+        *(_JOB, _GROUP, _CATEGORY),
+        act="It is above 0 and the collector posts no alerts (TorchDistributedIncidentOpen).",
     ),
     _gauge(
         "otel_fr_progress_lag",

@@ -81,6 +81,7 @@ class Service:
         links: shown with incidents.
         tenant_of: the tenant of a job's name.
         straggler_limits: when a rank counts as one that always comes last.
+        alert_after: as of `IncidentBook`.
         clock, wall: monotonic and Unix time in seconds.
     """
 
@@ -97,10 +98,11 @@ class Service:
         links: Links | None = None,
         tenant_of: Callable[[str], str] = tenant_of,
         straggler_limits: StragglerLimits | None = None,
+        alert_after: float = 0.0,
     ) -> None:
         self.metrics = metrics
         self.runs = Runs(tenant_of=tenant_of, straggler_limits=straggler_limits)
-        self.book = IncidentBook(wall, tenant_of)
+        self.book = IncidentBook(wall, tenant_of, alert_after)
         self.store = store
         self.outlets = outlets
         self.links = links or Links()
@@ -126,7 +128,7 @@ class Service:
         self._traces = None
         if forwarder is not None:
             self._traces = IncidentTraces(self.runs, forwarder, store, clock)
-        metrics.registry.register(JobGauges(self.runs, self.book.open_data, clock))
+        metrics.registry.register(JobGauges(self.runs, self.book.open_data, self.book.alerting_data, clock))
         metrics.registry.register(CollectiveMetrics(self.runs))
         if store is not None:
             self._persistence = Persistence(
@@ -314,7 +316,7 @@ class Service:
     def _resume(self, incidents: Sequence[Incident]) -> None:
         if self._traces is not None:
             self._traces.resume(incidents)
-        self.outlets.resume(incidents)
+        self.outlets.resume(incidents, self.clock())
         for incident in incidents:
             if incident.is_open:
                 self._tell_monitors(incident, ChangeKind.UPDATED)

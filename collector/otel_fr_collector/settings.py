@@ -204,6 +204,14 @@ class Settings:
     grafana_token_file: Path | None = _option(
         _OUT, Path, text="file with Grafana's service-account token", metavar="FILE"
     )
+    alert_after: float = _option(
+        _OUT,
+        _number(0, 86_400),
+        default="30",
+        text="time that a wait must last before it is posted to --alertmanager, --webhook and --grafana: a rank that is"
+        " late may still come; deaths, mismatches, deadlocks and passed limits are posted at once",
+        metavar="SECONDS",
+    )
     external_url: str | None = _option(
         _OUT, _base_url, text="URL at which browsers reach this collector's page", metavar="URL"
     )

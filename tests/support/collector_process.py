@@ -42,7 +42,7 @@ class Collector(CollectorView):
         self.incidents_file = folder / "incidents.jsonl"
         self.out_file, self.err_file = folder / "out.txt", folder / "err.txt"
         command = [*program, "collector", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"]
-        command += ["--incidents", str(self.incidents_file), *options]
+        command += ["--alert-after", "0", "--incidents", str(self.incidents_file), *options]
         with self.out_file.open("wb") as out, self.err_file.open("wb") as err:
             self.process = warm.service(command, stdout=out, stderr=err)
         found = wait_for(self._addresses)

@@ -34,7 +34,7 @@ class HostCollector:
         folder.mkdir()
         self.host = host
         self._file, log = folder / "incidents.jsonl", folder / "collector.log"
-        command = [*OTEL_FR, "collector", "--grpc", "0.0.0.0:4317", "--http", "0.0.0.0:8080"]
+        command = [*OTEL_FR, "collector", "--grpc", "0.0.0.0:4317", "--http", "0.0.0.0:8080", "--alert-after", "0"]
         self.process = host.start([*command, "--incidents", str(self._file), *options], log, _environment())
         until(lambda: "gRPC on" in log.read_text())
 

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from urllib.parse import quote, urlsplit
 
 import grpc
@@ -21,11 +21,10 @@ from otel_fr_collector.forward.forwarder import Forwarder
 from otel_fr_collector.forward.journal import Journal
 from otel_fr_collector.forward.queues import Queues
 from otel_fr_collector.forward.selection import Selection
-from otel_fr_collector.incidents.incident import Incident, IncidentChange
-from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.http_server import HttpServer
 from otel_fr_collector.otlp.signals import METHODS, TRACES
+from otel_fr_collector.outlets.file import IncidentsFile
 from otel_fr_collector.outlets.outlet import Outlet
 from otel_fr_collector.outlets.outlets import Outlets
 from otel_fr_collector.outlets.terminal import Terminal
@@ -37,6 +36,7 @@ from otel_fr_collector.web.app import make_app
 from otel_fr_collector.web.finished import Finished
 
 from otel_fr.control.v1 import control_pb2
+from otel_fr.incident import CollectorIncidentData
 from tests.support.collector_view import Answer, CollectorView
 from tests.support.otlp_backends import Backend, MemoryBackend
 from tests.support.stores import sqlite_store
@@ -64,26 +64,17 @@ class Refused(grpc.RpcError):
 
 
 class _Memory:
-    """An outlet that keeps what is published, as the file of ``--incidents`` has it."""
+    """Keeps what is published, in place of the file of ``--incidents``."""
 
-    name = "memory"
+    problem = ""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
 
-    def start(self) -> None:
-        pass
+    def write(self, data: CollectorIncidentData) -> None:
+        self.lines.append(json.dumps(data))
 
-    def publish(self, change: IncidentChange) -> None:
-        self.lines.append(json.dumps(change.data))
-
-    def resume(self, incidents: Sequence[Incident]) -> None:
-        pass
-
-    def forget(self, run: RunId) -> None:
-        pass
-
-    async def stop(self, seconds: float) -> None:
+    def close(self) -> None:
         pass
 
 
@@ -126,7 +117,7 @@ class VirtualCollector(CollectorView):
         forward: backends for the signals of ``signals``.
         queue_size: bytes that wait for one at most.
         selects: they get the traces of incidents only.
-        outlets: makes further outlets.
+        outlets: makes further outlets. alert_after: as of `IncidentBook`.
     """
 
     time: VirtualTime
@@ -142,6 +133,7 @@ class VirtualCollector(CollectorView):
         signals: frozenset[str] = frozenset({TRACES}),
         selects: bool = False,
         outlets: Callable[[Metrics, Store | None], Sequence[Outlet]] = lambda _, __: (),
+        alert_after: float = 0.0,
     ) -> None:
         self.time = on or VirtualTime()
         self._loop = asyncio.new_event_loop()
@@ -162,11 +154,17 @@ class VirtualCollector(CollectorView):
             self._forwarder = Forwarder(self._queues, backends, metrics, signals=signals, selection=selection)
         self.service = Service(
             metrics,
-            Outlets(metrics, terminal=Terminal(self._terminal), others=[self._memory, *outlets(metrics, self.store)]),
+            Outlets(
+                metrics,
+                terminal=Terminal(self._terminal),
+                file=cast("IncidentsFile", self._memory),
+                others=list(outlets(metrics, self.store)),
+            ),
             self.time.monotonic,
             self.time.wall,
             forwarder=self._forwarder,
             store=self.store,
+            alert_after=alert_after,
         )
         self._intake = Intake(self.service, clock=self.time.monotonic)
         self._finished = Finished(self.service)

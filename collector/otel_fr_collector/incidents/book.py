@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 
 from otel_fr.incident import CulpritData, incident_id
@@ -16,8 +15,6 @@ from otel_fr_collector.incidents.incident import FIRING, RESOLVED, ChangeKind, I
 from otel_fr_collector.incidents.kept import MAX_INCIDENTS, KeptIncidents
 from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.run import Run, RunId
-from otel_fr_collector.network.tokens import tenant_of
-from otel_fr_collector.throttle import Throttle
 
 _log = logging.getLogger(__name__)
 
@@ -49,10 +46,6 @@ class IncidentBook(KeptIncidents):
 
     Args: as of `KeptIncidents`.
     """
-
-    def __init__(self, wall: Callable[[], float] = time.time, tenant_of: Callable[[str], str] = tenant_of) -> None:
-        super().__init__(wall, tenant_of)
-        self._log = Throttle()
 
     def update(
         self,
@@ -423,6 +416,7 @@ class IncidentBook(KeptIncidents):
         incident.changed = self._wall()
         incident.revision += 1
         incident.changes += 1
+        incident.note_hold(kind, self._alert_after, now)
         incident.data = incident.as_data()
         self._weigh(incident)
         return [IncidentChange(kind, incident, incident.data)]

@@ -26,6 +26,9 @@ SAME_WAIT = 1.0
 """Seconds by which two judgements may place the begin of one wait apart; the first stands then."""
 BEFORE_DETECTED = 10.0
 """Seconds by which a fault in which no rank waits may have begun before it was detected."""
+MAY_END = frozenset({Category.MISSING_RANK, Category.RANK_STUCK, Category.STALLED_COLLECTIVE, Category.STRAGGLER})
+"""Waits that may end without help: a rank is late, or slow. Every other fault cannot mend itself, or has had its time:
+a program has set the limit of a heartbeat or a section."""
 FIRING, RESOLVED = "firing", "resolved"
 MARK_FORM = "[0-9]{6}-[01]-[0-9]{8}"
 """A regular expression, in Python and in PostgreSQL, for what `Incident.mark` returns."""
@@ -45,7 +48,8 @@ class Incident:
         keys: every key its findings have had; the first makes its id.
         job_title: what its job is called for a reader; "": as the job is.
         cause: id of the incident it follows from; None: it is a cause.
-        opened: monotonic time of the opening. detected, started, changed, resolved: Unix times.
+        opened: monotonic time of the opening. alert_after: seconds from then until people are notified.
+        detected, started, changed, resolved: Unix times.
         waiting: Unix time since which the longest waiting rank waits; None: none waits, or it is not known.
         culprits: what is known of its first culprits (`otel_fr_collector.incidents.bounds`).
         ras: what NCCL's RAS said of its run after it began; None: nothing.
@@ -68,6 +72,7 @@ class Incident:
     changed: float = 0.0
     resolved: float | None = None
     waiting: float | None = None
+    alert_after: float = 0.0
     revision: int = 0
     openings: int = 0
     changes: int = 0
@@ -87,6 +92,23 @@ class Incident:
     @property
     def is_open(self) -> bool:
         return self.state == FIRING
+
+    @property
+    def may_end(self) -> bool:
+        """It may end without help: its category may, and no rank has ended."""
+        finding = self.finding
+        return finding.category in MAY_END and (finding.is_slowness or (finding.is_waiting and not finding.ended_ranks))
+
+    def note_hold(self, kind: ChangeKind, alert_after: float, now: float) -> None:
+        """When people are notified, after a change: see `may_end`. ``now``: monotonic."""
+        if kind is ChangeKind.OPENED:
+            self.alert_after = alert_after if self.may_end else 0.0
+        elif kind is ChangeKind.UPDATED and not self.may_end:
+            self.alert_after = min(self.alert_after, now - self.opened)
+
+    def is_alerting(self, now: float) -> bool:
+        """People are to know of it at the monotonic time ``now``."""
+        return now - self.opened >= self.alert_after
 
     def mark(self, kind: ChangeKind) -> str:
         """Which change of it that is: a later one has a greater text. Collectors that judge the same say the same."""

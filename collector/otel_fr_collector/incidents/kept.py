@@ -11,6 +11,7 @@ from otel_fr_collector.incidents.incident import Incident
 from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.network.tokens import tenant_of
 from otel_fr_collector.shares import Holdings, Owner
+from otel_fr_collector.throttle import Throttle
 
 MAX_INCIDENTS = 1_000
 """Incidents kept for the API, of all runs; resolved ones are dropped, the oldest before newer ones. When all are open,
@@ -29,9 +30,17 @@ class KeptIncidents:
     Args:
         wall: Unix time in seconds.
         tenant_of: the tenant of a job's name.
+        alert_after: seconds that a wait which may end must last before people are notified.
     """
 
-    def __init__(self, wall: Callable[[], float] = time.time, tenant_of: Callable[[str], str] = tenant_of) -> None:
+    def __init__(
+        self,
+        wall: Callable[[], float] = time.time,
+        tenant_of: Callable[[str], str] = tenant_of,
+        alert_after: float = 0.0,
+    ) -> None:
+        self._alert_after = alert_after
+        self._log = Throttle()
         self._wall = wall
         self._tenant_of = tenant_of
         self._by_run: dict[RunId, list[Incident]] = {}
@@ -81,6 +90,10 @@ class KeptIncidents:
 
     def open_data(self) -> list[CollectorIncidentData]:
         return [incident.data for incident in self._all.values() if incident.is_open]
+
+    def alerting_data(self, now: float) -> list[CollectorIncidentData]:
+        """The open incidents that people are to know of. ``now``: monotonic."""
+        return [one.data for one in self._all.values() if one.is_open and one.is_alerting(now)]
 
     def runs(self) -> list[RunId]:
         """The runs that have open incidents."""

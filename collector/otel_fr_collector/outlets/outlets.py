@@ -13,6 +13,7 @@ from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.outlets.event_stream import EventStream
 from otel_fr_collector.outlets.file import IncidentsFile
+from otel_fr_collector.outlets.hold import Hold
 from otel_fr_collector.outlets.outlet import Outlet
 from otel_fr_collector.outlets.terminal import Terminal
 
@@ -25,7 +26,7 @@ class Outlets:
 
     Attributes:
         file: None: there is none.
-        others: alerts, webhooks and the like.
+        others: alerts, webhooks and the like. They learn of a wait that may end once it has lasted (`Hold`).
         event_stream: clients join it through the API.
     """
 
@@ -34,6 +35,7 @@ class Outlets:
     file: IncidentsFile | None = None
     others: list[Outlet] = field(default_factory=list)
     event_stream: EventStream = field(init=False)
+    _hold: Hold = field(default_factory=Hold, init=False)
     _faults: Faults = field(init=False)
 
     def __post_init__(self) -> None:
@@ -45,14 +47,16 @@ class Outlets:
         for outlet in self.others:
             outlet.start()
 
-    def resume(self, incidents: Sequence[Incident]) -> None:
-        """Restore the incidents known from before a restart, oldest first."""
+    def resume(self, incidents: Sequence[Incident], now: float) -> None:
+        """Restore the incidents known from before a restart, oldest first. ``now``: monotonic."""
+        incidents = self._hold.resume(incidents, now)
         for outlet in self.others:
             with self._caught(outlet.name):
                 outlet.resume(incidents)
 
     def forget(self, run: RunId) -> None:
         """Another collector publishes the run's incidents from now on."""
+        self._hold.forget(run)
         for outlet in self.others:
             with self._caught(outlet.name):
                 outlet.forget(run)
@@ -69,16 +73,28 @@ class Outlets:
                 self.file.write(change.data)
         with self._caught("terminal"):
             self.terminal.publish(change, now, has_files=has_files)
-        for outlet in self.others:
-            with self._caught(outlet.name):
-                outlet.publish(change)
+        told = self._hold.take(change, now)
+        if told is not None:
+            self._tell(told)
         with self._caught("event stream"):
             self.event_stream.publish(change)
 
+    def _tell(self, change: IncidentChange) -> None:
+        for outlet in self.others:
+            with self._caught(outlet.name):
+                outlet.publish(change)
+
     def step(self, now: float, *, final: bool = False) -> None:
-        """Print what is due. ``now``: monotonic; ``final``: the collector stops, so the event stream ends."""
+        """Print, and tell the others, what is due.
+
+        Args:
+            now: monotonic.
+            final: the collector stops, so the event stream ends.
+        """
         with self._caught("terminal"):
             self.terminal.step(now, final=final)
+        for change in self._hold.due(now):
+            self._tell(change)
         if final:
             self.event_stream.close()
 

@@ -171,6 +171,7 @@ def dump_incident(incident: Incident) -> Json:
         "keys": incident.keys,
         "cause": incident.cause,
         "detected": incident.detected,
+        "alert_after": incident.alert_after,
         "started": incident.started,
         "changed": incident.changed,
         "resolved": incident.resolved,
@@ -201,6 +202,7 @@ def load_incident(data: Json, published: object) -> Incident:
         opened=0.0,
         detected=float(data["detected"]),
         started=data["started"],
+        alert_after=float(data.get("alert_after", 0.0)),  # earlier versions had none
         changed=float(data["changed"]),
         resolved=data["resolved"],
         revision=int(data["revision"]),

@@ -33,7 +33,7 @@ def test_a_group_without_a_description_has_its_name_in_labels_metrics_traces_and
         known = run.rank_state(rank)
         assert known is not None
         run.note_progress(known, GROUP.id, number, number)
-    registry.register(JobGauges(runs, lambda: [change.data]))
+    registry.register(JobGauges(runs, lambda: [change.data], lambda _: []))
     scraped = generate_latest(registry).decode()
     labels = 'job_id="job-7",process_group="7"'
     assert f"otel_fr_progress_lag{{{labels}}} 2.0" in scraped

@@ -64,7 +64,7 @@ def errors(metrics: Metrics, part: str) -> float:
 def test_what_one_outlet_raises_reaches_no_other_and_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     first, broken, last = outlets = [Kept("first"), Kept("broken", broken=True), Kept("last")]
     service = Service(metrics := Metrics(), Outlets(metrics, others=list(outlets)))
-    service.outlets.resume([])
+    service.outlets.resume([], 0.0)
     changes = [incident_change(number=str(number)) for number in range(3)]
     service._take_changes(changes, 0.0)
     assert first.changes == last.changes == changes

@@ -148,7 +148,7 @@ def test_an_incident_from_before_a_restart_stays_until_more_is_known(job: Job) -
 
 
 def test_metrics_list_and_page_show_who_comes_last(job: Job) -> None:
-    gauges = JobGauges(job.runs, list)
+    gauges = JobGauges(job.runs, list, lambda _: ())
     values = {
         (family.name, sample.labels["rank"]): sample.value
         for family in gauges.collect()

@@ -133,7 +133,7 @@ def read(registry: CollectorRegistry, name: str, rank: int) -> float | None:
 
 def test_totals_of_a_job_never_fall_while_it_is_known() -> None:
     runs, registry = Runs(), CollectorRegistry()
-    registry.register(JobGauges(runs, list))
+    registry.register(JobGauges(runs, list, lambda _: ()))
 
     def count(name: str, seconds: float, now: float) -> Run:
         run = runs.get(RunId("j", 0, name), now)

@@ -1,0 +1,56 @@
+"""Incidents that people are not notified of yet: waits that may end (`Incident.alert_after`)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+from otel_fr_collector.incidents.incident import ChangeKind, Incident, IncidentChange
+from otel_fr_collector.jobs.run import RunId
+
+
+class Hold:
+    """Holds incidents back until they have lasted. One that ends before is never passed on.
+
+    Times are monotonic.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[RunId, str], IncidentChange] = {}
+
+    def take(self, change: IncidentChange, now: float) -> IncidentChange | None:
+        """What receivers are to learn of a change now; None: nothing."""
+        incident = change.incident
+        key = incident.run, incident.id
+        if change.kind is ChangeKind.OPENED or key in self._held:
+            self._held.pop(key, None)
+            if change.kind is ChangeKind.RESOLVED:
+                return None
+            change = dataclasses.replace(change, kind=ChangeKind.OPENED)
+            if not incident.is_alerting(now):
+                self._held[key] = change
+                return None
+        return change
+
+    def due(self, now: float) -> list[IncidentChange]:
+        """The incidents that have lasted by now, each as its opening."""
+        found = [key for key, change in self._held.items() if change.incident.is_alerting(now)]
+        return [self._held.pop(key) for key in found]
+
+    def resume(self, incidents: Iterable[Incident], now: float) -> list[Incident]:
+        """Of incidents from before a restart, or of another collector, those that receivers have learned of."""
+        passed = []
+        for incident in incidents:
+            if incident.resolved is not None:
+                if incident.resolved - incident.detected >= incident.alert_after:
+                    passed.append(incident)
+            elif incident.is_alerting(now):
+                passed.append(incident)
+            else:
+                self._held[incident.run, incident.id] = IncidentChange(ChangeKind.OPENED, incident, incident.data)
+        return passed
+
+    def forget(self, run: RunId) -> None:
+        """Another collector goes on with the run."""
+        for key in [key for key in self._held if key[0] == run]:
+            del self._held[key]

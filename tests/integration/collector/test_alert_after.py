@@ -1,0 +1,192 @@
+"""Whom an incident reaches when: pages, logs and traces at once, people once a wait that may end has lasted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from otel_fr_collector.incidents.incident import Incident, IncidentChange
+from otel_fr_collector.jobs.run import RunId
+
+from tests.support.otlp_backends import MemoryBackend
+from tests.support.played_job import Issued, Job
+from tests.support.times import VirtualTime
+from tests.support.virtual_collector import VirtualCollector
+
+HOLD = 30.0
+
+
+class Receiver:
+    """Stands for Alertmanager, a webhook and Grafana: the kind and the category of each change that reaches it."""
+
+    name = "receiver"
+
+    def __init__(self, collector_time: VirtualTime) -> None:
+        self.told: list[tuple[str, str]] = []
+        self.resumed: list[str] = []
+        self.told_at: list[float] = []
+        self._time = collector_time
+
+    def start(self) -> None:
+        pass
+
+    def publish(self, change: IncidentChange) -> None:
+        self.told.append((change.kind.value, change.data["category"]))
+        self.told_at.append(self._time.monotonic())
+
+    def resume(self, incidents: Sequence[Incident]) -> None:
+        self.resumed += [one.state for one in incidents]
+
+    def forget(self, run: RunId) -> None:
+        pass
+
+    async def stop(self, seconds: float) -> None:
+        pass
+
+
+class Site:
+    """A collector whose people are notified after `HOLD`, and what they are told."""
+
+    def __init__(self, on: VirtualTime | None = None, **options: object) -> None:
+        self.time = on or VirtualTime()
+        self.receiver = Receiver(self.time)
+        self.collector = VirtualCollector(
+            self.time,
+            outlets=lambda _, __: [self.receiver],
+            alert_after=HOLD,
+            **options,  # type: ignore[arg-type]
+        )
+
+    def alerting(self) -> float:
+        return self.collector.metric("otel_fr_incidents_alerting")
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    one = Site()
+    with one.collector:
+        yield one
+
+
+def go_on(job: Job, waiting: list[Issued], rank: int = 1) -> None:
+    for call in [*waiting, job.ranks[rank].issue(job.world)]:
+        job.ranks[call.rank].complete(call)
+
+
+def test_a_wait_is_shown_at_once_and_told_when_it_has_lasted(site: Site) -> None:
+    collector, receiver = site.collector, site.receiver
+    with collector.job(3) as job:
+        job.step()
+        waiting = job.skip(1)
+        collector.wait_cause()
+        opened = site.time.monotonic()
+        assert "missing_rank" in collector.get("/api/v1/incidents")
+        assert (collector.metric("otel_fr_incidents_open"), site.alerting()) == (1, 0)
+        site.time.advance(HOLD - 1.0)
+        assert receiver.told == []
+        site.time.advance(1.5)
+        assert receiver.told == [("opened", "missing_rank")]
+        assert HOLD - 0.5 <= receiver.told_at[0] - opened <= HOLD + 0.5
+        assert site.alerting() == 1
+        go_on(job, waiting)
+        collector.wait_cause(lambda one: one["state"] == "resolved")
+        assert receiver.told == [("opened", "missing_rank"), ("resolved", "missing_rank")]
+
+
+def test_a_wait_that_ends_in_time_is_never_told_and_begins_anew_when_it_comes_back(site: Site) -> None:
+    collector = site.collector
+    with collector.job(3) as job:
+        job.step()
+        for number in range(1, 3):
+            waiting = job.skip(1)
+            site.time.advance(HOLD - 5.0)
+            go_on(job, waiting)
+            assert collector.time.wait_for(lambda: len(collector.causes()) == number)  # noqa: B023
+            collector.time.wait_for(lambda: all(one["state"] == "resolved" for one in collector.causes()))
+        site.time.advance(2 * HOLD)
+    assert site.receiver.told == []
+
+
+def test_a_death_is_told_at_once_and_so_is_a_wait_that_becomes_one(site: Site) -> None:
+    collector, receiver = site.collector, site.receiver
+    with collector.job(3) as job:
+        job.step()
+        job.skip(1)
+        collector.wait_cause()
+        assert receiver.told == []
+        job.ranks[1].exit(signal=9)
+        collector.wait_cause(lambda one: one["category"] == "rank_dead")
+        assert receiver.told[0] == ("opened", "rank_dead")
+        assert [kind for kind, _ in receiver.told].count("opened") == 1
+
+
+@pytest.mark.parametrize("fault", ["size_mismatch", "deadlock", "section_overrun"])
+def test_what_cannot_mend_itself_is_told_at_once(site: Site, fault: str) -> None:
+    collector = site.collector
+    with collector.job(2) as job:
+        other = job.group("1", [0, 1], "second")
+        job.step()
+        if fault == "size_mismatch":
+            for rank, sizes in ((0, [[4]]), (1, [[5]])):
+                job.ranks[rank].issue(job.world, sizes=sizes)
+        elif fault == "deadlock":
+            for rank, group in ((0, job.world), (1, other)):
+                job.ranks[rank].issue(group)
+        else:
+            item = {"kind": "section", "name": "save", "age_s": 31.0, "limit_s": 30.0, "overdue": True}
+            job.ranks[0].extra["activity"] = [item]
+        collector.wait_cause()
+        assert site.receiver.told[0] == ("opened", fault)
+        assert site.alerting() == 1
+
+
+def test_traces_do_not_wait() -> None:
+    backend = MemoryBackend()
+    site = Site(forward=[backend])
+    with site.collector as collector, collector.job(2) as job:
+        job.step()
+        job.skip(1)
+        incident = collector.wait_cause()
+        site.time.advance(5.0)
+        assert site.receiver.told == []
+        assert any(f"INCIDENT {incident['category']}".encode() in request for request in backend.taken)
+
+
+@pytest.mark.parametrize("lasted", [5.0, HOLD + 1.0])
+def test_a_restart_neither_tells_early_nor_forgets(tmp_path: Path, lasted: float) -> None:
+    clock = VirtualTime()
+    first = Site(clock, data=tmp_path / "data")
+    with first.collector.job(2) as job:
+        job.step()
+        waiting = job.skip(1)
+        first.collector.wait_cause()
+        clock.advance(lasted)
+        was_told = lasted > HOLD
+        assert bool(first.receiver.told) is was_told
+        first.collector.kill()
+        second = Site(clock, data=tmp_path / "data")
+        with second.collector:
+            job.collector = second.collector
+            clock.advance(1.0)
+            assert second.receiver.resumed == (["firing"] if was_told else [])
+            assert second.receiver.told == []
+            clock.advance(HOLD)
+            assert [kind for kind, _ in second.receiver.told] == ([] if was_told else ["opened"])
+            go_on(job, waiting)
+            assert clock.wait_for(lambda: second.receiver.told[-1:] == [("resolved", "missing_rank")])
+
+
+def test_a_restart_does_not_tell_of_a_wait_that_ended_in_time(tmp_path: Path) -> None:
+    clock = VirtualTime()
+    first = Site(clock, data=tmp_path / "data")
+    with first.collector as collector, collector.job(2) as job:
+        job.step()
+        waiting = job.skip(1)
+        collector.wait_cause()
+        go_on(job, waiting)
+        collector.wait_cause(lambda one: one["state"] == "resolved")
+    second = Site(clock, data=tmp_path / "data")
+    with second.collector:
+        clock.advance(2 * HOLD)
+    assert (second.receiver.resumed, second.receiver.told) == ([], [])
