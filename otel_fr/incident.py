@@ -99,6 +99,7 @@ class CollectorIncidentData(IncidentData):
     Attributes:
         job_title: what the job is called for a reader.
         what_to_do: one or two sentences; None: it is over, or follows from another.
+        resolution: why it has ended: ``over``, ``stopped``, ``replaced``, ``unheard`` or ``dropped``; None: it has not.
         flight_recorder_files: rank -> path.
         culprits: the first ones.
         nccl_ras: None: it was not asked, or did not answer, or the incident follows from another.
@@ -113,6 +114,7 @@ class CollectorIncidentData(IncidentData):
     run_id: str
     updated_at: str | None
     resolved_at: str | None
+    resolution: str | None
     revision: int
 
 

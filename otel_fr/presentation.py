@@ -163,6 +163,16 @@ def overdue_text(kind: str, name: str, seconds: float, limit: float) -> str:
     return f"{what} for {duration_text(seconds)} (limit {duration_text(limit)})"
 
 
+def resolution_text(resolution: str | None) -> str:
+    """Why an incident has ended (its ``resolution``), to follow when it did; "": its fault is over, or it is open."""
+    return {
+        "stopped": "the job was stopped",
+        "replaced": "the job continues in another run",
+        "unheard": "nothing was heard of the job any more",
+        "dropped": "there were too many open incidents",
+    }.get(resolution or "", "")
+
+
 def with_wait(summary: str, how_long: str) -> str:
     """A summary with how long its ranks have waited: ``"...; ranks 0, 2 wait for 47 s"``.
 

@@ -21,7 +21,7 @@ from otel_fr_collector.forward.forwarder import Forwarder
 from otel_fr_collector.forward.incident_traces import IncidentTraces
 from otel_fr_collector.gauges import JobGauges
 from otel_fr_collector.incidents.book import IncidentBook
-from otel_fr_collector.incidents.incident import ChangeKind, Incident, IncidentChange
+from otel_fr_collector.incidents.incident import ChangeKind, Incident, IncidentChange, Resolution
 from otel_fr_collector.incidents.judge import STEP_SECONDS, Judge
 from otel_fr_collector.incidents.links import Links
 from otel_fr_collector.incidents.return_grace import ReturnGrace
@@ -284,7 +284,8 @@ class Service:
             if is_over or self._has_gone_on(known, of_job[run_id.job]):
                 known.mark_replaced()
             if known.is_replaced or now - known.last_seen > DEAD_RESOLVE:
-                self._take_changes(self.book.resolve_run(run_id, now), now)
+                why = Resolution.REPLACED if known.is_replaced else Resolution.UNHEARD
+                self._take_changes(self.book.resolve_run(run_id, now, why), now)
         return True
 
     def _has_gone_on(self, run: Run, of_job: Sequence[Run]) -> bool:
@@ -307,7 +308,7 @@ class Service:
         return bool(gone_on) and all(state.ended is not None or state.place[:2] in newer for state in others)
 
     def _close(self, run: RunId, now: float) -> None:
-        self._take_changes(self.book.resolve_run(run, now), now)
+        self._take_changes(self.book.resolve_run(run, now, Resolution.UNHEARD), now)
         self.book.drop_run(run)
 
     def _may_judge(self, run: Run, now: float) -> bool:

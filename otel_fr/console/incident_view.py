@@ -21,6 +21,7 @@ from otel_fr.presentation import (
     place_text,
     ranks_by_text,
     ranks_text,
+    resolution_text,
     site_text,
 )
 from otel_fr.printable import one_line, printable
@@ -151,7 +152,8 @@ def _times(one: IncidentDetail, now: float) -> Iterable[tuple[str, str]]:
         yield "began", f"{moment_text(one['started_at'], now=today)}, {how_long}"
     yield "detected", moment_text(one["detected_at"], now=today)
     if resolved is not None:
-        yield "resolved", moment_text(one["resolved_at"], now=today)
+        why = resolution_text(one["resolution"])
+        yield "resolved", moment_text(one["resolved_at"], now=today) + (f"; {why}" if why else "")
 
 
 def _culprit(rank: int, place: PlaceData | None, sites: dict[str, str]) -> str:

@@ -24,6 +24,7 @@ COLORS = {
     "silent": "yellow",
     "running": "green",
     "ended": "dim",
+    "stopped": "dim",
     "replaced": "dim",
 }
 VERY_WIDE, WIDE, NARROW = 130, 100, 72

@@ -11,7 +11,7 @@ from otel_fr.match import Category, Finding, Place
 from otel_fr.match.facts.instances import key_of_finding
 from otel_fr.stacks import NATIVE_HEADING
 from otel_fr_collector.incidents.bounds import bounded, culprits_of, first_texts
-from otel_fr_collector.incidents.incident import FIRING, RESOLVED, ChangeKind, Incident, IncidentChange
+from otel_fr_collector.incidents.incident import FIRING, RESOLVED, ChangeKind, Incident, IncidentChange, Resolution
 from otel_fr_collector.incidents.kept import MAX_INCIDENTS, KeptIncidents
 from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.run import Run, RunId
@@ -137,9 +137,9 @@ class IncidentBook(KeptIncidents):
                 changes.extend(self._note_change(ChangeKind.UPDATED, incident, now))
         return changes
 
-    def resolve_run(self, run: RunId, now: float) -> list[IncidentChange]:
+    def resolve_run(self, run: RunId, now: float, why: Resolution = Resolution.OVER) -> list[IncidentChange]:
         """Resolve the open incidents of a run that is over."""
-        return [change for incident in self.open_of(run) for change in self._resolve(incident, now)]
+        return [change for incident in self.open_of(run) for change in self._resolve(incident, now, why)]
 
     def _same(self, run: RunId, finding: Finding, keys: set[str]) -> Incident | None:
         """The incident that this finding is about; it may be a resolved one that fires again."""
@@ -237,7 +237,7 @@ class IncidentBook(KeptIncidents):
         else:
             known.finding, known.cause, known.state = finding, cause, FIRING
             known.opened, known.detected, known.started, known.resolved = now, wall, started, None
-            known.ras = None
+            known.ras = known.resolution = None
             self._note_open(known)
         known.openings, known.changes = known.openings + 1, 0
         known.job_title = run.title
@@ -268,7 +268,7 @@ class IncidentBook(KeptIncidents):
         if self._log.allows(now=now):
             job = (loser.run if loser is not None else run.id).job
             _log.error("limit of %d open incidents reached: dropping one of job %r", MAX_INCIDENTS, job)
-        return None if loser is None else self._resolve(loser, now)
+        return None if loser is None else self._resolve(loser, now, Resolution.DROPPED)
 
     def _bounded(self, finding: Finding) -> Finding:
         return bounded(finding, scarce=self._is_scarce)
@@ -406,8 +406,8 @@ class IncidentBook(KeptIncidents):
                 changes.extend(self._note_change(ChangeKind.UPDATED, other, now))
         return changes
 
-    def _resolve(self, incident: Incident, now: float) -> list[IncidentChange]:
-        incident.state, incident.resolved = RESOLVED, self._wall()
+    def _resolve(self, incident: Incident, now: float, why: Resolution = Resolution.OVER) -> list[IncidentChange]:
+        incident.state, incident.resolved, incident.resolution = RESOLVED, self._wall(), why
         self._note_resolved(incident)
         return self._note_change(ChangeKind.RESOLVED, incident, now)
 

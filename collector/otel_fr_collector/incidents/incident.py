@@ -40,6 +40,21 @@ class ChangeKind(Enum):
     RESOLVED = "resolved"
 
 
+class Resolution(Enum):
+    """Why an incident has ended."""
+
+    OVER = "over"
+    """The fault is: its ranks go on, or have ended well."""
+    STOPPED = "stopped"
+    """The job was stopped from outside."""
+    REPLACED = "replaced"
+    """The job continues in another run: a newer attempt, or without the ranks that failed."""
+    UNHEARD = "unheard"
+    """Nothing is heard of the run any more."""
+    DROPPED = "dropped"
+    """There were too many open incidents."""
+
+
 @dataclass(slots=True)
 class Incident:
     """One fault of one run.
@@ -50,6 +65,7 @@ class Incident:
         cause: id of the incident it follows from; None: it is a cause.
         opened: monotonic time of the opening. alert_after: seconds from then until people are notified.
         detected, started, changed, resolved: Unix times.
+        resolution: why it has ended; None: it is open.
         waiting: Unix time since which the longest waiting rank waits; None: none waits, or it is not known.
         culprits: what is known of its first culprits (`otel_fr_collector.incidents.bounds`).
         ras: what NCCL's RAS said of its run after it began; None: nothing.
@@ -73,6 +89,7 @@ class Incident:
     resolved: float | None = None
     waiting: float | None = None
     alert_after: float = 0.0
+    resolution: Resolution | None = None
     revision: int = 0
     openings: int = 0
     changes: int = 0
@@ -95,9 +112,9 @@ class Incident:
 
     @property
     def may_end(self) -> bool:
-        """It may end without help: its category may, and no rank has ended."""
+        """It may end without help: its category may, and no rank that waits has given up."""
         finding = self.finding
-        return finding.category in MAY_END and (finding.is_slowness or (finding.is_waiting and not finding.ended_ranks))
+        return finding.category in MAY_END and not set(finding.ended_ranks) & set(finding.waiting_ranks)
 
     def note_hold(self, kind: ChangeKind, alert_after: float, now: float) -> None:
         """When people are notified, after a change: see `may_end`. ``now``: monotonic."""
@@ -143,6 +160,7 @@ class Incident:
             "run_id": self.run.run,
             "updated_at": timestamp(self.changed),
             "resolved_at": timestamp(self.resolved),
+            "resolution": None if self.resolution is None else self.resolution.value,
             "revision": self.revision,
         }
 

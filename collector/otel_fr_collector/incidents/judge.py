@@ -11,12 +11,13 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 
-from otel_fr.match import Finding, diagnose
+from otel_fr.match import Category, Finding, diagnose
 from otel_fr_collector.incidents import credibility, slowness, triggers
 from otel_fr_collector.incidents.book import IncidentBook
-from otel_fr_collector.incidents.incident import IncidentChange
+from otel_fr_collector.incidents.incident import IncidentChange, Resolution
 from otel_fr_collector.incidents.return_grace import ReturnGrace
 from otel_fr_collector.incidents.triggers import Triggers
+from otel_fr_collector.jobs import stops
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.jobs.snapshot import Snapshot, in_pieces
@@ -246,6 +247,9 @@ class Judge:
         now = self._clock()
         run.note_verdict(now, spent.pause, taken.silent_since)
         self._metrics.judgement_duration.observe(spent.seconds)
+        if self._is_stopped(run, findings, now):
+            self._publish(self._book.resolve_run(run.id, now, Resolution.STOPPED), now)
+            return
         changes = self._book.update(
             run,
             self._credible(run, taken, findings, reason),
@@ -255,6 +259,15 @@ class Judge:
             moved_on=lambda finding: credibility.has_moved_on(run, finding),
         )
         self._publish(changes, now)
+
+    def _is_stopped(self, run: Run, findings: list[Finding], now: float) -> bool:
+        """Whether somebody has stopped the job: not if that was one rank, whose end the others followed."""
+        return stops.is_stopped(run, now) and not any(
+            finding.category is Category.RANK_DEAD
+            and finding.caused_by is None
+            and any(stops.was_stopped(run.ranks[rank]) for rank in finding.culprit_ranks if rank in run.ranks)
+            for finding in findings
+        )
 
     def _credible(self, run: Run, taken: Snapshot, findings: list[Finding], reason: Triggers) -> list[Finding]:
         """The causes that rest on recent reports, and the consequences of these or of causes published before.

@@ -6,12 +6,11 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from otel_fr.match import WAIT_SHARE, Ending, Rank
-from otel_fr.match.facts.endings import was_stopped
+from otel_fr.match import WAIT_SHARE, Ending
 from otel_fr_collector.jobs.fingerprints import ANSWER_SECONDS
-from otel_fr_collector.jobs.ranks import RankState
 from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.jobs.snapshot import reported_calls
+from otel_fr_collector.jobs.stops import was_stopped
 
 MISMATCH_SETTLE = 0.3
 """Seconds after a mismatch in which the other ranks' calls arrive: the majority shows which rank differs."""
@@ -21,7 +20,8 @@ calls, their round is waited for, too (`ANSWER_SECONDS`)."""
 BAD_END_SETTLE = 1.0
 """Seconds after a bad end in which the others' reports arrive: all of them together show which failed first."""
 STOPPED_SETTLE = 3.0
-"""The same where the only ranks that ended badly were asked to stop: a job that is cancelled ends rank by rank."""
+"""The same where the only ranks that ended badly were asked to stop: a job that is cancelled ends rank by rank. Once
+all have ended, nothing more is waited for."""
 BAD_END_MINIMUM = 0.2
 """Shortest such wait, when all others have reported since."""
 MIN_INTERVAL = 0.25
@@ -143,27 +143,13 @@ def _mismatch_settled(run: Run, now: float) -> bool:
     )
 
 
-def _was_stopped(state: RankState) -> bool:
-    ended = Rank(
-        state.rank,
-        ending=state.ending,
-        signal=state.signal,
-        exit_code=state.exit_code,
-        exception=state.exception,
-        ended_by_monitor=state.report is not None and state.report.ended_by_monitor,
-    )
-    return was_stopped(ended)
-
-
 def _bad_end_settled(run: Run, now: float) -> bool:
     since = run.bad_end_since
     if since is None or now - since < BAD_END_MINIMUM:
         return False
     heard = now - run.lateness(now)
     bad = [state for state in run.ranks.values() if state.ending not in (Ending.RUNNING, Ending.CLEAN)]
-    if bad and all(_was_stopped(state) for state in bad):
-        return heard - since >= STOPPED_SETTLE
-    if heard - since >= BAD_END_SETTLE:
-        return True
     known = run.world_size is None or len(run.ranks) >= run.world_size
-    return known and all(state.sent >= since for state in run.ranks.values())
+    if bad and all(was_stopped(state) for state in bad):
+        return heard - since >= STOPPED_SETTLE or (known and all(s.ended is not None for s in run.ranks.values()))
+    return heard - since >= BAD_END_SETTLE or (known and all(state.sent >= since for state in run.ranks.values()))

@@ -51,6 +51,6 @@ class Hold:
         return passed
 
     def forget(self, run: RunId) -> None:
-        """Another collector goes on with the run."""
+        """Another collector continues with the run."""
         for key in [key for key in self._held if key[0] == run]:
             del self._held[key]

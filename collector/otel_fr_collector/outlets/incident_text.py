@@ -12,6 +12,7 @@ from otel_fr.presentation import (
     place_text,
     ranks_by_text,
     ranks_text,
+    resolution_text,
     site_text,
 )
 from otel_fr.printable import one_line, printable_data
@@ -39,7 +40,8 @@ def render(
     shown["stacks"] = printable_data(data["stacks"])
     data = shown
     if kind is ChangeKind.RESOLVED:
-        return _paint(f"RESOLVED {_title(data)} [{data['id']}]", _GREEN, color) + "\n"
+        why = resolution_text(data["resolution"])
+        return _paint(f"RESOLVED {_title(data)} [{data['id']}]{why and f': {why}'}", _GREEN, color) + "\n"
     if data["caused_by"]:
         head = _paint(f"  consequence of {data['caused_by']}: ", _YELLOW, color)
         return f"{head}{data['summary']}\n"

@@ -11,7 +11,7 @@ from typing import Any, TypedDict, TypeVar, cast
 from otel_fr.incident import CollectorIncidentData, timestamp
 from otel_fr.match import Category, Ending, Finding, Group, Place, StackGroup, ThreadException
 from otel_fr.typed_json import typed
-from otel_fr_collector.incidents.incident import FIRING, RESOLVED, Incident
+from otel_fr_collector.incidents.incident import FIRING, RESOLVED, Incident, Resolution
 from otel_fr_collector.jobs.ranks import DESTROYED, RankState
 from otel_fr_collector.jobs.ras import RasAnswer
 from otel_fr_collector.jobs.run import Run, RunId
@@ -175,6 +175,7 @@ def dump_incident(incident: Incident) -> Json:
         "started": incident.started,
         "changed": incident.changed,
         "resolved": incident.resolved,
+        "resolution": None if incident.resolution is None else incident.resolution.value,
         "revision": incident.revision,
         "openings": incident.openings,
         "changes": incident.changes,
@@ -205,6 +206,7 @@ def load_incident(data: Json, published: object) -> Incident:
         alert_after=float(data.get("alert_after", 0.0)),  # earlier versions had none
         changed=float(data["changed"]),
         resolved=data["resolved"],
+        resolution=Resolution(why) if (why := data.get("resolution")) is not None else None,
         revision=int(data["revision"]),
         openings=int(data["openings"]),
         changes=int(data["changes"]),

@@ -11,6 +11,7 @@ from otel_fr.incident import timestamp
 from otel_fr.match import Ending, Group
 from otel_fr.presentation import UNDESCRIBED, group_name, signal_text
 from otel_fr_collector.incidents.book import IncidentBook
+from otel_fr_collector.jobs import stops
 from otel_fr_collector.jobs.blocks import may_be_chance
 from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.ranks import RankState
@@ -66,7 +67,7 @@ def summary(run: Run, book: IncidentBook, now: float, wall: float) -> Json:
         "attempt": run.id.attempt,
         "run_id": run.id.run,
         "service": run.resource.get("service.name"),
-        "state": _job_state(run, tally, bool(open_causes)),
+        "state": _job_state(run, tally, bool(open_causes), now),
         "world_size": run.world_size,
         "hosts": _hosts(run),
         "ranks": tally,
@@ -80,8 +81,9 @@ def summary(run: Run, book: IncidentBook, now: float, wall: float) -> Json:
     }
 
 
-def _job_state(run: Run, tally: dict[str, int], has_incident: bool) -> str:
-    """``incident``, ``replaced`` (by a newer attempt), ``ended``, ``failed``, ``silent`` or ``running``."""
+def _job_state(run: Run, tally: dict[str, int], has_incident: bool, now: float) -> str:
+    """``incident``, ``replaced`` (by a newer attempt), ``ended``, ``stopped`` (from outside), ``failed``, ``silent`` or
+    ``running``."""
     if has_incident:
         return "incident"
     if run.is_replaced:
@@ -90,6 +92,8 @@ def _job_state(run: Run, tally: dict[str, int], has_incident: bool) -> str:
         return "ended"
     if tally.get(RUNNING):
         return "running"
+    if stops.is_stopped(run, now):
+        return "stopped"
     if not tally.get(SILENT) and any(tally.get(name) for name in ("raised", "killed", "gone")):
         return "failed"
     return "silent"

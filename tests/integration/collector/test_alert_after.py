@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from otel_fr_collector.incidents.incident import Incident, IncidentChange
@@ -57,6 +59,10 @@ class Site:
             alert_after=HOLD,
             **options,  # type: ignore[arg-type]
         )
+
+    def jobs(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(self.collector.get("/api/v1/jobs"))["jobs"]
+        return found
 
     def alerting(self) -> float:
         return self.collector.metric("otel_fr_incidents_alerting")

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from otel_fr_collector.incidents import judge as judge_module
 from otel_fr_collector.incidents import triggers
-from otel_fr_collector.incidents.triggers import Waits, _was_stopped, look_at_waits
+from otel_fr_collector.incidents.triggers import Waits, look_at_waits
+from otel_fr_collector.jobs import stops
 from otel_fr_collector.jobs.calls import RankCall
 from otel_fr_collector.jobs.rank_reports import KeptReport
 from otel_fr_collector.jobs.ranks import RankState
@@ -32,7 +33,7 @@ NOW = 100.0
 def test_a_rank_that_its_monitor_killed_was_stopped(by_monitor: bool, was_stopped: bool) -> None:
     """As for the match engine: its launcher ends the others after it, one by one."""
     report = KeptReport(1, 7, ended_by_monitor=by_monitor)
-    assert _was_stopped(RankState(1, report, ending=Ending.KILLED, signal=9)) is was_stopped
+    assert stops.was_stopped(RankState(1, report, ending=Ending.KILLED, signal=9)) is was_stopped
 
 
 def waits(rank: int, record: int, since: float | None, state: CallState = CallState.IN_FLIGHT) -> RankCall:

@@ -81,12 +81,19 @@ export function incidentBody(data) {
   return [facts(data), values(data), culprits(data), waiting(data), places(data), ras(data), files(data)].flat();
 }
 
+const RESOLUTIONS = {
+  stopped: "the job was stopped",
+  replaced: "the job continues in another run",
+  unheard: "nothing was heard of the job any more",
+  dropped: "there were too many open incidents",
+};
+
 function facts(data) {
   const group = data.process_group;
   const rows = [
     ["Detected", when(data.detected_at)],
     ["Started", when(data.started_at)],
-    ["Resolved", when(data.resolved_at)],
+    ["Resolved", data.resolved_at && [when(data.resolved_at), RESOLUTIONS[data.resolution]].filter(Boolean).join("; ")],
     ["Process group", group && `${groupText(group)}, ${ranksText(group.ranks)}`],
     ["Collective", data.operation && collectiveText(data.operation, data.sequence_id)],
     ["Culprits", data.culprit_ranks.length ? ranksText(data.culprit_ranks) : null],

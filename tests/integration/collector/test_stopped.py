@@ -1,0 +1,143 @@
+"""A job that its user ends: scancel, Ctrl-C, SIGTERM to the launcher. Its incidents end, nobody is paged."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from tests.integration.collector.test_alert_after import Site
+from tests.support.played_job import Issued, Job
+
+SECONDS = 5.0
+"""From the end of the last rank until the incidents have ended."""
+CTRL_C = {"type": "KeyboardInterrupt", "message": ""}
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    one = Site()
+    with one.collector:
+        yield one
+
+
+def hang(site: Site, job: Job) -> list[Issued]:
+    """Ranks 0 and 2 wait for rank 1, for less time than people are notified after."""
+    for _ in range(3):
+        job.step()
+    waiting = job.skip(1)
+    assert site.collector.wait_cause()["culprit_ranks"] == [1]
+    site.time.advance(5.0)
+    return waiting
+
+
+def cut_short(job: Job, waiting: list[Issued]) -> None:
+    """The monitors send the spans of calls in flight."""
+    for call in waiting:
+        call.error = "rank_exited"
+        job.ranks[call.rank].send_spans([call.span(job.run, job.time.monotonic())])
+
+
+def endings(site: Site) -> list[tuple[str, str | None]]:
+    return [(one["state"], one["resolution"]) for one in site.collector.incidents()]
+
+
+@pytest.mark.parametrize("way", ["SIGTERM", "one by one", "Ctrl-C", "some end well"])
+def test_an_incident_ends_with_a_job_that_was_stopped(site: Site, way: str) -> None:
+    with site.collector.job(3) as job:
+        waiting = hang(site, job)
+        cut_short(job, waiting)
+        for rank in job.ranks:
+            if way == "Ctrl-C":
+                rank.exit(code=1, exception=CTRL_C)
+            elif way == "some end well" and rank.rank == 0:
+                rank.exit(code=0, clean=True)
+            else:
+                rank.exit(signal=signal.SIGTERM)
+            site.time.advance(1.0 if way == "one by one" else 0.2)
+        site.time.advance(SECONDS)
+        assert endings(site) == [("resolved", "stopped")]
+        (found,) = site.jobs()
+        assert (found["state"], found["incidents"]) == ("stopped", [])
+        site.time.advance(120.0)
+        assert site.receiver.told == []
+
+
+def test_a_rank_that_did_not_react_and_was_killed_later_was_stopped_too(site: Site) -> None:
+    with site.collector.job(3) as job:
+        cut_short(job, hang(site, job))
+        for rank in (0, 2):
+            job.ranks[rank].exit(signal=signal.SIGTERM)
+        site.time.advance(10.0)
+        job.ranks[1].exit(signal=signal.SIGKILL)
+        site.time.advance(SECONDS)
+        assert endings(site) == [("resolved", "stopped")]
+        assert site.receiver.told == []
+
+
+def test_a_rank_that_was_killed_with_its_monitor_after_the_others_had_ended_was_stopped_too(site: Site) -> None:
+    with site.collector.job(3) as job:
+        cut_short(job, hang(site, job))
+        for rank in (0, 2):
+            job.ranks[rank].exit(signal=signal.SIGTERM)
+        site.time.advance(10.0)
+        job.ranks[1].silent = True
+        site.time.advance(2 * SECONDS)
+        assert endings(site) == [("resolved", "stopped")]
+        assert site.receiver.told == []
+
+
+def test_what_was_told_is_told_to_be_over(site: Site) -> None:
+    with site.collector.job(3) as job:
+        waiting = hang(site, job)
+        site.time.advance(30.0)
+        assert [kind for kind, _ in site.receiver.told] == ["opened"]
+        cut_short(job, waiting)
+        for rank in job.ranks:
+            rank.exit(signal=signal.SIGTERM)
+        site.time.advance(SECONDS)
+        assert site.receiver.told[-1] == ("resolved", "missing_rank")
+
+
+@pytest.mark.parametrize("fault", ["killed", "raised", "timed out", "ended by its monitor", "lost"])
+def test_the_incident_of_a_job_that_failed_stays_although_its_launcher_ended_the_other_ranks(
+    site: Site, fault: str
+) -> None:
+    with site.collector.job(3) as job:
+        waiting = hang(site, job)
+        if fault == "killed":
+            job.ranks[1].exit(signal=signal.SIGSEGV)
+        elif fault == "raised":
+            job.ranks[1].exit(code=1, exception={"type": "ValueError", "message": "bad sample"})
+        elif fault == "timed out":
+            job.ranks[0].fail(waiting[0])
+            job.ranks[0].exit(code=1, exception={"type": "RuntimeError", "message": "Timed out waiting 1000ms"})
+            job.ranks[1].exit(signal=signal.SIGTERM)
+        elif fault == "ended by its monitor":
+            job.ranks[1].exit(signal=signal.SIGTERM, on_hang="kill")
+        else:
+            job.ranks[1].silent = True
+            site.time.advance(10.0)
+        for rank in job.ranks:
+            if not rank.ended and not rank.silent:
+                rank.exit(signal=signal.SIGTERM)
+        site.time.advance(60.0)
+        (cause,) = site.collector.causes()
+        assert (cause["state"], cause["resolution"], cause["culprit_ranks"]) == ("firing", None, [1])
+        assert site.receiver.told[0][0] == "opened"
+        (found,) = site.jobs()
+        assert found["state"] == "incident"
+        site.time.advance(600.0)
+        assert endings(site)[0] == ("resolved", "unheard")
+
+
+def test_a_rank_that_somebody_ended_while_the_others_go_on_is_no_stopped_job(site: Site) -> None:
+    with site.collector.job(3) as job:
+        job.step()
+        job.skip(1)
+        job.ranks[1].exit(signal=signal.SIGTERM)
+        site.time.advance(40.0)
+        (cause,) = site.collector.causes()
+        assert (cause["state"], cause["culprit_ranks"]) == ("firing", [1])
+        assert site.receiver.told
