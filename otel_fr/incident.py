@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from typing import TypedDict
 
 from otel_fr import identity
-from otel_fr.match.finding import Finding
+from otel_fr.match.finding import Category, Finding
 from otel_fr.match.model import Place
 from otel_fr.presentation import duration_text, state_summary, with_wait
 
@@ -98,6 +98,7 @@ class CollectorIncidentData(IncidentData):
 
     Attributes:
         job_title: what the job is called for a reader.
+        severity: ``critical``, or ``warning``: the job runs, and is slow.
         what_to_do: one or two sentences; None: it is over, or follows from another.
         resolution: why it has ended: ``over``, ``stopped``, ``replaced``, ``unheard`` or ``dropped``; None: it has not.
         flight_recorder_files: rank -> path.
@@ -106,6 +107,7 @@ class CollectorIncidentData(IncidentData):
     """
 
     job_title: str
+    severity: str | None
     what_to_do: str | None
     culprits: list[CulpritData]
     nccl_ras: NcclRasData | None
@@ -131,6 +133,7 @@ class IncidentHead(TypedDict):
     job_title: str
     attempt: int
     category: str
+    severity: str | None
     culprit_ranks: list[int]
     caused_by: str | None
     detected_at: str | None
@@ -240,7 +243,10 @@ def incident_data(
 
 def waiting_since_text(data: IncidentData) -> str:
     """``"since 14:03:12 UTC"``, with the date if that is not the day of detection; "": no rank waits."""
-    since, detected = data["waiting_since"], data["detected_at"] or ""
+    return _since_text(data["waiting_since"], data["detected_at"] or "")
+
+
+def _since_text(since: str | None, detected: str) -> str:
     if since is None:
         return ""
     day, moment = since[:10], since[11:19]
@@ -248,9 +254,18 @@ def waiting_since_text(data: IncidentData) -> str:
 
 
 def told(data: IncidentData) -> str:
-    """The summary with since when ranks wait, for what is read later than it is written."""
-    since = waiting_since_text(data)
-    return state_summary(with_wait(data["summary"], since) if since else data["summary"], data["state"])
+    """The summary with since when ranks wait, or one is slow, for what is read later than it is written."""
+    since, summary = waiting_since_text(data), data["summary"]
+    if since:
+        summary = with_wait(summary, since)
+    elif is_slowness(data) and (since := _since_text(data["started_at"], data["detected_at"] or "")):
+        summary = f"{summary} ({since})"
+    return state_summary(summary, data["state"])
+
+
+def is_slowness(data: IncidentData) -> bool:
+    """As `Finding.is_slowness`."""
+    return data["category"] == Category.STRAGGLER.value and data["sequence_id"] is None
 
 
 def told_now(data: IncidentData | IncidentHead, now: float) -> str:

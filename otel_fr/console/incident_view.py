@@ -69,12 +69,17 @@ def incident_list(found: Sequence[IncidentHead]) -> Group:
 def _head(one: IncidentHead) -> Text:
     state = state_text(one["state"])
     return Text.assemble(
-        (f"{state} ", COLORS.get(state, "")),
+        (f"{state} ", _color(one, state)),
         (one_line(one["category"]), "bold"),
         f" {job_text(one)} ",
         (f"{moment_text(one['detected_at'])} [{one_line(one['id'])}]", "dim"),
         overflow="fold",
     )
+
+
+def _color(one: IncidentHead | IncidentDetail, state: str) -> str:
+    is_warning = one["severity"] == "warning" and one["state"] == "firing"
+    return "bold yellow" if is_warning else COLORS.get(state, "")
 
 
 def summary_line(one: IncidentHead) -> str:
@@ -95,7 +100,7 @@ def incident_page(one: IncidentDetail, now: float | None = None) -> Group:
     now = time.time() if now is None else now
     state = state_text(one["state"])
     title = Text.assemble(
-        (f"{state} ", COLORS.get(state, "")), (one_line(one["category"]), "bold"), f" in job {job_text(one)}"
+        (f"{state} ", _color(one, state)), (one_line(one["category"]), "bold"), f" in job {job_text(one)}"
     )
     facts = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
     facts.add_column(style="dim", no_wrap=True)

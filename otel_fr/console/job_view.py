@@ -20,6 +20,7 @@ from otel_fr.printable import one_line
 
 COLORS = {
     "incident": "bold red",
+    "slow": "bold yellow",
     "failed": "magenta",
     "silent": "yellow",
     "running": "green",

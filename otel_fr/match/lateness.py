@@ -22,6 +22,7 @@ class Lateness(NamedTuple):
         share: of these blocks, in which it was late. blocks: how many these are.
         seconds: by which it came after half of the group on average, in a collective in which it was late.
         waited: share of the time in which the others waited for it. span: seconds from the first of them to now.
+        age: seconds for which it has come last without a pause.
     """
 
     rank: int
@@ -30,6 +31,7 @@ class Lateness(NamedTuple):
     seconds: float
     waited: float
     span: float
+    age: float
 
 
 def finding_of(group: Group, late: Sequence[Lateness], places: Mapping[int, Place]) -> Finding:
@@ -46,7 +48,7 @@ def finding_of(group: Group, late: Sequence[Lateness], places: Mapping[int, Plac
         culprit_ranks=culprits,
         waiting_ranks=tuple(rank for rank in group.ranks if rank not in culprits),
         summary=summary_text(late_text(group, late, Machines(places, is_whole=False))),
-        age=max(one.span for one in late),
+        age=max(one.age for one in late),
         places=dict(sorted(places.items())[:MAX_PLACED_CULPRITS]),
     )
 

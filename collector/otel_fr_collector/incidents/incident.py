@@ -111,6 +111,10 @@ class Incident:
         return self.state == FIRING
 
     @property
+    def severity(self) -> str:
+        return "warning" if self.finding.category is Category.STRAGGLER else "critical"
+
+    @property
     def may_end(self) -> bool:
         """It may end without help: its category may, and no rank that waits has given up."""
         finding = self.finding
@@ -152,6 +156,7 @@ class Incident:
             "culprit_ranks": data["culprit_ranks"] if self.cause is None else [],
             "stacks": data["stacks"] if self.cause is None else {},
             "stack_groups": data["stack_groups"] if self.cause is None else [],
+            "severity": self.severity,
             "what_to_do": what_to_do({**data, "caused_by": self.cause}, self.culprits) or None,
             "caused_by": self.cause,
             "culprits": self.culprits if self.cause is None else [],
@@ -190,7 +195,7 @@ class Incident:
         group = self.finding.group
         machines = machines_of(self.as_data())
         labels = {
-            "severity": "warning" if self.finding.category is Category.STRAGGLER else "critical",
+            "severity": self.severity,
             "job_id": one_line(self.run.job),
             "category": self.finding.category.value,
             "process_group": "" if group is None else one_line(group_name(group.name, group.description)),

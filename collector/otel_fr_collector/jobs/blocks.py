@@ -175,9 +175,13 @@ class Blocks:
 
     def _is_quiet_since(self, at: float, windows: int = 1) -> bool:
         """Blocks in which ranks are waited for would have come since; ``windows``: so long ago that was at least."""
+        return self.until - at >= self._pause(windows) > 0
+
+    def _pause(self, windows: int = 1) -> float:
+        """Seconds without a wait that are more than the time between two."""
         kept = self.kept
         interval = (kept[-1].at - kept[0].at) / len(kept) if kept else 0.0
-        return self.until - at >= max(windows * self._limits.window, QUIET_BLOCKS * interval) > 0
+        return max(windows * self._limits.window, QUIET_BLOCKS * interval)
 
     def _close(self) -> None:
         """End the current block: a rank is late by what it came later than half of the group, in all."""
@@ -203,13 +207,26 @@ class Blocks:
         for block in blocks:
             for one in block.late:
                 by_rank.setdefault(one.rank, []).append(one)
-        span, count = self.until - blocks[0].at, len(blocks)
+        span, count, since = self.until - blocks[0].at, len(blocks), self._since()
         found = []
         for rank, own in by_rank.items():
             total = sum(one.seconds for one in own)
             each = total / max(1, sum(one.times for one in own))
-            found.append(Lateness(rank, len(own) / count, count, each, min(1.0, total / span) if span else 0.0, span))
+            waited, age = min(1.0, total / span) if span else 0.0, self.until - since[rank]
+            found.append(Lateness(rank, len(own) / count, count, each, waited, span, age))
         return sorted(found, key=lambda one: (-one.waited, -one.share, one.rank))
+
+    def _since(self) -> dict[int, float]:
+        """By rank, the first of the latest kept blocks in which it was late, with no pause between two."""
+        found: dict[int, float] = {}
+        last: dict[int, float] = {}
+        pause = self._pause()
+        for block in self.kept or ():
+            for one in block.late:
+                if one.rank not in last or block.at - last[one.rank] >= pause:
+                    found[one.rank] = block.at
+                last[one.rank] = block.at
+        return found
 
     def _named(self, chance: float, span: float) -> list[Lateness]:
         """The ranks that all kept blocks show to be late; else those that the blocks of the latest window show."""

@@ -155,8 +155,8 @@ class Finished:
     async def _finished(self, run: Run) -> FinishedJob:
         now, wall = self._service.clock(), self._service.wall()
         head = summary(run, self._service.book, now, wall)
-        if head["state"] == "incident":  # its incidents are about to be resolved, because it is over
-            head["state"] = "failed"
+        # Its incidents are about to be resolved, because it is over.
+        head["state"] = {"incident": "failed", "slow": "silent"}.get(str(head["state"]), head["state"])
         whole = {**await detail(run, self._service.book, now, wall), "state": head["state"]}
         ended = wall - (now - run.last_seen)
         packed = await asyncio.to_thread(_pack, {**whole, "is_finished": True})

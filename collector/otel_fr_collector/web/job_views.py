@@ -67,7 +67,7 @@ def summary(run: Run, book: IncidentBook, now: float, wall: float) -> Json:
         "attempt": run.id.attempt,
         "run_id": run.id.run,
         "service": run.resource.get("service.name"),
-        "state": _job_state(run, tally, bool(open_causes), now),
+        "state": _job_state(run, tally, {incident.severity for incident in open_causes}, now),
         "world_size": run.world_size,
         "hosts": _hosts(run),
         "ranks": tally,
@@ -81,11 +81,11 @@ def summary(run: Run, book: IncidentBook, now: float, wall: float) -> Json:
     }
 
 
-def _job_state(run: Run, tally: dict[str, int], has_incident: bool, now: float) -> str:
-    """``incident``, ``replaced`` (by a newer attempt), ``ended``, ``stopped`` (from outside), ``failed``, ``silent`` or
-    ``running``."""
-    if has_incident:
-        return "incident"
+def _job_state(run: Run, tally: dict[str, int], severities: set[str], now: float) -> str:
+    """``incident``, ``slow`` (its incidents are warnings), ``replaced`` (by a newer attempt), ``ended``, ``stopped``
+    (from outside), ``failed``, ``silent`` or ``running``."""
+    if severities:
+        return "incident" if "critical" in severities else "slow"
     if run.is_replaced:
         return "replaced"
     if run.ended_clean:

@@ -13,6 +13,7 @@ from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.web.job_views import detail, summary
 
+from otel_fr.incident import timestamp, told
 from otel_fr.match import CallState, Category, Ending, Group, Place, Signature
 from tests.support.evidence import finding
 
@@ -75,6 +76,22 @@ def test_it_opens_once_and_is_resolved_when_it_is_over(job: Job) -> None:
     (resolved,) = job.judge()
     assert resolved.kind is ChangeKind.RESOLVED
     assert job.judge() == []
+
+
+def test_it_is_a_warning_that_tells_since_when_the_rank_is_slow() -> None:
+    job = Job()
+    job.steps(1, 1)  # its first step, with compilation
+    job.steps(600)
+    before = job.now
+    job.steps(60, 1)
+    (opened,) = job.judge()
+    began = 1e9 - (job.now - before) / 1e9
+    assert opened.incident.started == pytest.approx(began, abs=1.0)
+    assert timestamp(began)[11:18] in told(opened.data)  # type: ignore[index]
+    assert opened.data["severity"] == "warning"
+    assert summary(job.run, job.book, 1.0, 1e9)["state"] == "slow"
+    job.hang(1)
+    assert summary(job.run, job.book, 1.0, 1e9)["state"] == "incident"
 
 
 def test_a_second_rank_is_an_update_and_a_return_opens_it_again(job: Job) -> None:

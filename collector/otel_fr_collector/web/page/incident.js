@@ -33,8 +33,8 @@ function makeItem(data) {
 function fillItem(node, data, consequences) {
   const [item, folded] = node.children;
   const [badge, name, side, text, since] = item.children;
-  setClass(item, `item ${data.state}`);
-  setClass(badge, `badge ${data.state}`);
+  setClass(item, `item ${data.state} ${data.severity ?? ""}`);
+  setClass(badge, `badge ${data.state} ${data.severity ?? ""}`);
   setText(badge, data.state);
   setText(name, incidentTitle(data));
   setText(side, `${data.job_title} · attempt ${data.attempt} · ${when(data.detected_at)}`);
@@ -71,7 +71,7 @@ export function incidentLead(data) {
   showSince(since, data);
   const details = (data.details ?? []).map((text) => h("li", {}, text));
   return [
-    h("p", { class: "lead" }, h("span", { class: `badge ${data.state}` }, data.state), " ", stateSummary(data)), since,
+    h("p", { class: "lead" }, h("span", { class: `badge ${data.state} ${data.severity ?? ""}` }, data.state), " ", stateSummary(data)), since,
     ...(details.length ? [h("ul", { class: "details" }, details)] : []),
     ...(data.what_to_do ? [h("p", {}, h("b", {}, "What to do: "), data.what_to_do)] : []),
   ];

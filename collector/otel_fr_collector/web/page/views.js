@@ -170,7 +170,7 @@ export function incidentView(id) {
     body.replaceChildren(
       h("p", { class: "crumbs" }, h("a", { href: "#/incidents" }, "Incidents"), " / ", h("a", { href: up }, data.job_title)),
       h("h1", {}, incidentTitle(data)),
-      h("div", { class: `card ${data.state}` }, ...incidentLead(data),
+      h("div", { class: `card ${data.state} ${data.severity ?? ""}` }, ...incidentLead(data),
         ...(data.caused_by ? [h("p", {}, "A consequence of ", h("a", { href: `#/incidents/${data.caused_by}` }, `incident ${data.caused_by}`), ".")] : []),
         ...linkLine(data)),
       ...incidentBody(data),
