@@ -161,33 +161,27 @@ class Control:
         inspect = control_pb2.Inspect(incident_id=incident, ranks=ranks[:MAX_CULPRITS])
         self.send(run, control_pb2.Command(inspect=inspect))
 
-    def take_stacks(self, run: RunId) -> int:
-        """Ask all monitors of a run for their ranks' stacks; returns how many monitors."""
-        return self.send(run, control_pb2.Command(take_stacks=control_pb2.TakeStacks()))
+    def take_stacks(self, run: RunId, ranks: Container[int] | None = None) -> int:
+        """Ask the monitors of these ranks, or of all, for the ranks' stacks; returns how many monitors."""
+        return self.send(run, control_pb2.Command(take_stacks=control_pb2.TakeStacks()), ranks)
 
     def report(self, run: RunId, ranks: Container[int]) -> None:
         """Ask the monitors of these ranks for a full report."""
-        data = control_pb2.Command(report=control_pb2.Report()).SerializeToString()
-        for watcher in self._watchers.get((run.job, run.run), ()):
-            if watcher.rank in ranks:
-                watcher.put(data)
+        self.send(run, control_pb2.Command(report=control_pb2.Report()), ranks)
 
     def fetch_calls(self, run: RunId, ranks: Container[int], group: str, first: int, last: int) -> None:
         """Ask the monitors of these ranks which collectives theirs were, from one sequence number to another."""
         wanted = control_pb2.FetchCalls(group_id=group, first=first, last=last)
-        data = control_pb2.Command(fetch_calls=wanted).SerializeToString()
-        for watcher in self._watchers.get((run.job, run.run), ()):
-            if watcher.rank in ranks:
-                watcher.put(data)
+        self.send(run, control_pb2.Command(fetch_calls=wanted), ranks)
 
     def watching(self, run: RunId) -> set[int]:
         """The ranks whose monitors watch."""
         return {watcher.rank for watcher in self._watchers.get((run.job, run.run), ())}
 
-    def send(self, run: RunId, command: control_pb2.Command) -> int:
-        """Send all monitors of a run a command; returns how many monitors."""
+    def send(self, run: RunId, command: control_pb2.Command, ranks: Container[int] | None = None) -> int:
+        """Send the monitors of these ranks of a run, or of all, a command; returns how many monitors."""
         data = command.SerializeToString()
-        own = self._watchers.get((run.job, run.run), set())
+        own = [one for one in self._watchers.get((run.job, run.run), ()) if ranks is None or one.rank in ranks]
         for watcher in own:
             watcher.put(data)
         return len(own)

@@ -34,6 +34,7 @@ from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.tokens import tenant_of
 from otel_fr_collector.outlets.outlets import Outlets
 from otel_fr_collector.peer_failures import PeerFailures
+from otel_fr_collector.slow_looks import SlowLooks
 from otel_fr_collector.storage.persistence import Persistence
 from otel_fr_collector.storage.retention import Retention
 from otel_fr_collector.storage.store import Store, Written
@@ -120,6 +121,7 @@ class Service:
         self.judge = Judge(self.runs, self.book, self._grace, metrics, self._take_changes, clock, wall)
         self._peer_failures = PeerFailures(self.runs, self.book, self.control, self._grace, clock)
         self._disagreements = Disagreements(self.control, metrics)
+        self._slow_looks = SlowLooks(self.runs, self.control)
         self._asked: list[RunId] = []
         self._to_publish: deque[_Unpublished] = deque()
         self.on_dropped: Callable[[Run], None] = lambda _: None
@@ -218,6 +220,8 @@ class Service:
                     self._disagreements.step(run, now)
         with self._faults.caught("control", "failed peers could not be told to monitors"):
             self._peer_failures.step(now)
+        with self._faults.caught("control", "stragglers could not be looked at"):
+            self._slow_looks.step(now)
         if now - self._cleaned_at >= CLEAN_UP_INTERVAL:
             is_done = self._cleaned(now) and is_done
         self.outlets.step(now)
@@ -352,6 +356,7 @@ class Service:
                 if change.kind is not ChangeKind.RESOLVED and change.incident.cause is None:
                     self._command_monitors(change.incident, is_new)
                 self._tell_monitors(change.incident, change.kind)
+                self._slow_looks.note(change)
             if self._traces is not None:
                 with self._faults.caught("forward", "an incident's trace could not be sent"):
                     self._traces.publish(change)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -34,8 +35,15 @@ class Lateness(NamedTuple):
     age: float
 
 
-def finding_of(group: Group, late: Sequence[Lateness], places: Mapping[int, Place]) -> Finding:
-    """The finding about the ranks that come last in a group; ``places``: of these ranks, as far as known."""
+def finding_of(
+    group: Group, late: Sequence[Lateness], places: Mapping[int, Place], looks: Mapping[int, Sequence[str]]
+) -> Finding:
+    """The finding about the ranks that come last in a group.
+
+    Args:
+        places: of these ranks, as far as known. looks: the lines where they were seen.
+    """
+    seen = {rank: Counter(sites).most_common(1)[0] for rank, sites in sorted(looks.items())}
     culprits = tuple(sorted(one.rank for one in late))
     return Finding(
         key=f"straggler:{group.id}",
@@ -49,6 +57,13 @@ def finding_of(group: Group, late: Sequence[Lateness], places: Mapping[int, Plac
         waiting_ranks=tuple(rank for rank in group.ranks if rank not in culprits),
         summary=summary_text(late_text(group, late, Machines(places, is_whole=False))),
         age=max(one.age for one in late),
+        call_sites={rank: site for rank, (site, _) in seen.items()},
+        details=tuple(
+            [
+                summary_text(f"rank {rank} was at {site} in {count} of {len(looks[rank])} looks")
+                for rank, (site, count) in seen.items()
+            ]
+        ),
         places=dict(sorted(places.items())[:MAX_PLACED_CULPRITS]),
     )
 

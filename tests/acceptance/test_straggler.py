@@ -21,13 +21,14 @@ def test_the_rank_that_is_slow_in_every_step_is_named_while_the_job_runs(tmp_pat
     with torchrun.collector(tmp_path / "collector") as running:
         env = torchrun.endpoint(running, torchrun.UNHURRIED)
         with torchrun.start(tmp_path, "straggler.py", "slow", "80", str(stop), env=env) as job:
-            (incident,) = until(running.causes)
+            (incident,) = until(lambda: [one for one in running.causes() if one["call_sites"]])
             stop.touch()
             output, _ = job.communicate(timeout=PATIENCE)
             assert job.returncode == 0, output
         assert until(lambda: [one for one in running.causes() if one["state"] == "resolved"])
     assert (incident["category"], incident["culprit_ranks"]) == ("straggler", [1])
     assert incident["waiting_ranks"] == [0, 2]
+    assert "straggler.py:" in incident["call_sites"]["1"]
     assert incident["process_group"]["description"] == "default_pg"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from otel_fr.match import Finding
 from otel_fr.match.lateness import finding_of
 from otel_fr_collector.jobs.groups import GroupState
+from otel_fr_collector.jobs.ranks import LOOKS
 from otel_fr_collector.jobs.run import Run
 
 
@@ -29,7 +30,8 @@ def find(run: Run, group: GroupState, known: Finding | None) -> Finding | None:
     if not late:
         return known
     places = {one.rank: run.ranks[one.rank].place for one in late if one.rank in run.ranks}
-    return finding_of(group.group, late, places)
+    looks = {one.rank: run.ranks[one.rank].looks for one in late if one.rank in run.ranks}
+    return finding_of(group.group, late, places, {rank: own for rank, own in looks.items() if len(own) >= LOOKS})
 
 
 def _is_done(run: Run, rank: int, group: str) -> bool:

@@ -14,6 +14,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from otel_fr import semconv as names
 from otel_fr.rank_report import MAX_PATH
+from otel_fr.stacks import site_of
 from otel_fr_collector.jobs import brief_reports
 from otel_fr_collector.jobs.calls import Interner
 from otel_fr_collector.jobs.numbers import KeyReader, Numbers
@@ -316,8 +317,11 @@ class Ingest:
         self._runs.trim(held)
         if not is_newest:
             run.note_file(origin.rank, report.file)
-        if event == names.EVENT_STACKS and run.asked_stacks is not None:
-            run.asked_stacks.add(origin.rank, report.stack)
+        if event == names.EVENT_STACKS:
+            if is_newest and origin.rank in run.ranks:
+                run.ranks[origin.rank].note_look(report.site or site_of(report.stack))
+            if run.asked_stacks is not None:
+                run.asked_stacks.add(origin.rank, report.stack)
         return is_newest
 
     def _run(self, origin: Origin) -> Run | None:

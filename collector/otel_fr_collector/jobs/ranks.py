@@ -23,6 +23,8 @@ DELAY = 0.5
 
 DESTROYED = -1
 """In place of the number of a report: the rank has destroyed the group."""
+LOOKS = 3
+"""Stacks of a rank that moves which are kept, by their lines: one shows one moment."""
 MAX_DESTROYED = 64
 """Groups of one rank for which the place of their destruction is kept; its report names as many (otel_fr/monitor)."""
 
@@ -45,6 +47,8 @@ class RankState:
     within: Overdue | None = None
     """The last one that a report of it had (`Rank.within`), and when that was sent."""
     within_at: float = 0.0
+    looks: tuple[str, ...] = ()
+    """Where it was when its stacks were asked for, the latest `LOOKS`."""
     place: Place = UNPLACED
     replica: str = ""
     stack: str = ""
@@ -164,6 +168,11 @@ class RankState:
         """What its report says of a section within its limit. ``sent``: when that was so."""
         if report.within is not None:
             self.within, self.within_at = report.within, sent
+
+    def note_look(self, site: str) -> None:
+        """Its stacks were asked for, and it was there."""
+        if site:
+            self.looks = (*self.looks, site)[-LOOKS:]
 
     @property
     def host(self) -> str:

@@ -8,6 +8,7 @@ import json
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from rich.console import Console
 
+from otel_fr import semconv
 from otel_fr.console.job_view import jobs_table
 from tests.support.played_job import Issued, Job, RankPlayer
 from tests.support.virtual_collector import VirtualCollector
@@ -63,3 +64,24 @@ def test_a_rank_that_always_comes_last_is_an_incident_until_it_does_not() -> Non
     assert (listed["late"]["rank"], listed["late"]["process_group"]) == (1, "default_pg")
     assert [one is None for one in ranks["late"]] == [True, False, True]
     assert round(ratio, 2) == 0.33
+
+
+def test_it_says_where_the_rank_was_most_often_in_three_looks() -> None:
+    with VirtualCollector() as collector, collector.job(3) as job:
+        job.all_reported()
+        monitors = [collector.watch(job, rank) for rank in range(3)]
+        job.quiet()
+        train(job, 100, job.time.wall(), late=1)
+        opened = collector.wait_cause()
+        assert opened["call_sites"] == {}
+        for number, line in enumerate((17, 90, 17), 1):
+            command = monitors[1].next_command()
+            assert command.HasField("take_stacks"), number
+            job.ranks[1].send_report(semconv.EVENT_STACKS, stack="Thread MainThread", site=f"/job/data.py:{line} load")
+            collector.time.advance(2.0)
+        seen = collector.wait_cause(lambda one: one["call_sites"])
+        assert (seen["id"], seen["call_sites"]) == (opened["id"], {"1": "/job/data.py:17 load"})
+        assert any("2 of 3 looks" in text for text in seen["details"])
+        collector.time.advance(20.0)
+        collector.service.control.close()
+        assert [monitor.others() for monitor in monitors] == [[], [], []], "no other is asked, and none again"
