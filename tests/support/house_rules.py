@@ -35,7 +35,7 @@ LONGER = {
 CODE = re.compile(r"\.(py|cpp|hpp|c|h|js)$")
 TEXT = re.compile(r"\.(py|cpp|hpp|c|h|js|md|yaml)$")
 GLOSSARY = "docs/reference/glossary.md"
-GENERATED = re.compile(r"_pb2\.pyi?$|/uplot\.js$")
+GENERATED = re.compile(r"_pb2\.pyi?$|/uplot\.min\.js$")
 
 
 def files() -> list[str]:

@@ -35,7 +35,6 @@ export function makeCommunication(id) {
   const node = h("section", { "aria-label": "Communication", hidden: true },
     h("h2", {}, "Communication"), named, facts, charts, strip, stripText, table);
   const drawn = new Map(); // name -> its chart
-  let plot = null; // uPlot, once it is needed
   let rates = null;
   let asked = 0;
   let over = false;
@@ -45,13 +44,13 @@ export function makeCommunication(id) {
     asked = Date.now();
     try {
       rates = await get(`jobs/${encodeURIComponent(id)}/rates`);
-      await show();
+      show();
     } catch (error) {
       over = error instanceof Refused && error.status === 404; // the job is over, or the collector is older
     }
   }
 
-  async function show() {
+  function show() {
     const { operations, ranks } = rates;
     node.hidden = !ranks.rank.length && !operations.length && rates.latest.collectives_per_s === null;
     if (node.hidden) return;
@@ -64,7 +63,6 @@ export function makeCommunication(id) {
     keyed(body, operations, (one) => JSON.stringify([one.operation, one.process_group, one.group_size, one.backend, one.dtype, one.size]),
       () => h("tr", {}, h("th", { scope: "row" }), COLUMNS.slice(1).map((_, i) => h("td", { class: i === COLUMNS.length - 2 ? "site" : "short" }))),
       (row, one) => setCells(row, cells(one)));
-    if (!plot) plot = (await import("./uplot.js")).default;
     drawCharts();
     drawStrip();
   }
@@ -99,7 +97,7 @@ export function makeCommunication(id) {
     if (!isStrip) parent.append(box);
     const axis = { stroke: () => css("--soft"), grid: { stroke: () => css("--line"), width: 1 }, ticks: { show: false } };
     const color = isStrip ? "--behind" : "--accent";
-    drawn.set(name, new plot({
+    drawn.set(name, new uPlot({
       width: Math.max(LEAST_WIDTH, box.clientWidth - 2),
       height: HEIGHT,
       cursor: { drag: { x: false, y: false } },
@@ -116,7 +114,7 @@ export function makeCommunication(id) {
           fill: isStrip ? () => css(color) : undefined,
           width: 1.5,
           spanGaps: false,
-          paths: isStrip ? plot.paths.bars({ size: [0.8, 40] }) : undefined,
+          paths: isStrip ? uPlot.paths.bars({ size: [0.8, 40] }) : undefined,
           points: { show: false },
           value: (_, value) => (value === null || value === undefined ? "-" : text(value)),
         },

@@ -1,2 +1,1 @@
-declare const plot: any;
-export default plot;
+declare const uPlot: any;
