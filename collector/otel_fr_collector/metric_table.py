@@ -131,7 +131,7 @@ _JOBS = (
         "seconds",
         "Time that half of the process group waited for this rank, the last one. Counts waits of 1 ms or more in"
         " operations that end on all ranks at once, unless the rank was late because a call of another group ended"
-        f" late. {_WAITS_SAMPLED}",
+        f" late. A wait that has not ended counts from the stall time on. {_WAITS_SAMPLED}",
         *(_JOB, _GROUP, _RANK),
         act="Its rate is the share of the time lost to the rank. Every job has some waits.",
     ),

@@ -17,7 +17,8 @@ from otel_fr_collector.incidents.book import IncidentBook
 from otel_fr_collector.incidents.incident import IncidentChange, Resolution
 from otel_fr_collector.incidents.return_grace import ReturnGrace
 from otel_fr_collector.incidents.triggers import Triggers
-from otel_fr_collector.jobs import stops
+from otel_fr_collector.jobs import open_waits, stops
+from otel_fr_collector.jobs.open_waits import OpenWait
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.jobs.snapshot import Snapshot, in_pieces
@@ -209,7 +210,7 @@ class Judge:
             taken = next(pieces)
         run.mark_judged(now, mismatch=reason.mismatch, bad_end=reason.bad_end)
         if taken is not None and taken.size <= MAX_SIZE_ON_LOOP:
-            self._conclude(run, taken, reason, _verdict(taken, spent), spent)
+            self._conclude(run, taken, reason, *_verdict(taken, spent), spent)
             return
         work = self._judge_in_thread(run, taken, pieces, reason, spent)
         self._in_thread[run.id] = asyncio.get_running_loop().create_task(work)
@@ -231,9 +232,9 @@ class Judge:
                 with spent.cpu():
                     while taken is None and time.perf_counter() < end:
                         taken = next(pieces)
-            findings = await self._workers.run(functools.partial(_verdict, taken, spent))
+            findings, waits = await self._workers.run(functools.partial(_verdict, taken, spent))
             if self._runs.by_id.get(run.id) is run and not run.is_replaced:
-                self._conclude(run, taken, reason, findings, spent)
+                self._conclude(run, taken, reason, findings, waits, spent)
         except Exception:  # noqa: BLE001  as in `step`
             self._cannot_judge(run)
         finally:
@@ -242,9 +243,18 @@ class Judge:
             if not self._threads_of[run.tenant]:
                 del self._threads_of[run.tenant]
 
-    def _conclude(self, run: Run, taken: Snapshot, reason: Triggers, findings: list[Finding], spent: _Spent) -> None:
-        """Publish what follows from the findings, which hold for the moment of the snapshot."""
+    def _conclude(
+        self,
+        run: Run,
+        taken: Snapshot,
+        reason: Triggers,
+        findings: list[Finding],
+        waits: list[OpenWait],
+        spent: _Spent,
+    ) -> None:
+        """Publish what follows from the findings, which hold for the moment of the snapshot, and count its waits."""
         now = self._clock()
+        open_waits.count(run, waits, now)
         run.note_verdict(now, spent.pause, taken.silent_since)
         self._metrics.judgement_duration.observe(spent.seconds)
         if self._is_stopped(run, findings, now):
@@ -321,9 +331,9 @@ class _Spent:
         return max(self._cpu, WAITED_SHARE * self.seconds)
 
 
-def _verdict(taken: Snapshot, spent: _Spent) -> list[Finding]:
+def _verdict(taken: Snapshot, spent: _Spent) -> tuple[list[Finding], list[OpenWait]]:
     with spent.cpu():
-        return diagnose(taken.evidence())
+        return diagnose(taken.evidence()), open_waits.find(taken)
 
 
 def _in_turn(runs: Runs) -> list[Run]:

@@ -531,12 +531,11 @@ class Run:
             self.history.add(self.sample(now))
 
     def slowest(self, now: float) -> Iterator[tuple[GroupState, Lateness]]:
-        """The ranks that its groups wait for now, if they are the same again and again.
-
-        None once the run has ended, or stands still: what cost it time before does so no more.
-        """
+        """The ranks that its groups wait for again and again. None once the run has ended, or stands still: what cost
+        it time before does so no more."""
         latest = self.history.latest(self.sample(now))
-        if self.ended_clean or (latest is not None and latest.wait is not None and latest.wait <= 0):
+        is_still = latest is not None and latest.wait is not None and latest.wait <= 0
+        if self.ended_clean or is_still or any(group.waits.is_open(now) for group in self.groups.values()):
             return
         for state in self.groups.values():
             found = state.waits.slowest()

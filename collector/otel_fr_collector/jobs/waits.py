@@ -18,14 +18,16 @@ collective before, as the first and the last stage of a pipeline do, have other 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
 
 from otel_fr.match import CallState
 from otel_fr.match.lateness import Lateness
 from otel_fr.operations import ENDS_TOGETHER, ENDS_TOGETHER_ON_DEVICE
 from otel_fr_collector.jobs.blocks import Blocks, StragglerLimits
 from otel_fr_collector.jobs.calls import CompactCall, RankCall, expand
-from otel_fr_collector.jobs.tallies import Tallies
+from otel_fr_collector.jobs.tallies import RankTally, Tallies
 from otel_fr_collector.jobs.usage import Usage
 
 MIN_WAIT = 0.001
@@ -49,6 +51,22 @@ TIMED_SHARE = 0.75
 MAX_BACK = 60.0
 """Seconds by which collectives may come out of order; a clock that falls further was set."""
 NANO = 1e9
+OPEN_SECONDS = 15.0
+"""Since a wait was last seen to last, for which its group stands still: the run is judged each 2 s while one does."""
+MAX_LASTING = 4
+"""Collectives of a group whose waits are remembered as counted while they lasted."""
+
+
+@dataclass(slots=True)
+class Counted:
+    """What a wait has counted while it lasted, in seconds; ``by_rank``: its tallies."""
+
+    lost: float = 0.0
+    by_rank: dict[int, RankTally] = field(default_factory=dict)
+
+
+NOTHING: Final = Counted()
+NO_TALLY: Final = RankTally()
 
 
 class Waits:
@@ -59,6 +77,7 @@ class Waits:
         blocks: the latest of them, by which ranks are named.
         measured: collectives that were looked at. now: when the newest of them was enqueued.
         is_off: nothing is measured, because spans are missing: what the ranks did before a collective is not known.
+        open_at: when a wait was last seen to last (monotonic).
         are_ends_seen: when its collectives were seen to have ended is all that is known, which shows of no rank that it
             came last: NCCL's ends are seen up to 0.1 s later, on each rank at a time of its own.
     """
@@ -66,6 +85,7 @@ class Waits:
     __slots__ = (
         "_begun",
         "_fast",
+        "_lasting",
         "_open",
         "_passed",
         "_sequence",
@@ -76,6 +96,7 @@ class Waits:
         "lost",
         "measured",
         "now",
+        "open_at",
         "tallies",
     )
 
@@ -86,12 +107,43 @@ class Waits:
         self._sequence = 0
         self._usage = usage
         self._open: dict[int, dict[int, CompactCall]] = {}
+        self._lasting: dict[int, Counted] = {}
         self.tallies = Tallies(usage)
         self.blocks = Blocks(limits, usage)
         self.lost = 0.0
         self.is_off = self.are_ends_seen = False
         self.measured = 0
         self.now = 0.0
+        self.open_at = float("-inf")
+
+    def add_open(
+        self, sequence: int, waited: Mapping[int, float], absent: Iterable[int], members: int, now: float
+    ) -> None:
+        """Count a wait that lasts, as far as it was not counted before; `_count` adds what is missing at its end.
+
+        Args:
+            waited: rank -> for how many seconds it has waited. absent: the ranks that all the others wait for.
+        """
+        self.open_at = now
+        durations = sorted([0.0] * (members - len(waited)) + list(waited.values()))
+        behind = durations[len(durations) // 2]
+        if behind < MIN_WAIT:
+            return  # not half of the group
+        while len(self._lasting) >= MAX_LASTING and sequence not in self._lasting:
+            del self._lasting[next(iter(self._lasting))]
+        so_far = self._lasting.setdefault(sequence, Counted())
+        more = max(0.0, behind - so_far.lost)
+        so_far.lost += more
+        self.lost += more
+        for ranks, waited_for in ((waited, 0.0), (absent, behind)):
+            for rank in ranks:
+                tally = self.tallies.of(rank)
+                if tally is not None:
+                    tally.raise_by(so_far.by_rank.setdefault(rank, RankTally()), waited_for, waited.get(rank, 0.0))
+
+    def is_open(self, now: float) -> bool:
+        """Some rank waits in the group for long."""
+        return now - self.open_at < OPEN_SECONDS
 
     def add(self, sequence: int, calls: Mapping[int, RankCall | CompactCall], members: tuple[int, ...]) -> None:
         """Take a collective that all members have completed, with the calls of all.
@@ -112,7 +164,7 @@ class Waits:
         elif at is not None:
             of = self._note(sequence, at, len(calls))
             if signature.operation in ENDS_TOGETHER:
-                self._measure(calls, _durations(calls), of)
+                self._measure(calls, _durations(calls), of, self._lasting.pop(sequence, NOTHING))
 
     def add_timed(self, call: CompactCall, members: int) -> None:
         """Take one rank's call on its device; it is measured once the calls of all have come.
@@ -140,7 +192,7 @@ class Waits:
             return
         of = self._note(sequence, calls[min(calls)][5] / NANO, len(timed))
         if template.signature.operation in ENDS_TOGETHER_ON_DEVICE:
-            self._measure(timed, _on_devices(timed), of)
+            self._measure(timed, _on_devices(timed), of, self._lasting.pop(sequence, NOTHING))
 
     def lateness(self) -> list[Lateness]:
         """See `Blocks.lateness`."""
@@ -194,8 +246,14 @@ class Waits:
         self.blocks.move_to(at)
         return of
 
-    def _measure(self, calls: Mapping[int, RankCall | CompactCall], durations: list[float] | None, of: int) -> None:
-        """Count a wait in a collective that ends on all ranks at once; ``of``: how many it stands for."""
+    def _measure(
+        self, calls: Mapping[int, RankCall | CompactCall], durations: list[float] | None, of: int, so_far: Counted
+    ) -> None:
+        """Count a wait in a collective that ends on all ranks at once.
+
+        Args:
+            of: how many it stands for; one that was counted while it lasted stands for itself.
+        """
         if durations is None:
             return
         least = min(durations)
@@ -203,7 +261,7 @@ class Waits:
             return
         usual = sorted(durations)[len(durations) // 2]
         if _are_alike(calls):
-            self._count(calls, durations, least, usual, of)
+            self._count(calls, durations, least, usual, 1 if so_far is not NOTHING else of, so_far)
 
     def _count(
         self,
@@ -212,11 +270,12 @@ class Waits:
         least: float,
         usual: float,
         of: int,
+        so_far: Counted,
     ) -> None:
         """Count a wait, if the last rank itself spent that time; and who came before the others, which evens out.
 
         Args:
-            least, usual: of the durations. of: how many collectives it stands for.
+            least, usual: of the durations. of: how many collectives it stands for. so_far: what it has counted.
         """
         owns = [_own_time(call) for call in calls.values()]
         waiting = sorted(own for own, took in zip(owns, durations, strict=True) if took >= usual and own is not None)
@@ -232,13 +291,14 @@ class Waits:
                 add(rank, lag * of, of)
         if not is_wait:
             return
-        self.lost += behind * of
+        self.lost += max(0.0, behind * of - so_far.lost)
         of_rank = self.tallies.of
         for index, (rank, took) in enumerate(zip(calls, durations, strict=True)):
+            counted = so_far.by_rank.get(rank, NO_TALLY)
             if took > least and (tally := of_rank(rank)) is not None:
-                tally.waited += (took - least) / NANO * of
+                tally.waited += max(0.0, (took - least) / NANO * of - counted.waited)
             if index == last and (tally := of_rank(rank)) is not None:
-                tally.waited_for += behind * of
+                tally.waited_for += max(0.0, behind * of - counted.waited_for)
                 tally.came_last += of
 
 

@@ -1,0 +1,63 @@
+"""The waits of a run that have not ended, from the evidence of its latest judgement."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from otel_fr.match import WAIT_SHARE
+from otel_fr_collector.jobs.calls import UNENDED, RankCall
+from otel_fr_collector.jobs.run import Run
+from otel_fr_collector.jobs.snapshot import Snapshot
+
+
+class OpenWait(NamedTuple):
+    """A collective that some members of its group have not made. Times in seconds.
+
+    ``waited``: by rank that waits in it. ``absent``: members that have not made it, and wait in no other call.
+    """
+
+    group: str
+    sequence: int
+    waited: dict[int, float]
+    absent: list[int]
+    members: int
+
+
+def find(taken: Snapshot) -> list[OpenWait]:
+    """The collectives in which ranks have waited for about the stall time. Pure; run in the judge's thread.
+
+    A rank waits once: of its calls, the one that it waits in for longest counts.
+    """
+    longest: dict[int, tuple[float, RankCall]] = {}
+    for call in taken.calls:
+        if call.state not in UNENDED or call.enqueued_at is None:
+            continue
+        age = taken.until.get(call.rank, taken.moment) - call.enqueued_at
+        if age >= WAIT_SHARE * taken.stall and (call.rank not in longest or longest[call.rank][0] < age):
+            longest[call.rank] = age, call
+    by_instance: dict[tuple[str, int], dict[int, float]] = {}
+    for rank, (age, call) in longest.items():
+        if call.stream == "collective":
+            by_instance.setdefault((call.group, call.sequence_id), {})[rank] = age
+    found = []
+    for (name, sequence), waited in by_instance.items():
+        group = taken.groups.get(name)
+        missing = [] if group is None else [rank for rank in group.ranks if not _has_made(taken, rank, name, sequence)]
+        if group is not None and missing:
+            absent = [rank for rank in missing if rank not in longest]
+            found.append(OpenWait(name, sequence, waited, absent, len(group.ranks)))
+    return found
+
+
+def _has_made(taken: Snapshot, rank: int, group: str, sequence: int) -> bool:
+    own = taken.ranks.get(rank)
+    progress = None if own is None else own.progress.get(group)
+    return progress is not None and (progress.enqueued or 0) >= sequence
+
+
+def count(run: Run, waits: list[OpenWait], now: float) -> None:
+    """Add them to what the run's groups have waited."""
+    for one in waits:
+        group = run.groups.get(one.group)
+        if group is not None:
+            group.waits.add_open(one.sequence, one.waited, one.absent, one.members, now)
