@@ -153,6 +153,11 @@ def place_text(
     return ", ".join(part for part in parts if part)
 
 
+def rank_state_text(state: str) -> str:
+    """What a reader is told of a rank's state, as the collector's API has it."""
+    return "no report yet" if state == "unheard" else state
+
+
 def overdue_text(kind: str, name: str, seconds: float, limit: float) -> str:
     """A heartbeat or section that has passed its limit: ``"section loading open for 45.0 s (limit 30.0 s)"``.
 

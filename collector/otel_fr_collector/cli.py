@@ -171,6 +171,7 @@ def links_of(effective: Settings) -> Links:
         runbook=given.get("runbook", f"{page}/runbooks/{{category}}" if page else ""),
         trace=given.get("trace", ""),
         dashboard=given.get("dashboard", grafana + GRAFANA_DASHBOARD if grafana else ""),
+        alertmanager=next(iter(effective.alertmanager), "").rstrip("/"),
     )
 
 

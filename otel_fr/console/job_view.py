@@ -15,7 +15,15 @@ from otel_fr.console.client import Advice, JobDetail, JobHead, LateRank
 from otel_fr.console.incident_view import job_text
 from otel_fr.console.rates_view import rates_cells, rates_lines, slowest_lines
 from otel_fr.incident import IncidentHead, unix
-from otel_fr.presentation import ago_text, collective_text, duration_text, group_name, overdue_text, ranks_text
+from otel_fr.presentation import (
+    ago_text,
+    collective_text,
+    duration_text,
+    group_name,
+    overdue_text,
+    rank_state_text,
+    ranks_text,
+)
 from otel_fr.printable import one_line
 
 COLORS = {
@@ -207,7 +215,8 @@ def _ended(job: JobDetail) -> list[str]:
     for rank, state, how in zip(columns["rank"], columns["state"], columns["how"], strict=False):
         if state != "running":
             found.setdefault((state, one_line(how)), []).append(rank)
-    return [f"{ranks_text(ranks)}: {state}{f', {how}' if how else ''}" for (state, how), ranks in found.items()]
+    lines = ((ranks, ", ".join(filter(None, (rank_state_text(state), how)))) for (state, how), ranks in found.items())
+    return [f"{ranks_text(ranks)}: {text}" for ranks, text in lines]
 
 
 def _group_name(job: JobDetail, at: int | None) -> str:
@@ -218,7 +227,7 @@ def _group_name(job: JobDetail, at: int | None) -> str:
 
 
 def _not_running(tally: dict[str, int]) -> str:
-    return ", ".join(f"{count} {name}" for name, count in tally.items() if name != "running")
+    return ", ".join(f"{count} {rank_state_text(name)}" for name, count in tally.items() if name != "running")
 
 
 def _late(late: LateRank | None) -> str:

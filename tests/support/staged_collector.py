@@ -153,6 +153,7 @@ class Stage:
             waiting_ranks=others,
             summary=f"rank {culprit} did not join all_reduce number 101 of group default_pg (0)",
             call_sites={culprit: "/job/data.py:17 load", **dict.fromkeys(others, "/job/train.py:42 step")},
+            places={culprit: run.ranks[culprit].place},
             stacks={culprit: 'Thread 0x1 (most recent call first):\n  File "/job/data.py", line 17 in load'},
         )
         tp = next(place.group for place in run.groups.values() if place.group.description == "tp")

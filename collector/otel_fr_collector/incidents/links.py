@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import string
 from dataclasses import dataclass
 from urllib.parse import quote
 
 from otel_fr.incident import CollectorIncidentData
+from otel_fr.printable import one_line
 
 FIELDS = ("category", "incident_id", "job", "attempt", "run_id", "trace_id", "from_ms", "to_ms")
 """What a template may name in braces."""
@@ -59,12 +61,23 @@ class Links:
     Attributes:
         trace: may become known later (`otel_fr_collector.forward.jaeger`).
         page: where a browser reaches the collector's own page, without a slash at the end.
+        alertmanager: likewise, Alertmanager's.
     """
 
     page: str = ""
     runbook: str = ""
     trace: str = ""
     dashboard: str = ""
+    alertmanager: str = ""
+
+    def for_page(self, data: CollectorIncidentData, started: float, ended: float) -> dict[str, str]:
+        """As `of`, with ``silence`` while the incident is open: Alertmanager's form that silences its alert."""
+        links = self.of(data, started, ended)
+        if self.alertmanager and data["state"] == "firing":
+            labels = {"job_id": one_line(data["job"]), "category": data["category"]}
+            matchers = ",".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in labels.items())
+            links["silence"] = f"{self.alertmanager}/#/silences/new?filter={quote(f'{{{matchers}}}', safe='')}"
+        return links
 
     def of(self, data: CollectorIncidentData, started: float, ended: float) -> dict[str, str]:
         """The links that an incident has, by name: ``page``, ``runbook``, ``trace``, ``dashboard``.

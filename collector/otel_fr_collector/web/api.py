@@ -231,7 +231,8 @@ class Api:
         number = request.path_params["number"]
         service = self._service
         found = service.book.get(number)
-        consequences = [i.data["id"] for i in service.book.known() if i.cause == number]
+        caused = [i.data for i in service.book.known() if i.cause == number]
+        consequences = [one["id"] for one in caused]
         if found is None and service.store is not None:
             with contextlib.suppress(StoreError):
                 found = await asyncio.to_thread(service.store.get, number, _access(request).prefix)
@@ -245,8 +246,9 @@ class Api:
         started, ended = (unix(found[name]) for name in ("started_at", "resolved_at"))
         detected = unix(found["detected_at"]) or self._service.wall()
         more = {
-            "links": service.links.of(found, started or detected, ended or self._service.wall()),
+            "links": service.links.for_page(found, started or detected, ended or self._service.wall()),
             "consequences": consequences,
+            "waiting_count": len({rank for one in (found, *caused) for rank in one["waiting_ranks"]}),
             "job_url": f"/api/v1/jobs/{key}" if is_known else None,
         }
         async with self._answers.making(owner_of(request.scope)):

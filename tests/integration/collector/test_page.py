@@ -94,7 +94,8 @@ def test_a_hang_shows_and_goes_without_a_reload(tmp_path: Path, watched: Watched
         item.click()
         expect(page.locator("#grid tbody tr")).to_have_count(8)
         waiting = job.skip(3)
-        expect(page.locator("#open [data-item]")).to_contain_text("rank 3 (node-0) did not join all_reduce number 2")
+        expect(page.locator("#answer h2")).to_contain_text("rank 3")
+        expect(page.locator("#answer .summary")).to_contain_text("rank 3 (node-0) did not join all_reduce number 2")
         expect(page.locator("#grid tr[data-rank='3'] td").first).to_have_text("culprit")
         expect(page.locator("#open-count")).to_have_text("1")
         expect(page.locator("#grid tr[data-rank='0']")).to_contain_text("in all_reduce number 2 for")
@@ -113,13 +114,13 @@ def test_an_incident_shows_its_evidence_and_follows_its_changes(stage: Stage, wa
     number = stage.hang(run, 5)["id"]
     page = watched.page
     page.goto(f"{stage.url}/#/incidents/{number}")
-    expect(page.locator("h1")).to_have_text("missing_rank: rank 5")
-    for text in ("/job/data.py:17 load", 'File "/job/data.py", line 17', "/job/train.py:42 step", "ranks 0-4, 6, 7"):
+    expect(page.locator("h1")).to_contain_text("rank 5")
+    for text in ("load data.py:17", 'File "/job/data.py", line 17', "step train.py:42", "7 ranks: ranks 0-4, 6, 7"):
         expect(page.locator("main")).to_contain_text(text)
-    expect(page.locator(".card .badge")).to_have_text("firing")
+    expect(page.locator(".answer .badge")).to_have_text(["open", "missing_rank"])
     stage.recover(run)
-    expect(page.locator(".card .badge")).to_have_text("resolved")
-    expect(page.locator(".card .lead")).to_contain_text("while it was open: rank 5")
+    expect(page.locator(".answer .badge").first).to_have_text("resolved")
+    expect(page.locator(".answer .summary")).to_contain_text("while it was open: rank 5")
     page.get_by_role("link", name="job-7").click()
     expect(page.locator("h1")).to_have_text("job-7")
 
@@ -147,7 +148,7 @@ def test_what_is_level_is_folded_and_hosts_say_where_ranks_differ(stage: Stage, 
     page = watched.page
     page.goto(f"{stage.url}/#/jobs/{stage.key(run)}")
     expect(page.locator("#maps details[open]")).to_have_count(1)
-    expect(page.locator("#maps details").nth(1)).to_have_text("shard_0 · all on pace")
+    expect(page.locator("#maps details").nth(1)).to_have_text("shard_0 · all running")
     page.locator("#maps summary").nth(1).click()
     expect(page.locator("#maps details[open]")).to_have_count(2)
     hosts = page.locator("#hosts")
@@ -268,8 +269,8 @@ def test_stacks_of_all_ranks_are_asked_for_and_merged(stage: Stage, watched: Wat
     assert monitors.next_command().HasField("take_stacks")
     stage.answer_stacks(run, {rank: "step" if rank != 5 else "load" for rank in range(8)})
     expect(page.locator("#stacks details")).to_have_count(2)
-    expect(page.locator("#stacks")).to_contain_text("7 here: ranks 0-4, 6, 7 /job/train.py:42 step")
-    expect(page.locator("#stacks")).to_contain_text("1 here: rank 5 /job/train.py:42 load")
+    expect(page.locator("#stacks")).to_contain_text("7 here: ranks 0-4, 6, 7 step train.py:42")
+    expect(page.locator("#stacks")).to_contain_text("1 here: rank 5 load train.py:42")
     expect(page.locator("main")).not_to_contain_text("No answer")
 
 
@@ -277,7 +278,7 @@ def test_an_incident_links_to_its_runbook(stage: Stage, watched: Watched) -> Non
     number = stage.hang(stage.job(8), 5)["id"]
     page = watched.page
     page.goto(f"{stage.url}/#/incidents/{number}")
-    expect(page.locator(".card")).to_contain_text("What to do: If the rank's line waits for something outside")
+    expect(page.locator(".answer .advice")).to_contain_text("If the rank's line waits for something outside")
     page.get_by_role("link", name="Runbook").click()
     expect(page.locator("h1")).to_have_text("missing_rank: a rank that is alive did not join")
     expect(page.locator("h2#typical-causes")).to_be_visible()
@@ -381,7 +382,7 @@ def test_everything_is_reached_by_keyboard(stage: Stage, watched: Watched) -> No
     expect(page.locator("#grid tbody tr")).to_have_count(1)
     page.keyboard.press("j")
     page.keyboard.press("Enter")
-    expect(page.locator("h1")).to_have_text("missing_rank: rank 5")
+    expect(page.locator("h1")).to_contain_text("rank 5")
     page.keyboard.press("u")
     expect(page.locator("h1")).to_have_text("job-7")
     page.keyboard.press("i")

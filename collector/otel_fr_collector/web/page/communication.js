@@ -1,7 +1,7 @@
 // What the communication of a job costs: rates over time, the ranks that are waited for, the slowest operations.
 
 import { Refused, get } from "./api.js";
-import { h, keyed, number, setCells, setText } from "./dom.js";
+import { fold, h, keyed, number, setCells, setText } from "./dom.js";
 import { bytesText, shareText, shortText, siteText, slowestText } from "./text.js";
 
 const EVERY = 5000; // ms between two requests; the collector takes a sample every 15 s
@@ -32,8 +32,8 @@ export function makeCommunication(id) {
   const body = h("tbody");
   const table = h("div", { class: "scroll", hidden: true, tabindex: "0", role: "region", "aria-label": "Operations" },
     h("table", { id: "operations" }, h("thead", {}, h("tr", {}, COLUMNS.map((text) => h("th", { scope: "col" }, text)))), body));
-  const node = h("section", { "aria-label": "Communication", hidden: true },
-    h("h2", {}, "Communication"), named, facts, charts, strip, stripText, table);
+  const node = fold({ class: "fold", id: "communication", hidden: true }, "Communication", named, facts, charts, strip, stripText, table);
+  node.addEventListener("toggle", () => { if (node.open && rates) show(); });
   const drawn = new Map(); // name -> its chart
   let rates = null;
   let asked = 0;
@@ -53,7 +53,7 @@ export function makeCommunication(id) {
   function show() {
     const { operations, ranks } = rates;
     node.hidden = !ranks.rank.length && !operations.length && rates.latest.collectives_per_s === null;
-    if (node.hidden) return;
+    if (node.hidden || !node.open) return;
     setText(latest, ratesText(rates.latest));
     setText(start, ratesText(rates.since_start));
     const slowest = rates.latest.slowest;
@@ -155,7 +155,7 @@ function cells(one) {
     one.operation, one.process_group, sizeText(one.size), one.dtype, number(one.calls),
     meanText(one), one.p99_s === null ? "" : `≤ ${shortText(one.p99_s)}`,
     one.bus_bandwidth === null ? "" : `${bytesText(one.bus_bandwidth)}/s`,
-    slow ? `${shortText(slow.seconds)} at ${siteText(slow.site)}` : "",
+    slow && slow.seconds > (one.mean_s ?? 0) ? `${shortText(slow.seconds)} at ${siteText(slow.site)}` : "",
   ];
 }
 

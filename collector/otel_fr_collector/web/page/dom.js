@@ -29,6 +29,16 @@ export function setClass(node, text) {
   if (node.className !== text) node.className = text;
 }
 
+// Details that the page opens and closes by `setOpen`, until the user does.
+export function fold(props, title, ...children) {
+  const head = h("summary", { onclick: () => { head.parentNode.dataset.chosen = "yes"; } }, title);
+  return h("details", props, head, ...children);
+}
+
+export function setOpen(folded, open) {
+  if (!folded.dataset.chosen) folded.open = open;
+}
+
 // The element of the page with an id, of whatever kind.
 /** @param {string} id @returns {any} */
 export function byId(id) {

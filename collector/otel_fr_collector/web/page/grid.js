@@ -1,8 +1,8 @@
 // Ranks by process group: a table of small jobs; of larger ones a map of cells for each lane, and a table of the ranks
 // that differ.
 
-import { h, keyed, number, setClass, setText } from "./dom.js";
-import { STATUSES, describe, judge, outliers } from "./status.js";
+import { fold, h, keyed, number, setClass, setOpen, setText } from "./dom.js";
+import { STATUSES, describe, judge, outliers, tally } from "./status.js";
 import { collectiveText, durationText, lateText, overdueText } from "./text.js";
 
 const TABLE = 64; // ranks up to which every rank has a row
@@ -17,7 +17,7 @@ export function makeGrid() {
   const picked = new Set();
   let at = null; // [lane, index] of the keyboard cursor
 
-  const tally = h("div", { class: "legend", id: "tally" });
+  const legend = h("div", { class: "legend", id: "tally" });
   const filter = h("button", { type: "button", id: "outliers", "aria-pressed": "false", onclick: () => toggle() }, "Outliers only");
   const maps = h("div", { class: "maps", id: "maps" });
   const said = h("p", { class: "said", role: "status", id: "said" });
@@ -27,7 +27,7 @@ export function makeGrid() {
   const table = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Ranks" },
     h("table", { id: "grid" }, h("thead", {}, head), body));
   const node = h("section", { "aria-label": "Ranks and process groups" },
-    h("div", { class: "tools" }, filter, tally), table, more, said, maps);
+    h("div", { class: "tools" }, filter, legend), table, more, said, maps);
 
   function toggle() {
     only = !only;
@@ -53,10 +53,9 @@ export function makeGrid() {
   }
 
   function drawTally() {
-    const shown = STATUSES.filter(([name]) => judged.tally[name]);
-    keyed(tally, shown, ([name]) => name,
-      ([name]) => h("span", {}, h("i", { class: `sw-${name}` }), h("span")),
-      (item, [name, text]) => setText(item.lastChild, `${number(judged.tally[name])} ${text}`));
+    keyed(legend, tally(judged, judged.worst), ([, word]) => word,
+      ([status]) => h("span", {}, h("i", { class: `sw-${status}` }), h("span")),
+      (item, [, word, count]) => setText(item.lastChild, `${number(count)} ${word}`));
   }
 
   function drawTable(lanes, small) {
@@ -95,8 +94,8 @@ export function makeGrid() {
     while (row.children.length < width) row.append(h("td"));
     while (row.children.length > width) row.lastChild.remove();
     const worst = judged.worst[i];
-    const shown = worst === "culprit" ? "culprit" : state[i] === "running" && worst !== "ok" ? worst : state[i];
-    const label = shown === "culprit" && state[i] !== "running" ? `culprit, ${state[i]}` : shown;
+    const word = judged.word(worst, i);
+    const label = worst === "culprit" && state[i] !== "running" ? `${word}, ${state[i]}` : word;
     setClass(row.children[1], `cell s-${worst}`);
     setText(row.children[1], label);
     lanes.forEach((lane, number_) => {
@@ -131,8 +130,8 @@ export function makeGrid() {
     keyed(maps, lanes.map((lane, i) => ({ lane, i })), (m) => m.i, makeMap, (figure, m) => {
       const groups = new Set(m.lane.group.filter((g) => g !== null)).size;
       const odd = judged.cells[m.i].some((status) => status !== null && status !== "ok" && status !== "ended");
-      if (!figure.dataset.chosen) figure.open = odd;
-      setText(figure.firstChild, `${m.lane.name}${groups > 1 ? ` · ${number(groups)} groups` : ""}${odd ? "" : " · all on pace"}`);
+      setOpen(figure, odd);
+      setText(figure.firstChild, `${m.lane.name}${groups > 1 ? ` · ${number(groups)} groups` : ""}${odd ? "" : " · all running"}`);
       paint(figure.lastChild, m.i);
     });
   }
@@ -143,9 +142,7 @@ export function makeGrid() {
       onkeydown: (event) => move(event, m.i), onfocus: () => focus(m.i), onblur: () => { at = null; draw(); },
       onmousemove: (event) => say(m.i, hit(event, canvas)), onclick: (event) => pick(hit(event, canvas)),
     });
-    // A map without a difference is folded, until the user opens or closes it.
-    const title = h("summary", { onclick: () => { title.parentNode.dataset.chosen = "yes"; } });
-    return h("details", { class: "map" }, title, canvas);
+    return fold({ class: "map" }, "", canvas); // folded while it shows no difference
   }
 
   function layout() {
@@ -171,12 +168,10 @@ export function makeGrid() {
     pen.setTransform(scale, 0, 0, scale, 0, 0);
     pen.clearRect(0, 0, width, height);
     const gap = cell > 3 ? 1 : 0;
-    const own = {};
     for (const [status] of STATUSES) {
       pen.fillStyle = css.getPropertyValue(`--${status}`);
       for (let i = 0; i < count; i++) {
         if (judged.cells[lane][i] !== status) continue;
-        own[status] = (own[status] ?? 0) + 1;
         pen.fillRect((i % columns) * cell, Math.floor(i / columns) * cell, cell - gap, cell - gap);
       }
     }
@@ -187,7 +182,7 @@ export function makeGrid() {
       if (picked.has(i)) ring(pen, i, columns, cell, css.getPropertyValue("--accent"), 1.5);
     }
     if (at && at[0] === lane) ring(pen, at[1], columns, cell, css.getPropertyValue("--focus"), 2.5);
-    const counts = STATUSES.filter(([name]) => own[name]).map(([name, text]) => `${own[name]} ${text}`);
+    const counts = tally(judged, judged.cells[lane]).map(([, word, many]) => `${many} ${word}`);
     canvas.setAttribute("aria-label", `${job.lanes[lane].name}: ${counts.join(", ") || "no rank"}`);
   }
 
@@ -209,7 +204,7 @@ export function makeGrid() {
   }
 
   function say(lane, i) {
-    setText(said, i === null ? "" : describe(job, lane, i));
+    setText(said, i === null ? "" : describe(job, judged, lane, i));
   }
 
   function pick(i) {

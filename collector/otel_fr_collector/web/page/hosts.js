@@ -1,7 +1,7 @@
 // The hosts of a job: which ranks run there, and how they are. Shown from two hosts on.
 
 import { h, keyed, number, setCells, setClass, setText } from "./dom.js";
-import { STATUSES } from "./status.js";
+import { STATUSES, tally } from "./status.js";
 import { ranksText } from "./text.js";
 
 const ROWS = 200; // hosts in the table, those whose ranks differ first
@@ -24,7 +24,7 @@ export function makeHosts() {
     setText(more, `${number(found.length - ROWS)} more hosts.`);
     keyed(body, found.slice(0, ROWS), (one) => one.host,
       () => h("tr", {}, h("th", { scope: "row" }), h("td"), h("td")), (row, one) => {
-        const texts = [one.host, stateText(one), ranksText(one.ranks)];
+        const texts = [one.host, stateText(judged, one.at), ranksText(one.at.map((i) => job.ranks.rank[i]))];
         setCells(row, texts);
         setClass(row.children[1], `cell s-${STATUSES[one.worst][0]}`);
       });
@@ -39,19 +39,16 @@ function byHost(job, judged) {
   const hosts = new Map();
   job.ranks.host.forEach((name, i) => {
     const host = name || "host not known";
-    if (!hosts.has(host)) hosts.set(host, { host, ranks: [], worst: STATUSES.length - 1, tally: new Map() });
+    if (!hosts.has(host)) hosts.set(host, { host, at: [], worst: STATUSES.length - 1 });
     const own = hosts.get(host);
-    const status = STATUSES.findIndex(([known]) => known === judged.worst[i]);
-    own.ranks.push(job.ranks.rank[i]);
-    own.worst = Math.min(own.worst, status);
-    own.tally.set(status, (own.tally.get(status) ?? 0) + 1);
+    own.at.push(i);
+    own.worst = Math.min(own.worst, STATUSES.findIndex(([known]) => known === judged.worst[i]));
   });
-  return [...hosts.values()].sort((a, b) => a.worst - b.worst || a.ranks[0] - b.ranks[0]);
+  return [...hosts.values()].sort((a, b) => a.worst - b.worst || a.at[0] - b.at[0]);
 }
 
-function stateText({ tally, ranks }) {
-  const parts = [...tally].sort(([a], [b]) => a - b);
-  return parts.map(([status, count]) => (count === ranks.length ? STATUSES[status][1] : `${number(count)} ${STATUSES[status][1]}`)).join(", ");
+function stateText(judged, at) {
+  return tally(judged, judged.worst, at).map(([, word, count]) => (count === at.length ? word : `${number(count)} ${word}`)).join(", ");
 }
 
 function listText(names) {

@@ -1,20 +1,21 @@
 // The view of one job: its open incidents, its ranks and process groups, its hosts, its past incidents.
 
 import { Refused, get } from "./api.js";
+import { kindOf, makeCard, tick } from "./card.js";
 import { makeCommunication } from "./communication.js";
-import { ago, h, keyed, number, setCells, setClass, setText, when } from "./dom.js";
+import { ago, fold, h, keyed, number, setCells, setClass, setOpen, setText, when } from "./dom.js";
 import { makeGrid } from "./grid.js";
 import { makeHosts } from "./hosts.js";
-import { incidentList, tick } from "./incident.js";
+import { fillConsequences, incidentList, makeConsequences } from "./incident.js";
 import { makeStacks } from "./stacks.js";
-import { decodeRanks, groupText, ranksText } from "./text.js";
+import { decodeRanks, groupText, rankStateText, ranksText } from "./text.js";
 
 const GROUPS = 200; // process groups in the table, those with the slowest ranks first
 const PAST = 50; // resolved incidents
 
 export function jobText(job) {
   const tally = job.ranks.tally ?? job.ranks;
-  const states = Object.entries(tally).map(([state, count]) => `${number(count)} ${state}`);
+  const states = Object.entries(tally).map(([state, count]) => `${number(count)} ${rankStateText(state)}`);
   const groups = job.groups.length ?? job.groups;
   const world = job.world_size === null ? "" : ` of ${number(job.world_size)} ranks`;
   return `${states.join(", ")}${world} · ${number(groups)} process group${groups === 1 ? "" : "s"}`;
@@ -29,12 +30,15 @@ export function jobView(id) {
   const ranks = h("div", { hidden: true }, h("h2", {}, "Ranks and process groups"), grid.node, stacks.node, hosts.node, groups.node);
   const title = h("h1");
   const badge = h("span");
+  const answer = makeCard();
   const text = h("p", { class: "quiet" });
   const problem = h("p", { class: "problem", hidden: true });
-  const open = h("ul", { class: "list", id: "open" });
+  const others = h("ul", { class: "list" });
+  const caused = makeConsequences();
+  const open = h("div", { id: "open" }, answer.node, caused, others);
   const advice = h("p", { id: "advice", hidden: true });
   const past = h("ul", { class: "list", id: "past" });
-  const pastHead = h("h2", { hidden: true }, "Past incidents of this job");
+  const pastFold = fold({ class: "fold", hidden: true }, "Past incidents of this job", past);
   let job = null;
   let loading = false;
   let again = false;
@@ -77,10 +81,18 @@ export function jobView(id) {
     const own = (state.incidents ?? []).filter((one) => one.job === job.job);
     const causes = own.filter((one) => !one.caused_by);
     // Another run may have the same name at the same time: what is open there is not open here.
-    incidentList(open, causes.filter((one) => one.state === "firing" && one.run_id === job.run_id), own);
+    const firing = causes.filter((one) => one.state === "firing" && one.run_id === job.run_id);
+    firing.sort((a, b) => Number(kindOf(a) === "warning") - Number(kindOf(b) === "warning"));
     const over = causes.filter((one) => one.state !== "firing").reverse().slice(0, PAST);
-    pastHead.hidden = !over.length;
-    incidentList(past, over, own);
+    const isOver = !(job.ranks.tally ?? job.ranks).running;
+    const first = firing[0] ?? (isOver ? over.find((one) => one.run_id === job.run_id) : undefined);
+    answer.update(first);
+    fillConsequences(caused, own.filter((one) => one.caused_by && one.caused_by === first?.id && one.run_id === first.run_id));
+    incidentList(others, firing.slice(1), own);
+    const rest = over.filter((one) => one !== first);
+    pastFold.hidden = !rest.length;
+    incidentList(past, rest, own);
+    for (const folded of [communication.node, pastFold]) setOpen(folded, !firing.length);
     const here = !job.is_finished && job.collector_page === null;
     stacks.node.hidden = !here;
     if (here && !document.hidden) communication.update();
@@ -91,10 +103,11 @@ export function jobView(id) {
     groups.update(job.groups);
   }
 
-  // What to do next is asked for only where something has failed.
+  // What to do next is asked for only where something has failed, and the job has ended.
   async function advise() {
-    if (!job || !(state.incidents ?? []).some((one) => one.job === job.job && one.run_id === job.run_id)) {
-      advice.hidden = true;
+    const isOver = job && !(job.ranks.tally ?? job.ranks).running;
+    if (!isOver || !(state.incidents ?? []).some((one) => one.job === job.job && one.run_id === job.run_id)) {
+      advice.hidden = true; // of a job that runs, the incident says what to do
       return;
     }
     advised = true;
@@ -104,8 +117,7 @@ export function jobView(id) {
       const reasons = found.reasons.filter((one) => one.rule !== "otherwise").map((one) => one.text).join("; ");
       const what = { restart: "restart the job", exclude_node: `restart without ${found.exclude_nodes.join(", ")}`, stop: "do not restart: stop the job" };
       advice.hidden = !found.reasons.length;
-      const ended = !(job.ranks.tally ?? job.ranks).running;
-      setText(advice, `${ended ? "Next" : "If the job ends"}: ${what[found.recommendation] ?? found.recommendation}${reasons && ` (${reasons})`}.`);
+      setText(advice, `Next: ${what[found.recommendation] ?? found.recommendation}${reasons && ` (${reasons})`}.`);
     } catch {
       advice.hidden = true; // the incidents say what is known
     }
@@ -113,8 +125,9 @@ export function jobView(id) {
 
   return {
     title: "Job",
-    node: h("div", {}, h("p", { class: "crumbs" }, h("a", { href: "#/" }, "Jobs")), title, badge, text, problem, open, advice,
-      ranks, communication.node, pastHead, past),
+    node: h("div", {}, h("p", { class: "crumbs" }, h("a", { href: "#/" }, "Jobs")), h("div", { class: "heading" }, title, badge),
+      problem, open, advice, text,
+      ranks, communication.node, pastFold),
     up: "#/",
     update(fresh, why) {
       state = fresh;

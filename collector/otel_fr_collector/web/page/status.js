@@ -1,18 +1,20 @@
 // What each cell of the grid shows: one rank in one process group.
 
-import { collectiveText, durationText, groupText, lateText, overdueText } from "./text.js";
+import { collectiveText, durationText, groupText, lateText, overdueText, rankStateText } from "./text.js";
 
+// Worst first: the status, and the word for it in rows, legend and filter. "dead" is said as the rank ended.
 export const STATUSES = [
   ["culprit", "culprit"],
-  ["dead", "died"],
-  ["behind", "stalled behind"],
+  ["dead", ""],
+  ["behind", "behind"],
   ["silent", "silent"],
-  ["unheard", "no report yet"],
+  ["unheard", rankStateText("unheard")],
   ["waits", "waiting"],
-  ["ended", "ended well"],
-  ["ok", "on pace"],
+  ["ended", "ended"],
+  ["ok", "running"],
 ];
-const IDLE = 2; // s without a call after which a rank that is behind is not merely waiting for its next report to arrive
+const WORDS = new Map(STATUSES.map(([name, word]) => [name, word]));
+const ORDER = new Map(STATUSES.map(([name], index) => [name, index]));
 const WAITING = 3; // s in one collective after which a rank counts as waiting
 
 // The grid of a job: cells[lane][i] is a status or null (not a member); worst[i] is a rank's worst one.
@@ -26,35 +28,46 @@ export function judge(job, incidents) {
       culprits.get(rank).push(one);
     }
   }
-  const { rank, state, idle_s: idle, waits } = job.ranks;
-  const order = new Map(STATUSES.map(([name], index) => [name, index]));
+  const { rank, state, waits } = job.ranks;
+  const awaited = new Set(waits.filter((one) => one && one[3] >= WAITING).map((one) => one[2])); // groups
   const worst = new Array(rank.length).fill("ok");
   const cells = job.lanes.map((lane) =>
     lane.group.map((group, i) => {
       if (group === null) return null;
       const status = cellStatus(job, lane, group, i, culprits.get(rank[i]));
-      if (order.get(status) < order.get(worst[i])) worst[i] = status;
+      if (ORDER.get(status) < ORDER.get(worst[i])) worst[i] = status;
       return status;
     }),
   );
   rank.forEach((number, i) => {
     const own = culprits.has(number) ? "culprit" : rankStatus(state[i]);
-    if (own && order.get(own) < order.get(worst[i])) worst[i] = own;
+    if (own && ORDER.get(own) < ORDER.get(worst[i])) worst[i] = own;
   });
-  const tally = {};
-  for (const status of worst) tally[status] = (tally[status] ?? 0) + 1;
-  return { cells, worst, tally, causes, open, culprits };
+  return { cells, worst, word: (status, i) => WORDS.get(status) || state[i], causes, open, culprits };
 
+  // A rank that is in a call is no cause of what others wait for, whatever its count is elsewhere; and it is behind
+  // only where others wait: counts also differ by the age of the reports.
   function cellStatus(job, lane, group, i, accused) {
     const id = job.groups[group].id;
     if (accused?.some((one) => !one.process_group || one.process_group.id === id)) return "culprit";
     const own = rankStatus(state[i]);
     if (own) return own;
-    const front = job.groups[group].enqueued[1];
-    if ((lane.enqueued[i] ?? 0) < front && (idle[i] ?? 0) >= IDLE) return "behind";
-    if (waits[i] && waits[i][2] === group && waits[i][3] >= WAITING) return "waits";
-    return "ok";
+    const isBehind = (lane.enqueued[i] ?? 0) < job.groups[group].enqueued[1];
+    if (waits[i]) return waits[i][3] >= WAITING && (isBehind || waits[i][2] === group) ? "waits" : "ok";
+    return isBehind && awaited.has(group) ? "behind" : "ok";
   }
+}
+
+// How many of these ranks (all, or those at some indexes) are of each status and word, worst first: [status, word, count].
+export function tally(judged, statuses, indexes = statuses.keys()) {
+  const found = new Map();
+  for (const i of indexes) {
+    if (statuses[i] === null) continue;
+    const word = judged.word(statuses[i], i);
+    const [, , count] = found.get(word) ?? [null, null, 0];
+    found.set(word, [statuses[i], word, count + 1]);
+  }
+  return [...found.values()].sort((a, b) => ORDER.get(a[0]) - ORDER.get(b[0]));
 }
 
 function rankStatus(state) {
@@ -75,7 +88,7 @@ export function outliers(judged, limit) {
   return { shown: found.slice(0, limit), more: Math.max(0, found.length - limit) };
 }
 
-export function describe(job, lane, i) {
+export function describe(job, judged, lane, i) {
   const { rank, host, state, how, site, waits, late, step, overdue, idle_s: idle } = job.ranks;
   const parts = [`rank ${rank[i]}`];
   const group = lane === null ? null : job.lanes[lane].group[i];
@@ -85,9 +98,9 @@ export function describe(job, lane, i) {
     const front = job.groups[group].enqueued[1];
     const known = job.groups[group];
     parts.push(`group ${groupText(known)}: ${enqueued ?? "nothing"} enqueued, ${done ?? "nothing"} completed`);
-    if (enqueued !== null && enqueued < front) parts.push(`${front - enqueued} behind`);
+    if (enqueued !== null && enqueued < front && judged.cells[lane][i] !== "ok") parts.push(`${front - enqueued} behind`);
   } else if (lane !== null) parts.push(`in no group of ${job.lanes[lane].name}`);
-  parts.push(state[i] === "running" ? "running" : `${state[i]}${how[i] ? ` (${how[i]})` : ""}`);
+  parts.push(`${judged.word(judged.worst[i], i)}${state[i] !== "running" && how[i] ? ` (${how[i]})` : ""}`);
   if (waits[i]) parts.push(`in ${collectiveText(waits[i][0], waits[i][1])} for ${durationText(waits[i][3])}`);
   else if (idle[i] !== null) parts.push(`idle for ${durationText(idle[i])}`);
   if (late[i]) parts.push(`comes late in ${groupText(job.groups[late[i][0]])}: ${lateText(late[i][1], late[i][2], late[i][3])}`);

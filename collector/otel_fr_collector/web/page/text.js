@@ -51,6 +51,40 @@ export function siteText(site) {
   return site || "location not known";
 }
 
+// Makes call sites short: "/a/b/data.py:9 load" -> "load data.py:9", with so much of the path as tells the files apart.
+/** @param {Iterable<string>} sites @returns {(site: string | undefined) => string} */
+export function siteShortener(sites) {
+  const files = new Map(); // file name -> the paths that end with it
+  for (const site of sites) {
+    const path = SITE.exec(site)?.[1];
+    if (!path) continue;
+    const name = path.split("/").pop() ?? "";
+    if (!files.has(name)) files.set(name, new Set());
+    files.get(name).add(path);
+  }
+  return (site) => {
+    const [, path, line, name] = SITE.exec(site ?? "") ?? [];
+    if (!path) return siteText(site);
+    const parts = path.split("/");
+    const others = [...(files.get(parts[parts.length - 1]) ?? [])].filter((other) => other !== path);
+    let count = 1;
+    while (count < parts.length && others.some((other) => `/${other}`.endsWith(`/${parts.slice(-count).join("/")}`))) count++;
+    return `${name ? `${name} ` : ""}${parts.slice(-count).join("/")}:${line}`;
+  };
+}
+
+const SITE = /^(.+):(\d+)(?: (.*))?$/;
+
+// What a reader is told of a rank's state, as the API has it.
+export function rankStateText(state) {
+  return state === "unheard" ? "no report yet" : state;
+}
+
+// An incident's state: the API says "firing" of one that is open.
+export function incidentStateText(state) {
+  return state === "firing" ? "open" : state;
+}
+
 // Where a rank runs, as the API's places have it: "gpu-17, local rank 3, GPU 3, pid 4711".
 export function placeText(place) {
   if (!place) return "";
@@ -59,6 +93,17 @@ export function placeText(place) {
   const machine = [node || host, inside && inside !== (node || host) && `pod ${inside}`];
   const own = [place.local_rank !== null && `local rank ${place.local_rank}`, gpu && `GPU ${gpu}`, pid !== null && `pid ${pid}`];
   return [...machine, ...own].filter(Boolean).join(", ");
+}
+
+const SAFE = /^[A-Za-z0-9][A-Za-z0-9._-]*$/; // names go into a shell: they come from the job
+
+// What shows the stack of a process from a terminal; "": its number is not known.
+export function debugCommand(place) {
+  if (!Number.isInteger(place?.pid)) return "";
+  const dump = `py-spy dump --pid ${place.pid}`;
+  const host = place.node || place.host;
+  if (SAFE.test(place.pod ?? "")) return `kubectl exec ${place.pod} -- ${dump}`;
+  return SAFE.test(host ?? "") ? `ssh ${host} ${dump}` : dump;
 }
 
 // The summary of an incident, which is in the present tense: of one that is over, it says so.

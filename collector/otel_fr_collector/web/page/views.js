@@ -1,8 +1,9 @@
 // The views, one for each route; a job's is in job.js. A view has a node, update(state), and the actions of its keys.
 
 import { get } from "./api.js";
+import { card, tick } from "./card.js";
 import { ago, h, keyed, setClass, setText } from "./dom.js";
-import { incidentBody, incidentLead, incidentList, incidentTitle, linkLine, tick } from "./incident.js";
+import { incidentBody, incidentList } from "./incident.js";
 import { jobText } from "./job.js";
 import { slowestText } from "./text.js";
 
@@ -147,6 +148,7 @@ export function incidentsView() {
 
 export function incidentView(id) {
   const body = h("div");
+  const opened = new Set();
   let revision = null;
   let up = "#/incidents";
 
@@ -169,10 +171,7 @@ export function incidentView(id) {
     incidentList(list, consequences, []);
     body.replaceChildren(
       h("p", { class: "crumbs" }, h("a", { href: "#/incidents" }, "Incidents"), " / ", h("a", { href: up }, data.job_title)),
-      h("h1", {}, incidentTitle(data)),
-      h("div", { class: `card ${data.state} ${data.severity ?? ""}` }, ...incidentLead(data),
-        ...(data.caused_by ? [h("p", {}, "A consequence of ", h("a", { href: `#/incidents/${data.caused_by}` }, `incident ${data.caused_by}`), ".")] : []),
-        ...linkLine(data)),
+      card(data, { level: "h1", opened }),
       ...incidentBody(data),
       ...(consequences.length ? [h("h3", {}, "Consequences"), list] : []),
       h("p", {}, h("a", { href: `api/v1/incidents/${encodeURIComponent(id)}` }, "As JSON")));

@@ -1,0 +1,154 @@
+// The answer to an incident: who, where, since when, how many wait, what to do, and what helps with it.
+
+import { Refused, get } from "./api.js";
+import { h, link, number, secondsSince, setText, when } from "./dom.js";
+import {
+  debugCommand, durationText, incidentStateText, lastingText, placeText, ranksByText, ranksText, siteShortener, stateSummary,
+} from "./text.js";
+
+const SHOWN = 3; // culprits with a line and a stack of their own
+const WARNINGS = new Set(["straggler"]); // nothing is blocked
+
+export function kindOf({ state, category }) {
+  if (state !== "firing") return "resolved";
+  return WARNINGS.has(category) ? "warning" : "firing";
+}
+
+export function headline({ culprit_ranks: culprits, waiting_ranks: waiting }) {
+  if (culprits.length) return ranksText(culprits);
+  return waiting?.length ? `${ranksText(waiting)} ${waiting.length === 1 ? "waits" : "wait"}` : "No rank is named";
+}
+
+// How long an open fault has lasted: text that `tick` keeps current.
+export function showSince(node, data) {
+  const start = data.waiting_since ?? data.started_at ?? data.detected_at;
+  node.dataset.since = data.state === "firing" && start ? start : "";
+  node.dataset.verb = data.waiting_since ? "waiting for" : "for";
+  node.dataset.until = data.resolved_at ?? "";
+  node.dataset.from = start ?? "";
+  tickOne(node);
+}
+
+function tickOne(node) {
+  const { since, from, until, verb } = node.dataset;
+  if (since) setText(node, `${verb} ${lastingText(secondsSince(since))}, since ${when(since)}`);
+  else setText(node, from && until ? `lasted ${durationText(Math.max(0, secondsSince(from) - secondsSince(until)))}` : "");
+}
+
+export function tick(parent) {
+  for (const node of parent.querySelectorAll(".since")) tickOne(node);
+}
+
+// `opened`: names of the details that are open, kept while the card is made anew.
+export function card(data, { level, opened, toPage = false }) {
+  const ranks = data.culprit_ranks.slice(0, SHOWN);
+  const short = siteShortener([...Object.values(data.call_sites ?? {}), ...(data.stack_groups ?? []).flatMap(({ frames }) => frames)]);
+  const since = h("dd", { class: "since" });
+  showSince(since, data);
+  const places = ranks.map((rank) => placeText(data.places?.[rank]));
+  const sites = [...ranksByText(data.culprit_ranks.filter((rank) => data.call_sites?.[rank]).map((rank) => [rank, data.call_sites[rank]]))];
+  const where = sites.slice(0, SHOWN).map(([site, there]) =>
+    h("div", {}, h("code", { title: site }, short(site)), sites.length > 1 ? ` ${ranksText(there)}` : null));
+  const facts = [
+    ["where", where.length ? h("dd", {}, where) : null],
+    ["since", since],
+    ["waiting", waitingText(data) && h("dd", {}, waitingText(data))],
+    ["what to do", data.what_to_do && h("dd", { class: "advice" }, data.what_to_do)],
+  ];
+  const node = h("section", { class: `card answer ${kindOf(data)}`, "aria-label": "Incident", "data-incident": data.id },
+    h("p", { class: "chips" }, h("span", { class: `badge ${kindOf(data)}` }, incidentStateText(data.state)), " ",
+      h("span", { class: "badge", "data-part": "category" }, data.category)),
+    h(level, {}, headline(data), ranks.length === 1 && places[0] ? h("span", { class: "place" }, ` ${places[0]}`) : null),
+    ranks.length > 1 ? h("p", { class: "quiet" }, ranks.map((rank, i) => places[i] && `rank ${rank}: ${places[i]}`).filter(Boolean).join(" · ")) : null,
+    h("dl", { class: "facts" }, facts.filter(([, value]) => value).flatMap(([name, value]) => [h("dt", {}, name), value])),
+    h("p", { class: "quiet summary" }, stateSummary(data)),
+    data.caused_by ? h("p", {}, "A consequence of ", h("a", { href: `#/incidents/${data.caused_by}` }, `incident ${data.caused_by}`), ".") : null,
+    h("div", { class: "tools" }, debugTools(data, ranks), links(data),
+      toPage ? h("a", { class: "button", href: `#/incidents/${data.id}`, "data-item": data.id, "data-part": "evidence" }, "Evidence") : null),
+    ranks.filter((rank) => data.stacks?.[rank]).map((rank) => stack(data, rank, opened)));
+  return node;
+}
+
+function waitingText({ waiting_ranks: waiting, waiting_count: count }) {
+  if (!count) return "";
+  const others = count - waiting.length;
+  return `${number(count)} rank${count === 1 ? "" : "s"}: ${ranksText(waiting)}${others > 0 ? ` here, ${number(others)} in calls that follow from it` : ""}`;
+}
+
+function stack(data, rank, opened) {
+  const name = `stack-${rank}`;
+  const node = h("details", { open: opened.has(name), ontoggle: () => (node.open ? opened.add(name) : opened.delete(name)) },
+    h("summary", { "data-part": name }, `Stack of rank ${rank}`), h("pre", { tabindex: "0" }, data.stacks[rank]));
+  return node;
+}
+
+// Of a process that has ended there is nothing to debug.
+function debugTools(data, ranks) {
+  const ended = new Set((data.culprits ?? []).filter((one) => one.ending !== null).map((one) => one.rank));
+  const rank = ranks.find((one) => !ended.has(one) && debugCommand(data.places?.[one]));
+  if (rank === undefined || data.state !== "firing") return [];
+  const command = h("code", { class: "command", "data-part": "command" }, debugCommand(data.places[rank]));
+  const button = h("button", { type: "button", "data-part": "copy", "aria-live": "polite", onclick: copy }, "Copy");
+  return [h("span", { class: "debug" }, command, button)];
+
+  async function copy() {
+    try {
+      await navigator.clipboard.writeText(command.textContent);
+      setText(button, "Copied");
+    } catch {
+      getSelection()?.selectAllChildren(command); // a page that came by http may not write to the clipboard
+      setText(button, "Selected");
+    }
+  }
+}
+
+const NAMES = { runbook: "Runbook", trace: "Trace", dashboard: "Dashboard", silence: "Silence" };
+
+// The collector has runbooks of its own, for where the site names no others.
+function links({ links: given, category }) {
+  const found = Object.entries(given ?? {}).filter(([name]) => name in NAMES).map(([name, url]) => link(url, NAMES[name]));
+  if (!given?.runbook) found.unshift(h("a", { href: `runbooks/${encodeURIComponent(category)}` }, NAMES.runbook));
+  for (const one of found) one.classList.add("button");
+  return found;
+}
+
+// The card of one of the open incidents of a list; with what the list leaves out, once that has come.
+export function makeCard(changed) {
+  const node = h("div", { id: "answer", hidden: true });
+  const opened = new Set();
+  let shown = null; // the incident as of the list
+  let whole = null;
+
+  function update(data) {
+    const isOther = data?.id !== shown?.id || data?.revision !== shown?.revision;
+    node.hidden = !data;
+    if (!isOther) return;
+    shown = data;
+    if (whole?.id !== data?.id) opened.clear();
+    if (whole?.id !== data?.id) whole = null;
+    if (data) {
+      draw();
+      load(data);
+    } else node.replaceChildren();
+  }
+
+  async function load(data) {
+    try {
+      const found = await get(`incidents/${encodeURIComponent(data.id)}`);
+      if (shown?.id !== data.id) return;
+      whole = found;
+      draw();
+    } catch (error) {
+      if (!(error instanceof Refused)) shown = { ...shown, revision: null }; // it is asked for again
+    }
+  }
+
+  function draw() {
+    const focused = node.contains(document.activeElement) ? /** @type {HTMLElement} */ (document.activeElement).dataset.part : null;
+    node.replaceChildren(card(whole ?? shown, { level: "h2", opened, toPage: true }));
+    if (focused) node.querySelector(`[data-part="${focused}"]`)?.focus();
+    changed?.();
+  }
+
+  return { node, update };
+}
