@@ -70,8 +70,8 @@ def _head(one: IncidentHead) -> Text:
     state = state_text(one["state"])
     return Text.assemble(
         (f"{state} ", _color(one, state)),
-        (one_line(one["category"]), "bold"),
-        f" {job_text(one)} ",
+        (f"{job_text(one)} ", "bold"),
+        f"{one_line(one['category'])} ",
         (f"{moment_text(one['detected_at'])} [{one_line(one['id'])}]", "dim"),
         overflow="fold",
     )

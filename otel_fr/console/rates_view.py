@@ -45,7 +45,7 @@ def rates_lines(rates: JobRates | None) -> list[str]:
     if rates["wait_share"] is not None:
         found.append(f"groups wait for their last rank for {rates['wait_share'] * 100:.0f} % of the time")
     if rates["step_s"] is not None:
-        found.append(f"{_short(rates['step_s'])} a step")
+        found.append(f"a step takes {_short(rates['step_s'])}")
     return [", ".join(found)] if found else []
 
 

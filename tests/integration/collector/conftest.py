@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from tests.support.postgres import PostgresServer, postgres_server
+from tests.support.staged_collector import Stage
+from tests.support.watched_page import Watched, chromium
 
 
 @pytest.fixture(scope="session")
@@ -14,3 +17,24 @@ def postgres() -> Iterator[PostgresServer]:
     """A server that runs. Who ends it starts it again."""
     with postgres_server() as found:
         yield found
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture
+def watched(browser: Any) -> Iterator[Watched]:
+    own = Watched(browser)
+    yield own
+    own.page.close()
+    assert own.problems == []
+    assert len(own.hosts) == 1
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    with Stage() as running_stage:
+        yield running_stage

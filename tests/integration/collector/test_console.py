@@ -206,7 +206,7 @@ def test_at_a_terminal_incidents_fit_its_width_and_one_is_shown_in_full(
         with terminal([*OTEL_FR, "incidents", *at], columns=columns) as listed:
             assert listed.ended() == 0
             lines = listed.text().splitlines()
-        assert lines[0].startswith("open missing_rank one/0 ")
+        assert lines[0].startswith("open one/0 missing_rank ")
         assert number in lines[0]
         assert max(map(len, lines)) <= columns
         assert max(map(len, lines)) > columns - 20

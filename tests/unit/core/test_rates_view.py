@@ -35,7 +35,7 @@ def test_bytes_have_decimal_prefixes(count: float, text: str) -> None:
 def test_rates_are_one_line_and_the_rank_that_costs_most_another() -> None:
     assert rates_lines(RATES) == [
         "118 collectives/s, 3.21 MB/s, bus bandwidth 1.1 GB/s, groups wait for their last rank for 49 % of the time,"
-        " 244 ms a step"
+        " a step takes 244 ms"
     ]
     (line,) = slowest_lines(RATES)
     assert line.startswith("rank 3 in dp")

@@ -129,6 +129,9 @@ themeButton.addEventListener("click", nextTheme);
 // Keys.
 
 const help = byId("help");
+const keysOn = byId("keys-on");
+keysOn.checked = localStorage.getItem("otel-fr-keys") !== "off";
+keysOn.addEventListener("change", () => localStorage.setItem("otel-fr-keys", keysOn.checked ? "on" : "off"));
 byId("keys").addEventListener("click", () => help.showModal());
 
 function step(by) {
@@ -154,7 +157,7 @@ const KEYS = {
 
 document.addEventListener("keydown", (event) => {
   const typing = event.target instanceof HTMLInputElement;
-  if (typing || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+  if (!keysOn.checked || typing || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
   const action = KEYS[event.key];
   if (action) {
     event.preventDefault();

@@ -19,20 +19,20 @@ export function headline({ culprit_ranks: culprits, waiting_ranks: waiting }) {
   return waiting?.length ? `${ranksText(waiting)} ${waiting.length === 1 ? "waits" : "wait"}` : "No rank is named";
 }
 
-// How long an open fault has lasted: text that `tick` keeps current.
+// When a fault began and how long it has lasted: text that `tick` keeps current.
 export function showSince(node, data) {
   const start = data.waiting_since ?? data.started_at ?? data.detected_at;
-  node.dataset.since = data.state === "firing" && start ? start : "";
-  node.dataset.verb = data.waiting_since ? "waiting for" : "for";
-  node.dataset.until = data.resolved_at ?? "";
   node.dataset.from = start ?? "";
+  node.dataset.until = data.resolved_at ?? "";
+  node.dataset.verb = data.waiting_since ? "waiting for" : "for";
   tickOne(node);
 }
 
 function tickOne(node) {
-  const { since, from, until, verb } = node.dataset;
-  if (since) setText(node, `${verb} ${lastingText(secondsSince(since))}, since ${when(since)}`);
-  else setText(node, from && until ? `lasted ${durationText(Math.max(0, secondsSince(from) - secondsSince(until)))}` : "");
+  const { from, until, verb } = node.dataset;
+  if (!from) return setText(node, "");
+  const lasted = until ? `lasted ${durationText(Math.max(0, secondsSince(from) - secondsSince(until)))}` : `${verb} ${lastingText(secondsSince(from))}`;
+  setText(node, `${when(from)}, ${lasted}`);
 }
 
 export function tick(parent) {
@@ -61,7 +61,7 @@ export function card(data, { level, opened, toPage = false }) {
     h(level, {}, headline(data), ranks.length === 1 && places[0] ? h("span", { class: "place" }, ` ${places[0]}`) : null),
     ranks.length > 1 ? h("p", { class: "quiet" }, ranks.map((rank, i) => places[i] && `rank ${rank}: ${places[i]}`).filter(Boolean).join(" · ")) : null,
     h("dl", { class: "facts" }, facts.filter(([, value]) => value).flatMap(([name, value]) => [h("dt", {}, name), value])),
-    h("p", { class: "quiet summary" }, stateSummary(data)),
+    h("p", { class: "quiet summary", title: data.summary }, sites.reduce((text, [site]) => text.replaceAll(site, short(site)), stateSummary(data))),
     data.caused_by ? h("p", {}, "A consequence of ", h("a", { href: `#/incidents/${data.caused_by}` }, `incident ${data.caused_by}`), ".") : null,
     h("div", { class: "tools" }, debugTools(data, ranks), links(data),
       toPage ? h("a", { class: "button", href: `#/incidents/${data.id}`, "data-item": data.id, "data-part": "evidence" }, "Evidence") : null),
@@ -92,12 +92,13 @@ function debugTools(data, ranks) {
   return [h("span", { class: "debug" }, command, button)];
 
   async function copy() {
+    getSelection()?.selectAllChildren(command);
+    setText(button, "Selected");
     try {
       await navigator.clipboard.writeText(command.textContent);
       setText(button, "Copied");
     } catch {
-      getSelection()?.selectAllChildren(command); // a page that came by http may not write to the clipboard
-      setText(button, "Selected");
+      // a page that came by http, or that the user does not let write: the text is selected
     }
   }
 }

@@ -2,7 +2,7 @@
 
 import { Refused, get } from "./api.js";
 import { fold, h, keyed, number, setCells, setText } from "./dom.js";
-import { bytesText, shareText, shortText, siteText, slowestText } from "./text.js";
+import { bytesText, shareText, shortText, siteShortener, slowestText } from "./text.js";
 
 const EVERY = 5000; // ms between two requests; the collector takes a sample every 15 s
 const HEIGHT = 130; // px of a chart
@@ -60,9 +60,13 @@ export function makeCommunication(id) {
     named.hidden = !slowest;
     if (slowest) setText(named, slowestText(slowest));
     table.hidden = !operations.length;
+    const short = siteShortener(operations.map((one) => one.slow?.site ?? ""));
     keyed(body, operations, (one) => JSON.stringify([one.operation, one.process_group, one.group_size, one.backend, one.dtype, one.size]),
       () => h("tr", {}, h("th", { scope: "row" }), COLUMNS.slice(1).map((_, i) => h("td", { class: i === COLUMNS.length - 2 ? "site" : "short" }))),
-      (row, one) => setCells(row, cells(one)));
+      (row, one) => {
+        setCells(row, cells(one, short));
+        row.lastChild.title = one.slow?.site ?? "";
+      });
     drawCharts();
     drawStrip();
   }
@@ -149,13 +153,13 @@ function sizeText(size) {
   return size === "larger" ? "> 256 MiB" : `≤ ${size.replace(/(?=[KM]iB)/, " ")}`;
 }
 
-function cells(one) {
+function cells(one, short) {
   const { slow } = one;
   return [
     one.operation, one.process_group, sizeText(one.size), one.dtype, number(one.calls),
     meanText(one), one.p99_s === null ? "" : `≤ ${shortText(one.p99_s)}`,
     one.bus_bandwidth === null ? "" : `${bytesText(one.bus_bandwidth)}/s`,
-    slow && slow.seconds > (one.mean_s ?? 0) ? `${shortText(slow.seconds)} at ${siteText(slow.site)}` : "",
+    slow && slow.seconds > (one.mean_s ?? 0) ? `${shortText(slow.seconds)} at ${short(slow.site)}` : "",
   ];
 }
 
@@ -172,6 +176,6 @@ function ratesText(rates) {
   if (size !== null) found.push(`${bytesText(size)}/s`);
   if (bus !== null) found.push(`bus bandwidth ${bytesText(bus)}/s`);
   if (wait !== null) found.push(`groups wait for their last rank for ${shareText(wait)} of the time`);
-  if (step !== null) found.push(`${shortText(step)} a step`);
+  if (step !== null) found.push(`a step takes ${shortText(step)}`);
   return found.join(", ") || "not known yet";
 }

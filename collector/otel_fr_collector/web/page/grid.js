@@ -3,7 +3,7 @@
 
 import { fold, h, keyed, number, setClass, setOpen, setText } from "./dom.js";
 import { STATUSES, describe, judge, outliers, tally } from "./status.js";
-import { collectiveText, durationText, lateText, overdueText } from "./text.js";
+import { collectiveText, durationText, lateText, overdueText, siteShortener } from "./text.js";
 
 const TABLE = 64; // ranks up to which every rank has a row
 const ROWS = 100; // rows of the table of outliers
@@ -13,6 +13,7 @@ const LANES = 12; // lanes with a column or a map of their own; the first are th
 export function makeGrid() {
   let job = null;
   let judged = null;
+  let short = siteShortener([]);
   let only = false;
   const picked = new Set();
   let at = null; // [lane, index] of the keyboard cursor
@@ -20,7 +21,7 @@ export function makeGrid() {
   const legend = h("div", { class: "legend", id: "tally" });
   const filter = h("button", { type: "button", id: "outliers", "aria-pressed": "false", onclick: () => toggle() }, "Outliers only");
   const maps = h("div", { class: "maps", id: "maps" });
-  const said = h("p", { class: "said", role: "status", id: "said" });
+  const said = h("p", { class: "said", id: "said" });
   const head = h("tr");
   const body = h("tbody");
   const more = h("p", { class: "quiet" });
@@ -37,6 +38,7 @@ export function makeGrid() {
 
   function update(fresh, incidents) {
     job = fresh;
+    short = siteShortener(job.ranks.site);
     judged = judge(job, incidents);
     draw();
   }
@@ -112,8 +114,8 @@ export function makeGrid() {
     const last = row.lastChild;
     setClass(last, "site");
     const doing = waits[i] ? `in ${collectiveText(waits[i][0], waits[i][1])} for ${durationText(waits[i][3])}` : "";
-    last.title = how[i]?.length > HOW ? how[i] : "";
-    setText(last, [clipped(how[i]), overdueText(overdue[i]), doing, site[i], host[i]].filter(Boolean).join(" · "));
+    last.title = [how[i], site[i]].filter(Boolean).join(" · ");
+    setText(last, [clipped(how[i]), overdueText(overdue[i]), doing, site[i] && short(site[i]), host[i]].filter(Boolean).join(" · "));
   }
 
   function cellText(lane, i, status) {
@@ -137,11 +139,13 @@ export function makeGrid() {
   }
 
   function makeMap(m) {
+    // A screen reader is told of the cell under the keyboard's cursor: by turns of two, so that a move is a change.
+    const cells = [0, 1].map((turn) => h("span", { role: "gridcell", id: `cell-${m.i}-${turn}`, hidden: true }));
     const canvas = h("canvas", {
-      tabindex: "0", role: "img", "data-lane": m.i,
+      tabindex: "0", role: "grid", "aria-multiselectable": "true", "data-lane": m.i,
       onkeydown: (event) => move(event, m.i), onfocus: () => focus(m.i), onblur: () => { at = null; draw(); },
       onmousemove: (event) => say(m.i, hit(event, canvas)), onclick: (event) => pick(hit(event, canvas)),
-    });
+    }, h("span", { role: "row" }, cells));
     return fold({ class: "map" }, "", canvas); // folded while it shows no difference
   }
 
@@ -181,9 +185,28 @@ export function makeGrid() {
       if (status === "culprit" || status === "dead") ring(pen, i, columns, cell, css.getPropertyValue(`--${status}`), 2);
       if (picked.has(i)) ring(pen, i, columns, cell, css.getPropertyValue("--accent"), 1.5);
     }
-    if (at && at[0] === lane) ring(pen, at[1], columns, cell, css.getPropertyValue("--focus"), 2.5);
+    if (at && at[0] === lane) {
+      ring(pen, at[1], columns, cell, css.getPropertyValue("--focus"), 2.5);
+      describeCell(canvas, lane, at[1], columns);
+    }
     const counts = tally(judged, judged.cells[lane]).map(([, word, many]) => `${many} ${word}`);
     canvas.setAttribute("aria-label", `${job.lanes[lane].name}: ${counts.join(", ") || "no rank"}`);
+  }
+
+  function describeCell(canvas, lane, i, columns) {
+    const row = canvas.firstChild;
+    const [now, next] = row.children[0].hidden ? [row.children[1], row.children[0]] : row.children;
+    const cell = now.dataset.rank === String(i) ? now : next;
+    now.hidden = cell !== now;
+    cell.hidden = false;
+    cell.dataset.rank = String(i);
+    cell.setAttribute("aria-colindex", String((i % columns) + 1));
+    cell.setAttribute("aria-selected", String(picked.has(i)));
+    row.setAttribute("aria-rowindex", String(Math.floor(i / columns) + 1));
+    canvas.setAttribute("aria-rowcount", String(layout().rows));
+    canvas.setAttribute("aria-colcount", String(columns));
+    canvas.setAttribute("aria-activedescendant", cell.id);
+    setText(cell, describe(job, judged, lane, i));
   }
 
   function ring(pen, i, columns, cell, color, width) {

@@ -1,0 +1,124 @@
+"""The card with which the pages of a job and of an incident begin, and how it agrees with what stands below it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from otel_fr.match import Category, Finding, Place
+from tests.support.collector_process import running
+from tests.support.played_job import Job
+from tests.support.staged_collector import Stage
+from tests.support.waiting import PATIENCE
+from tests.support.watched_page import Watched
+
+expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
+expect.set_options(timeout=PATIENCE * 1_000)
+
+
+def test_the_answer_comes_first_and_the_rest_is_folded(stage: Stage, watched: Watched) -> None:
+    run = stage.job(8)
+    stage.service.links.alertmanager = "http://alertmanager:9093"
+    page = watched.page
+    page.goto(f"{stage.url}/#/jobs/{stage.key(run)}")
+    expect(page.locator("#grid tbody tr")).to_have_count(8)
+    expect(page.locator("#answer")).to_be_hidden()
+    number = stage.hang(run, 5, with_consequence=True)["id"]
+    for place in (f"/#/jobs/{stage.key(run)}", f"/#/incidents/{number}"):
+        page.goto(stage.url + place)
+        card = page.locator(".answer")
+        expect(card.locator("h1, h2")).to_contain_text("node-0, local rank 5, pid 4005")
+        expect(card.locator("dd code")).to_have_text("load data.py:17")
+        expect(card.locator("dd code")).to_have_attribute("title", "/job/data.py:17 load")
+        expect(card.locator("dl")).to_contain_text("7 ranks")
+        expect(card.locator("[data-part=category]")).to_have_text("missing_rank")
+        expect(card.locator(".command")).to_have_text("ssh node-0 py-spy dump --pid 4005")
+        expect(card.locator(".advice")).not_to_be_empty()
+        silence = card.get_by_role("link", name="Silence").get_attribute("href")
+        assert silence.startswith("http://alertmanager:9093/#/silences/new?filter=%7Bjob_id%3D%22job-7%22")
+        expect(card.locator("pre")).to_be_hidden()
+        card.locator("summary", has_text="Stack of rank 5").click()
+        expect(card.locator("pre")).to_contain_text("data.py")
+        expect(page.locator("details.fold[open]")).to_have_count(0)
+    stage.recover(run)
+    expect(page.locator(".answer.resolved")).to_be_visible()
+    expect(page.locator(".answer .command")).to_have_count(0)
+
+
+@pytest.mark.parametrize(
+    ("place", "command"),
+    [
+        (Place("llama-0", 7, 0, node="gpu-17", pod="llama-0"), "kubectl exec llama-0 -- py-spy dump --pid 7"),
+        (Place("c0ffee", 7, node="gpu-17"), "ssh gpu-17 py-spy dump --pid 7"),
+        (Place("$(reboot)", 7), "py-spy dump --pid 7"),
+        (Place("-oProxyCommand=x", 7), "py-spy dump --pid 7"),
+        (Place("gpu-17"), None),
+    ],
+)
+def test_the_debug_command_is_safe_to_paste(stage: Stage, watched: Watched, place: Place, command: str | None) -> None:
+    run = stage.job(2)
+    run.ranks[1].place = place
+    number = stage.hang(run, 1)["id"]
+    page = watched.page
+    page.goto(f"{stage.url}/#/incidents/{number}")
+    expect(page.locator(".answer h1")).to_be_visible()
+    assert page.locator(".command").all_text_contents() == ([command] if command else [])
+    if command:
+        page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        page.get_by_role("button", name="Copy").click()
+        expect(page.locator("[data-part=copy]")).to_have_text("Copied")
+        assert page.evaluate("() => navigator.clipboard.readText()") == command
+
+
+def test_paths_are_as_long_as_it_takes_to_tell_files_apart(stage: Stage, watched: Watched) -> None:
+    page = watched.page
+    page.goto(stage.url + "/")
+    shown = page.evaluate(
+        """async (sites) => {
+          const { siteShortener } = await import(new URL("page/text.js", location.href));
+          return [...sites, "", "no site"].map(siteShortener(sites));
+        }""",
+        ["/a/b/data.py:9 load", "/a/c/data.py:9 load", "/a/train.py:1 main", "data.py:3"],
+    )
+    assert shown == [
+        "load b/data.py:9", "load c/data.py:9", "main train.py:1", "data.py:3", "location not known", "no site"
+    ]  # fmt: skip
+
+
+def test_slowness_is_a_warning(stage: Stage, watched: Watched) -> None:
+    run = stage.job(8)
+    world = next(iter(run.groups.values())).group
+    finding = Finding(
+        key="late", rule="straggler", category=Category.STRAGGLER, group=world, operation="", sequence_id=None,
+        stream="collective", culprit_ranks=(3,), waiting_ranks=(0, 1), summary="rank 3 comes last",
+    )  # fmt: skip
+
+    async def publish() -> Any:
+        return stage.publish(run, [finding], time.monotonic())
+
+    stage.do(publish())
+    page = watched.page
+    page.goto(f"{stage.url}/#/jobs/{stage.key(run)}")
+    expect(page.locator("#answer .answer.warning h2")).to_contain_text("rank 3")
+
+
+def test_a_victim_waits_and_nobody_else_is_accused(tmp_path: Any, watched: Watched) -> None:
+    """Rank 2 stays away from its pair: rank 3 waits for it there, so both are behind in the group of all."""
+    with running(tmp_path) as collector, Job(collector, 4) as job:
+        pair = job.group("1", [2, 3], "tensor_parallel")
+        job.step(pair)
+        job.step()
+        for rank, group in ((3, pair), (0, job.world), (1, job.world)):
+            job.ranks[rank].issue(group)
+        page = watched.page
+        page.goto(collector.http + "/")
+        page.locator("#jobs .item.incident").click()
+        states = page.locator("#grid tbody td:nth-child(2)")
+        expect(states).to_have_text(["waiting", "waiting", "culprit", "waiting"])
+        expect(page.locator("#tally")).to_have_text("1 culprit3 waiting")
+        expect(page.locator("#grid tr[data-rank='3'] .s-behind")).to_have_count(0)
+        page.locator("#communication summary").click()
+        expect(page.locator("#strip-text")).to_contain_text("Waited for most since the start: rank 2: ")
+        page.goto("about:blank")

@@ -1,0 +1,44 @@
+"""A page of a real browser, watched while a test uses it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+@contextmanager
+def chromium() -> Iterator[Any]:
+    """A browser; the test is skipped where there is none."""
+    if CHROMIUM is None:
+        pytest.skip("chromium is not here (Debian: apt-get install chromium)")
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    options = ["--no-sandbox"] if os.geteuid() == 0 else []
+    with playwright.sync_playwright() as program:
+        started = program.chromium.launch(executable_path=CHROMIUM, args=options)
+        yield started
+        started.close()
+
+
+class Watched:
+    """A browser page that notes what should not happen: errors, warnings, dialogs, requests to elsewhere."""
+
+    def __init__(self, browser: Any, **options: Any) -> None:
+        self.page = browser.new_page(viewport={"width": 1400, "height": 900}, **options)
+        self.problems: list[str] = []
+        self.hosts: set[str] = set()
+        self.page.on("console", lambda m: self.problems.append(m.text) if m.type in ("error", "warning") else None)
+        self.page.on("pageerror", lambda error: self.problems.append(str(error)))
+        self.page.on("dialog", self._dialog)
+        self.page.on("request", lambda request: self.hosts.add(urlsplit(request.url).netloc))
+
+    def _dialog(self, dialog: Any) -> None:
+        self.problems.append(dialog.message)
+        dialog.dismiss()
