@@ -113,7 +113,7 @@ let theme = localStorage.getItem("otel-fr-theme") ?? "system";
 function showTheme() {
   const isDark = theme === "dark" || (theme === "system" && dark.matches);
   document.documentElement.dataset.theme = isDark ? "dark" : "light";
-  setText(themeButton, `Theme: ${theme}`);
+  setText(byId("theme-name"), theme);
   view?.redraw?.();
 }
 

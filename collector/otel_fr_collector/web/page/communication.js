@@ -26,7 +26,7 @@ export function makeCommunication(id) {
   const start = h("dd");
   const facts = h("dl", { class: "facts", id: "rates" }, h("dt", {}, "latest minute"), latest, h("dt", {}, "since the start"), start);
   const charts = h("div", { class: "charts", id: "charts" });
-  const strip = h("div", { class: "chart wide", id: "strip", hidden: true },
+  const strip = h("div", { class: "chart strip", id: "strip", hidden: true },
     h("div", { class: "quiet title" }, "Seconds that others waited for each rank"));
   const stripText = h("p", { class: "quiet", id: "strip-text" });
   const body = h("tbody");
