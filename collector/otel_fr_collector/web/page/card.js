@@ -14,7 +14,7 @@ export function kindOf({ state, category }) {
   return WARNINGS.has(category) ? "warning" : "firing";
 }
 
-export function headline({ culprit_ranks: culprits, waiting_ranks: waiting }) {
+function headline({ culprit_ranks: culprits, waiting_ranks: waiting }) {
   if (culprits.length) return ranksText(culprits);
   return waiting?.length ? `${ranksText(waiting)} ${waiting.length === 1 ? "waits" : "wait"}` : "No rank is named";
 }

@@ -1,6 +1,6 @@
 // One incident, with its evidence.
 
-import { headline, kindOf, showSince } from "./card.js";
+import { kindOf, showSince } from "./card.js";
 import { h, keyed, number, setClass, setText, when } from "./dom.js";
 import { collectiveText, groupText, incidentStateText, placeText, ranksByText, ranksText, siteShortener, siteText, stateSummary } from "./text.js";
 
@@ -32,7 +32,7 @@ function fillItem(node, data, consequences) {
   setClass(item, `item ${kindOf(data)}`);
   setClass(badge, `badge ${kindOf(data)}`);
   setText(badge, incidentStateText(data.state));
-  setText(name, `${data.job_title} · ${headline(data)}`);
+  setText(name, [data.job_title, data.culprit_ranks.length ? ranksText(data.culprit_ranks) : ""].filter(Boolean).join(" · "));
   setText(side, `${data.category} · attempt ${data.attempt} · ${when(data.detected_at)}`);
   setText(text, stateSummary(data));
   showSince(since, data);

@@ -1,11 +1,13 @@
 // What each cell of the grid shows: one rank in one process group.
 
+import { kindOf } from "./card.js";
 import { collectiveText, durationText, groupText, lateText, overdueText, rankStateText } from "./text.js";
 
 // Worst first: the status, and the word for it in rows, legend and filter. "dead" is said as the rank ended.
 export const STATUSES = [
   ["culprit", "culprit"],
   ["dead", ""],
+  ["slow", "slow"],
   ["behind", "behind"],
   ["silent", "silent"],
   ["unheard", rankStateText("unheard")],
@@ -40,7 +42,7 @@ export function judge(job, incidents) {
     }),
   );
   rank.forEach((number, i) => {
-    const own = culprits.has(number) ? "culprit" : rankStatus(state[i]);
+    const own = blame(culprits.get(number)) ?? rankStatus(state[i]);
     if (own && ORDER.get(own) < ORDER.get(worst[i])) worst[i] = own;
   });
   return { cells, worst, word: (status, i) => WORDS.get(status) || state[i], causes, open, culprits };
@@ -49,8 +51,7 @@ export function judge(job, incidents) {
   // only where others wait: counts also differ by the age of the reports.
   function cellStatus(job, lane, group, i, accused) {
     const id = job.groups[group].id;
-    if (accused?.some((one) => !one.process_group || one.process_group.id === id)) return "culprit";
-    const own = rankStatus(state[i]);
+    const own = blame(accused?.filter((one) => !one.process_group || one.process_group.id === id)) ?? rankStatus(state[i]);
     if (own) return own;
     const isBehind = (lane.enqueued[i] ?? 0) < job.groups[group].enqueued[1];
     if (waits[i]) return waits[i][3] >= WAITING && (isBehind || waits[i][2] === group) ? "waits" : "ok";
@@ -68,6 +69,11 @@ export function tally(judged, statuses, indexes = statuses.keys()) {
     found.set(word, [statuses[i], word, count + 1]);
   }
   return [...found.values()].sort((a, b) => ORDER.get(a[0]) - ORDER.get(b[0]));
+}
+
+function blame(incidents) {
+  if (!incidents?.length) return null;
+  return incidents.some((one) => kindOf(one) === "firing") ? "culprit" : "slow";
 }
 
 function rankStatus(state) {

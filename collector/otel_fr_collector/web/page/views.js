@@ -1,12 +1,13 @@
 // The views, one for each route; a job's is in job.js. A view has a node, update(state), and the actions of its keys.
 
 import { get } from "./api.js";
-import { card, tick } from "./card.js";
+import { card, kindOf, tick } from "./card.js";
 import { ago, h, keyed, setClass, setText } from "./dom.js";
 import { incidentBody, incidentList } from "./incident.js";
 import { jobText } from "./job.js";
 import { slowestText } from "./text.js";
 
+const KINDS = ["firing", "warning", "resolved"]; // in the order of lists
 const FINISHED = 50; // finished jobs of one page of their list
 const OLDER = 200; // incidents of one page of the list
 const NONE_YET = "No job has reported yet. Start one with: OTEL_EXPORTER_OTLP_ENDPOINT=http://this-host:4317 torchrun train.py";
@@ -21,9 +22,9 @@ export function jobsView() {
   function show() {
     const { jobs, incidents } = state;
     if (!jobs) return;
-    const summaries = new Map((incidents ?? []).map((one) => [one.id, one.summary]));
+    const byId = new Map((incidents ?? []).map((one) => [one.id, one]));
     setText(none, jobs.length ? "" : finished.some() ? "No job runs now." : NONE_YET);
-    keyed(list, jobs, (job) => job.id, makeJob, (node, job) => fillJob(node, job, summaries));
+    keyed(list, jobs, (job) => job.id, makeJob, (node, job) => fillJob(node, job, byId));
   }
 
   return {
@@ -69,17 +70,19 @@ function makeJob(job) {
     h("span", { class: "text quiet" })));
 }
 
-function fillJob(node, job, summaries) {
+function fillJob(node, job, incidents) {
   const item = node.firstChild;
-  setClass(item, `item ${job.state}`);
+  const open = job.incidents.map((id) => incidents.get(id)).filter(Boolean);
+  const kind = open.length && open.every((one) => kindOf(one) === "warning") ? "warning" : job.state;
+  setClass(item, `item ${kind}`);
   // Of a job of another collector, that one's page has the ranks.
   item.href = `${job.collector_page || ""}#/jobs/${job.id}`;
   const [badge, name, side, fault, text] = item.children;
   setText(name, job.job_title);
-  setClass(badge, `badge ${job.state}`);
+  setClass(badge, `badge ${kind}`);
   setText(badge, job.incidents.length > 1 ? `${job.incidents.length} incidents` : job.state);
   setText(side, `attempt ${job.attempt} · last seen ${ago(job.last_heard_at)}`);
-  const faults = job.incidents.map((id) => summaries.get(id)).filter(Boolean).slice(0, 3).join(" · ");
+  const faults = open.slice(0, 3).map((one) => one.summary).join(" · ");
   const slowest = job.is_finished ? null : job.rates?.slowest;
   setText(fault, faults || (slowest ? slowestText(slowest) : ""));
   setText(text, jobText(job));
@@ -128,7 +131,7 @@ export function incidentsView() {
     const fit = all.filter((one) => !one.caused_by &&
       (!wanted.state || one.state === wanted.state) &&
       (!wanted.text || `${one.job_title} ${one.job} ${one.category} ${one.summary} ${one.id}`.toLowerCase().includes(wanted.text)));
-    fit.sort((a, b) => (a.state === b.state ? 0 : a.state === "firing" ? -1 : 1));
+    fit.sort((a, b) => KINDS.indexOf(kindOf(a)) - KINDS.indexOf(kindOf(b)));
     setText(none, fit.length ? "" : "No incident matches.");
     older.hidden = !hasOlder;
     incidentList(list, fit, all);
