@@ -104,7 +104,7 @@ def test_slowness_is_a_warning(stage: Stage, watched: Watched) -> None:
     expect(page.locator("#answer .answer.warning h2")).to_contain_text("rank 3")
     expect(page.locator("#tally")).to_have_text("1 slow7 running")
     page.keyboard.press("g")
-    expect(page.locator("#jobs .item.warning")).to_have_count(1)
+    expect(page.locator("#jobs .item.slow")).to_have_count(1)
 
 
 def test_a_victim_waits_and_nobody_else_is_accused(tmp_path: Any, watched: Watched) -> None:

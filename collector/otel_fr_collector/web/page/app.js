@@ -57,9 +57,23 @@ function changed(why) {
   view?.update(state, why);
 }
 
+let told = null; // incidents that the stream tells of while their list is asked for: the list may be older
+
 async function loadIncidents() {
-  state.incidents = (await get("incidents?view=brief&include=consequences")).incidents;
+  told = [];
+  try {
+    state.incidents = (await get("incidents?view=brief&include=consequences")).incidents;
+    for (const one of told) put(one);
+  } finally {
+    told = null;
+  }
   changed("incident");
+}
+
+function put(incident) {
+  const incidents = state.incidents ?? [];
+  const known = incidents.findIndex((one) => one.id === incident.id && one.run_id === incident.run_id);
+  state.incidents = known < 0 ? [...incidents, incident] : incidents.with(known, incident);
 }
 
 function take(name, data) {
@@ -67,10 +81,8 @@ function take(name, data) {
     state.jobs = data.jobs;
     changed("jobs");
   } else if (name === "incident") {
-    const rest = (state.incidents ?? []).filter((one) => one.id !== data.incident.id || one.run_id !== data.incident.run_id);
-    const known = (state.incidents ?? []).findIndex((one) => one.id === data.incident.id && one.run_id === data.incident.run_id);
-    rest.splice(known < 0 ? rest.length : known, 0, data.incident);
-    state.incidents = rest;
+    told?.push(data.incident);
+    put(data.incident);
     changed("incident");
   }
 }

@@ -7,11 +7,9 @@ import {
 } from "./text.js";
 
 const SHOWN = 3; // culprits with a line and a stack of their own
-const WARNINGS = new Set(["straggler"]); // nothing is blocked
 
-export function kindOf({ state, category }) {
-  if (state !== "firing") return "resolved";
-  return WARNINGS.has(category) ? "warning" : "firing";
+export function kindOf({ state, severity }) {
+  return state === "firing" && severity === "warning" ? "warning" : state;
 }
 
 function headline({ culprit_ranks: culprits, waiting_ranks: waiting }) {

@@ -74,6 +74,7 @@ export function jobView(id) {
     if (!job) return;
     setText(title, job.job_title);
     title.title = job.job;
+    setClass(badge, `badge ${job.state}`);
     setText(badge, job.state);
     const last = job.is_finished ? when(job.last_heard_at) : ago(job.last_heard_at);
     setText(text, `attempt ${job.attempt} · ${jobText(job)} · first seen ${when(job.first_heard_at)}, last seen ${last}`);
@@ -81,7 +82,6 @@ export function jobView(id) {
     const causes = own.filter((one) => !one.caused_by);
     // Another run may have the same name at the same time: what is open there is not open here.
     const firing = causes.filter((one) => one.state === "firing" && one.run_id === job.run_id);
-    setClass(badge, `badge ${firing.length && firing.every((one) => kindOf(one) === "warning") ? "warning" : job.state}`);
     firing.sort((a, b) => Number(kindOf(a) === "warning") - Number(kindOf(b) === "warning"));
     const over = causes.filter((one) => one.state !== "firing").reverse().slice(0, PAST);
     const isOver = !(job.ranks.tally ?? job.ranks).running;

@@ -24,7 +24,8 @@ export function jobsView() {
     if (!jobs) return;
     const byId = new Map((incidents ?? []).map((one) => [one.id, one]));
     setText(none, jobs.length ? "" : finished.some() ? "No job runs now." : NONE_YET);
-    keyed(list, jobs, (job) => job.id, makeJob, (node, job) => fillJob(node, job, byId));
+    const sorted = [...jobs].sort((a, b) => placeOf(a) - placeOf(b));
+    keyed(list, sorted, (job) => job.id, makeJob, (node, job) => fillJob(node, job, byId));
   }
 
   return {
@@ -40,6 +41,11 @@ export function jobsView() {
     },
     tick: show,
   };
+}
+
+// Jobs with faults first, then slow ones; the others as the collector has them.
+function placeOf({ state }) {
+  return { incident: 0, slow: 1 }[state] ?? 2;
 }
 
 // The jobs that are over and no longer live, newest first; changed() is called when they are loaded.
@@ -73,13 +79,12 @@ function makeJob(job) {
 function fillJob(node, job, incidents) {
   const item = node.firstChild;
   const open = job.incidents.map((id) => incidents.get(id)).filter(Boolean);
-  const kind = open.length && open.every((one) => kindOf(one) === "warning") ? "warning" : job.state;
-  setClass(item, `item ${kind}`);
+  setClass(item, `item ${job.state}`);
   // Of a job of another collector, that one's page has the ranks.
   item.href = `${job.collector_page || ""}#/jobs/${job.id}`;
   const [badge, name, side, fault, text] = item.children;
   setText(name, job.job_title);
-  setClass(badge, `badge ${kind}`);
+  setClass(badge, `badge ${job.state}`);
   setText(badge, job.incidents.length > 1 ? `${job.incidents.length} incidents` : job.state);
   setText(side, `attempt ${job.attempt} · last seen ${ago(job.last_heard_at)}`);
   const faults = open.slice(0, 3).map((one) => one.summary).join(" · ");
