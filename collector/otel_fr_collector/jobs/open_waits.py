@@ -24,7 +24,7 @@ class OpenWait(NamedTuple):
 
 
 def find(taken: Snapshot) -> list[OpenWait]:
-    """The collectives in which ranks have waited for about the stall time. Pure; run in the judge's thread.
+    """The collectives in which half of a group has waited for about the stall time. Pure; run in the judge's thread.
 
     A rank waits once: of its calls, the one that it waits in for longest counts.
     """
@@ -42,8 +42,10 @@ def find(taken: Snapshot) -> list[OpenWait]:
     found = []
     for (name, sequence), waited in by_instance.items():
         group = taken.groups.get(name)
-        missing = [] if group is None else [rank for rank in group.ranks if not _has_made(taken, rank, name, sequence)]
-        if group is not None and missing:
+        if group is None or 2 * len(waited) < len(group.ranks):
+            continue
+        missing = [rank for rank in group.ranks if not _has_made(taken, rank, name, sequence)]
+        if missing:
             absent = [rank for rank in missing if rank not in longest]
             found.append(OpenWait(name, sequence, waited, absent, len(group.ranks)))
     return found

@@ -35,12 +35,6 @@ class RankTally:
         self.came_last += other.came_last
         self.waited += other.waited
 
-    def raise_by(self, counted: RankTally, waited_for: float, waited: float) -> None:
-        """Add the seconds of a wait that lasts, as far as they exceed what it has ``counted``, which is raised, too."""
-        more = RankTally(max(0.0, waited_for - counted.waited_for), 0, max(0.0, waited - counted.waited))
-        counted.add(more)
-        self.add(more)
-
 
 class Tallies:
     """The tallies of one group, by rank, bounded."""

@@ -27,7 +27,7 @@ from otel_fr.match.lateness import Lateness
 from otel_fr.operations import ENDS_TOGETHER, ENDS_TOGETHER_ON_DEVICE
 from otel_fr_collector.jobs.blocks import Blocks, StragglerLimits
 from otel_fr_collector.jobs.calls import CompactCall, RankCall, expand
-from otel_fr_collector.jobs.tallies import RankTally, Tallies
+from otel_fr_collector.jobs.tallies import Tallies
 from otel_fr_collector.jobs.usage import Usage
 
 MIN_WAIT = 0.001
@@ -59,14 +59,14 @@ MAX_LASTING = 4
 
 @dataclass(slots=True)
 class Counted:
-    """What a wait has counted while it lasted, in seconds; ``by_rank``: its tallies."""
+    """What a wait has counted while it lasted, in seconds; ``waited``, ``waited_for``: by rank."""
 
     lost: float = 0.0
-    by_rank: dict[int, RankTally] = field(default_factory=dict)
+    waited: dict[int, float] = field(default_factory=dict)
+    waited_for: dict[int, float] = field(default_factory=dict)
 
 
 NOTHING: Final = Counted()
-NO_TALLY: Final = RankTally()
 
 
 class Waits:
@@ -122,24 +122,28 @@ class Waits:
         """Count a wait that lasts, as far as it was not counted before; `_count` adds what is missing at its end.
 
         Args:
-            waited: rank -> for how many seconds it has waited. absent: the ranks that all the others wait for.
+            waited: rank -> for how many seconds it has waited, for half of the members or more. absent: for whom.
         """
         self.open_at = now
         durations = sorted([0.0] * (members - len(waited)) + list(waited.values()))
         behind = durations[len(durations) // 2]
-        if behind < MIN_WAIT:
-            return  # not half of the group
         while len(self._lasting) >= MAX_LASTING and sequence not in self._lasting:
             del self._lasting[next(iter(self._lasting))]
         so_far = self._lasting.setdefault(sequence, Counted())
         more = max(0.0, behind - so_far.lost)
         so_far.lost += more
         self.lost += more
-        for ranks, waited_for in ((waited, 0.0), (absent, behind)):
-            for rank in ranks:
-                tally = self.tallies.of(rank)
-                if tally is not None:
-                    tally.raise_by(so_far.by_rank.setdefault(rank, RankTally()), waited_for, waited.get(rank, 0.0))
+        of_rank = self.tallies.of
+        for rank, seconds in waited.items():
+            more = seconds - so_far.waited.get(rank, 0.0)
+            if more > 0.0 and (tally := of_rank(rank)) is not None:
+                tally.waited += more
+                so_far.waited[rank] = seconds
+        for rank in absent:
+            more = behind - so_far.waited_for.get(rank, 0.0)
+            if more > 0.0 and (tally := of_rank(rank)) is not None:
+                tally.waited_for += more
+                so_far.waited_for[rank] = behind
 
     def is_open(self, now: float) -> bool:
         """Some rank waits in the group for long."""
@@ -294,11 +298,10 @@ class Waits:
         self.lost += max(0.0, behind * of - so_far.lost)
         of_rank = self.tallies.of
         for index, (rank, took) in enumerate(zip(calls, durations, strict=True)):
-            counted = so_far.by_rank.get(rank, NO_TALLY)
             if took > least and (tally := of_rank(rank)) is not None:
-                tally.waited += max(0.0, (took - least) / NANO * of - counted.waited)
+                tally.waited += max(0.0, (took - least) / NANO * of - so_far.waited.get(rank, 0.0))
             if index == last and (tally := of_rank(rank)) is not None:
-                tally.waited_for += max(0.0, behind * of - counted.waited_for)
+                tally.waited_for += max(0.0, behind * of - so_far.waited_for.get(rank, 0.0))
                 tally.came_last += of
 
 
