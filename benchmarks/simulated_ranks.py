@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 
 import grpc
+from msgspec import structs
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs, ScopeLogs
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
@@ -127,7 +128,7 @@ class Job:
             report = self.report(rank, skipped=skipped, told=told)
             if brief:
                 form = BriefReports(self.world)
-                form.form(report._replace(in_flight=()), 0.0)
+                form.form(structs.replace(report, in_flight=()), 0.0)
                 report = form.form(report, 1.0)
                 if not report.is_brief:
                     raise ValueError("a report that should be brief is not")

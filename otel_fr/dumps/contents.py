@@ -12,6 +12,7 @@ from otel_fr import rank_report
 from otel_fr.dumps import torchview
 from otel_fr.dumps.decisions import reported_decisions
 from otel_fr.dumps.device_times import DeviceTimes, of_followed
+from otel_fr.dumps.exceptions import reported_exception, reported_thread_exceptions
 from otel_fr.dumps.step_calls import step_calls, steps_of
 from otel_fr.identity import STREAM_COLLECTIVE, STREAM_GROUP, STREAM_MONITORED, STREAM_P2P, encode_ranks
 from otel_fr.ring import EARLIER_RUNS, KIND_GROUP, KIND_MONITORED, KIND_P2P, STATE_TEXT, ProcessState, RecordState
@@ -106,8 +107,7 @@ class DumpContents:
         decided = _decided(reader, records)
         offset = reader.wall_offset_ns if wall_offset_ns is None else wall_offset_ns
         now = time.monotonic_ns()
-        exception = info.get("exception") or reader.exception
-        of_threads = info.get("thread_exceptions") or reader.thread_exceptions
+        exception, of_threads = reported_exception(reader), reported_thread_exceptions(reader)
         facts: dict[str, Any] = {
             "format": FORMAT,
             **meta,
@@ -128,10 +128,10 @@ class DumpContents:
             "clean": reader.state == ProcessState.CLEAN,
         }
         facts.setdefault("pid", reader.pid)
-        if exception:
-            facts["exception"] = exception
+        if exception is not None:
+            facts.setdefault("exception", rank_report.to_object(exception))
         if of_threads:
-            facts["thread_exceptions"] = of_threads
+            facts.setdefault("thread_exceptions", [rank_report.to_object(item) for item in of_threads])
         rank = meta.get("rank")
         return cls(
             rank=rank if isinstance(rank, int) else 0,

@@ -42,6 +42,4 @@ def _newest(items: Iterable[Decided]) -> list[Decided]:
 
 def _reported(item: Decided) -> ReportedDecision:
     step = None if item.step < 0 else item.step
-    return ReportedDecision(
-        item.name[: rank_report.MAX_DECIDED], item.value[:MAX_VALUE], item.digest, item.first, item.last, step
-    )
+    return ReportedDecision(item.name, item.value[:MAX_VALUE], item.digest, item.first, item.last, step)

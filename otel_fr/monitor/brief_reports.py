@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import random
 
+from msgspec.structs import replace
+
 from otel_fr.config import STALL_SHARE
 from otel_fr.monitor.rules import WAIT_SECONDS, patience
 from otel_fr.rank_report import DropCounts, RankReport, ReportedCall, ReportedGroup
@@ -42,7 +44,8 @@ class BriefReports:
         """The progress report to send: ``report`` itself, or without what the collector knows. ``now``: monotonic."""
         if now < self._until and self._is_usual(report):
             told = [call for call in report.in_flight if not self._is_new(call)]
-            return report._replace(
+            return replace(
+                report,
                 groups=tuple([_counts(group) for group in report.groups]),
                 in_flight=tuple(told),
                 dropped=None,
@@ -99,4 +102,4 @@ def _texts(group: ReportedGroup) -> tuple[object, ...]:
 
 
 def _counts(group: ReportedGroup) -> ReportedGroup:
-    return group._replace(name="", description="", ranks="", backend="", idle_s=None)
+    return replace(group, name="", description="", ranks="", backend="", idle_s=None)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import islice
 
+from msgspec import structs
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, SeverityNumber
 
 from otel_fr import rank_report
@@ -17,9 +18,8 @@ from otel_fr.monitor.rank_identity import RankIdentity
 from otel_fr.monitor.span_builder import error_type, stream_of
 from otel_fr.monitor.tail import Reached
 from otel_fr.otlp_attributes import attributes
-from otel_fr.rank_report import RankReport, ReportedCall, ReportedException, ReportedGroup
-from otel_fr.rank_report.forms import MAX_TENSORS
-from otel_fr.ring import MAIN_THREAD, STATE_TEXT, GroupDef, GroupProgress, RecordState, RingReader
+from otel_fr.rank_report import RankReport, ReportedCall, ReportedGroup
+from otel_fr.ring import STATE_TEXT, GroupDef, GroupProgress, RecordState, RingReader
 from otel_fr.torch_recorder import is_followed
 
 MAX_DESTROYED = 64
@@ -54,10 +54,10 @@ def reported_call(item: Tracked, now_ns: int) -> ReportedCall:
         pair_index=record.pair_index,
         operation=signature.operation,
         backend=signature.backend,
-        input_sizes=signature.input_sizes[:MAX_TENSORS],
-        input_dtypes=signature.input_dtypes[:MAX_TENSORS],
-        output_sizes=signature.output_sizes[:MAX_TENSORS],
-        output_dtypes=signature.output_dtypes[:MAX_TENSORS],
+        input_sizes=signature.input_sizes,
+        input_dtypes=signature.input_dtypes,
+        output_sizes=signature.output_sizes,
+        output_dtypes=signature.output_dtypes,
         input_splits=signature.input_splits,
         output_splits=signature.output_splits,
         reduce_op=signature.reduce_op,
@@ -181,7 +181,7 @@ class GroupTracker:
         found = [reported_group(self._by_devices(row, unended or {}), now_ns) for row in rows]
         found += [reported_group(row, now_ns, is_destroyed=True) for row in self._destroyed.values()]
         known = fingerprints or {}
-        return tuple([one._replace(fingerprint=known[one.id]) if one.id in known else one for one in found])
+        return tuple([structs.replace(one, fingerprint=known[one.id]) if one.id in known else one for one in found])
 
     def _by_devices(self, row: GroupProgress, unended: Mapping[str, int]) -> GroupProgress:
         """The progress as PyTorch's recorder shows it, where the ring does not know when calls end."""
@@ -221,20 +221,6 @@ def in_flight(
     first.sort(key=lambda call: call.record)
     total = len(tracked) + len(uncertain) + len(others)
     return tuple(first[:limit]), total - min(total, limit)
-
-
-def reported_exception(recorded: Mapping[str, object] | None) -> ReportedException | None:
-    """From the exception that the ring holds, if it holds one."""
-    if not recorded:
-        return None
-    type_, message, stack, site = (str(recorded.get(key) or "") for key in ("type", "message", "stack", "site"))
-    thread = str(recorded.get("thread") or "")
-    return ReportedException(type_, message, stack, site, "" if thread == MAIN_THREAD else thread)
-
-
-def reported_thread_exceptions(recorded: Iterable[Mapping[str, object]]) -> tuple[ReportedException, ...]:
-    """From the exceptions of threads that the ring holds."""
-    return tuple([item for item in map(reported_exception, recorded) if item is not None])
 
 
 def log_record(event: str, report: RankReport, time_ns: int) -> LogRecord:

@@ -9,12 +9,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from msgspec import structs
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
 from otel_fr import rank_report
 from otel_fr import semconv as names
 from otel_fr.config import Config
 from otel_fr.dumps.decisions import reported_decisions
+from otel_fr.dumps.exceptions import reported_exception, reported_thread_exceptions
 from otel_fr.dumps.nccl_inspector import DeviceCall
 from otel_fr.dumps.step_calls import StepCalls
 from otel_fr.fault_tolerance.peers import EXIT_CODE
@@ -36,8 +38,7 @@ from otel_fr.monitor.span_sampling import SpanSampling
 from otel_fr.monitor.stacks import Stacks
 from otel_fr.monitor.tail import Tail
 from otel_fr.out_of_memory import OutOfMemory
-from otel_fr.rank_report import DropCounts, RankReport, ReportedDecision, ReportedException, ReportedExit
-from otel_fr.rank_report.ras import ReportedRas
+from otel_fr.rank_report import DropCounts, RankReport, ReportedDecision, ReportedException, ReportedExit, ReportedRas
 from otel_fr.ring import POSTED, Activity, ProcessState, RecordState, RingReader
 
 
@@ -284,7 +285,7 @@ class Reporter:
 
     def new_thread_exception(self) -> bool:
         """True when another uncaught exception of a thread is recorded."""
-        found = report_builder.reported_thread_exceptions(self._reader.thread_exceptions)
+        found = reported_thread_exceptions(self._reader)
         if found == self._thread_exceptions:
             return False
         self._thread_exceptions = found
@@ -415,8 +416,9 @@ class Reporter:
         self._memory.look(time.monotonic())
         report = self.build(time.monotonic_ns(), stacks=stacks)
         if file and not report.decisions:  # the collector has asked for it, of a rank that continues
-            report = report._replace(decisions=self._decisions())
-        report = report._replace(
+            report = structs.replace(report, decisions=self._decisions())
+        report = structs.replace(
+            report,
             exit=exit,
             exception=exception,
             thread_exceptions=self._thread_exceptions if stacks else (),
@@ -434,7 +436,7 @@ class Reporter:
         """Report the collectives of a group from one sequence number to another, as far as they are still known."""
         now_ns = time.monotonic_ns()
         fetched = reported_range(self._reader, group, first, last, now_ns)
-        report = self.build(now_ns)._replace(fetched=fetched)
+        report = structs.replace(self.build(now_ns), fetched=fetched)
         self._put(report_builder.log_record(names.EVENT_CALLS, report, time.time_ns()))
 
     def forget_told(self) -> None:
@@ -451,7 +453,7 @@ class Reporter:
 
     def exception(self) -> ReportedException | None:
         """The uncaught exception that the ring holds, or of a rank that has ended, that torchelastic has noted."""
-        return report_builder.reported_exception(self._reader.exception) or self._error_file
+        return reported_exception(self._reader) or self._error_file
 
     def reported_exit(self, exit_: Exit) -> ReportedExit:
         """How the rank ended. An unknown exit status counts as clean if the rank said that it ends cleanly.

@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, Final, NamedTuple, TypeVar
+from typing import Annotated, Final
 
-from otel_fr.rank_report.forms import (
-    COUNT,
-    INTEGER,
-    OPTIONAL_INTEGER,
-    SECONDS,
-    SIZES,
-    Exact,
-    Form,
-    Json,
-    Key,
-    Sizes,
-    reader_of,
-    text,
-)
+from msgspec import Meta, field
 
-_T = TypeVar("_T")
+from otel_fr.rank_report.bounds import Count, Integer, Seconds, Sizes
+from otel_fr.rank_report.section import Section
 
 MAX_COMMUNICATORS: Final = 8
 """Communicators with something odd, of a report."""
@@ -42,68 +29,63 @@ ABORTED: Final = "aborted"
 STARTED: Final = "started"
 KINDS: Final = (SILENT, DEAD, ERROR, ABORTED, STARTED)
 
-
-def _list_of(read: Callable[[Json], _T], section: type, most: int, name: str) -> Form:
-    def read_all(value: object) -> tuple[_T, ...]:
-        return tuple([read(item) for item in value[:most] if isinstance(item, dict)]) if isinstance(value, list) else ()
-
-    return Form(read_all, (), f"list of {name}", Exact(section, lists=(most,)))
+_Label = Annotated[str, Meta(max_length=MAX_LABEL)]
 
 
-class ReportedFact(NamedTuple):
+class ReportedFact(Section, frozen=True):
     """Something odd of some ranks of a communicator."""
 
     kind: Annotated[
-        str,
-        Key(
-            "kind",
-            text(MAX_LABEL),
-            "`silent`: they did not answer; `dead`: nor does NCCL expect them to any more; `error`: NCCL's error"
-            " `number`; `aborted`: the communicator was aborted there; `started`: they have started `number` calls of"
-            " `op`, and others another number",
+        _Label,
+        Meta(
+            description="`silent`: they did not answer; `dead`: nor does NCCL expect them to any more; `error`: NCCL's"
+            " error `number`; `aborted`: the communicator was aborted there; `started`: they have started `number`"
+            " calls of `op`, and others another number"
         ),
     ]
     ranks: Annotated[
-        str, Key("ranks", text(MAX_RANKS_TEXT), "their numbers in the communicator, such as `0-2,7`; the first ones")
+        str,
+        Meta(
+            max_length=MAX_RANKS_TEXT,
+            description="their numbers in the communicator, such as `0-2,7`; the first ones",
+        ),
     ]
-    more: Annotated[int, Key("more", COUNT, "how many more they are", optional=True)] = 0
-    number: Annotated[int | None, Key("number", OPTIONAL_INTEGER, "see `kind`", optional=True)] = None
-    operation: Annotated[str, Key("op", text(MAX_LABEL), "see `kind`; name in `torch.distributed`", optional=True)] = ""
+    more: Annotated[Count, Meta(description="how many more they are")] = 0
+    number: Annotated[Integer | None, Meta(description="see `kind`")] = None
+    operation: Annotated[_Label, Meta(description="see `kind`; name in `torch.distributed`")] = field(
+        name="op", default=""
+    )
 
 
-class ReportedCommunicator(NamedTuple):
+class ReportedCommunicator(Section, frozen=True):
     """A communicator of NCCL with something odd."""
 
-    id: Annotated[str, Key("id", text(MAX_LABEL), "its hash, by which NCCL's log calls it")]
-    size: Annotated[int, Key("size", INTEGER, "number of its ranks")]
+    id: Annotated[_Label, Meta(description="its hash, by which NCCL's log calls it")]
+    size: Annotated[Integer, Meta(description="number of its ranks")]
     processes: Annotated[
-        Sizes, Key("pids", SIZES, "`[number in the communicator, process id]` of some of its ranks, at most 32")
-    ]
-    facts: Annotated[
-        tuple[ReportedFact, ...],
-        Key("facts", _list_of(reader_of(ReportedFact), ReportedFact, MAX_FACTS, "FACT"), "at most 16"),
-    ]
+        Sizes, Meta(description="`[number in the communicator, process id]` of some of its ranks, at most 32")
+    ] = field(name="pids", default=())
+    facts: Annotated[tuple[ReportedFact, ...], Meta(max_length=MAX_FACTS, description="at most 16")] = ()
 
 
-class ReportedRas(NamedTuple):
+class ReportedRas(Section, frozen=True):
     """One answer of NCCL's RAS."""
 
-    age_s: Annotated[float | None, Key("age_s", SECONDS, "since it was asked")]
-    version: Annotated[str, Key("nccl", text(MAX_LABEL), "NCCL's version")]
-    communicators: Annotated[int, Key("count", COUNT, "how many communicators there are")]
-    timeouts: Annotated[int, Key("timeouts", COUNT, "how often a process did not answer RAS in time")]
+    age_s: Annotated[Seconds | None, Meta(description="since it was asked")] = None
+    version: Annotated[_Label, Meta(description="NCCL's version")] = field(name="nccl", default="")
+    communicators: Annotated[Count, Meta(description="how many communicators there are")] = field(
+        name="count", default=0
+    )
+    timeouts: Annotated[Count, Meta(description="how often a process did not answer RAS in time")] = 0
     odd: Annotated[
         tuple[ReportedCommunicator, ...],
-        Key(
-            "odd",
-            _list_of(reader_of(ReportedCommunicator), ReportedCommunicator, MAX_COMMUNICATORS, "COMMUNICATOR"),
-            "those with something odd, at most 8",
-        ),
+        Meta(max_length=MAX_COMMUNICATORS, description="those with something odd, at most 8"),
     ] = ()
-    odd_more: Annotated[int, Key("odd_more", COUNT, "how many more are odd", optional=True)] = 0
+    odd_more: Annotated[Count, Meta(description="how many more are odd")] = 0
     diagnostics: Annotated[
         str,
-        Key(
-            "diagnostics", text(MAX_DIAGNOSTICS), "what NCCL's diagnostics say may need a look, in lines", optional=True
+        Meta(
+            max_length=MAX_DIAGNOSTICS,
+            description="what NCCL's diagnostics say may need a look, in lines",
         ),
     ] = ""

@@ -23,7 +23,6 @@ LONGER = {
     "otel_fr/monitor/export.py": 442,
     "otel_fr/monitor/reporter.py": 524,
     "otel_fr/monitor/watch.py": 495,
-    "otel_fr/rank_report/__init__.py": 640,
     "tests/integration/capture/test_process.py": 486,
     "tests/integration/capture/test_recording.py": 481,
     "tests/integration/collector/test_page.py": 621,

@@ -11,6 +11,7 @@ from time import monotonic_ns
 from typing import Any, Protocol
 
 import grpc
+from msgspec import convert
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
@@ -19,6 +20,7 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span, Status
 
 from otel_fr import identity, semconv
+from otel_fr.rank_report import RankReport, build
 from tests.support.grpc_calls import LOGS, TRACES
 from tests.support.otlp_messages import attribute
 from tests.support.times import RealTime, Time
@@ -216,7 +218,7 @@ class RankPlayer:
 
     def send_report(self, event: str = semconv.EVENT_PROGRESS, seconds: float = PATIENCE, **more: Any) -> None:
         with self.lock:
-            body = json.dumps(self.report(**more))
+            body = build(convert(self.report(**more), RankReport))
             record = LogRecord(event_name=event, body=AnyValue(string_value=body))
             record.time_unix_nano = int(self.job.time.wall() * 1e9)
             if "file" in more:

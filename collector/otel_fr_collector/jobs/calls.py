@@ -6,12 +6,11 @@ from dataclasses import dataclass, field
 from sys import getsizeof
 from typing import NamedTuple
 
-from otel_fr.encodable import load_json
 from otel_fr.match import Call, CallState, Group, Signature
 from otel_fr.match.facts.instances import InstanceKey, instance_key
 from otel_fr.match.model import Stream
 from otel_fr.operations import PIECEWISE
-from otel_fr.rank_report.forms import MAX_NAME
+from otel_fr.rank_report.bounds import MAX_NAME
 from otel_fr_collector.jobs.bounded import Cache, CacheBudget
 
 UNIT = 300
@@ -332,14 +331,3 @@ class Interner:
         """One object for equal texts (call sites), so that a million calls hold a few of them."""
         text = text[:MAX_NAME]
         return self._texts.get(text) or self._texts.put(text, text)
-
-
-def parse_json(text: str) -> object:
-    """A JSON value; None where the text is none, or too long."""
-    if not text or len(text) > MAX_TEXT:
-        return None
-    try:
-        value: object = load_json(text)
-    except (ValueError, RecursionError):
-        return None
-    return value

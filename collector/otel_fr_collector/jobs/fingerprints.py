@@ -93,7 +93,7 @@ class Fingerprints:
         self._times_apart = 0
 
     def note(self, rank: int, given: Sequence[int], now: float) -> Window | None:
-        """Take what a rank reported (`otel_fr.rank_report.ReportedGroup.fingerprint`).
+        """Take what a rank reported (`otel_fr.rank_report.sections.ReportedGroup.fingerprint`).
 
         Returns:
             where it has made other calls than the ranks before; None: nowhere that is not known.

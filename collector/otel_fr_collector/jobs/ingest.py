@@ -13,19 +13,17 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 from otel_fr import semconv as names
-from otel_fr.rank_report import MAX_PATH
+from otel_fr.rank_report import MAX_PATH, RankReport, parse
 from otel_fr.stacks import site_of
-from otel_fr_collector.jobs import brief_reports
 from otel_fr_collector.jobs.calls import Interner
 from otel_fr_collector.jobs.numbers import KeyReader, Numbers
 from otel_fr_collector.jobs.origins import Origin, SourceError, Sources
-from otel_fr_collector.jobs.rank_reports import keep_report
+from otel_fr_collector.jobs.rank_reports import KeptReport, has_counts_only, keep_report
 from otel_fr_collector.jobs.ras import read_ras
 from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.jobs.same_reports import add_same
 from otel_fr_collector.jobs.span_reader import SpanReader
-from otel_fr_collector.jobs.typed_reports import read_report
 from otel_fr_collector.jobs.workload import take_request
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.otlp.in_thread import decode_in_thread
@@ -269,33 +267,27 @@ class Ingest:
         if not event.startswith("torch."):
             return False
         text = record.body
-        taken = self._brief(origin, record, text) if event == names.EVENT_PROGRESS else None
-        if taken is None:
-            taken = await self._event(origin, record, event, text)
+        taken = await self._event(origin, record, event, text)
         if taken is not None:
             reports["accepted" if taken else "late"] += 1
         return True
-
-    def _brief(self, origin: Origin, record: LogRecord, text: str) -> bool | None:
-        """Take a brief report. False: it is late. None: it must be taken as any other report."""
-        given = brief_reports.read(text)
-        if given is None or given.rank != origin.rank:
-            return None
-        run = self._run(origin)
-        return None if run is None else run.add_brief(given, self._clock(), record.time)
 
     async def _event(self, origin: Origin, record: LogRecord, event: str, text: str) -> bool | None:
         """Take a report. False: it is late; None: there is no room for its run."""
         now, wall = self._clock(), self._wall()
         if len(text) > REPORT_ON_LOOP:
-            given = await decode_in_thread(functools.partial(read_report, text))
+            given = await decode_in_thread(functools.partial(parse, text))
         else:
-            given = read_report(text)
+            given = parse(text)
         if given.rank != origin.rank:
             raise ValueError(f"report of rank {given.rank} under a resource of rank {origin.rank}")
         known = self._runs.by_id.get(origin.run)
-        lag = 0.0 if known is None else known.lag_of(given.rank, given.number, record.time, now)
-        taken = None if known is None or event != names.EVENT_PROGRESS else add_same(known, given, now, lag)
+        lag, taken = 0.0, None
+        if known is not None and given.is_brief and has_counts_only(given):
+            taken = known.add_brief(given, now, record.time)
+        if known is not None and taken is None:
+            lag = known.lag_of(given.rank, given.number, record.time, now)
+            taken = add_same(known, given, now, lag) if event == names.EVENT_PROGRESS else None
         if taken is not None:
             self._run(origin)
             return taken
@@ -318,11 +310,15 @@ class Ingest:
         if not is_newest:
             run.note_file(origin.rank, report.file)
         if event == names.EVENT_STACKS:
-            if is_newest and origin.rank in run.ranks:
-                run.ranks[origin.rank].note_look(report.site or site_of(report.stack))
-            if run.asked_stacks is not None:
-                run.asked_stacks.add(origin.rank, report.stack)
+            self._note_stacks(run, origin.rank, report if is_newest else None, given)
         return is_newest
+
+    def _note_stacks(self, run: Run, rank: int, newest: KeptReport | None, given: RankReport) -> None:
+        """A rank's stacks, for which somebody asked."""
+        if newest is not None and rank in run.ranks:
+            run.ranks[rank].note_look(newest.site or site_of(newest.stack))
+        if run.asked_stacks is not None:
+            run.asked_stacks.add(rank, given.stack)
 
     def _run(self, origin: Origin) -> Run | None:
         """The run of an origin; None: there is no room for it."""

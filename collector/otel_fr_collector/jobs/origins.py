@@ -17,7 +17,7 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from otel_fr import semconv as names
 from otel_fr.match import UNPLACED, Place
 from otel_fr.rank_report import MAX_RANK
-from otel_fr.rank_report.forms import MAX_NAME
+from otel_fr.rank_report.bounds import MAX_NAME
 from otel_fr_collector.jobs.bounded import Cache, CacheBudget
 from otel_fr_collector.jobs.run import RunId
 

@@ -22,7 +22,6 @@ from otel_fr_collector.jobs.calls import (
     stream_of,
     weight_of_texts,
 )
-from otel_fr_collector.jobs.typed_reports import read_report
 
 MAX_GROUP_RANKS = 65_536
 """Members of one group."""
@@ -157,7 +156,7 @@ def parse_report(text: str, interner: Interner, *, now: float, wall: float) -> K
     Raises:
         ValueError: as `otel_fr.rank_report.parse`, or a group has too many members.
     """
-    return keep_report(read_report(text), interner, now=now, wall=wall)
+    return keep_report(rank_report.parse(text), interner, now=now, wall=wall)
 
 
 def keep_report(given: rank_report.RankReport, interner: Interner, *, now: float, wall: float) -> KeptReport:
@@ -203,7 +202,7 @@ def keep_report(given: rank_report.RankReport, interner: Interner, *, now: float
         running_here=interner.text(given.running_here) if given.running_here else "",
         call_weight=calls.weight,
         thread_exceptions=tuple(
-            [ThreadException(item.thread, _exception_text(item), item.site) for item in given.thread_exceptions]
+            [ThreadException(item.thread, item.text, item.site) for item in given.thread_exceptions]
         ),
     )
     if given.fetched is not None:
@@ -215,11 +214,11 @@ def keep_report(given: rank_report.RankReport, interner: Interner, *, now: float
     if given.exit is not None:
         _add_exit(report, given.exit)
     report.is_brief, report.is_sampled = given.is_brief, given.sampled is not None
-    report.is_plain = given.is_brief and _has_counts_only(given)
+    report.is_plain = given.is_brief and has_counts_only(given)
     return report
 
 
-def _has_counts_only(given: rank_report.RankReport) -> bool:
+def has_counts_only(given: rank_report.RankReport) -> bool:
     """It says nothing that `Run.add_brief` would not take."""
     said = (given.in_flight, given.in_flight_more, given.failed, given.last, given.exit, given.exception)
     texts = (given.stack, given.site, given.file, given.doing, given.exit_message, given.on_hang, given.decisions)
@@ -228,15 +227,10 @@ def _has_counts_only(given: rank_report.RankReport) -> bool:
 
 
 def _add_exception(report: KeptReport, given: rank_report.ReportedException) -> None:
-    report.exception = _exception_text(given)
+    report.exception = given.text
     report.exception_stack = given.stack
     report.exception_site = given.site
     report.ending = Ending.RAISED
-
-
-def _exception_text(given: rank_report.ReportedException) -> str:
-    exception = f"{given.type}: {given.message}" if given.message else given.type
-    return exception[: rank_report.MAX_EXCEPTION]
 
 
 def _add_exit(report: KeptReport, given: rank_report.ReportedExit) -> None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple
 
 from otel_fr import semconv as names
 from otel_fr.match import CallState, Ending, Group, Place
 from otel_fr.match.lateness import Lateness
 from otel_fr.presentation import job_title
+from otel_fr.rank_report import RankReport, ReportedGroup
 from otel_fr_collector.jobs.asked_stacks import AskedStacks
 from otel_fr_collector.jobs.blocks import StragglerLimits
-from otel_fr_collector.jobs.brief_reports import BriefReport
 from otel_fr_collector.jobs.calls import MEMBER_BYTES, UNENDED, CompactCall, RankCall, SpanCall, expand
 from otel_fr_collector.jobs.fingerprints import Inquiry, Window
 from otel_fr_collector.jobs.groups import GroupState
@@ -26,16 +26,6 @@ from otel_fr_collector.jobs.step_rate import StepRate
 from otel_fr_collector.jobs.usage import GROUP_BYTES, PROGRESS_BYTES, RANK_BYTES, Usage
 from otel_fr_collector.jobs.waits import Waits
 from otel_fr_collector.jobs.workload import WorkloadRequest
-
-
-class _OfGroup(Protocol):
-    """What a report says of one group."""
-
-    @property
-    def id(self) -> str: ...
-
-
-_G = TypeVar("_G", bound=_OfGroup)
 
 MAX_RANKS_PER_RUN = 16_384
 MAX_RANKS = 65_536
@@ -434,7 +424,7 @@ class Run:
             self.note_bad_end(now)
         return True
 
-    def add_brief(self, given: BriefReport, now: float, stamp: float = 0.0) -> bool | None:
+    def add_brief(self, given: RankReport, now: float, stamp: float = 0.0) -> bool | None:
         """Take a report that differs from the rank's latest in counts only, as `add_report` would.
 
         Args:
@@ -447,14 +437,14 @@ class Run:
         report = None if state is None else state.report
         if state is None or report is None:
             return None
-        if given.n <= report.number:
+        if given.number <= report.number:
             return False
         same = (
             report.is_plain
             and report.stall == given.stall_s
-            and report.peer_timeout == given.peer_s
-            and report.running_here == given.here
-            and report.records_creations is given.creations
+            and report.peer_timeout == given.peer_timeout
+            and report.running_here == given.running_here
+            and report.records_creations is given.records_creations
         )
         if not same or state.has_outdated_texts:
             return None
@@ -462,18 +452,26 @@ class Run:
         if found is None:
             return None
         for own, one, group in found:
-            if one.fp:
-                self.note_fingerprint(group, given.rank, one.fp, now)
-            if one.enq > own[0]:
-                own[0] = one.enq
-            if one.done > own[1]:
-                own[1] = one.done
-            own[2:] = (DESTROYED, one.p2p, -1) if one.gone else (given.n, one.p2p, one.enq)
-        report.number, report.idle, report.step, report.interval = given.n, given.idle_s, given.step, given.every_s
+            if one.fingerprint:
+                self.note_fingerprint(group, given.rank, one.fingerprint, now)
+            own[0], own[1] = max(own[0], one.enqueued), max(own[1], one.completed)
+            own[2:] = (
+                (DESTROYED, one.p2p_enqueued, -1)
+                if one.is_destroyed
+                else (given.number, one.p2p_enqueued, one.enqueued)
+            )
+        report.number, report.idle, report.step, report.interval = (
+            given.number,
+            given.idle_s,
+            given.step,
+            given.interval_s,
+        )
         self.note_same(state, given.step, now, state.measure_lag(stamp, now))
         return True
 
-    def known_groups(self, state: RankState, given: Iterable[_G]) -> list[tuple[list[int], _G, GroupState]] | None:
+    def known_groups(
+        self, state: RankState, given: Iterable[ReportedGroup]
+    ) -> list[tuple[list[int], ReportedGroup, GroupState]] | None:
         """Groups of a report with the rank's progress in them and their state; None: not all are known and compared."""
         progress, groups = state.progress, self.groups
         found = []

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 from google.protobuf.message import DecodeError
+from msgspec import MsgspecError
+from msgspec.json import Decoder
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_fr import semconv as names
 from otel_fr.match import Group, NewGroup, Signature
 from otel_fr.rank_report import MAX_GROUP_ID
-from otel_fr.rank_report.forms import MAX_DTYPE, MAX_NAME, MAX_TENSORS, read_names, read_sizes, read_splits
+from otel_fr.rank_report.bounds import MAX_DTYPE, MAX_NAME, MAX_TENSORS, Names, Sizes, Splits
 from otel_fr.torch_recorder import ends_are_seen
 from otel_fr_collector.jobs.bounded import Cache
 from otel_fr_collector.jobs.calls import (
     MAX_GROUP_NAME,
     MAX_LIGHT,
+    MAX_TEXT,
     UNIT,
     Interner,
     SpanCall,
     Template,
-    parse_json,
     state_of,
     stream_of,
     weight_of,
@@ -44,6 +47,7 @@ from otel_fr_collector.jobs.span_cuts import (
 )
 from otel_fr_collector.jobs.span_tails import TailReader
 
+_T = TypeVar("_T")
 _TEXTS = frozenset(
     {names.OPERATION, names.KIND, names.STATE, names.BACKEND, names.INPUT_SIZES, names.OUTPUT_SIZES, names.REDUCE_OP}
     | {names.INPUT_SPLITS, names.OUTPUT_SPLITS, names.GROUP_ID, names.GROUP_NAME, names.GROUP_DESCRIPTION}
@@ -60,6 +64,9 @@ _OF_ONE_CALL = frozenset({names.RANK, names.SEQUENCE_ID, names.OP_ID, names.RECO
 _OF_DEVICE = frozenset({names.DEVICE_DELAY, names.DEVICE_DURATION})
 """When a call ran on its device."""
 _GROUP_KEY = names.GROUP_ID.encode()
+_SIZES: Decoder[Sizes] = Decoder(Sizes)
+_SPLITS: Decoder[Splits] = Decoder(Splits)
+_NAMES: Decoder[Names] = Decoder(Names)
 
 MAX_TAIL = 256
 """Bytes of the last piece of a span that is looked up separately; monitors send less than half as many."""
@@ -290,16 +297,16 @@ def _read_template(attributes: Iterable[KeyValue], interner: Interner) -> Templa
     signature = interner.signature(
         Signature(
             operation=operation,
-            input_sizes=read_sizes(parse_json(text(names.INPUT_SIZES, ""))),
-            output_sizes=read_sizes(parse_json(text(names.OUTPUT_SIZES, ""))),
+            input_sizes=_listed(_SIZES, text(names.INPUT_SIZES)) or (),
+            output_sizes=_listed(_SIZES, text(names.OUTPUT_SIZES)) or (),
             input_dtypes=lists.get(names.INPUT_DTYPES, ()),
             output_dtypes=lists.get(names.OUTPUT_DTYPES, ()),
             reduce_op=texts[names.REDUCE_OP][:MAX_NAME] if names.REDUCE_OP in texts else None,
             root=number(names.ROOT),
             peer=peer,
             tag=number(names.TAG),
-            input_splits=read_splits(parse_json(text(names.INPUT_SPLITS, ""))),
-            output_splits=read_splits(parse_json(text(names.OUTPUT_SPLITS, ""))),
+            input_splits=_listed(_SPLITS, text(names.INPUT_SPLITS)),
+            output_splits=_listed(_SPLITS, text(names.OUTPUT_SPLITS)),
             any_source=operation == "recv" and (peer is None or names.ANY_SOURCE in switches),
             new_group=_new_group(texts, numbers, interner) if names.NEW_GROUP_NAME in texts else None,
         )
@@ -339,4 +346,14 @@ def _new_group(texts: dict[str, str], numbers: dict[str, int], interner: Interne
 def _names(value: AnyValue) -> tuple[str, ...]:
     if value.HasField("array_value"):
         return tuple(item.string_value[:MAX_DTYPE] for item in value.array_value.values[:MAX_TENSORS])
-    return read_names(parse_json(value.string_value))
+    return _listed(_NAMES, value.string_value) or ()
+
+
+def _listed(kind: Decoder[_T], text: str | None) -> _T | None:
+    """A list as JSON; None: the text is none, too long, or its values are out of bounds."""
+    if not text or len(text) > MAX_TEXT:
+        return None
+    try:
+        return kind.decode(text)
+    except (MsgspecError, UnicodeError, RecursionError):
+        return None

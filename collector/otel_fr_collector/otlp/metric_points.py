@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol, cast
 from google.protobuf.message import DecodeError
 
 from otel_fr import semconv as names
-from otel_fr.rank_report.forms import MAX_NAME
+from otel_fr.rank_report.bounds import MAX_NAME
 from otel_fr_collector.otlp.message_classes import Field, make_classes
 from otel_fr_collector.otlp.signals import MalformedError
 from otel_fr_collector.otlp.wire import TooManyError, find_fields

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
+from msgspec import structs
 
-from otel_fr import identity, rank_report
+from otel_fr import identity
 from otel_fr.analyze.assemble.file_sets import split
 from otel_fr.analyze.assemble.message_numbers import number_messages
 from otel_fr.analyze.assemble.message_patterns import kept_patterns
@@ -38,6 +38,20 @@ from otel_fr.match.model import (
     ThreadException,
 )
 from otel_fr.presentation import ranks_by_text, ranks_text, verb
+from otel_fr.rank_report import (
+    MAX_ACTIVITIES,
+    MAX_DECISIONS,
+    MAX_DOING,
+    MAX_THREAD_EXCEPTIONS,
+    DropCounts,
+    ReportedActivity,
+    ReportedDecision,
+    ReportedException,
+    ReportedExit,
+    names_of,
+    section_of,
+    sections_of,
+)
 from otel_fr.stacks import site_of
 from otel_fr.torch_recorder import ends_are_seen
 
@@ -275,27 +289,26 @@ def _since(dump: Dump, entry: Entry) -> float | None:
 
 
 def _rank(dump: Dump, ids: Mapping[str, str]) -> Rank:
-    exit_, exception = _object(dump.facts.get("exit")), _object(dump.facts.get("exception"))
-    of_threads = dump.facts.get("thread_exceptions")
-    activities = rank_report.read_activities(dump.facts.get("activity"))
-    ending, signal, code = _end(dump, exit_, _exception_text(exception))
+    facts = dump.facts
+    exit_ = section_of(ReportedExit, facts.get("exit"))
+    exception = section_of(ReportedException, facts.get("exception")) or ReportedException()
+    of_threads = sections_of(ReportedException, facts.get("thread_exceptions"), MAX_THREAD_EXCEPTIONS)
+    decisions = sections_of(ReportedDecision, facts.get("decisions"), MAX_DECISIONS)
+    activities = sections_of(ReportedActivity, facts.get("activity"), MAX_ACTIVITIES)
+    ending, signal, code = _end(dump, exit_, exception.text)
     rank = Rank(
         dump.rank,
         ending=ending,
-        exception="" if ending is Ending.CLEAN else _exception_text(exception),
+        exception="" if ending is Ending.CLEAN else exception.text,
         exception_site="" if ending is Ending.CLEAN else _exception_site(exception),
         exiting=dump.facts.get("exiting") is True,
         exit_message=dump.text("exit_message"),
         thread_exceptions=tuple(
-            [
-                ThreadException(_text(item.get("thread")), _exception_text(item), _exception_site(item))
-                for item in (of_threads[: rank_report.MAX_THREAD_EXCEPTIONS] if isinstance(of_threads, list) else ())
-                if isinstance(item, dict)
-            ]
+            [ThreadException(item.thread, item.text, _exception_site(item)) for item in of_threads]
         ),
         python_blocked=dump.facts.get("python_blocked") is True,
         site=dump.text("site") or site_of(dump.text("stack")),
-        stack=dump.text("stack") or _text(exception.get("stack")),
+        stack=dump.text("stack") or exception.stack,
         progress={ids[key]: _progress(info) for key, info in dump.groups.items() if key in ids},
         has_gaps=_has_gaps(dump),
         complete=not dump.partial or dump.source != "otel-fr",
@@ -303,17 +316,16 @@ def _rank(dump: Dump, ids: Mapping[str, str]) -> Rank:
         file=dump.path,
         overdue=overdue.reported(activities),
         within=overdue.reported_within(activities),
-        ended_by_monitor=dump.text("on_hang") == "kill" and bool(exit_),
-        ended_for_peer=exit_.get("for_peer") is True,
-        doing=dump.text("doing")[: rank_report.MAX_DOING],
-        decisions=tuple([Decision(*item) for item in rank_report.read_decisions(dump.facts.get("decisions"))]),
+        ended_by_monitor=dump.text("on_hang") == "kill" and exit_ is not None,
+        ended_for_peer=exit_ is not None and exit_.is_for_peer,
+        doing=dump.text("doing")[:MAX_DOING],
+        decisions=tuple([Decision(*structs.astuple(item)) for item in decisions]),
         step=dump.integer("step"),
-        kill_reason=_text(exit_.get("reason"))[: rank_report.MAX_DOING],
+        kill_reason="" if exit_ is None else exit_.reason,
     )
     rank.signal, rank.exit_code = signal, code
     rank.idle, rank.completed_age, rank.place = _idle(dump), _completed_age(dump), _place(dump)
-    names = map(dump.facts.get, ("addresses", "unreached"))
-    rank.addresses, rank.unreached = map(rank_report.forms.read_names, names)
+    rank.addresses, rank.unreached = names_of(facts.get("addresses")), names_of(facts.get("unreached"))
     _note_destroyed(dump, ids, rank)
     if rank.ending is Ending.RAISED and not rank.exception_site:
         rank.exception_site = dump.text("exit_site")
@@ -342,8 +354,8 @@ def _note_destroyed(dump: Dump, ids: Mapping[str, str], rank: Rank) -> None:
 
 def _has_gaps(dump: Dump) -> bool:
     """Calls of this rank may be missing, because otel-fr could not record them."""
-    errors = _object(dump.facts.get("dropped")).get("hook_errors")
-    return isinstance(errors, int) and errors > 0
+    dropped = section_of(DropCounts, dump.facts.get("dropped"))
+    return dropped is not None and dropped.hook_errors > 0
 
 
 def _completed_age(dump: Dump) -> float | None:
@@ -355,15 +367,14 @@ def _completed_age(dump: Dump) -> float | None:
     return float(ages.min()) if len(ages) else None
 
 
-def _end(dump: Dump, exit_: Mapping[str, Any], exception: str) -> tuple[Ending, int | None, int | None]:
+def _end(dump: Dump, exit_: ReportedExit | None, exception: str) -> tuple[Ending, int | None, int | None]:
     """How the rank ended, by which signal, and with which exit code."""
-    signal, code = exit_.get("signal"), exit_.get("code")
-    signal = signal if isinstance(signal, int) and signal > 0 else None
-    # A code of 0 says nothing where the status is not known.
-    code = code if isinstance(code, int) and (code or exit_.get("known") is True) else None
-    if exit_:
-        is_clean = exit_.get("clean") is True
-        ending = process_ending(signal=signal, exit_code=code, clean=is_clean, exception=exception)
+    signal = code = None
+    if exit_ is not None:
+        signal = exit_.signal if exit_.signal > 0 else None
+        # A code of 0 says nothing where the status is not known.
+        code = exit_.code if exit_.code or exit_.is_known else None
+        ending = process_ending(signal=signal, exit_code=code, clean=exit_.is_clean, exception=exception)
     elif exception:
         ending = Ending.RAISED
     else:
@@ -371,21 +382,8 @@ def _end(dump: Dump, exit_: Mapping[str, Any], exception: str) -> tuple[Ending, 
     return ending, signal, None if signal else code
 
 
-def _object(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _exception_text(exception: Mapping[str, Any]) -> str:
-    kind, message = _text(exception.get("type")), _text(exception.get("message"))
-    return f"{kind}: {message}" if kind and message else kind or message
-
-
-def _exception_site(exception: Mapping[str, Any]) -> str:
-    return _text(exception.get("site")) or site_of(_text(exception.get("stack")))
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
+def _exception_site(exception: ReportedException) -> str:
+    return exception.site or site_of(exception.stack)
 
 
 def _idle(dump: Dump) -> float | None:

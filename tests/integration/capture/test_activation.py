@@ -104,7 +104,7 @@ def test_no_module_hides_a_function_of_the_package() -> None:
 def test_importing_the_package_loads_nothing_heavy(tmp_path: Path) -> None:
     code = (
         "import otel_fr, sys; otel_fr.instrument(); otel_fr.dump(); otel_fr.uninstrument();"
-        "print([m for m in sys.modules if m.split('.')[0] in ('torch', 'opentelemetry', 'grpc', 'numpy')])"
+        "print([m for m in sys.modules if m.split('.')[0] in ('torch', 'opentelemetry', 'grpc', 'numpy', 'msgspec')])"
     )
     env = single_rank.environment(tmp_path, OTEL_FR_ENABLED="1")
     done = subprocess.run(

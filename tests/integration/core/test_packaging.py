@@ -15,6 +15,7 @@ ALLOWED = {
     "opentelemetry-exporter-otlp",
     "protobuf",
     "grpcio",
+    "msgspec",
     "numpy",
     "rich",
     "tabulate",
@@ -46,7 +47,7 @@ def test_the_entry_points_are_there() -> None:
 
 
 def test_importing_otel_fr_loads_neither_torch_nor_the_sdk() -> None:
-    heavy = {"torch", "grpc", "opentelemetry", "numpy"}
+    heavy = {"torch", "grpc", "opentelemetry", "numpy", "msgspec"}
     program = f"import sys, otel_fr; print(sorted({{m.split('.')[0] for m in sys.modules}} & {heavy}))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=PATIENCE)
     assert done.stdout.strip() == "[]"

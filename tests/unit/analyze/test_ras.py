@@ -123,7 +123,7 @@ def test_a_report_has_the_odd_things_only_and_a_bounded_number_of_them() -> None
     assert first.processes == (*((n, 100 + n) for n in range(31)), (1_999, 2_099))
     assert first.facts[0] == ReportedFact("silent", "2000")
     assert len(first.facts) == MAX_FACTS
-    report = rank_report.parse('{"v":1,"rank":0,"n":0,"groups":[]}')._replace(ras=said)
+    report = rank_report.RankReport(0, 0, (), ras=said)
     built = rank_report.build(report)
     assert rank_report.parse(built).ras == said
     assert len(built) < 64_000

@@ -9,16 +9,14 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from otel_fr_collector.jobs import brief_reports
 from otel_fr_collector.jobs.calls import Interner
-from otel_fr_collector.jobs.rank_reports import parse_report
+from otel_fr_collector.jobs.rank_reports import has_counts_only, parse_report
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.jobs.same_reports import add_same
 from otel_fr_collector.jobs.snapshot import snapshot
-from otel_fr_collector.jobs.typed_reports import read_report
 
-from otel_fr.encodable import load_json
 from otel_fr.match import Ending
+from otel_fr.rank_report import parse
 
 GROUPS = {
     "a1": {"name": "0", "desc": "default_pg", "ranks": "0-3", "backend": "gloo"},
@@ -48,10 +46,11 @@ def new_run() -> Run:
 
 def take(run: Run, text: str, now: float, *, shortcut: bool) -> bool:
     """As `Ingest` does."""
-    given_ = brief_reports.read(text) if shortcut else None
-    taken = None if given_ is None else run.add_brief(given_, now)
+    given_, taken = parse(text), None
+    if shortcut and given_.is_brief and has_counts_only(given_):
+        taken = run.add_brief(given_, now)
     if shortcut and taken is None:
-        taken = add_same(run, read_report(text), now)
+        taken = add_same(run, given_, now)
     return run.add_report(parse_report(text, Interner(), now=now, wall=now), now) if taken is None else taken
 
 
@@ -77,7 +76,7 @@ def state_of(run: Run) -> dict[str, Any]:
 
 
 values = st.fixed_dictionaries(
-    {"enqueued": st.integers(0, 2**63 - 1), "idle_s": st.floats(0, 9)},
+    {"enqueued": st.integers(0, 2**62 - 1), "idle_s": st.floats(0, 9)},
     optional={
         "brief": st.booleans(),
         "step": st.none() | st.integers(-3, 10**6),
@@ -87,7 +86,7 @@ values = st.fixed_dictionaries(
         "stall_s": st.sampled_from([5.0, 2.5]),
         "peer_s": st.sampled_from([5.0, 9.0]),
         "creations": st.booleans(),
-        "every_s": st.sampled_from([1.0, 2.5, 0.1, 99.0]),
+        "every_s": st.sampled_from([1.0, 2.5, 60.0]),
         "inflight": st.sampled_from(
             [[], [CALL], [CALL | {"rec": 10, "age_s": 3.0}], [CALL | {"posted": True}], [CALL | {"queued": True}]]
         ),
@@ -125,8 +124,7 @@ def test_a_brief_report_after_the_first_takes_the_short_way() -> None:
     run = new_run()
     assert take(run, body(1, brief=False), 1.0, shortcut=True)
     assert take(run, body(2, enqueued=6), 2.0, shortcut=True)
-    given_ = brief_reports.read(body(3, enqueued=7, step=4))
-    assert given_ is not None
+    given_ = parse(body(3, enqueued=7, step=4))
     assert run.add_brief(given_, 3.0) is True
     assert run.add_brief(given_, 3.0) is False, "a duplicate"
     state = run.ranks[1]
@@ -144,12 +142,12 @@ def waiting(number: int, now: float, **more: Any) -> str:
 def test_a_rank_that_still_waits_takes_the_short_way_until_anything_else_is_said() -> None:
     run = new_run()
     assert take(run, waiting(1, 13.0), 13.0, shortcut=True)
-    assert add_same(run, read_report(waiting(2, 14.0)), 14.0) is True
+    assert add_same(run, parse(waiting(2, 14.0)), 14.0) is True
     state = run.ranks[1]
     assert state.report is not None
     assert (state.arrived, state.report.number, state.report.idle) == (14.0, 2, 4.0)
     assert [call.as_call(15.0).age for call in state.report.inflight] == [5.0], "since it was enqueued"
-    assert add_same(run, read_report(waiting(2, 14.0)), 14.0) is False, "a duplicate"
+    assert add_same(run, parse(waiting(2, 14.0)), 14.0) is False, "a duplicate"
     others: list[dict[str, Any]] = [
         {"inflight_more": 1}, {"site": "a.py:1 f"}, {"doing": "reading"}, {"unreached": ["10.0.0.1:1"]},
         {"addresses": ["10.0.0.2"]}, {"python_blocked": True}, {"file": "/f"},
@@ -164,7 +162,7 @@ def test_a_rank_that_still_waits_takes_the_short_way_until_anything_else_is_said
     ]  # fmt: skip
     for other in others:
         text = json.loads(waiting(3, 15.0)) | other
-        assert add_same(run, read_report(json.dumps(text)), 15.0) is None, other
+        assert add_same(run, parse(json.dumps(text)), 15.0) is None, other
 
 
 def test_a_stack_goes_with_the_first_report_of_a_rank_that_moves_and_stays_while_it_waits() -> None:
@@ -216,58 +214,3 @@ def test_a_collector_that_restarted_asks_the_rank_and_takes_its_counts_meanwhile
     assert (run.groups["a1"].group.ranks, run.groups["b2"].group.description) == ((0, 1, 2, 3), "tp")
     assert take(run, body(11, enqueued=9), 4.0, shortcut=True)
     assert run.to_ask == set()
-
-
-BAD = [
-    '"rank":-1', '"rank":1000001', '"rank":1.5', '"rank":true', '"n":-1', '"n":9223372036854775808', '"n":"3"',
-    '"stall_s":0', '"stall_s":1e9', '"stall_s":null', '"groups":{}', '"groups":[{"id":""}]', '"groups":[7]',
-    '"groups":[{"id":"a","enq":-1,"done":0,"p2p":0,"issued":0,"ended":0,"gone":false}]',
-    '"groups":[{"id":"a","enq":1e300,"done":0,"p2p":0,"issued":0,"ended":0,"gone":false}]',
-    '"groups":[{"id":"a","enq":1,"done":0,"p2p":0,"issued":0,"ended":0,"gone":1}]',
-    '"idle_s":-1', '"idle_s":1e15', '"idle_s":NaN', '"idle_s":1e999', '"inflight":[{}]', '"inflight_more":1',
-    '"every_s":0.5', '"every_s":61',
-    '"failed":[1]', '"here":7', '"step":9223372036854775808', '"step":1.5', '"brief":1', '"v":2',
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("bad", BAD)
-def test_what_is_out_of_bounds_is_left_to_the_general_way(bad: str) -> None:
-    text = body(1)
-    assert brief_reports.read(text) is not None
-    key, _, value = bad.partition(":")
-    marked = json.dumps(json.loads(text) | {key.strip('"'): "#"}, separators=(",", ":"))
-    spoilt = marked.replace('"#"', value, 1)
-    assert f"{key}:{value}" in spoilt
-    assert brief_reports.read(spoilt) is None
-
-
-@pytest.mark.parametrize(
-    ("text", "limit"), [(body(1, here="7" * 1_025), "here"), (body(1, groups=("a1",)).replace("a1", "a" * 257), "id")]
-)
-def test_long_texts_are_left_to_the_general_way(text: str, limit: str) -> None:
-    assert brief_reports.read(text) is None, limit
-
-
-@pytest.mark.parametrize("text", ["[" * 100_000, '"brief":true', '{"brief":true', "\ud800", body(1)[:-1], "7" * 5_000])
-def test_what_is_no_report_is_none(text: str) -> None:
-    assert brief_reports.read(text + ' "brief":true') is None
-
-
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
-    max_leaves=12,
-)
-
-
-@given(json_values, st.booleans())
-def test_json_is_read_as_the_standard_library_reads_it(value: Any, escaped: bool) -> None:
-    text = json.dumps(value, ensure_ascii=escaped)
-    assert brief_reports.load(text) == load_json(text)
-
-
-def test_what_only_the_standard_library_reads_is_read_too() -> None:
-    assert brief_reports.load('["\\ud800"]') == ["?"]
-    assert str(brief_reports.load("[NaN, 1e999]")) == "[nan, inf]"
-    with pytest.raises(RecursionError):
-        brief_reports.load("[" * 100_000)

@@ -25,7 +25,6 @@ from otel_fr_collector.service import Service
 
 from otel_fr.match import CallState, Group, Signature
 from otel_fr.match.facts import legal
-from otel_fr.rank_report import forms
 from tests.support import hostile
 
 MIB = 1 << 20
@@ -61,14 +60,6 @@ def test_a_signature_weighs_what_its_numbers_and_texts_take() -> None:
     assert weight_of(Signature("all_reduce", ((3, 4),), ((3, 4),), ("Float",), ("Float",), "sum")) <= 1
     assert weight_of(Signature("x", ((2**40,) * 1_000,))) >= 36 * 1_000 // 300
     assert weight_of(Signature("x", input_dtypes=(WIDE * 60,) * 100)) >= 4 * 60 * 100 // 300
-
-
-def test_sizes_names_and_splits_are_cut_where_they_are_read() -> None:
-    assert forms.read_sizes([[1] * 64] * 256) == ((1,) * 64,) * (forms.MAX_SIZES // 64)
-    assert forms.read_sizes([[2**63]]) == forms.read_sizes([[1], [10**4_000]]) == ()
-    assert forms.read_sizes([[]] * 300) == ((),) * forms.MAX_TENSORS
-    assert forms.read_splits([2**63]) is None
-    assert forms.read_names(["x" * 2_000]) == ("x" * forms.MAX_DTYPE,)
 
 
 def big(number: int) -> Signature:

@@ -7,7 +7,7 @@ from otel_fr_collector.incidents.what_to_do import FIND_HOST
 from otel_fr import semconv
 from tests.support.virtual_collector import VirtualCollector
 
-CLOSED = "RuntimeError: [pair.cc:553] Connection closed by peer [10.0.0.1]:33197"
+CLOSED = {"type": "RuntimeError", "message": "[pair.cc:553] Connection closed by peer [10.0.0.1]:33197"}
 
 
 def test_a_host_whose_end_broke_the_others_calls_is_named_although_these_end_before_it_counts_as_silent() -> None:

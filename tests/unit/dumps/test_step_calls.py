@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from otel_fr.dumps.decisions import RUNS, reported_decisions
 from otel_fr.dumps.step_calls import MAX_GROUPS, StepCalls, step_calls
@@ -128,7 +129,7 @@ def rank_of(number: int, counts: list[int], reached: int, window: int) -> Rank:
     records = [record(at, when) for at, (_, when) in enumerate(times)][-window:]
     of = [step(at, 100 * at, at) for at in range(reached)]
     found = reported_decisions(None, step_calls(records, of))
-    return Rank(number, decisions=tuple(Decision(*item) for item in found), step=reached - 1)
+    return Rank(number, decisions=tuple(Decision(*structs.astuple(item)) for item in found), step=reached - 1)
 
 
 @given(programs, st.lists(st.tuples(st.integers(1, 25), st.integers(1, 80)), min_size=3, max_size=3))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import asdict
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 
 from otel_fr.config import Config
@@ -79,8 +80,7 @@ class Rank:
         return self.out
 
     def in_flight(self) -> list[dict[str, Any]]:
-        report = self.reporter.build(time.monotonic_ns())
-        return [call._asdict() for call in report.in_flight]
+        return [asdict(call) for call in self.reporter.build(time.monotonic_ns()).in_flight]
 
     @property
     def last_state(self) -> str | None:
