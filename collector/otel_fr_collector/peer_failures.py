@@ -161,7 +161,7 @@ class PeerFailures:
         found: set[int] = set()
         for state in run.ranks.values():
             report = state.report
-            if state.rank not in heard or report is None or state.ended is not None or not report.inflight:
+            if state.rank not in heard or report is None or state.ended is not None or not state.contents.inflight:
                 continue
             for call in reported_calls(run, state):
                 if call.enqueued_at is None or now - state.lag - call.enqueued_at < report.peer_timeout:

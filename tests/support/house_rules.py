@@ -16,7 +16,7 @@ LONGER = {
     "benchmarks/steps.py": 403,
     "collector/otel_fr_collector/incidents/book.py": 483,
     "collector/otel_fr_collector/jobs/numbers.py": 427,
-    "collector/otel_fr_collector/jobs/run.py": 590,
+    "collector/otel_fr_collector/jobs/run.py": 553,
     "otel_fr/analyze/assemble/runs.py": 431,
     "otel_fr/capture/session.py": 464,
     "otel_fr/console/client.py": 423,

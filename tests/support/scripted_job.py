@@ -9,15 +9,17 @@ import heapq
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from otel_fr_collector.jobs.calls import RankCall, SpanCall, Template
-from otel_fr_collector.jobs.rank_reports import KeptGroupProgress, KeptReport
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.outlets.outlets import Outlets
 from otel_fr_collector.service import Service
 
-from otel_fr.match import CallState, Ending, Group, Place, Signature
+from otel_fr.match import CallState, Group, Place, Signature
+from otel_fr.rank_report import ReportedException, ReportedExit, ReportedGroup
+from tests.support.told import apply, told, told_group
 
 TICK = 0.1
 RUN = RunId("job", 0, "r")
@@ -167,20 +169,19 @@ class ScriptedJob:
             moved = max(
                 [0.0, *(call.issued for call in known), *(c.ended for c in known if c.ended and c.ended <= sent)]
             )
-            report = KeptReport(
-                rank, number, stall=self.stall, idle=sent - moved, records_creations=True, site="train.py:99 load",
-                groups=_progress(known, sent, self.world),
-            )  # fmt: skip
             reported = [call.reported(self.now, sent) for call in known]
-            report.inflight = [call for call in reported if call.state is CallState.IN_FLIGHT]
-            report.failed = [call for call in reported if call.state is CallState.FAILED]
-            report.last = reported[-1] if reported else None
+            values: dict[str, Any] = {}
             if has_ended and rank in self.raises:
-                report.ending, report.has_exited, report.exit_code = Ending.RAISED, True, 1
-                report.exception = "DistBackendError: timed out"
+                values = {"exit": ReportedExit(1), "exception": ReportedException("DistBackendError", "timed out")}
             elif has_ended:
-                report.ending, report.has_exited, report.signal = Ending.KILLED, True, 15
-            self.run.add_report(report, self.now)
+                values = {"exit": ReportedExit(0, 15)}
+            apply(
+                self.run, rank, number, self.now, stall_s=self.stall, idle_s=sent - moved, records_creations=True,
+                site="train.py:99 load", groups=_progress(known, sent, self.world),
+                inflight=[call for call in reported if call.state is CallState.IN_FLIGHT],
+                failed=tuple(told(call, self.now) for call in reported if call.state is CallState.FAILED),
+                last=told(reported[-1], self.now) if reported else None, **values,
+            )  # fmt: skip
 
         return take
 
@@ -189,12 +190,12 @@ class ScriptedJob:
         self.run.note_origin(rank, place=Place("h", rank, rank), world_size=size, resource={}, now=self.now)
 
 
-def _progress(known: Sequence[Scripted], sent: float, world: Group) -> list[KeptGroupProgress]:
+def _progress(known: Sequence[Scripted], sent: float, world: Group) -> tuple[ReportedGroup, ...]:
     groups = {world.id: world} | {call.group.id: call.group for call in known}
     found = []
     for group in groups.values():
         own = [call for call in known if call.group.id == group.id and call.stream == "collective"]
         done = [call.number for call in own if call.state(sent) is CallState.COMPLETED]
         enqueued = max((call.number for call in own), default=0)
-        found.append(KeptGroupProgress(group, enqueued, max(done, default=0)))
-    return found
+        found.append(told_group(group, enqueued, max(done, default=0)))
+    return tuple(found)

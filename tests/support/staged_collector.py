@@ -11,10 +11,11 @@ from collections.abc import Coroutine
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
+from msgspec import structs
 from otel_fr_collector.control import Watcher
 from otel_fr_collector.incidents.incident import IncidentChange
 from otel_fr_collector.jobs.calls import Interner, RankCall
-from otel_fr_collector.jobs.rank_reports import KeptReport
+from otel_fr_collector.jobs.rank_reports import Contents
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.http_server import HttpServer
@@ -28,6 +29,7 @@ from otel_fr import identity
 from otel_fr.control.v1 import control_pb2
 from otel_fr.incident import CollectorIncidentData
 from otel_fr.match import CallState, Category, Ending, Finding, Group, Place, Signature
+from otel_fr.rank_report import RankReport
 from tests.support.waiting import PATIENCE
 
 _T = TypeVar("_T")
@@ -107,7 +109,7 @@ class Stage:
         for rank in everyone:
             state = run.rank_state(rank)
             assert state is not None
-            state.report = KeptReport(rank, 9, idle=0.1)
+            state.report = RankReport(rank, 9, (), idle_s=0.1)
             state.arrived, state.place = now + AHEAD, Place(f"node-{rank // 8}", 4_000 + rank, rank % 8)
 
         async def show() -> None:
@@ -128,9 +130,8 @@ class Stage:
         world = next(place.group for place in run.groups.values() if place.group.description == "default_pg")
         signature = Interner().signature(Signature("all_reduce", ((3,),), ((3,),), ("Float",), ("Float",), "sum"))
         for state in run.ranks.values():
-            report = state.report
-            assert report is not None
-            report.idle = 7.5
+            assert state.report is not None
+            state.report = structs.replace(state.report, idle_s=7.5)
             if state.rank == culprit:
                 state.site = "/job/data.py:17 load"
                 continue
@@ -139,7 +140,7 @@ class Stage:
                 rank=state.rank, record=5, group=world.id, stream="collective", sequence_id=101, signature=signature,
                 state=CallState.IN_FLIGHT, enqueued_at=now - 7.5,
             )  # fmt: skip
-            report.inflight = [call]
+            state.contents = Contents([call])
         others = tuple(rank for rank in run.ranks if rank != culprit)
         finding = Finding(
             key="hang",

@@ -66,7 +66,7 @@ def _waiting(run: Run | None, data: CollectorIncidentData, rank: int) -> RankFac
 
 def _call_in(state: RankState, data: CollectorIncidentData) -> RankCall | None:
     """The rank's call in flight of the incident's collective, otherwise its oldest one."""
-    calls = [] if state.report is None else state.report.inflight
+    calls = state.contents.inflight
     group = data["process_group"]
     if group is not None:
         for call in calls:

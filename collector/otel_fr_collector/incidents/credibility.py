@@ -94,7 +94,7 @@ def _is_overdue(run: Run, rank: int) -> bool:
     state = run.ranks.get(rank)
     if state is None or state.report is None or state.ending is Ending.CLEAN:
         return False
-    return bool(state.report.overdue)
+    return bool(state.contents.overdue)
 
 
 def _is_caught(run: Run, failed: RankCall) -> bool:
@@ -138,7 +138,7 @@ def _stands_still(run: Run, taken: Snapshot, rank: int, reached: float) -> bool:
         return False
     if state.sent < reached or state.ending is not then.ending:
         return False
-    if state.report.idle is None or state.report.idle < state.sent - before:
+    if state.report.idle_s is None or state.report.idle_s < state.sent - before:
         return False
     now = {group: (own[0], own[1]) for group, own in state.progress.items()}
     return now == {group: (own.enqueued, own.completed) for group, own in then.progress.items()}

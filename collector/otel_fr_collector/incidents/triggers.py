@@ -110,12 +110,12 @@ def look_at_waits(run: Run, now: float) -> Waits:
         report = state.report
         if report is None or state.ended is not None:
             continue
-        is_overdue = is_overdue or bool(report.overdue)
+        is_overdue = is_overdue or bool(state.contents.overdue)
         oldest = math.inf
-        for call in report.inflight:
+        for call in state.contents.inflight:
             if call.enqueued_at is not None and call.enqueued_at < oldest:
                 oldest = call.enqueued_at
-        threshold = WAIT_SHARE * report.stall
+        threshold = WAIT_SHARE * report.stall_s
         most = now - oldest - threshold
         if most < 0.0:
             next_at = min(next_at, oldest + threshold)

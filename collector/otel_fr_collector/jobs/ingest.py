@@ -8,26 +8,25 @@ import itertools
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 
+from msgspec.structs import replace
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 from otel_fr import semconv as names
-from otel_fr.rank_report import MAX_PATH, RankReport, parse
+from otel_fr.rank_report import RankReport, parse
 from otel_fr.stacks import site_of
 from otel_fr_collector.jobs.calls import Interner
 from otel_fr_collector.jobs.numbers import KeyReader, Numbers
 from otel_fr_collector.jobs.origins import Origin, SourceError, Sources
-from otel_fr_collector.jobs.rank_reports import KeptReport, has_counts_only, keep_report
 from otel_fr_collector.jobs.ras import read_ras
 from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.jobs.runs import Runs
-from otel_fr_collector.jobs.same_reports import add_same
 from otel_fr_collector.jobs.span_reader import SpanReader
 from otel_fr_collector.jobs.workload import take_request
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.otlp.in_thread import decode_in_thread
-from otel_fr_collector.otlp.log_records import LogRecord, read_record
+from otel_fr_collector.otlp.log_records import read_record
 from otel_fr_collector.otlp.metric_points import read_metric
 from otel_fr_collector.otlp.partial import RawRequest, parse_request, resource_of
 from otel_fr_collector.otlp.signals import LOGS, METRICS, TRACES, MalformedError
@@ -267,62 +266,52 @@ class Ingest:
         if not event.startswith("torch."):
             return False
         text = record.body
-        taken = await self._event(origin, record, event, text)
-        if taken is not None:
-            reports["accepted" if taken else "late"] += 1
-        return True
-
-    async def _event(self, origin: Origin, record: LogRecord, event: str, text: str) -> bool | None:
-        """Take a report. False: it is late; None: there is no room for its run."""
-        now, wall = self._clock(), self._wall()
         if len(text) > REPORT_ON_LOOP:
             given = await decode_in_thread(functools.partial(parse, text))
         else:
             given = parse(text)
+        taken = self._report(origin, event, given, record.time)
+        if taken is not None:
+            reports["accepted" if taken else "late"] += 1
+        return True
+
+    def _report(self, origin: Origin, event: str, given: RankReport, stamp: float) -> bool | None:
+        """Take a report. False: it is late; None: there is no room for its run.
+
+        Raises:
+            ValueError: it is another rank's, or a group has too many members.
+        """
         if given.rank != origin.rank:
             raise ValueError(f"report of rank {given.rank} under a resource of rank {origin.rank}")
-        known = self._runs.by_id.get(origin.run)
-        lag, taken = 0.0, None
-        if known is not None and given.is_brief and has_counts_only(given):
-            taken = known.add_brief(given, now, record.time)
-        if known is not None and taken is None:
-            lag = known.lag_of(given.rank, given.number, record.time, now)
-            taken = add_same(known, given, now, lag) if event == names.EVENT_PROGRESS else None
-        if taken is not None:
-            self._run(origin)
-            return taken
-        report = keep_report(given, self._interner, now=now - lag, wall=wall - lag)
-        report.file = report.file or record.text(names.FILE_PATH)[:MAX_PATH]
         if event == names.EVENT_DUMP_FAILED:
-            report.file = ""
+            given = replace(given, file="")
         run = self._run(origin)
         if run is None:
             return None
-        held = len(report.inflight) + len(report.failed) + 1 + report.call_weight
-        is_newest = run.add_report(report, now, lag)
+        now, wall = self._clock(), self._wall()
+        taken = run.apply(given, self._interner, now=now, wall=wall, stamp=stamp)
         if given.exit is not None and given.exit.is_for_nodes:
             run.mark_replaced()  # a rank that its launcher ends for a new node is no fault, nor is what follows from it
         if given.ras is not None:
             groups = (state.group for state in run.groups.values())
             pid_of = {rank: state.place.pid for rank, state in run.ranks.items()}
+            lag = run.ranks[given.rank].lag if given.rank in run.ranks else 0.0
             run.ras = read_ras(given.ras, groups, pid_of, wall - lag)
-        self._runs.trim(held)
-        if not is_newest:
-            run.note_file(origin.rank, report.file)
         if event == names.EVENT_STACKS:
-            self._note_stacks(run, origin.rank, report if is_newest else None, given)
-        return is_newest
-
-    def _note_stacks(self, run: Run, rank: int, newest: KeptReport | None, given: RankReport) -> None:
-        """A rank's stacks, for which somebody asked."""
-        if newest is not None and rank in run.ranks:
-            run.ranks[rank].note_look(newest.site or site_of(newest.stack))
-        if run.asked_stacks is not None:
-            run.asked_stacks.add(rank, given.stack)
+            if taken is not None:
+                run.ranks[origin.rank].note_look(given.site or site_of(given.stack))
+            if run.asked_stacks is not None:
+                run.asked_stacks.add(origin.rank, given.stack)
+        if taken is None:
+            run.note_file(origin.rank, given.file)
+        elif taken:
+            self._runs.trim(taken)
+        return taken is not None
 
     def _run(self, origin: Origin) -> Run | None:
         """The run of an origin; None: there is no room for it."""
-        run = self._runs.get(origin.run, self._clock())
+        now = self._clock()
+        run = self._runs.get(origin.run, now)
         if run is None:
             return None
         run.note_origin(
@@ -331,7 +320,7 @@ class Ingest:
             replica=origin.replica,
             world_size=origin.world_size,
             resource=origin.resource,
-            now=self._clock(),
+            now=now,
         )
         return run
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from sys import getsizeof
+from typing import Any, Final
+
+from msgspec.structs import replace
 
 from otel_fr.match import UNPLACED, Decision, Ending, Overdue, Place, ThreadException
-from otel_fr.rank_report import DEFAULT_INTERVAL
+from otel_fr.match.facts import overdue
+from otel_fr.match.facts.endings import process_ending
+from otel_fr.rank_report import DEFAULT_INTERVAL, RankReport
 from otel_fr.stacks import site_of
-from otel_fr_collector.jobs.calls import UNIT, CompactCall, lighten
+from otel_fr_collector.jobs.calls import UNIT, CompactCall, bare, lighten
 from otel_fr_collector.jobs.lateness import Delay
 from otel_fr_collector.jobs.own_time import OwnTime
-from otel_fr_collector.jobs.rank_reports import KeptReport, bytes_of_threads
+from otel_fr_collector.jobs.rank_reports import NOTHING, Contents
 
 GRACE = 1.5
 """Seconds after the time at which the next report of a rank was due, from which the rank counts as silent."""
@@ -20,6 +25,13 @@ SILENCE = DEFAULT_INTERVAL + GRACE
 DELAY = 0.5
 """Seconds that a report may take to arrive: a stack is outdated only if the rank moved so much later than it."""
 
+
+ELSEWHERE: Final[dict[str, Any]] = {
+    "groups": (), "in_flight": (), "failed": (), "last": None, "activity": (), "fetched": None, "ras": None,
+    "exit": None, "exception": None, "thread_exceptions": (), "decisions": (), "stack": "", "file": "",
+    "reason": "", "error": "",
+}  # fmt: skip
+"""What is kept of these in another form, or not at all."""
 
 DESTROYED = -1
 """In place of the number of a report: the rank has destroyed the group."""
@@ -34,12 +46,15 @@ class RankState:
     """One rank; times in seconds.
 
     Attributes:
+        report: its latest one, without what stands in the other fields, or in those of its groups.
+        contents: what it says besides, without what was asked for.
         arrived: the collector's monotonic clock at its latest report.
         lag: by which that came later than its reports do at best (`otel_fr_collector.jobs.lateness`).
     """
 
     rank: int
-    report: KeptReport | None = None
+    report: RankReport | None = None
+    contents: Contents = NOTHING
     arrived: float = 0.0
     lag: float = 0.0
     ending: Ending = Ending.RUNNING
@@ -113,12 +128,7 @@ class RankState:
     @property
     def silence(self) -> float:
         """Seconds without a report after which it counts as silent: it says when the next one comes."""
-        return SILENCE if self.report is None else self.report.interval + GRACE
-
-    @property
-    def has_outdated_texts(self) -> bool:
-        """It has ended, or has texts of a time when it did not move, which a report that shows it move ends."""
-        return self.ended is not None or self.python_blocked or bool(self.stack or self.site)
+        return SILENCE if self.report is None else self.report.interval_s + GRACE
 
     def has_destroyed(self, group: str) -> bool:
         """It has destroyed a group that is in `progress`; a rank that has ended: it did not have the group any more."""
@@ -139,35 +149,69 @@ class RankState:
         own = self.progress[group]
         return own[3] if own[4] == own[0] else None
 
-    def text_weight(self, report: KeptReport) -> int:
-        """What its texts take besides those of its report, in units of one call."""
-        stack = "" if self.stack in (report.stack, report.exception_stack) else self.stack
-        texts = (stack, self.exception, self.exception_site, self.site, self.file, *self.place, self.exit_message)
-        size = max(0, sum(map(getsizeof, texts)) - 2 * UNIT)
-        if self.thread_exceptions is not report.thread_exceptions:
-            size += bytes_of_threads(self.thread_exceptions)
-        if self.decisions is not report.decisions:
-            size += UNIT * len(self.decisions)
-        return size // UNIT
+    @property
+    def weight(self) -> int:
+        """About how much memory its report and its texts take, in `UNIT`."""
+        texts = (self.stack, self.exception, self.exception_site, self.site, self.file, self.exit_message)
+        size = sum(map(getsizeof, texts)) + sum(map(getsizeof, self.place)) + len(self.kill_reason)
+        size += sum(
+            [UNIT + sum(map(getsizeof, (one.exception, one.site, one.thread))) for one in self.thread_exceptions]
+        )
+        size += sum([UNIT + getsizeof(item.name) for item in self.contents.overdue]) + UNIT * len(self.decisions)
+        report = self.report
+        if report is not None:
+            size += sum(map(len, (report.doing, report.running_here, report.site, report.exit_site)))
+            size += UNIT * (len(report.addresses) + len(report.unreached))
+        return self.contents.held + max(0, size - 2 * UNIT) // UNIT
 
-    def cut(self, length: int) -> None:
-        """Cut its texts to ``length`` characters."""
+    def cut(self, calls: int, length: int) -> None:
+        """Keep so many calls, with the names of their operations only, and so many characters of each text."""
+        said = self.contents
+        more = len(said.inflight[calls:])
+        self.contents = Contents(
+            [bare(call) for call in said.inflight[:calls]],
+            [bare(call) for call in said.failed[-calls:]],
+            None if said.last is None else bare(said.last),
+            overdue=tuple([item._replace(name=item.name[:length]) for item in said.overdue]),
+            within=None if said.within is None else said.within._replace(name=said.within.name[:length]),
+        )
         self.stack, self.exception, self.thread_exceptions = self.stack[:length], self.exception[:length], ()
-        self.decisions = ()
+        self.exit_message, self.kill_reason, self.decisions = self.exit_message[:length], self.kill_reason[:length], ()
+        if self.report is not None:
+            more += self.report.in_flight_more
+            self.report = replace(
+                self.report, in_flight_more=more, doing=self.report.doing[:length], addresses=(), unreached=()
+            )
 
-    def take_report(self, report: KeptReport, now: float, lag: float) -> KeptReport | None:
-        """Make it the latest report; returns the one before."""
-        before, self.report, self.arrived, self.lag = self.report, report, now, lag
-        self.note_within(report, self.sent)
-        self.has_gaps = self.has_gaps or report.hook_errors > 0
-        if report.decisions:
-            self.decisions, self.decided_in = report.decisions, report.step
-        return before
+    def take_counts(self, given: RankReport, now: float, lag: float) -> None:
+        """A report says what the latest one has said, but for these."""
+        self.arrived, self.lag = now, lag
+        if self.report is not None:
+            self.report = replace(
+                self.report,
+                number=given.number,
+                idle_s=given.idle_s,
+                step=given.step,
+                step_s=given.step_s,
+                interval_s=given.interval_s,
+            )
+        if given.activity:
+            self.note_within(overdue.reported_within(given.activity))
 
-    def note_within(self, report: KeptReport, sent: float) -> None:
-        """What its report says of a section within its limit. ``sent``: when that was so."""
-        if report.within is not None:
-            self.within, self.within_at = report.within, sent
+    def take_report(self, report: RankReport, contents: Contents, now: float, lag: float) -> None:
+        """Make it the latest report."""
+        self.arrived, self.lag, self.report = now, lag, replace(report, **ELSEWHERE)
+        self.contents = contents if contents.fetched is None else contents._replace(fetched=None)
+        self.note_within(contents.within)
+        self.has_gaps = self.has_gaps or (report.dropped is not None and report.dropped.hook_errors > 0)
+        self.thread_exceptions = contents.thread_exceptions or self.thread_exceptions
+        if contents.decisions:
+            self.decisions, self.decided_in = contents.decisions, report.step
+
+    def note_within(self, within: Overdue | None) -> None:
+        """What its latest report says of a section within its limit."""
+        if within is not None:
+            self.within, self.within_at = within, self.sent
 
     def note_look(self, site: str) -> None:
         """Its stacks were asked for, and it was there."""
@@ -206,30 +250,41 @@ class RankState:
         more, self.held = size - self.held, size
         return more
 
-    def keep_stack(self, report: KeptReport, now: float) -> None:
+    def keep_stack(self, report: RankReport) -> None:
         """The last stack and site hold until the rank is seen to have moved."""
-        stack = report.stack or report.exception_stack
+        stack = report.stack or (report.exception.stack if report.exception is not None else "")
         if stack:
-            self.stack, self.stack_arrived = stack, now
-        elif self.ended is None and report.idle is not None and report.idle + DELAY < now - self.stack_arrived:
+            self.stack, self.stack_arrived = stack, self.sent
+        elif (
+            self.ended is None and report.idle_s is not None and report.idle_s + DELAY < self.sent - self.stack_arrived
+        ):
             self.stack = self.site = ""
         self.site = report.site or (site_of(stack) if stack else self.site)
         if report.python_blocked is not None or not self.stack:
             self.python_blocked = bool(report.python_blocked)
 
-    def keep_ending(self, report: KeptReport, now: float) -> bool:
+    def keep_ending(self, report: RankReport) -> bool:
         """Keep how the rank ended. Later reports may say less, and a process ends only once. True: it is news."""
-        self.exception = report.exception or self.exception
-        self.exception_site = report.exception_site or self.exception_site
+        exception, exit_ = report.exception, report.exit
+        if exception is not None:
+            self.exception, self.exception_site = (
+                exception.text or self.exception,
+                exception.site or self.exception_site,
+            )
         self.is_exiting = self.is_exiting or report.is_exiting
         self.exit_message = report.exit_message or self.exit_message
         self.exit_site = report.exit_site or self.exit_site
-        self.thread_exceptions = report.thread_exceptions or self.thread_exceptions
-        if report.ending is None or self.ended is not None:
+        if (exception is None and exit_ is None) or self.ended is not None:
             return False
-        is_news = report.ending is not self.ending
-        self.ending = report.ending
-        if report.has_exited:
-            self.ended, self.exit_code, self.signal = now, report.exit_code, report.signal
-            self.kill_reason, self.ended_for_peer = report.kill_reason, report.ended_for_peer
-        return is_news
+        before, self.ending = self.ending, Ending.RAISED
+        if exit_ is not None:
+            self.ended, self.signal = self.sent, exit_.signal or None
+            self.exit_code = exit_.code if exit_.is_known else None
+            self.kill_reason, self.ended_for_peer = exit_.reason, exit_.is_for_peer
+            self.ending = process_ending(
+                signal=self.signal,
+                exit_code=self.exit_code,
+                clean=exit_.is_clean,
+                exception="" if exception is None else exception.text,
+            )
+        return self.ending is not before

@@ -10,18 +10,19 @@ from otel_fr import semconv as names
 from otel_fr.match import CallState, Ending, Group, Place
 from otel_fr.match.lateness import Lateness
 from otel_fr.presentation import job_title
-from otel_fr.rank_report import RankReport, ReportedGroup
+from otel_fr.rank_report import RankReport
 from otel_fr_collector.jobs.asked_stacks import AskedStacks
 from otel_fr_collector.jobs.blocks import StragglerLimits
-from otel_fr_collector.jobs.calls import MEMBER_BYTES, UNENDED, CompactCall, RankCall, SpanCall, expand
+from otel_fr_collector.jobs.calls import MEMBER_BYTES, UNENDED, CompactCall, Interner, RankCall, SpanCall, expand
 from otel_fr_collector.jobs.fingerprints import Inquiry, Window
 from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.history import History, Sample, take
 from otel_fr_collector.jobs.lateness import MAX_BEHIND, Attention, Lags
 from otel_fr_collector.jobs.numbers import Numbers
-from otel_fr_collector.jobs.rank_reports import MAX_GROUP_RANKS, KeptReport
+from otel_fr_collector.jobs.rank_reports import MAX_GROUP_RANKS, Contents, KeptRange, MemberReader, read
 from otel_fr_collector.jobs.ranks import DESTROYED, RankState
 from otel_fr_collector.jobs.ras import RasAnswer
+from otel_fr_collector.jobs.same_reports import says_the_same
 from otel_fr_collector.jobs.step_rate import StepRate
 from otel_fr_collector.jobs.usage import GROUP_BYTES, PROGRESS_BYTES, RANK_BYTES, Usage
 from otel_fr_collector.jobs.waits import Waits
@@ -151,7 +152,7 @@ class Run:
     @property
     def stall(self) -> float:
         """The shortest stall time of its ranks, seconds."""
-        return min((r.report.stall for r in self.ranks.values() if r.report is not None), default=5.0)
+        return min((r.report.stall_s for r in self.ranks.values() if r.report is not None), default=5.0)
 
     @property
     def ended_clean(self) -> bool:
@@ -168,17 +169,6 @@ class Run:
     def lateness(self, now: float) -> float:
         """Seconds: what its ranks have sent since then may not have been taken in yet."""
         return min(max(self.lags.recent(now), self.attention.behind()), MAX_BEHIND)
-
-    def lag_of(self, rank: int, number: int, stamp: float, now: float) -> float:
-        """Seconds by which the report ``number`` of a rank, which comes now, is late.
-
-        Args:
-            stamp: when it was made, in seconds by the rank's clock; 0: not known.
-        """
-        state = self.ranks.get(rank)
-        if state is None or (state.report is not None and number <= state.report.number):
-            return 0.0
-        return state.measure_lag(stamp, now)
 
     def rank_state(self, rank: int) -> RankState | None:
         """Get or create the rank's state; None: there is no room for another rank."""
@@ -377,110 +367,96 @@ class Run:
             self.note_mismatch(now)
         calls.clear()
 
-    def add_report(self, report: KeptReport, now: float, lag: float = 0.0) -> bool:
-        """Take one rank's report. False: it is older than the latest, or the rank is one too many.
+    def apply(
+        self, given: RankReport, interner: Interner, *, now: float, wall: float = 0.0, stamp: float = 0.0
+    ) -> int | None:
+        """Take one rank's report.
 
         Args:
-            lag: as of `lag_of`.
+            wall: Unix time. stamp: when the report was made, in seconds by the rank's clock; 0: not known.
+
+        Returns:
+            The size of what it says, in `UNIT`; 0: only counts and times were new. None: it is older than the latest,
+            or the rank is one too many.
+
+        Raises:
+            ValueError: a group has too many members. Nothing was taken.
         """
-        state = self.rank_state(report.rank)
-        if state is None or (state.report is not None and report.number <= state.report.number):
-            return False
-        before = state.take_report(report, now, lag)
+        known = self.ranks.get(given.rank)
+        if known is not None and known.report is not None and given.number <= known.report.number:
+            return None
+        lag = 0.0 if known is None or not stamp else known.measure_lag(stamp, now)
+        contents = None
+        if known is None or not says_the_same(known, given, now - lag):
+            contents = read(given, interner, now=now - lag, wall=wall - lag)
+        groups = self.groups
+        new = [one for one in given.groups if (group := groups.get(one.id)) is None or not group.group.ranks]
+        named = MemberReader(interner).groups(new) if new else []
+        state = known or self.rank_state(given.rank)
+        if state is None:
+            return None
+        before = state.contents
+        if contents is None:
+            state.take_counts(given, now, lag)
+        else:
+            state.take_report(given, contents, now, lag)
         self.lags.note(lag, now)
         self.last_seen = now
         self.has_news = True
-        if report.step is not None:
-            self.steps.note(report.rank, report.step, now)
-        if report.is_sampled and not self.is_sampled:
+        if given.step is not None:
+            self.steps.note(given.rank, given.step, now)
+        if given.sampled is not None and not self.is_sampled:
             self._note_sampled()
-        for item in report.groups:
-            group = self.group_state(item.group, len(item.group.ranks))
-            if group is not None:
-                if group.uncompared:
-                    self.behind[item.group.id] = group
-                own = self.note_progress(state, item.group.id, item.enqueued, item.completed)
-                if report.is_brief and not group.group.ranks and not item.group.ranks:
-                    self.to_ask.add(report.rank)
-                if own is not None:
-                    own[2] = DESTROYED if item.is_destroyed else report.number
-                    own[3:] = item.messages, -1 if item.is_destroyed else item.enqueued
-                    if item.fingerprint:
-                        self.note_fingerprint(group, report.rank, item.fingerprint, now)
-        report.groups = []  # their content is kept above; a thousand reports of a thousand groups would be large
-        fetched = self._take_fetched(report)
-        self._end_calls(state, before, report)
-        for call in [*fetched, *report.failed, *report.inflight, *([report.last] if report.last else [])]:
+        for one in named:
+            group = self.group_state(one, len(one.ranks))
+            if given.is_brief and group is not None and not group.group.ranks and not one.ranks:
+                self.to_ask.add(given.rank)
+        self._take_counts(state, given, now)
+        if contents is None:
+            return 0
+        self._take_contents(state, given, contents, before, now)
+        return contents.held
+
+    def _take_counts(self, state: RankState, given: RankReport, now: float) -> None:
+        """The rank's progress in its groups."""
+        groups, progress, number = self.groups, state.progress, given.number
+        for one in given.groups:
+            group = groups.get(one.id)
+            if group is None:  # there was no room for it
+                continue
+            if group.uncompared:
+                self.behind[group.group.id] = group
+            own = progress.get(one.id)
+            if own is None:
+                own = self.note_progress(state, group.group.id, 0, 0)
+                if own is None:
+                    continue
+            if one.enqueued > own[0]:
+                own[0] = one.enqueued
+            if one.completed > own[1]:
+                own[1] = one.completed
+            own[2] = DESTROYED if one.is_destroyed else number
+            own[3], own[4] = one.p2p_enqueued, -1 if one.is_destroyed else one.enqueued
+            if one.fingerprint:
+                self.note_fingerprint(group, state.rank, one.fingerprint, now)
+
+    def _take_contents(
+        self, state: RankState, given: RankReport, contents: Contents, before: Contents, now: float
+    ) -> None:
+        """What a report says beside counts and times. ``before``: what the one before it said."""
+        fetched, last = self._take_fetched(given.rank, contents.fetched), contents.last
+        self._end_calls(state, before.inflight)
+        for call in [*fetched, *contents.failed, *contents.inflight, *([last] if last else [])]:
             group = self.groups.get(call.group)
             if group is not None and not call.signature.destroys and group.add(call):
                 self.note_mismatch(now)
-        weight = self._cut(state, report)
-        state.keep_stack(report, state.sent)
-        state.note_file(report.file)
-        is_news = state.keep_ending(report, state.sent)
-        self.usage.reported += state.set_held(weight + state.text_weight(report))
-        failed_before = {call.record for call in before.failed} if before and report.failed else set()
-        if is_news or any(call.record not in failed_before for call in report.failed):
+        state.keep_stack(given)
+        state.note_file(given.file)
+        is_news = state.keep_ending(given)
+        self._weigh(state)
+        failed_before = {call.record for call in before.failed} if contents.failed else set()
+        if is_news or any(call.record not in failed_before for call in contents.failed):
             self.note_bad_end(now)
-        return True
-
-    def add_brief(self, given: RankReport, now: float, stamp: float = 0.0) -> bool | None:
-        """Take a report that differs from the rank's latest in counts only, as `add_report` would.
-
-        Args:
-            stamp: as of `lag_of`.
-
-        Returns:
-            as `add_report`; None: it differs in more, or not everything is known that it refers to. Nothing was taken.
-        """
-        state = self.ranks.get(given.rank)
-        report = None if state is None else state.report
-        if state is None or report is None:
-            return None
-        if given.number <= report.number:
-            return False
-        same = (
-            report.is_plain
-            and report.stall == given.stall_s
-            and report.peer_timeout == given.peer_timeout
-            and report.running_here == given.running_here
-            and report.records_creations is given.records_creations
-        )
-        if not same or state.has_outdated_texts:
-            return None
-        found = self.known_groups(state, given.groups)
-        if found is None:
-            return None
-        for own, one, group in found:
-            if one.fingerprint:
-                self.note_fingerprint(group, given.rank, one.fingerprint, now)
-            own[0], own[1] = max(own[0], one.enqueued), max(own[1], one.completed)
-            own[2:] = (
-                (DESTROYED, one.p2p_enqueued, -1)
-                if one.is_destroyed
-                else (given.number, one.p2p_enqueued, one.enqueued)
-            )
-        report.number, report.idle, report.step, report.interval = (
-            given.number,
-            given.idle_s,
-            given.step,
-            given.interval_s,
-        )
-        self.note_same(state, given.step, now, state.measure_lag(stamp, now))
-        return True
-
-    def known_groups(
-        self, state: RankState, given: Iterable[ReportedGroup]
-    ) -> list[tuple[list[int], ReportedGroup, GroupState]] | None:
-        """Groups of a report with the rank's progress in them and their state; None: not all are known and compared."""
-        progress, groups = state.progress, self.groups
-        found = []
-        for one in given:
-            own, group = progress.get(one.id), groups.get(one.id)
-            if own is None or group is None or group.uncompared or not group.group.ranks:
-                return None
-            found.append((own, one, group))
-        return found
 
     def note_fingerprint(self, group: GroupState, rank: int, given: Sequence[int], now: float) -> None:
         """Take a rank's fingerprint of a group, which is not empty. It says nothing if its recording had errors."""
@@ -498,26 +474,16 @@ class Run:
             group.waits.is_off = True
             group.waits.forget()
 
-    def _take_fetched(self, report: KeptReport) -> list[RankCall]:
+    def _take_fetched(self, rank: int, fetched: KeptRange | None) -> list[RankCall]:
         """The calls that the rank was asked for."""
-        fetched, report.fetched = report.fetched, None
         if fetched is None:
             return []
         asked = (
             inquiries[fetched.group] for inquiries in (self.inquiries, self.answered) if fetched.group in inquiries
         )
-        if not any(inquiry.take(report.rank, fetched) for inquiry in asked):
+        if not any(inquiry.take(rank, fetched) for inquiry in asked):
             return []
         return [call for call in fetched.calls if call.group == fetched.group and call.stream == "collective"]
-
-    def note_same(self, state: RankState, step: int | None, now: float, lag: float = 0.0) -> None:
-        """A report has come in which only counts and times were new."""
-        state.arrived = self.last_seen = now
-        state.lag = lag
-        self.lags.note(lag, now)
-        self.has_news = True
-        if step is not None:
-            self.steps.note(state.rank, step, now)
 
     def sample(self, now: float) -> Sample:
         """What its communication cost so far."""
@@ -555,32 +521,31 @@ class Run:
         if path and rank in self.ranks:
             self.ranks[rank].note_file(path)
 
-    def _cut(self, state: RankState, report: KeptReport) -> int:
-        """Cut the report, and what is kept of earlier ones, if all ranks' are too large; returns its weight."""
-        weight = report.weight()
+    def _weigh(self, state: RankState) -> None:
+        """Weigh what is kept of a rank's reports, and cut it if all ranks together hold too much."""
         limit = self.usage.room_for_reports(MAX_REPORTED)
-        if self.usage.reported - state.held + weight + state.text_weight(report) > limit:
+        if self.usage.reported - state.held + state.weight > limit:
             self.usage.refused["reported_calls"] += 1
             is_far = self.usage.reported > limit + limit // 4
-            report.cut(1 if is_far else CUT_CALLS, CUT_FAR if is_far else CUT_STACK)
-            state.cut(CUT_FAR if is_far else CUT_STACK)
-            weight = report.weight()
-        return weight
+            state.cut(1 if is_far else CUT_CALLS, CUT_FAR if is_far else CUT_STACK)
+        self.usage.reported += state.set_held(state.weight)
 
-    def _end_calls(self, state: RankState, before: KeptReport | None, report: KeptReport) -> None:
-        """Calls that were in flight and are no longer listed have ended; the failed ones are in another list."""
-        if report.last is not None and report.last.state is CallState.COMPLETED:
-            state.note_completed(report.last.enqueued_at)
-        if before is None or not before.inflight:
+    def _end_calls(self, state: RankState, before: Iterable[RankCall]) -> None:
+        """Calls that were in flight ``before`` and are no longer listed have ended; failed ones are in another list."""
+        last = state.contents.last
+        if last is not None and last.state is CallState.COMPLETED:
+            state.note_completed(last.enqueued_at)
+        if not before:
             return
-        listed = {call.record for call in report.inflight}
-        newest = max(listed, default=-1) if report.inflight_more else None
-        for call in before.inflight:
+        listed = {call.record for call in state.contents.inflight}
+        is_cut = state.report is not None and state.report.in_flight_more
+        newest = max(listed, default=-1) if is_cut else None
+        for call in before:
             if call.record in listed or call.signature.destroys or (newest is not None and call.record > newest):
                 continue
             group = self.groups.get(call.group)
             known = group.known(call) if group is not None else None
-            failed = next((p for p in report.failed if p.record == call.record), None)
+            failed = next((one for one in state.contents.failed if one.record == call.record), None)
             if failed is None:
                 state.note_completed(call.enqueued_at)
             if group is not None and known is not None and known.state in UNENDED:

@@ -1,89 +1,58 @@
-"""Progress reports of a rank that stands still: they say what the report before has said, but for counts and times.
+"""Reports that say what the rank's latest one has said, but for counts and times: most of them.
 
-All ranks of a large job but one stand still together, and each tells again and again in which calls. This is a shorter
-way to the state that `Run.add_report` leads to.
+A rank that moves reports its counts only (`otel_fr.monitor.brief_reports`); all ranks of a large job but one stand
+still together, and each tells again and again in which calls.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from otel_fr.match import Overdue
 from otel_fr.match.facts import overdue
 from otel_fr.rank_report import RankReport, ReportedCall
 from otel_fr_collector.jobs.calls import RankCall, state_of
-from otel_fr_collector.jobs.rank_reports import KeptReport, queued_of
-from otel_fr_collector.jobs.ranks import DELAY, DESTROYED, RankState
-from otel_fr_collector.jobs.run import Run
+from otel_fr_collector.jobs.rank_reports import queued_of
+from otel_fr_collector.jobs.ranks import DELAY, RankState
 
 EARLIER = 0.1
 """Seconds by which a report may date a call earlier than the one before did and still say the same: its way here was
 shorter."""
 
 
-def add_same(run: Run, given: RankReport, now: float, lag: float = 0.0) -> bool | None:
-    """Take a progress report that says what the rank's latest one said.
+def says_the_same(state: RankState, given: RankReport, sent: float) -> bool:
+    """What a rank says once (`ranks.ELSEWHERE`) is not in its latest report any more: a report with that says more.
 
     Args:
-        lag: as of `Run.lag_of`.
-
-    Returns:
-        as `Run.add_report`; None: it says something else, and nothing was taken.
+        sent: when the report was sent, on the collector's monotonic clock.
     """
-    state = run.ranks.get(given.rank)
-    report = None if state is None else state.report
-    if state is None or report is None:
-        return None
-    if given.number <= report.number:
+    known, said = state.report, state.contents
+    if known is None or said.failed or said.overdue:
         return False
-    sent = now - lag
-    if not (_says_nothing_else(given) and _says_the_same(report, given) and _are_texts_current(state, given, sent)):
-        return None
-    if not _are_same(report.inflight, given.in_flight, sent) or not _is_same_last(report.last, given.last):
-        return None
-    found = run.known_groups(state, given.groups)
-    if found is None:
-        return None
-    number = given.number
-    for own, one, group in found:
-        if one.fingerprint:
-            run.note_fingerprint(group, given.rank, one.fingerprint, now)
-        own[0] = max(own[0], one.enqueued)
-        own[1] = max(own[1], one.completed)
-        own[2:] = (DESTROYED, one.p2p_enqueued, -1) if one.is_destroyed else (number, one.p2p_enqueued, one.enqueued)
-    report.number, report.idle, report.step, report.interval = number, given.idle_s, given.step, given.interval_s
-    state.note_within(report, now - lag)
-    run.note_same(state, given.step, now, lag)
-    return True
-
-
-def _says_nothing_else(given: RankReport) -> bool:
-    """It has none of what a rank says once."""
-    said = given.failed or given.exit or given.exception or given.thread_exceptions or given.decisions or given.on_hang
-    return not (said or given.stack or given.file or any(item.is_overdue for item in given.activity))
-
-
-def _says_the_same(report: KeptReport, given: RankReport) -> bool:
-    hook_errors = given.dropped.hook_errors if given.dropped is not None else 0
+    # What is new in each report is taken from each; calls and activities are compared as they are kept.
+    like_known = replace(
+        given,
+        number=known.number,
+        idle_s=known.idle_s,
+        step=known.step,
+        step_s=known.step_s,
+        interval_s=known.interval_s,
+        sampled=known.sampled,
+        groups=(),
+        in_flight=(),
+        last=None,
+        activity=(),
+    )
+    if like_known != known or (given.activity and any(item.is_overdue for item in given.activity)):
+        return False
+    if _name_of(said.within) != (_name_of(overdue.reported_within(given.activity)) if given.activity else None):
+        return False
     return (
-        report.stall == given.stall_s
-        and report.inflight_more == given.in_flight_more
-        and report.site == given.site
-        and report.doing == given.doing
-        and report.addresses == given.addresses
-        and report.unreached == given.unreached
-        and report.python_blocked is given.python_blocked
-        and report.running_here == given.running_here
-        and report.hook_errors == hook_errors
-        and report.is_brief is given.is_brief
-        and report.is_exiting is given.is_exiting
-        and report.exit_message == given.exit_message
-        and report.exit_site == given.exit_site
-        and report.records_creations is given.records_creations
-        and report.peer_timeout == given.peer_timeout
-        and _name_of(report.within) == (_name_of(overdue.reported_within(given.activity)) if given.activity else None)
-        and not (report.failed or report.stack or report.exception_stack or report.overdue or report.file)
-        and not (report.decisions or report.thread_exceptions or report.ending or report.ended_by_monitor)
+        _are_texts_current(state, given, sent)
+        and _are_same(said.inflight, given.in_flight, sent)
+        and _is_same_last(said.last, given.last)
     )
 
 
@@ -101,6 +70,8 @@ def _are_texts_current(state: RankState, given: RankReport, now: float) -> bool:
 
 
 def _are_same(known: Sequence[RankCall], given: Sequence[ReportedCall], now: float) -> bool:
+    if not known and not given:
+        return True
     return len(known) == len(given) and all(_is_same(*pair, now) for pair in zip(known, given, strict=True))
 
 

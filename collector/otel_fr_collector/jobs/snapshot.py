@@ -127,9 +127,8 @@ def in_pieces(run: Run, now: float, wall: float = 0.0) -> Iterator[Snapshot | No
 
 def reported_calls(run: Run, state: RankState) -> list[RankCall]:
     """The calls the rank's report shows in flight, without those that are known to have ended since."""
-    report = state.report
     found: list[RankCall] = []
-    for call in report.inflight if report is not None else ():
+    for call in state.contents.inflight:
         group = run.groups.get(call.group)
         known = group.known(call) if group is not None else call
         if known is not None and known.state in UNENDED:
@@ -167,18 +166,18 @@ def _rank(state: RankState, now: float, silent: bool, longest: float, known: _Kn
         exit_message=state.exit_message,
         thread_exceptions=state.thread_exceptions,
         python_blocked=state.python_blocked,
-        idle=report.idle + since if report and report.idle is not None else None,
+        idle=report.idle_s + since if report and report.idle_s is not None else None,
         completed_age=None if state.completed_at is None else max(0.0, _until(state, now) - state.completed_at),
         ended_for=max(0.0, now - state.ended - longest) if state.ended is not None else None,
         site=state.site,
         stack=state.stack,
         progress=_progress(state, known),
         has_gaps=state.has_gaps,
-        complete=report is not None and report.inflight_more == 0 and not silent,
+        complete=report is not None and report.in_flight_more == 0 and not silent,
         records_creations=report is not None and report.records_creations,
-        overdue=tuple([item._replace(age=item.age + since) for item in report.overdue]) if report else (),
+        overdue=tuple([item._replace(age=item.age + since) for item in state.contents.overdue]),
         within=_within(state, now),
-        ended_by_monitor=report is not None and report.ended_by_monitor and state.ended is not None,
+        ended_by_monitor=report is not None and report.on_hang == "kill" and state.ended is not None,
         file=state.file,
         doing=report.doing if report is not None else "",
         addresses=report.addresses if report is not None else (),
@@ -191,10 +190,10 @@ def _rank(state: RankState, now: float, silent: bool, longest: float, known: _Kn
 
 def _within(state: RankState, now: float) -> Overdue | None:
     """The section that excuses the rank. One that it has just left does so until its next wait would count."""
-    if state.report is None or state.report.overdue or state.within is None:
+    if state.report is None or state.contents.overdue or state.within is None:
         return None
     since = now - state.within_at
-    is_in = state.report.within is not None or since < WAIT_SHARE * state.report.stall
+    is_in = state.contents.within is not None or since < WAIT_SHARE * state.report.stall_s
     return state.within._replace(age=state.within.age + since) if is_in else None
 
 
@@ -204,7 +203,7 @@ def _since(state: RankState, now: float) -> float:
     One that moves as usual announces when it reports again, and reports at once if it stands still before that.
     """
     report = state.report
-    announced = report.interval - DEFAULT_INTERVAL if report is not None and report.is_brief else 0.0
+    announced = report.interval_s - DEFAULT_INTERVAL if report is not None and report.is_brief else 0.0
     return max(0.0, min(now - state.arrived, state.silence) - announced)
 
 
@@ -245,13 +244,12 @@ class _Calls:
             self._add(instance.all_calls())
 
     def add_rank(self, state: RankState) -> None:
-        report = state.report
-        if report is not None:
-            self._add(reported_calls(self._run, state))
-            self._add(report.failed)
-            self._add([call for call in report.inflight if call.signature.destroys])
-            if report.last is not None and report.last.state is not CallState.IN_FLIGHT:
-                self._add([report.last])
+        said = state.contents
+        self._add(reported_calls(self._run, state))
+        self._add(said.failed)
+        self._add([call for call in said.inflight if call.signature.destroys])
+        if said.last is not None and said.last.state is not CallState.IN_FLIGHT:
+            self._add([said.last])
         if state.latest:
             self._add(map(expand, state.latest.values()))
 

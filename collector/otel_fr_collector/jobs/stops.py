@@ -48,4 +48,4 @@ def _is_over(run: Run, state: RankState, stopped: float, now: float, behind: flo
 
 
 def _was_ended_by_monitor(state: RankState) -> bool:
-    return state.report is not None and state.report.ended_by_monitor
+    return state.report is not None and state.report.on_hang == "kill"

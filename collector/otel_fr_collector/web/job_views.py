@@ -206,14 +206,14 @@ def _fill_rank(
     columns["site"][at] = state.exception_site or state.site
     columns["how"][at] = _how(state)
     report = state.report
-    if report is not None and report.idle is not None and state.ended is None:
-        columns["idle_s"][at] = round(report.idle + max(0.0, now - state.arrived), 1)
+    if report is not None and report.idle_s is not None and state.ended is None:
+        columns["idle_s"][at] = round(report.idle_s + max(0.0, now - state.arrived), 1)
     if report is not None:
         columns["step"][at] = report.step
     if report is None or state.ended is not None:
         return
-    if report.overdue:
-        longest = max(report.overdue, key=lambda item: item.age - item.limit)
+    if state.contents.overdue:
+        longest = max(state.contents.overdue, key=lambda item: item.age - item.limit)
         age = round(longest.age + max(0.0, now - state.arrived), 1)
         columns["overdue"][at] = [longest.kind, longest.name, age, longest.limit]
     oldest = min(

@@ -11,9 +11,11 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 import pytest
+from msgspec import structs
 from otel_fr_collector.jobs.blocks import Block, Late
 from otel_fr_collector.jobs.history import Sample
 from otel_fr_collector.jobs.numbers import Durations, Key, Numbers, Series
+from otel_fr_collector.jobs.rank_reports import Contents
 from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.network.tokens import Access
 from otel_fr_collector.otlp.metric_points import ExemplarOf
@@ -259,10 +261,8 @@ def test_what_ranks_do_shows_in_their_rows(stage: Stage, watched: Watched) -> No
     async def change() -> None:
         for state in run.ranks.values():
             assert state.report is not None
-            state.report.step = 40 + state.rank
-        stuck = run.ranks[3].report
-        assert stuck is not None
-        stuck.overdue = (Overdue("section", "dataloading", 45.0, 30.0),)
+            state.report = structs.replace(state.report, step=40 + state.rank)
+        run.ranks[3].contents = Contents(overdue=(Overdue("section", "dataloading", 45.0, 30.0),))
         run.ranks[2].ending, run.ranks[2].exception = Ending.RAISED, "RuntimeError: " + "gloo " * 100
 
     stage.do(change())

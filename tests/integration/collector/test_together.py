@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
-from otel_fr_collector.jobs.rank_reports import KeptReport
 from otel_fr_collector.jobs.ranks import RankState
 from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.jobs.runs import Runs
@@ -20,9 +19,11 @@ from otel_fr_collector.otlp.signals import LOGS
 
 from otel_fr import identity
 from otel_fr.match import Ending
+from otel_fr.rank_report import ReportedExit
 from tests.support.collector_process import start
 from tests.support.otlp_backends import Backend, MemoryBackend, grpc_backend
 from tests.support.played_job import Job
+from tests.support.told import apply
 from tests.support.virtual_collector import VirtualCollector
 from tests.support.waiting import PATIENCE, wait_for
 
@@ -131,7 +132,7 @@ def test_new_reports_are_not_overwritten_by_state_that_is_read_late() -> None:
     """The file could be read only some time after the start: rank 0 has reported and died since, rank 1 is unheard."""
     run = Runs().get(RunId("job-7", 0, "r"), 0.0)
     assert run is not None
-    run.add_report(KeptReport(0, 9, ending=Ending.KILLED, signal=9, has_exited=True), 1.0)
+    apply(run, 0, 9, 1.0, exit=ReportedExit(0, 9))
     run.restore(None, {}, [RankState(0, stack="old"), RankState(1, ended=0.5, ending=Ending.KILLED, signal=15)])
     assert (run.ranks[0].ended, run.ranks[0].signal) == (1.0, 9)
     assert (run.ranks[1].ended, run.ranks[1].signal) == (0.5, 15)
@@ -140,6 +141,8 @@ def test_new_reports_are_not_overwritten_by_state_that_is_read_late() -> None:
 def test_a_collector_that_cannot_go_on_says_so_by_its_exit_status(tmp_path: Path) -> None:
     """Who restarts it on failure only must see one."""
     code = """
+from otel_fr.rank_report import ReportedExit
+from tests.support.told import apply
 from otel_fr.cli import main
 from otel_fr_collector.service import Service
 async def run(self):

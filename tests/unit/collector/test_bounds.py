@@ -19,8 +19,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Sp
 from otel_fr_collector.jobs import groups, runs
 from otel_fr_collector.jobs import run as run_module
 from otel_fr_collector.jobs.bounded import Cache, CacheBudget, Ranges
-from otel_fr_collector.jobs.calls import SpanCall, Template
-from otel_fr_collector.jobs.rank_reports import KeptReport, parse_report
+from otel_fr_collector.jobs.calls import Interner, SpanCall, Template
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.metrics import Metrics
@@ -31,6 +30,7 @@ from prometheus_client import generate_latest
 
 from otel_fr import semconv
 from otel_fr.match import CallState, Group, Signature
+from otel_fr.rank_report import parse
 from tests.support.waiting import PATIENCE
 
 RESOURCE_KEYS = [semconv.RANK, semconv.WORLD_SIZE, semconv.JOB_ID, semconv.JOB_ATTEMPT, semconv.RUN_ID]
@@ -184,11 +184,9 @@ def span(seq: int, group: str = "g", size: int = 3) -> SpanCall:
     return template(group, size), seq, seq, 0, 10**18, 10**18 + 1_000, None
 
 
-def report(rank: int, number: int = 1, **more: Any) -> KeptReport:
-    from otel_fr_collector.jobs.calls import Interner
-
+def take(run: Run, rank: int, number: int = 1, **more: Any) -> None:
     body = {"v": 1, "rank": rank, "n": number, "groups": [], **more}
-    return parse_report(json.dumps(body), Interner(), now=1.0, wall=1.0)
+    run.apply(parse(json.dumps(body)), Interner(), now=0.0)
 
 
 def a_run(everything: Runs, name: str = "r") -> Run:
@@ -208,7 +206,7 @@ def test_invented_ranks_and_groups_are_refused_at_the_limit(monkeypatch: pytest.
         for rank in range(20):
             run.add_spans(rank, [span(1, f"g{number}") for number in range(30)], 0.0)
             listed = [{"id": f"h{number}", "ranks": "0-59"} for number in range(3)]
-            run.add_report(report(rank, groups=listed), 0.0)
+            take(run, rank, groups=listed)
     usage = everything.usage
     assert (usage.ranks, usage.groups, usage.progress_entries) == (10, 20, 30)
     assert usage.members <= 100
@@ -246,7 +244,7 @@ def test_a_run_over_its_share_evicts_no_other_run(monkeypatch: pytest.MonkeyPatc
 def test_a_member_list_that_finds_no_room_leaves_the_members_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_module, "MAX_MEMBERS", 10)
     run = a_run(Runs())
-    run.add_report(report(0, groups=[{"id": "a", "ranks": "0-7"}, {"id": "b", "ranks": "0-7"}]), 0.0)
+    take(run, 0, groups=[{"id": "a", "ranks": "0-7"}, {"id": "b", "ranks": "0-7"}])
     assert [len(run.groups[name].group.ranks) for name in ("a", "b")] == [8, 0]
     assert run.usage.refused["members"] == 1
 
@@ -260,10 +258,10 @@ def test_reports_are_cut_short_when_all_together_hold_too_much(monkeypatch: pyte
     ]
     for number in (1, 2):
         for rank in range(8):
-            run.add_report(report(rank, number, inflight=waits, stack="x" * 5_000), 0.0)
-    state = run.ranks[7].report
-    assert state is not None
-    assert (len(state.inflight), state.inflight_more, len(state.stack)) == (
+            take(run, rank, number, inflight=waits, stack="x" * 5_000)
+    state = run.ranks[7]
+    assert state.report is not None
+    assert (len(state.contents.inflight), state.report.in_flight_more, len(state.stack)) == (
         run_module.CUT_CALLS,
         56,
         run_module.CUT_STACK,

@@ -1,4 +1,4 @@
-"""Brief rank reports in the collector: the short way leads where the general one does; what is not known is asked."""
+"""Reports with counts only in the collector: the short way leads where the general one does; gaps are asked about."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from otel_fr_collector.jobs.calls import Interner
-from otel_fr_collector.jobs.rank_reports import has_counts_only, parse_report
+from otel_fr_collector.jobs import run as run_module
+from otel_fr_collector.jobs.calls import Interner, RankCall
 from otel_fr_collector.jobs.run import Run, RunId
-from otel_fr_collector.jobs.same_reports import add_same
+from otel_fr_collector.jobs.same_reports import says_the_same
 from otel_fr_collector.jobs.snapshot import snapshot
 
 from otel_fr.match import Ending
@@ -44,19 +44,18 @@ def new_run() -> Run:
     return Run(RunId("job", 0, "run"), 0.0, 0.0, world_size=4)
 
 
-def take(run: Run, text: str, now: float, *, shortcut: bool) -> bool:
-    """As `Ingest` does."""
-    given_, taken = parse(text), None
-    if shortcut and given_.is_brief and has_counts_only(given_):
-        taken = run.add_brief(given_, now)
-    if shortcut and taken is None:
-        taken = add_same(run, given_, now)
-    return run.add_report(parse_report(text, Interner(), now=now, wall=now), now) if taken is None else taken
+def take(run: Run, text: str, now: float) -> int | None:
+    return run.apply(parse(text), Interner(), now=now, wall=now)
+
+
+def is_same(run: Run, text: str, now: float) -> bool:
+    """The report says what the rank's latest has said, but for counts and times."""
+    return says_the_same(run.ranks[1], parse(text), now)
 
 
 def undated(call: Any) -> Any:
     """Calls without when they were enqueued: a report that says the same again does not date them anew."""
-    if isinstance(call, list):
+    if isinstance(call, (list, tuple)) and not isinstance(call, RankCall):
         return [undated(one) for one in call]
     return call and call._replace(enqueued_at=call.enqueued_at is not None, enqueued_wall=None)
 
@@ -65,8 +64,11 @@ def state_of(run: Run) -> dict[str, Any]:
     """All that is known, without what only says by which way the last report came."""
     known: dict[str, Any] = {"run": (run.last_seen, run.to_ask, dataclasses.asdict(run.usage), run.mismatch_since)}
     for rank, state in run.ranks.items():
-        own = dataclasses.asdict(state)
-        own["report"].update({key: undated(own["report"][key]) for key in ("inflight", "last")})
+        own = {item.name: getattr(state, item.name) for item in dataclasses.fields(state)}
+        own["contents"] = own["contents"]._replace(
+            inflight=undated(state.contents.inflight), last=undated(state.contents.last)
+        )
+        own |= {key: dataclasses.asdict(own[key]) for key in ("own_time", "delay")}
         del own["completed_at"]  # of a call that continues, or ended long ago, the first report's date is kept
         known[str(rank)] = own
     for id_, group in run.groups.items():
@@ -116,17 +118,19 @@ def test_the_short_way_leads_to_the_same_state_in_any_order_with_losses_and_dupl
         rng.shuffle(sent)
     short, general = new_run(), new_run()
     for now, text in enumerate(sent):
-        assert take(short, text, float(now), shortcut=True) == take(general, text, float(now), shortcut=False)
+        taken = take(short, text, float(now))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(run_module, "says_the_same", lambda *_: False)
+            assert (take(general, text, float(now)) is None) == (taken is None)
         assert state_of(short) == state_of(general)
 
 
 def test_a_brief_report_after_the_first_takes_the_short_way() -> None:
     run = new_run()
-    assert take(run, body(1, brief=False), 1.0, shortcut=True)
-    assert take(run, body(2, enqueued=6), 2.0, shortcut=True)
-    given_ = parse(body(3, enqueued=7, step=4))
-    assert run.add_brief(given_, 3.0) is True
-    assert run.add_brief(given_, 3.0) is False, "a duplicate"
+    assert take(run, body(1, brief=False), 1.0) is not None
+    assert take(run, body(2, enqueued=6), 2.0) is not None
+    assert take(run, body(3, enqueued=7, step=4), 3.0) == 0
+    assert take(run, body(3, enqueued=7, step=4), 3.0) is None, "a duplicate"
     state = run.ranks[1]
     assert (state.progress["a1"], state.arrived) == ([7, 7, 3, 2, 7], 3.0)
     assert run.to_ask == set()
@@ -141,13 +145,14 @@ def waiting(number: int, now: float, **more: Any) -> str:
 
 def test_a_rank_that_still_waits_takes_the_short_way_until_anything_else_is_said() -> None:
     run = new_run()
-    assert take(run, waiting(1, 13.0), 13.0, shortcut=True)
-    assert add_same(run, parse(waiting(2, 14.0)), 14.0) is True
+    assert take(run, waiting(1, 13.0), 13.0) is not None
+    assert take(run, waiting(2, 14.0), 14.0) == 0
     state = run.ranks[1]
     assert state.report is not None
-    assert (state.arrived, state.report.number, state.report.idle) == (14.0, 2, 4.0)
-    assert [call.as_call(15.0).age for call in state.report.inflight] == [5.0], "since it was enqueued"
-    assert add_same(run, parse(waiting(2, 14.0)), 14.0) is False, "a duplicate"
+    assert (state.arrived, state.report.number, state.report.idle_s) == (14.0, 2, 4.0)
+    assert [call.as_call(15.0).age for call in state.contents.inflight] == [5.0], "since it was enqueued"
+    assert take(run, waiting(2, 14.0), 14.0) is None, "a duplicate"
+    assert is_same(run, waiting(3, 15.0), 15.0)
     others: list[dict[str, Any]] = [
         {"inflight_more": 1}, {"site": "a.py:1 f"}, {"doing": "reading"}, {"unreached": ["10.0.0.1:1"]},
         {"addresses": ["10.0.0.2"]}, {"python_blocked": True}, {"file": "/f"},
@@ -158,32 +163,31 @@ def test_a_rank_that_still_waits_takes_the_short_way_until_anything_else_is_said
         {"dropped": {"spans": 0, "reports": 0, "records": 0, "hook_errors": 1}}, {"on_hang": "kill"},
         {"activity": [{"kind": "heartbeat", "age_s": 9.0, "limit_s": 5.0, "overdue": True}]},
         {"decisions": [{"name": "n", "value": "v", "digest": 1, "first": 1, "last": 1}]},
-        {"groups": [{"id": "c3", "enq": 1, "done": 1, "p2p": 0, "issued": 1, "ended": 1, "gone": False}]},
     ]  # fmt: skip
     for other in others:
         text = json.loads(waiting(3, 15.0)) | other
-        assert add_same(run, parse(json.dumps(text)), 15.0) is None, other
+        assert not is_same(run, json.dumps(text), 15.0), other
 
 
 def test_a_stack_goes_with_the_first_report_of_a_rank_that_moves_and_stays_while_it_waits() -> None:
     run = new_run()
-    assert take(run, waiting(1, 14.0, stack="Thread MainThread", site="a.py:1 f"), 14.0, shortcut=True)
+    assert take(run, waiting(1, 14.0, stack="Thread MainThread", site="a.py:1 f"), 14.0) is not None
     for number, now in ((2, 15.0), (3, 16.0)):
-        assert take(run, waiting(number, now, site="a.py:1 f"), now, shortcut=True)
+        assert take(run, waiting(number, now, site="a.py:1 f"), now) is not None
     assert (run.ranks[1].stack, run.ranks[1].site) == ("Thread MainThread", "a.py:1 f")
-    assert take(run, waiting(4, 17.0, site="", idle_s=0.1), 17.0, shortcut=True)
+    assert take(run, waiting(4, 17.0, site="", idle_s=0.1), 17.0) is not None
     assert (run.ranks[1].stack, run.ranks[1].site) == ("", "")
 
 
 def test_a_rank_is_silent_only_once_the_report_that_it_announced_is_late() -> None:
     run = new_run()
-    assert take(run, body(1, brief=False, every_s=2.5), 10.0, shortcut=True)
+    assert take(run, body(1, brief=False, every_s=2.5), 10.0) is not None
     state = run.ranks[1]
     assert [state.is_silent(now) for now in (13.9, 14.1)] == [False, True]
-    assert take(run, body(2), 12.5, shortcut=True)
-    assert take(run, body(3), 13.5, shortcut=True)
+    assert take(run, body(2), 12.5) is not None
+    assert take(run, body(3), 13.5) is not None
     assert [state.is_silent(now) for now in (15.9, 16.1)] == [False, True], "each second again"
-    assert take(run, body(4, every_s=5), 14.0, shortcut=True)
+    assert take(run, body(4, every_s=5), 14.0) is not None
     taken = snapshot(run, 20.4)
     assert (taken.ranks[1].ending, taken.until[1]) == (Ending.RUNNING, 20.4)
     taken = snapshot(run, 20.6)
@@ -194,23 +198,23 @@ def test_a_rank_that_moves_is_not_idle_because_its_next_report_is_not_due_yet() 
     """As before its reports became seldom: at most 1.5 s late and its own interval of 1 s."""
     for interval in (1.0, 2.5):
         run = new_run()
-        assert take(run, body(1, brief=False), 0.0, shortcut=True)
-        assert take(run, body(2, every_s=interval, idle_s=0.1), 10.0, shortcut=True)
+        assert take(run, body(1, brief=False), 0.0) is not None
+        assert take(run, body(2, every_s=interval, idle_s=0.1), 10.0) is not None
         idle = [snapshot(run, 10.0 + after + interval).ranks[1].idle for after in (0.0, 1.4, 9.0)]
         assert idle == pytest.approx([1.1, 2.5, 2.6])
-        assert take(run, body(3, every_s=interval, brief=False, idle_s=3.0), 20.0, shortcut=True)
+        assert take(run, body(3, every_s=interval, brief=False, idle_s=3.0), 20.0) is not None
         assert snapshot(run, 20.0 + interval).ranks[1].idle == pytest.approx(3.0 + interval), "it stands still"
 
 
 def test_a_collector_that_restarted_asks_the_rank_and_takes_its_counts_meanwhile() -> None:
     run = new_run()
-    assert take(run, body(8, enqueued=7), 1.0, shortcut=True)
+    assert take(run, body(8, enqueued=7), 1.0) is not None
     assert (run.to_ask, run.groups["a1"].group.ranks, run.ranks[1].progress["a1"][:2]) == ({1}, (), [7, 7])
     run.to_ask.clear()
-    assert take(run, body(9, enqueued=8), 2.0, shortcut=True)
+    assert take(run, body(9, enqueued=8), 2.0) is not None
     assert run.to_ask == {1}, "the command may have been lost"
     run.to_ask.clear()
-    assert take(run, body(10, brief=False, enqueued=9), 3.0, shortcut=True)
+    assert take(run, body(10, brief=False, enqueued=9), 3.0) is not None
     assert (run.groups["a1"].group.ranks, run.groups["b2"].group.description) == ((0, 1, 2, 3), "tp")
-    assert take(run, body(11, enqueued=9), 4.0, shortcut=True)
+    assert take(run, body(11, enqueued=9), 4.0) is not None
     assert run.to_ask == set()

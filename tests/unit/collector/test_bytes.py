@@ -14,7 +14,6 @@ from otel_fr_collector.jobs import rank_reports, runs
 from otel_fr_collector.jobs import run as run_module
 from otel_fr_collector.jobs.calls import Interner, RankCall, Template, weight_of
 from otel_fr_collector.jobs.groups import GroupState
-from otel_fr_collector.jobs.rank_reports import parse_report
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.jobs.span_reader import SpanReader
@@ -25,6 +24,7 @@ from otel_fr_collector.service import Service
 
 from otel_fr.match import CallState, Group, Signature
 from otel_fr.match.facts import legal
+from otel_fr.rank_report import parse
 from tests.support import hostile
 
 MIB = 1 << 20
@@ -108,9 +108,9 @@ def test_too_much_evidence_of_mismatches_is_evicted_too() -> None:
     assert run.weight <= 100
 
 
-def report(rank: int, number: int, **more: Any) -> rank_reports.KeptReport:
+def take(run: Run, rank: int, number: int, **more: Any) -> None:
     body = {"v": 1, "rank": rank, "n": number, "groups": [], **more}
-    return parse_report(json.dumps(body), Interner(), now=1.0, wall=1.0)
+    run.apply(parse(json.dumps(body)), Interner(), now=0.0)
 
 
 def test_texts_that_outlive_their_report_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,12 +121,12 @@ def test_texts_that_outlive_their_report_count(monkeypatch: pytest.MonkeyPatch) 
     assert run is not None
     long = WIDE + "x" * 16_000
     for rank in range(200):
-        run.add_report(report(rank, 1, stack=long, exception={"type": "E", "message": long}), 0.0)
-        run.add_report(report(rank, 2), 0.0)
+        take(run, rank, 1, stack=long, exception={"type": "E", "message": long})
+        take(run, rank, 2)
     kept = sum(4 * (len(rank.stack) + len(rank.exception)) for rank in run.ranks.values())
     assert kept < 1.5 * 10_000 * 300
     assert run.ranks[199].stack
-    assert everything.usage.reported == sum(rank.held for rank in run.ranks.values()) < 13_000
+    assert everything.usage.reported == sum(rank.held for rank in run.ranks.values()) < 13_500
     everything.drop_ended(runs.IDLE_FORGET + 1)
     assert everything.usage.reported == 0
 
@@ -137,17 +137,19 @@ def test_the_calls_of_a_report_count_by_their_size(monkeypatch: pytest.MonkeyPat
     call = {"g": "g", "k": "collective", "op": "all_reduce", "st": "scheduled", "in": [[5] * 64] * 64}
     for rank in range(40):
         calls = [{**call, "seq": n, "rec": n, "in": [[rank, n] + [5] * 60] * 60} for n in range(10)]
-        run.add_report(report(rank, 1, inflight=calls), 0.0)
-    last = run.ranks[39].report
+        take(run, rank, 1, inflight=calls)
+    last, kept = run.ranks[39].report, run.ranks[39].contents.inflight
     assert last is not None
-    assert [one.signature for one in last.inflight] == [Signature("all_reduce")] * len(last.inflight)
-    assert last.inflight_more == 10 - len(last.inflight)
+    assert [one.signature for one in kept] == [Signature("all_reduce")] * len(kept)
+    assert last.in_flight_more == 10 - len(kept)
 
 
 def test_the_member_lists_of_one_report_are_read_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rank_reports, "MAX_NEW_MEMBERS", 100_000)
     groups = [{"id": f"g{n}", "ranks": f"{n}-{n + 60_000}"} for n in range(50)]
-    found = [len(one.group.ranks) for one in report(0, 1, groups=groups).groups]
+    run = Run(RunId("j", 0, "r"), 0.0, 0.0)
+    take(run, 0, 1, groups=groups)
+    found = [len(one.group.ranks) for one in run.groups.values()]
     assert found == [60_001, 60_001, *[0] * 48]
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from otel_fr_collector.incidents.credibility import is_credible
 from otel_fr_collector.incidents.triggers import Triggers
-from otel_fr_collector.jobs.rank_reports import KeptReport
 from otel_fr_collector.jobs.ranks import SILENCE
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.jobs.snapshot import snapshot
 
+from otel_fr.rank_report import RankReport
 from tests.support.evidence import finding
 
 ENQUEUED, STALL = 100.0, 5.0
@@ -34,7 +34,7 @@ def test_a_wait_of_which_nobody_has_told_is_not_believed(last_reports: dict[int,
     for rank, moment in last_reports.items():
         state = run.rank_state(rank)
         assert state is not None
-        state.report, state.arrived = KeptReport(rank, 1, idle=0.1, stall=STALL), moment
+        state.report, state.arrived = RankReport(rank, 1, (), STALL, idle_s=0.1), moment
         assert state.is_silent(NOW) == (NOW - moment > SILENCE)
     taken = snapshot(run, NOW)
     taken.enqueued_at["w", "collective", 5] = ENQUEUED
@@ -57,12 +57,12 @@ def test_a_report_that_arrived_while_the_run_was_judged_counts_if_it_says_the_sa
     for rank in range(3):
         state = run.rank_state(rank)
         assert state is not None
-        state.report = KeptReport(rank, 1, idle=0.1, stall=STALL, interval=5.0)
+        state.report = RankReport(rank, 1, (), STALL, idle_s=0.1, interval_s=5.0)
         state.arrived, state.progress["w"] = (SHORT if rank == 1 else LONG - 0.5), [4 + (rank != 1), 4, 1, 0, 4]
     taken = snapshot(run, LONG - 0.5)
     taken.enqueued_at["w", "collective", 5] = ENQUEUED
     assert not is_credible(run, taken, MISSING, Triggers(stalled=True))
     late = run.ranks[1]
-    late.report, late.arrived = KeptReport(1, 2, idle=idle, stall=STALL, interval=5.0), arrived
+    late.report, late.arrived = RankReport(1, 2, (), STALL, idle_s=idle, interval_s=5.0), arrived
     late.progress["w"][0] = enqueued
     assert is_credible(run, taken, MISSING, Triggers(stalled=True)) == is_believed

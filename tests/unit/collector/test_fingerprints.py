@@ -12,7 +12,6 @@ from otel_fr_collector.disagreements import LATE_SECONDS, LATEST, MAX_ASKED, SET
 from otel_fr_collector.incidents.triggers import MISMATCH_PATIENCE, due
 from otel_fr_collector.jobs.calls import RankCall
 from otel_fr_collector.jobs.fingerprints import ANSWER_SECONDS, MAX_APART, Fingerprints, Window
-from otel_fr_collector.jobs.rank_reports import KeptGroupProgress, KeptRange, KeptReport
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.jobs.snapshot import snapshot
 from otel_fr_collector.metrics import Metrics
@@ -21,6 +20,8 @@ from otel_fr.control.v1 import control_pb2
 from otel_fr.fingerprint import MASK, NO_REDUCE_OP, hash_of, term
 from otel_fr.match import CallState, Category, Group, Signature, diagnose
 from otel_fr.monitor.fingerprints import of_range
+from otel_fr.rank_report import ReportedRange
+from tests.support.told import apply, told, told_group
 
 ALL_REDUCE = Signature("all_reduce", ((64,),), ((64,),), ("Float",), ("Float",), reduce_op="sum")
 OTHER = ALL_REDUCE._replace(reduce_op="max")
@@ -43,7 +44,7 @@ class Job:
     late: dict[int, float] = field(default_factory=dict)
     plain: frozenset[int] = frozenset()
     is_old: bool = False
-    on_the_way: list[tuple[float, int, int, KeptRange]] = field(default_factory=list)
+    on_the_way: list[tuple[float, int, int, ReportedRange]] = field(default_factory=list)
     now: float = 100.0
     numbers: dict[int, int] = field(default_factory=dict)
     asked: list[tuple[int, int, int]] = field(default_factory=list)
@@ -59,15 +60,15 @@ class Job:
         made = OTHER if self.odd.get(rank) == number else ALL_REDUCE
         return made._replace(reduce_op=None) if rank in self.plain else made
 
-    def report(self, rank: int, number: int, fetched: KeptRange | None = None) -> None:
+    def report(self, rank: int, number: int, fetched: ReportedRange | None = None) -> None:
         usual = hash_of(self.signature(rank, 0))
         total = usual * (number * number + 2 * number)  # the sum of `term` over all numbers up to this one
         if self.odd.get(rank, number + 1) <= number:
             total += term(hash_of(self.signature(rank, self.odd[rank])), self.odd[rank]) - term(usual, self.odd[rank])
         self.numbers[rank] = self.numbers.get(rank, 0) + 1
         untold = (NO_REDUCE_OP,) if rank in self.plain and not self.is_old else ()
-        progress = KeptGroupProgress(self.group, number, number, fingerprint=(1, number, total & MASK, *untold))
-        self.run.add_report(KeptReport(rank, self.numbers[rank], groups=[progress], fetched=fetched), self.now)
+        progress = told_group(self.group, number, number, fingerprint=(1, number, total & MASK, *untold))
+        apply(self.run, rank, self.numbers[rank], self.now, groups=(progress,), fetched=fetched)
 
     def answer(self, rank: int, watcher: object) -> None:
         """Carry out what the monitor was asked for, as `otel_fr.monitor.call_ranges` does."""
@@ -84,11 +85,11 @@ class Job:
                     RankCall(rank, n - 1, GROUP, "collective", n, self.signature(rank, n), CallState.COMPLETED)
                     for n in numbers
                 ]
-                found = KeptRange(GROUP, first, wanted.last, (), calls)
+                found = ReportedRange(GROUP, first, wanted.last, calls=tuple(told(call, self.now) for call in calls))
             else:
                 pairs = [(n, self.signature(rank, n)) for n in numbers]
                 sums = of_range(pairs, first, wanted.last, 32)  # type: ignore[arg-type]
-                found = KeptRange(GROUP, first, wanted.last, sums[: len(sums) - self.is_old * (1 - len(sums) % 2)], [])
+                found = ReportedRange(GROUP, first, wanted.last, sums[: len(sums) - self.is_old * (1 - len(sums) % 2)])
             self.on_the_way.append((self.now + self.late.get(rank, 0.0), rank, wanted.last, found))
         for answer in [one for one in self.on_the_way if one[0] <= self.now]:
             self.on_the_way.remove(answer)

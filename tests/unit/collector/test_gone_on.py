@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from otel_fr_collector.jobs.rank_reports import KeptReport
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.outlets.outlets import Outlets
 from otel_fr_collector.service import Service
 
 from otel_fr.match import Ending, Place
+from otel_fr.rank_report import RankReport
 from tests.support.evidence import NO_CALL, finding
 
 
@@ -26,7 +26,7 @@ def begin(service: Service, name: str, pids: list[int], now: float) -> Run:
     for rank, pid in enumerate(pids):
         state = run.rank_state(rank)
         assert state is not None
-        state.place, state.report, state.arrived = Place("host", pid=pid), KeptReport(rank, 1, idle=0.1), now
+        state.place, state.report, state.arrived = Place("host", pid=pid), RankReport(rank, 1, (), idle_s=0.1), now
     return run
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from otel_fr_collector.jobs.calls import RankCall
 from otel_fr_collector.jobs.history import EVERY, KEPT, History, Sample, rates
-from otel_fr_collector.jobs.rank_reports import KeptGroupProgress, KeptReport
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.web.rates import rates as as_json
 
 from otel_fr.match import CallState, Group, Signature
 from tests.support.rank_metrics import QUICK, SIZE
+from tests.support.told import apply, told_group
 from tests.unit.collector.test_numbers import Collector, Rank
 
 
@@ -109,10 +109,10 @@ def test_who_comes_last_is_not_measured_where_only_a_sample_of_the_spans_comes(i
     for name in ("g1", "g2"):  # one before it is known that spans are missing, and one after
         group = Group(name, name, "", (0, 1))
         for rank in range(2):
-            progress = [KeptGroupProgress(group, 1, 1)]
             of_rank = run.ranks[rank].report if rank in run.ranks else None
             number = 1 if of_rank is None else of_rank.number + 1
-            run.add_report(KeptReport(rank, number, groups=progress, is_sampled=is_sampled and name == "g1"), 1.0)
+            sampled = 0.5 if is_sampled and name == "g1" else None
+            apply(run, rank, number, 1.0, groups=(told_group(group, 1, 1),), sampled=sampled)
         for rank, took in ((0, 0.5), (1, 0.1)):
             signature = Signature("all_reduce", ((4,),), reduce_op="sum")
             call = RankCall(rank, 0, name, "collective", 1, signature, CallState.COMPLETED, duration=took)

@@ -12,7 +12,6 @@ from otel_fr_collector.incidents.incident import ChangeKind
 from otel_fr_collector.incidents.judge import MAX_SIZE_ON_LOOP
 from otel_fr_collector.jobs.calls import RankCall
 from otel_fr_collector.jobs.groups import MAX_EXTRA, GroupState
-from otel_fr_collector.jobs.rank_reports import KeptReport
 from otel_fr_collector.jobs.run import MAX_RANKS_PER_RUN, RunId
 from otel_fr_collector.jobs.snapshot import snapshot
 from otel_fr_collector.metrics import Metrics
@@ -21,6 +20,7 @@ from otel_fr_collector.service import Service
 
 from otel_fr.match import CallState, Group, Place, Signature
 from tests.support.evidence import LARGE, SUM
+from tests.support.told import apply
 from tests.support.waiting import PATIENCE
 
 
@@ -88,8 +88,8 @@ def stalled(service: Service, job: str, world: int, run: str = "") -> None:
     known.note_origin(0, place=Place("h"), world_size=world, resource={}, now=0.0)
     known.group_state(Group("g", "0", "default_pg", ()), world)
     waits = RankCall(0, 1, "g", "collective", 1, SUM, CallState.IN_FLIGHT, enqueued_at=0.0)
-    known.add_report(KeptReport(0, 1, stall=1.0, inflight=[waits]), 0.0)
-    known.add_report(KeptReport(0, 2, stall=1.0, inflight=[waits]), 2.0)
+    apply(known, 0, 1, 0.0, stall_s=1.0, inflight=[waits])
+    apply(known, 0, 2, 2.0, stall_s=1.0, inflight=[waits])
 
 
 @pytest.mark.parametrize("world", [MAX_SIZE_ON_LOOP, 16_384, 65_536, 1_000_001])

@@ -11,13 +11,13 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from otel_fr_collector.forward.incident_traces import HOLD, MAX_CHANGES, IncidentTraces
 from otel_fr_collector.incidents.incident import RESOLVED, ChangeKind, Incident, IncidentChange
 from otel_fr_collector.jobs.calls import RankCall
-from otel_fr_collector.jobs.rank_reports import KeptReport
 from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.jobs.runs import Runs
 
 from otel_fr.incident_trace import MAX_WAITING
 from otel_fr.match import CallState, Category, Group, Signature
 from tests.support.evidence import finding
+from tests.support.told import apply
 
 RUN = RunId("job-7", 0, "r")
 WORLD = 4
@@ -90,11 +90,11 @@ class Play:
     def report(self, *ranks: int, stack: str = STACK) -> None:
         call = RankCall(
             0, 4, "g", "collective", 5, Signature("all_reduce"), CallState.IN_FLIGHT, site="/job/ddp.py:15 main",
-            enqueued_wall=997.0,
+            enqueued_at=self.now - 3.0,
         )  # fmt: skip
         for rank in ranks:
             inflight = [] if rank == 2 else [call._replace(rank=rank)]
-            self.run.add_report(KeptReport(rank, 1, inflight=inflight, stack=stack), self.now)
+            apply(self.run, rank, 1, self.now, inflight=inflight, stack=stack, wall=1_000.0)
 
     def publish(self, kind: ChangeKind, incident: Incident | None = None, **changed: Any) -> None:
         one = incident or self.incident

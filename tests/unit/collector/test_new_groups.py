@@ -7,9 +7,9 @@ import json
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 from otel_fr_collector.incidents.triggers import look_at_waits
+from otel_fr_collector.jobs import rank_reports
 from otel_fr_collector.jobs.calls import Interner, RankCall, SpanCall, expand
 from otel_fr_collector.jobs.groups import GroupState
-from otel_fr_collector.jobs.rank_reports import parse_report
 from otel_fr_collector.jobs.ranks import DESTROYED, MAX_DESTROYED, RankState
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.jobs.snapshot import snapshot
@@ -52,7 +52,7 @@ def from_report(record: Record, interner: Interner, rank: int = 0) -> RankCall:
     )  # fmt: skip
     text = rank_report.build(report)
     assert json.loads(text)["inflight"][0]["ngr"] == identity.encode_ranks(PAIR.ranks)
-    (call,) = parse_report(text, interner, now=100.0, wall=5e9).inflight
+    (call,) = rank_reports.read(rank_report.parse(text), interner, now=100.0, wall=5e9).inflight
     return call
 
 
@@ -71,7 +71,7 @@ def test_it_reads_the_same_from_its_span_and_from_its_report(awaits_all: bool) -
 @pytest.mark.parametrize("text", ["", ',"creations":true'])
 def test_a_rank_says_that_it_records_creations(text: str) -> None:
     """An earlier otel-fr does not."""
-    report = parse_report('{"v":1,"rank":2,"n":1,"groups":[]' + text + "}", Interner(), now=100.0, wall=5e9)
+    report = rank_report.parse('{"v":1,"rank":2,"n":1,"groups":[]' + text + "}")
     assert report.records_creations is bool(text)
 
 
@@ -126,7 +126,7 @@ def test_a_rank_that_hangs_while_it_destroys_a_group_is_evidence_and_waits_for_n
             in_flight=tuple(reported_call(Tracked(record, None), 10_000) for record in calls),
             in_flight_more=0, failed=(), idle_s=None,
         )  # fmt: skip
-        assert run.add_report(parse_report(rank_report.build(report), interner, now=100.0, wall=5e9), 100.0)
+        assert run.apply(report, interner, now=100.0, wall=5e9)
         taken = snapshot(run, 200.0)
         assert [call.signature.operation for call in taken.calls] == ["destroy_process_group"] * len(calls)
         assert look_at_waits(run, 101.0 + 100.0).over is None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from otel_fr_collector.control import Control, Watcher
 from otel_fr_collector.incidents.book import IncidentBook
 from otel_fr_collector.incidents.return_grace import RETURN_SECONDS, ReturnGrace
 from otel_fr_collector.jobs.origins import make_run_id
-from otel_fr_collector.jobs.rank_reports import KeptReport
 from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.peer_failures import MAX_COMMANDS, PeerFailures
@@ -15,6 +16,7 @@ from otel_fr_collector.peer_failures import MAX_COMMANDS, PeerFailures
 from otel_fr.control.v1.control_pb2 import Command, WatchRequest
 from otel_fr.match import CallState, Category, Ending, Group, Place
 from tests.support.evidence import NO_CALL, finding
+from tests.support.told import apply
 from tests.unit.collector.test_state import rank_call
 
 RUN = make_run_id("job", 0, "r")
@@ -49,10 +51,11 @@ class Job:
         for at in [*range(int(self.reported) + 1, int(self.now)), self.now]:
             self.numbers += 1
             for rank in ranks:
-                report = KeptReport(rank, self.numbers, running_here=running_here, unreached=unreached)
+                waits = []
                 if waiting_since is not None and at >= waiting_since:
-                    report.inflight = [rank_call(rank, 1, CallState.IN_FLIGHT)._replace(enqueued_at=waiting_since)]
-                self.run.add_report(report, at)
+                    waits = [rank_call(rank, 1, CallState.IN_FLIGHT)._replace(enqueued_at=waiting_since)]
+                more: dict[str, Any] = {"running_here": running_here, "unreached": unreached}
+                apply(self.run, rank, self.numbers, at, inflight=waits, **more)
         self.reported = self.now
 
     def at(self, now: float) -> list[Command]:

@@ -8,9 +8,10 @@ from typing import Any
 
 from otel_fr_collector.jobs.calls import Interner, RankCall
 from otel_fr_collector.jobs.groups import GroupState
-from otel_fr_collector.jobs.rank_reports import parse_report
+from otel_fr_collector.jobs.rank_reports import read
 
 from otel_fr.match import CallState, Group
+from otel_fr.rank_report import parse
 
 GROUP = Group("g", "0", "default_pg", (0, 1))
 NOW = 1_000.0
@@ -20,7 +21,7 @@ def reported(now: float, **values: Any) -> RankCall:
     """What a report that arrives ``now`` says of rank 1's receive."""
     call = {"g": "g", "k": "p2p", "seq": 1, "rec": 4, "i": 0, "op": "recv", "peer": 0, "tag": 0, "st": "scheduled"}
     text = json.dumps({"v": 1, "rank": 1, "n": 1, "groups": [], "inflight": [{**call, **values}]})
-    return parse_report(text, Interner(), now=now, wall=now).inflight[0]
+    return read(parse(text), Interner(), now=now, wall=now).inflight[0]
 
 
 def age(*calls: RankCall, now: float = NOW) -> float | None:

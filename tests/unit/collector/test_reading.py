@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
 from otel_fr_collector.jobs.calls import Interner, SpanCall
-from otel_fr_collector.jobs.rank_reports import parse_report
+from otel_fr_collector.jobs.ranks import RankState
+from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.jobs.span_reader import SpanReader
 from otel_fr_collector.jobs.span_tails import TailReader
 
@@ -21,6 +22,7 @@ from otel_fr import semconv
 from otel_fr.dumps.device_times import DeviceTimes
 from otel_fr.match import CallState, Ending
 from otel_fr.monitor.span_builder import Context, SpanBuilder
+from otel_fr.rank_report import parse
 from otel_fr.ring import KIND_COLLECTIVE, GroupDef, Record, RecordState, SiteDef
 from tests.support.played_job import Group, Issued
 from tests.support.rings import FRAME, float_signature
@@ -42,8 +44,12 @@ call_keys = st.sampled_from(
 )
 
 
-def read(body: dict[str, Any]) -> Any:
-    return parse_report(json.dumps({"v": 1, "rank": 3, "n": 1, "groups": [], **body}), Interner(), now=100.0, wall=5e9)
+def read(body: dict[str, Any], interner: Interner | None = None) -> RankState:
+    """What is known of a rank after that report."""
+    run = Run(RunId("job", 0, "r"), 0.0, 0.0)
+    given = parse(json.dumps({"v": 1, "rank": 3, "n": 1, "groups": [], **body}))
+    run.apply(given, interner or Interner(), now=100.0, wall=5e9)
+    return run.ranks[given.rank]
 
 
 @settings(max_examples=150)
@@ -69,8 +75,7 @@ def test_a_call_reads_the_same_from_its_span_and_from_its_report(
     kind = "p2p" if op in ("send", "recv") else "collective"
     call = Issued(3, GROUP, kind, 7, op, 11, 90.0, 4e9, sizes, dtype, root=root, peer=peer, state=state, took=0.5)
     interner = Interner()
-    body = {"v": 1, "rank": 3, "n": 1, "groups": [], "last": call.report(100.0)}
-    reported = parse_report(json.dumps(body), interner, now=100.0, wall=5e9).last
+    reported = read({"last": call.report(100.0)}, interner).contents.last
     ((template, sequence, record, pair, start, end, _),) = read_spans([call.span("run", 100.0)], interner)
     assert reported is not None
     assert template.signature is reported.signature
@@ -220,14 +225,14 @@ def test_any_bytes_are_a_call_or_foreign_or_counted_and_never_believed(
     ],
 )
 def test_how_a_rank_ended(body: dict[str, Any], ending: Ending | None) -> None:
-    report = read(body)
-    assert report.ending is ending
-    assert report.has_exited is ("exit" in body)
+    state = read(body)
+    assert state.ending is (ending or Ending.RUNNING)
+    assert (state.ended is not None) is ("exit" in body)
 
 
 def test_a_call_ages_on_the_collectors_clock() -> None:
     call = Issued(3, GROUP, "collective", 7, "all_reduce", 11, 98.5, 4e9, [[1]])
-    found = read({"inflight": [call.report(100.0)]}).inflight[0]
+    found = read({"inflight": [call.report(100.0)]}).contents.inflight[0]
     assert found.state is CallState.IN_FLIGHT
     assert found.as_call(102.0).age == pytest.approx(3.5)
 

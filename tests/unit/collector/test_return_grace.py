@@ -10,11 +10,12 @@ from otel_fr_collector.incidents.return_grace import (
     RETURN_SECONDS,
     ReturnGrace,
 )
-from otel_fr_collector.jobs.rank_reports import KeptReport
 from otel_fr_collector.jobs.run import Run, RunId
 
-from otel_fr.match import Category, Ending
+from otel_fr.match import Category
+from otel_fr.rank_report import RankReport, ReportedExit
 from tests.support.evidence import NO_CALL, finding
+from tests.support.told import apply
 
 RUN = RunId("job-7", 0, "r")
 
@@ -23,7 +24,7 @@ def add_reports(run: Run, *ranks: int, number: int) -> None:
     for rank in ranks:
         state = run.rank_state(rank)
         assert state is not None
-        state.report = KeptReport(rank, number)
+        state.report = RankReport(rank, number, ())
 
 
 def make(world: int | None = 3) -> Run:
@@ -104,8 +105,7 @@ def test_runs_that_are_gone_are_forgotten() -> None:
 def report(run: Run, rank: int, at: float, *, ends: bool = False) -> None:
     """A report of a rank that sends one every 2.5 s."""
     number = int(at * 10)
-    ending = Ending.RAISED if ends else None
-    assert run.add_report(KeptReport(rank, number, interval=2.5, ending=ending, has_exited=ends), at)
+    assert apply(run, rank, number, at, interval_s=2.5, exit=ReportedExit(1) if ends else None)
 
 
 def test_that_only_lost_ranks_are_left_is_no_outage() -> None:

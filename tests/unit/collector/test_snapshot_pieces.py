@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from otel_fr_collector.jobs.rank_reports import KeptReport
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.jobs.snapshot import PIECE, in_pieces, snapshot
+
+from tests.support.told import apply
 
 NOW = 100.0
 RANKS = 2 * PIECE + 10
@@ -18,7 +19,7 @@ def run_of(count: int) -> Run:
 
 
 def report(run: Run, rank: int, number: int, at: float) -> None:
-    assert run.add_report(KeptReport(rank, number, idle=0.1), at)
+    assert apply(run, rank, number, at, idle_s=0.1)
 
 
 def test_the_pieces_together_are_the_snapshot_that_is_taken_at_once() -> None:

@@ -14,7 +14,6 @@ from otel_fr_collector.incidents import triggers
 from otel_fr_collector.incidents.triggers import Waits, look_at_waits
 from otel_fr_collector.jobs import stops
 from otel_fr_collector.jobs.calls import RankCall
-from otel_fr_collector.jobs.rank_reports import KeptReport
 from otel_fr_collector.jobs.ranks import RankState
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.jobs.snapshot import reported_calls
@@ -22,8 +21,10 @@ from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.outlets.outlets import Outlets
 from otel_fr_collector.service import Service
 
-from otel_fr.match import WAIT_SHARE, CallState, Ending, Group, Overdue, Place
+from otel_fr.match import WAIT_SHARE, CallState, Ending, Group, Place
+from otel_fr.rank_report import RankReport, ReportedActivity
 from tests.support.evidence import SUM
+from tests.support.told import apply
 
 GROUP = Group("g", "0", "default_pg", ())
 NOW = 100.0
@@ -32,7 +33,7 @@ NOW = 100.0
 @pytest.mark.parametrize(("by_monitor", "was_stopped"), [(True, True), (False, False)])
 def test_a_rank_that_its_monitor_killed_was_stopped(by_monitor: bool, was_stopped: bool) -> None:
     """As for the match engine: its launcher ends the others after it, one by one."""
-    report = KeptReport(1, 7, ended_by_monitor=by_monitor)
+    report = RankReport(1, 7, (), on_hang="kill" if by_monitor else "")
     assert stops.was_stopped(RankState(1, report, ending=Ending.KILLED, signal=9)) is was_stopped
 
 
@@ -43,7 +44,7 @@ def waits(rank: int, record: int, since: float | None, state: CallState = CallSt
 def longest(run: Run, now: float) -> float | None:
     """By how much the longest wait has passed its threshold, found the plain way."""
     found = [
-        now - call.enqueued_at - WAIT_SHARE * state.report.stall
+        now - call.enqueued_at - WAIT_SHARE * state.report.stall_s
         for state in run.ranks.values()
         if state.report is not None and state.ended is None and not state.is_silent(now, run.silence_floor)
         for call in reported_calls(run, state)
@@ -72,8 +73,8 @@ def test_a_look_finds_the_longest_wait_and_when_the_next_one_is_long(
     run.group_state(GROUP, 2)
     for rank, (stall, arrived, sinces, more) in enumerate(ranks):
         calls = [waits(rank, number, since) for number, since in enumerate(sinces, 1)]
-        overdue = (Overdue("heartbeat", "", 9.0, 1.0),) if more == "overdue" else ()
-        run.add_report(KeptReport(rank, 1, stall=stall, inflight=calls, overdue=overdue), arrived)
+        overdue = (ReportedActivity("heartbeat", "", 9.0, 1.0, True),) if more == "overdue" else ()
+        apply(run, rank, 1, arrived, stall_s=stall, inflight=calls, activity=overdue)
         if more == "ended":
             run.ranks[rank].ended = arrived
         if more == "completed" and calls:
@@ -88,7 +89,7 @@ def test_a_look_finds_the_longest_wait_and_when_the_next_one_is_long(
 
 def test_nothing_is_to_be_expected_where_no_rank_waits() -> None:
     run = Run(RunId("job", 0, "r"), 0.0, 0.0)
-    run.add_report(KeptReport(0, 1), NOW)
+    apply(run, 0, 1, NOW)
     assert look_at_waits(run, NOW) == Waits(None, math.inf, is_overdue=False)
 
 
@@ -104,7 +105,7 @@ def test_a_wait_is_seen_as_soon_as_it_is_long_although_looking_takes_long(monkey
     run.note_origin(0, place=Place("h"), world_size=2, resource={}, now=0.0)
     run.group_state(GROUP, 2)
     for number, now in ((1, 0.0), (2, 2.0)):
-        run.add_report(KeptReport(0, number, stall=5.0, inflight=[waits(0, 1, 0.0)]), now)
+        apply(run, 0, number, now, inflight=[waits(0, 1, 0.0)])
         service.step()
     assert [service.judge.is_due_soon(at) for at in (2.0, 2.8, 2.9, 4.0)] == [False, False, True, True]
     looks: list[float] = []
@@ -117,7 +118,7 @@ def test_a_wait_is_seen_as_soon_as_it_is_long_although_looking_takes_long(monkey
     for tenth in range(20, 60):
         now = tenth / 10
         if tenth == 42:
-            run.add_report(KeptReport(0, 3, stall=5.0, inflight=[waits(0, 1, 0.0)]), now)
+            apply(run, 0, 3, now, inflight=[waits(0, 1, 0.0)])
         service.step()
     assert looks == [4.4]
     assert not service.judge.is_due_soon(now)

@@ -15,7 +15,6 @@ from otel_fr_collector.incidents import judge as judge_module
 from otel_fr_collector.jobs import groups as groups_module
 from otel_fr_collector.jobs.calls import RankCall
 from otel_fr_collector.jobs.groups import GroupState
-from otel_fr_collector.jobs.rank_reports import KeptReport
 from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.jobs.runs import ESTABLISHED, Runs
 from otel_fr_collector.metrics import Metrics
@@ -26,6 +25,7 @@ from otel_fr_collector.service import Service
 from otel_fr.control.v1 import control_pb2
 from otel_fr.match import CallState, Finding, Group, Place, Signature, compare, diagnose
 from tests.support import floods
+from tests.support.told import apply
 
 SIGNATURE = Signature("all_reduce", ((3,),), ((3,),), ("Float",), ("Float",), "sum")
 
@@ -71,7 +71,7 @@ def stall(service: Service, job: str) -> None:
     run.group_state(Group("g", "0", "default_pg", ()), 2)
     waits = RankCall(0, 1, "g", "collective", 1, SIGNATURE, CallState.IN_FLIGHT, enqueued_at=0.0)
     for number, now in ((1, 0.0), (2, 2.0)):
-        run.add_report(KeptReport(0, number, stall=1.0, inflight=[waits]), now)
+        apply(run, 0, number, now, stall_s=1.0, inflight=[waits])
 
 
 def test_one_tenants_thousand_jobs_delay_the_verdict_on_anothers_by_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,50 @@
+"""What imaginary ranks report, taken by a collector's run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from otel_fr_collector.jobs.calls import Interner, RankCall
+from otel_fr_collector.jobs.run import Run
+
+from otel_fr.identity import encode_ranks
+from otel_fr.match import CallState, Group
+from otel_fr.rank_report import RankReport, ReportedCall, ReportedGroup
+
+_INTERNER = Interner()
+_STATES = {CallState.IN_FLIGHT: "scheduled", CallState.COMPLETED: "completed", CallState.FAILED: "failed"}
+
+
+def told(call: RankCall, now: float) -> ReportedCall:
+    """A call as a report has it that is made ``now``; one in flight that nobody waits for is queued, or posted."""
+    signature, is_open = call.signature, call.state in (CallState.IN_FLIGHT, CallState.UNKNOWN)
+    new = signature.new_group
+    return ReportedCall(
+        call.group, call.stream, call.sequence_id, call.record, signature.operation, _STATES.get(call.state, "unknown"),
+        pair_index=call.pair_index, input_sizes=signature.input_sizes, input_dtypes=signature.input_dtypes,
+        output_sizes=signature.output_sizes, output_dtypes=signature.output_dtypes, reduce_op=signature.reduce_op,
+        root=signature.root, peer=signature.peer, tag=signature.tag, site=call.site, error=call.error,
+        age_s=call.age if call.enqueued_at is None else max(0.0, now - call.enqueued_at),
+        is_posted=is_open and call.enqueued_at is None, is_queued=call.is_queued is True,
+        new_name=None if new is None else new.name, new_description="" if new is None else new.description,
+        new_ranks="" if new is None else encode_ranks(new.ranks), awaits_all=new is not None and new.awaits_all,
+    )  # fmt: skip
+
+
+def told_group(group: Group, enqueued: int = 0, completed: int = 0, **values: Any) -> ReportedGroup:
+    """A rank's progress in a group."""
+    ranks = encode_ranks(group.ranks)
+    return ReportedGroup(
+        group.id, group.name, group.description, ranks, enqueued=enqueued, completed=completed, **values
+    )
+
+
+def apply(
+    run: Run, rank: int, number: int, now: float, *, inflight: Iterable[RankCall] = (), wall: float = 0.0, **values: Any
+) -> bool:
+    """A rank reports ``now``. ``values``: of its report. False: it is too late, or one rank too many."""
+    report = RankReport(
+        rank, number, in_flight=tuple(told(call, now) for call in inflight), **({"groups": ()} | values)
+    )
+    return run.apply(report, _INTERNER, now=now, wall=wall) is not None
