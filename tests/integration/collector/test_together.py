@@ -141,8 +141,6 @@ def test_new_reports_are_not_overwritten_by_state_that_is_read_late() -> None:
 def test_a_collector_that_cannot_go_on_says_so_by_its_exit_status(tmp_path: Path) -> None:
     """Who restarts it on failure only must see one."""
     code = """
-from otel_fr.rank_report import ReportedExit
-from tests.support.told import apply
 from otel_fr.cli import main
 from otel_fr_collector.service import Service
 async def run(self):
