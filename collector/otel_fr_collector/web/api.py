@@ -6,26 +6,35 @@ import asyncio
 import contextlib
 import gzip
 import json
-import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from msgspec import UnsetType
 from sse_starlette import EventSourceResponse, ServerSentEvent
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from otel_fr.identity import encode_ranks
 from otel_fr.incident import timestamp, unix
+from otel_fr_collector.attribution.answer import AttributionData
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.network.tokens import Access
 from otel_fr_collector.outlets.event_stream import Listener, TooManyListenersError
 from otel_fr_collector.service import Service
-from otel_fr_collector.storage.backend import MAX_PAGE, StoreError
+from otel_fr_collector.storage.backend import StoreError
 from otel_fr_collector.web import runbooks
 from otel_fr_collector.web.answers import Answers, owner_of
+from otel_fr_collector.web.endpoints import (
+    DATA_HEADERS,
+    ApiError,
+    Endpoint,
+    IncidentsQuery,
+    JobsQuery,
+    RunQuery,
+    routes_of,
+)
 from otel_fr_collector.web.finished import Finished
 from otel_fr_collector.web.incident_lists import (
     MAX_BYTES,
@@ -38,7 +47,20 @@ from otel_fr_collector.web.incident_lists import (
     stored_consequences,
 )
 from otel_fr_collector.web.job_views import detail, job_key, summary
+from otel_fr_collector.web.openapi import document
 from otel_fr_collector.web.rates import rates
+from otel_fr_collector.web.schemas import (
+    AskedRanks,
+    AskedStacks,
+    BriefIncidentList,
+    IncidentChange,
+    IncidentDetail,
+    IncidentList,
+    Job,
+    JobDetail,
+    JobList,
+    JobRates,
+)
 
 FRESH = 1.0
 """Seconds for which one response about a job is reused."""
@@ -52,9 +74,6 @@ LEFT_SECONDS = 1.0
 """By which another collector has heard of a job later than this one, from which it has the job. Clocks are adjusted."""
 SMALL = 4_096
 """Bytes from which a response is compressed."""
-STATES = ("firing", "resolved")
-INCLUDE = "consequences"
-BRIEF = "brief"
 NO_RUN = "no such run; runs are dropped some time after their end, unless they have incidents"
 
 NO_JOB = "no such job; jobs are dropped after the retention time"
@@ -71,7 +90,6 @@ _HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-cache",
 }
-_DATA_HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 
 UntilRevoked = Callable[[Callable[[], None]], AbstractContextManager[object]]
 """Makes a context in which a function is called once if the request's token is revoked."""
@@ -79,25 +97,10 @@ UntilRevoked = Callable[[Callable[[], None]], AbstractContextManager[object]]
 _Handler = Callable[[Request], Awaitable[Response]]
 
 
-class ApiError(HTTPException):
-    """A response other than 200: its status and one sentence."""
-
-    def __init__(self, status: int, text: str) -> None:
-        super().__init__(status, text, _DATA_HEADERS)
-
-
 def routes(service: Service, answers: Answers, finished: Finished) -> list[BaseRoute]:
-    """``/api/v1/...`` and the page at ``/``."""
-    api = Api(service, answers, finished)
+    """The endpoints, and the page at ``/``."""
     found: list[BaseRoute] = [
-        Route("/api/v1/jobs", api.jobs),
-        Route("/api/v1/jobs/{key}", api.job),
-        Route("/api/v1/jobs/{key}/rates", api.rates),
-        Route("/api/v1/jobs/{key}/stacks", api.stacks, methods=["GET", "POST"]),
-        Route("/api/v1/incidents", api.incidents),
-        Route("/api/v1/incidents/{number}", api.incident),
-        Route("/api/v1/attribution", api.attribution),
-        Route("/api/v1/events", api.events),
+        *routes_of(ENDPOINTS, Api(service, answers, finished)),
         Route("/", page_file("index.html")),
     ]
     names = sorted(path.name for path in PAGE.iterdir() if path.suffix in _TYPES and path.name != "index.html")
@@ -136,20 +139,26 @@ class Api:
         self._cache: dict[str, tuple[float, bytes, bytes]] = {}
         self._making: dict[str, asyncio.Lock] = {}
         self._ticker: asyncio.Task[None] | None = None
+        self._description: tuple[bytes, bytes] | None = None
 
-    async def jobs(self, request: Request) -> Response:
-        state = request.query_params.get("state")
-        if state is None:
+    async def openapi(self, request: Request) -> Response:
+        """This description, as OpenAPI 3.1."""
+        if self._description is None:
+            body = json.dumps(document(ENDPOINTS), separators=(",", ":")).encode()
+            self._description = body, await _pack(body)
+        return _json(request, *self._description)
+
+    async def jobs(self, request: Request, query: JobsQuery) -> Response:
+        """The runs: those with open incidents first, then the newest; of those that are over, the newest first."""
+        if not query.state:
             return _json(request, *await self._jobs(_access(request)))
-        if state != "finished":
-            raise ApiError(400, "state is finished, or is left out")
-        before, limit = _page(request)
         async with self._answers.making(owner_of(request.scope)):
-            found = await self._finished.jobs(_access(request), before, limit)
+            found = await self._finished.jobs(_access(request), query.before_unix, query.limit)
             return _json(request, *await self._packed(json.dumps({"jobs": found}).encode()))
 
     async def job(self, request: Request) -> Response:
-        key = request.path_params["key"]
+        """One run with its ranks and process groups; of a finished one of thousands of ranks, without these."""
+        key = request.path_params["id"]
         run = self._run(key)
         if run is None:
             return await self._finished_job(request, key)
@@ -164,29 +173,24 @@ class Api:
         return _json(request, *await self._fresh(key, make))
 
     async def rates(self, request: Request) -> Response:
-        """What the communication of a job costs: rates over time, ranks that are waited for, slow operations."""
-        key = request.path_params["key"]
-        run = self._run(key)
-        if run is None or not _access(request).may_see(run.id.job):
-            raise ApiError(404, "no such running job")
+        """What the communication of a run costs, until the run is over."""
+        run = self._running(request)
 
         async def make() -> bytes:
             return json.dumps(await rates(run, self._service.clock(), self._service.wall())).encode()
 
-        return _json(request, *await self._fresh(f"rates {key}", make))
+        return _json(request, *await self._fresh(f"rates {job_key(run.id)}", make))
+
+    async def ask_stacks(self, request: Request) -> Response:
+        """Ask all ranks of a run where they are."""
+        return JSONResponse({"asked": self._service.ask_stacks(self._running(request))}, headers=DATA_HEADERS)
 
     async def stacks(self, request: Request) -> Response:
-        """Where all ranks are: POST asks their monitors, GET has what they have answered."""
-        run = self._run(request.path_params["key"])
-        access = _access(request)
-        if run is None or not access.may_see(run.id.job):
-            raise ApiError(404, "no such running job")
-        if request.method == "POST":
-            if not access.may_send(run.id.job):
-                raise ApiError(
-                    403, "the token is valid for reading only; asking ranks for stacks takes one with access read,write"
-                )
-            return JSONResponse({"asked": self._service.ask_stacks(run)}, headers=_DATA_HEADERS)
+        """Where the ranks are, as far as they have answered.
+
+        404: nobody has asked lately.
+        """
+        run = self._running(request)
         asked = run.asked_stacks
         if asked is None:
             raise ApiError(404, "no stacks of this job were requested lately; POST requests them")
@@ -194,6 +198,12 @@ class Api:
         silent = sorted(rank for rank, state in run.ranks.items() if state.ended is None and rank not in asked.answered)
         found = {"asked_at": timestamp(asked.wall), "groups": groups, "not_answered": encode_ranks(silent)}
         return _json(request, *await self._packed(json.dumps(found).encode()))
+
+    def _running(self, request: Request) -> Run:
+        run = self._run(request.path_params["id"])
+        if run is None or not _access(request).may_see(run.id.job):
+            raise ApiError(404, "no such running job")
+        return run
 
     def _run(self, key: str) -> Run | None:
         """The run of that name in URLs that this collector has heard of."""
@@ -207,10 +217,14 @@ class Api:
                 raise ApiError(404, NO_JOB)
             return _json(request, *await self._packed(found))
 
-    async def incidents(self, request: Request) -> Response:
-        query = _query(request)
+    async def incidents(self, request: Request, query: IncidentsQuery) -> Response:
+        """The newest incidents, oldest first.
+
+        Consequences only if their cause is not listed. At most 4 MiB: the oldest are left out.
+        """
+        asked = Query(query.job or None, query.state or None, query.before_unix, query.limit, folded=not query.include)
         async with self._answers.making(owner_of(request.scope)):
-            return _json(request, *await self._list(_access(request), query, _is_brief(request)))
+            return _json(request, *await self._list(_access(request), asked, bool(query.view)))
 
     async def _list(self, access: Access, query: Query, brief: bool) -> tuple[bytes, bytes]:
         """A list of incidents, plain and compressed."""
@@ -228,7 +242,8 @@ class Api:
         return self._answers.same(body), self._answers.same(await _pack(body))
 
     async def incident(self, request: Request) -> Response:
-        number = request.path_params["number"]
+        """One incident."""
+        number = request.path_params["id"]
         service = self._service
         found = service.book.get(number)
         caused = [i.data for i in service.book.known() if i.cause == number]
@@ -254,29 +269,29 @@ class Api:
         async with self._answers.making(owner_of(request.scope)):
             return _json(request, *await self._packed(json.dumps({**found, **more}).encode()))
 
-    async def attribution(self, request: Request) -> Response:
-        job, attempt = request.query_params.get("job"), request.query_params.get("attempt")
-        if not job:
-            raise ApiError(400, "job is missing: attribution?job=NAME")
-        if attempt is not None and re.fullmatch("[0-9]{1,9}", attempt) is None:
-            raise ApiError(400, "attempt is a number from 0")
-        if not _access(request).may_see(job):
+    async def attribution(self, request: Request, query: RunQuery) -> Response:
+        """What failed in a run, and what to do next."""
+        if not _access(request).may_see(query.job):
             raise ApiError(404, NO_RUN)
         async with self._answers.making(owner_of(request.scope)):
-            run = request.query_params.get("run_id") or None
-            found = await self._service.attribution.find(job, None if attempt is None else int(attempt), run)
+            attempt = None if isinstance(query.attempt, UnsetType) else query.attempt
+            found = await self._service.attribution.find(query.job, attempt, query.run_id or None)
             if found is None:
                 raise ApiError(404, NO_RUN)
             return _json(request, *await self._packed(json.dumps(found).encode()))
 
     async def events(self, request: Request) -> Response:
+        """Server-Sent Events, for at most 256 clients.
+
+        `jobs`: a `JobList` at the start, then each second if something changed. `incident`: an `IncidentChange`.
+        """
         try:
             listener = self._service.outlets.event_stream.join(_access(request))
         except TooManyListenersError:
             raise ApiError(503, "too many listeners") from None
         if self._ticker is None or self._ticker.done():
             self._ticker = asyncio.get_running_loop().create_task(self._tick())
-        headers = {**_DATA_HEADERS, "X-Accel-Buffering": "no"}
+        headers = {**DATA_HEADERS, "X-Accel-Buffering": "no"}
         return EventSourceResponse(
             self._listen(listener, request.state.until_revoked), ping=PING, send_timeout=SEND_TIMEOUT, headers=headers
         )
@@ -352,15 +367,8 @@ async def _pack(body: bytes) -> bytes:
     return await asyncio.to_thread(gzip.compress, body, 3) if len(body) >= SMALL else b""
 
 
-def _is_brief(request: Request) -> bool:
-    view = request.query_params.get("view")
-    if view not in (None, BRIEF):
-        raise ApiError(400, f"view is {BRIEF}")
-    return view == BRIEF
-
-
 def _json(request: Request, body: bytes, packed: bytes) -> Response:
-    headers = dict(_DATA_HEADERS)
+    headers = dict(DATA_HEADERS)
     headers["Vary"] = "Accept-Encoding"
     if packed and "gzip" in request.headers.get("accept-encoding", ""):
         headers["Content-Encoding"] = "gzip"
@@ -368,24 +376,16 @@ def _json(request: Request, body: bytes, packed: bytes) -> Response:
     return Response(body, media_type="application/json", headers=headers)
 
 
-def _query(request: Request) -> Query:
-    """The query of a list of incidents."""
-    query = request.query_params
-    state = query.get("state")
-    if state not in (None, *STATES):
-        raise ApiError(400, f"state is one of {', '.join(STATES)}")
-    include = query.get("include")
-    if include not in (None, INCLUDE):
-        raise ApiError(400, f"include is {INCLUDE}")
-    return Query(query.get("job"), state, *_page(request), folded=include is None)
-
-
-def _page(request: Request) -> tuple[float | None, int]:
-    """The part of a list that is asked for: the Unix time before which, and number."""
-    before, limit = request.query_params.get("before"), request.query_params.get("limit", str(MAX_PAGE))
-    if re.fullmatch("[0-9]{1,9}", limit) is None or not 1 <= int(limit) <= MAX_PAGE:
-        raise ApiError(400, f"limit is a number from 1 to {MAX_PAGE}")
-    moment = None if before is None else unix(before)
-    if before is not None and moment is None:
-        raise ApiError(400, "before is a time like 2026-01-02T03:04:05.678Z")
-    return moment, int(limit)
+ENDPOINTS = (
+    Endpoint("/api/v1/jobs", Api.jobs, (JobList,), JobsQuery),
+    Endpoint("/api/v1/jobs/{id}", Api.job, (JobDetail, Job)),
+    Endpoint("/api/v1/jobs/{id}/rates", Api.rates, (JobRates,)),
+    Endpoint("/api/v1/jobs/{id}/stacks", Api.stacks, (AskedStacks,)),
+    Endpoint("/api/v1/jobs/{id}/stacks", Api.ask_stacks, (AskedRanks,), method="POST", access=("read", "write")),
+    Endpoint("/api/v1/incidents", Api.incidents, (IncidentList, BriefIncidentList), IncidentsQuery),
+    Endpoint("/api/v1/incidents/{id}", Api.incident, (IncidentDetail,)),
+    Endpoint("/api/v1/attribution", Api.attribution, (AttributionData,), RunQuery),
+    Endpoint("/api/v1/events", Api.events, (JobList, IncidentChange), media_type="text/event-stream"),
+    Endpoint("/api/openapi.json", Api.openapi),
+)
+"""Every request of the API."""

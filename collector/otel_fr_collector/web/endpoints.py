@@ -1,0 +1,114 @@
+"""A request of the API, declared once: its route and its part of /api/openapi.json are made from that."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from datetime import datetime
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from otel_fr_collector.storage.backend import MAX_PAGE
+
+_Q = TypeVar("_Q", bound=Struct)
+DATA_HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
+JSON = "application/json"
+
+
+class ApiError(HTTPException):
+    """A response other than 200: its status and one sentence."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(status, text, DATA_HEADERS)
+
+
+class PageQuery(Struct):
+    """The part of a list that is asked for."""
+
+    before: Annotated[datetime, Meta(tz=True, description="Only what ended, or was detected, before.")] | UnsetType = (
+        UNSET
+    )
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE, description="The newest.")] = MAX_PAGE
+
+    @property
+    def before_unix(self) -> float | None:
+        return self.before.timestamp() if self.before else None
+
+
+class JobsQuery(PageQuery):
+    """Of the list of runs; `PageQuery` is for those that are over."""
+
+    state: Annotated[Literal["finished"], Meta(description="Those that are over.")] | UnsetType = UNSET
+
+
+class IncidentsQuery(PageQuery):
+    """Of the list of incidents."""
+
+    job: Annotated[str, Meta(description="Its name.")] | UnsetType = UNSET
+    state: Literal["firing", "resolved"] | UnsetType = UNSET
+    include: Annotated[Literal["consequences"], Meta(description="Those whose cause is listed, too.")] | UnsetType = (
+        UNSET
+    )
+    view: Annotated[Literal["brief"], Meta(description="Without most of what grows with the ranks.")] | UnsetType = (
+        UNSET
+    )
+
+
+class RunQuery(Struct):
+    """A run."""
+
+    job: Annotated[str, Meta(min_length=1, description="Its name.")]
+    attempt: Annotated[int, Meta(ge=0, lt=10**9, description="Otherwise the newest.")] | UnsetType = UNSET
+    run_id: Annotated[str, Meta(description="Otherwise the newest.")] | UnsetType = UNSET
+
+
+class Endpoint(NamedTuple):
+    """One request.
+
+    Attributes:
+        handler: a method of what answers; its docstring describes the request, in the first line shortly.
+        answers: the types of the JSON that it answers with; none: text of ``media_type``.
+        query: its parameters; None: it has none.
+        access: what the token must allow.
+    """
+
+    path: str
+    handler: Callable[..., Awaitable[Response]]
+    answers: tuple[Any, ...] = ()
+    query: type[Struct] | None = None
+    method: str = "GET"
+    media_type: str = JSON
+    access: tuple[str, ...] = ("read",)
+
+
+def routes_of(endpoints: Iterable[Endpoint], owner: object) -> list[Route]:
+    """A route for each path. ``owner``: whose methods the handlers are."""
+    paths: dict[str, dict[str, Endpoint]] = {}
+    for one in endpoints:
+        paths.setdefault(one.path, {})[one.method] = one
+    return [Route(path, _serve(methods, owner), methods=list(methods)) for path, methods in paths.items()]
+
+
+def _serve(methods: dict[str, Endpoint], owner: object) -> Callable[[Request], Awaitable[Response]]:
+    async def serve(request: Request) -> Response:
+        one = methods.get(request.method) or methods["GET"]  # HEAD
+        if "write" in one.access and not request.state.access.write:
+            raise ApiError(403, "the token is valid for reading only; this takes one with access read,write")
+        if one.query is None:
+            return await one.handler(owner, request)
+        return await one.handler(owner, request, _read(one.query, request))
+
+    return serve
+
+
+def _read(kind: type[_Q], request: Request) -> _Q:
+    try:
+        return msgspec.convert(dict(request.query_params), kind, strict=False)
+    except msgspec.ValidationError as error:
+        reason, _, place = str(error).partition(" - at `$.")
+        raise ApiError(400, f"{place.rstrip('`')}: {reason}" if place else reason) from None
