@@ -14,6 +14,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import urllib3
 
+from otel_fr.api_answers import AskedRanks, AskedStacks, LatestRates
 from otel_fr.config import COLLECTOR_VARIABLE, DEFAULT_COLLECTOR, TOKEN_VARIABLE
 from otel_fr.incident import CollectorIncidentData, IncidentHead
 from otel_fr.typed_json import typed
@@ -35,26 +36,6 @@ class LateRank(TypedDict):
     waited: float
 
 
-class SlowestRank(TypedDict):
-    """The rank that costs a job most: share of the time, and seconds of each step; None: steps are not known."""
-
-    rank: int
-    process_group: str
-    waited: float
-    lost_per_step_s: float | None
-
-
-class JobRates(TypedDict):
-    """What the communication of a job costs, in about the latest minute; None: not known."""
-
-    collectives_per_s: float | None
-    bytes_per_s: float | None
-    wait_share: float | None
-    bus_bandwidth: float | None
-    step_s: float | None
-    slowest: SlowestRank | None
-
-
 class JobHead(TypedDict):
     """What the API's list of jobs gives of a job, as far as it is shown. ``ranks``: how many are in each state.
 
@@ -73,7 +54,7 @@ class JobHead(TypedDict):
     groups: int
     lag: int
     late: LateRank | None
-    rates: JobRates | None
+    rates: LatestRates | None
     last_heard_at: str | None
 
 
@@ -106,7 +87,7 @@ class JobDetail(TypedDict):
     state: str
     world_size: int | None
     last_heard_at: str | None
-    rates: JobRates | None
+    rates: LatestRates | None
     ranks: RankColumns
     groups: list[GroupHead]
 
@@ -130,25 +111,6 @@ class IncidentDetail(CollectorIncidentData):
 
     links: dict[str, str] | None
     consequences: list[str] | None
-
-
-class StackGroup(TypedDict):
-    """Ranks at the same place: ``ranks`` as `otel_fr.identity.encode_ranks`; ``frames``, outermost first."""
-
-    ranks: str
-    frames: list[str]
-
-
-class AskedStacks(TypedDict):
-    """Where all ranks of a job are, as far as they have answered. ``not_answered``: ranks, encoded."""
-
-    asked_at: str
-    groups: list[StackGroup]
-    not_answered: str
-
-
-class _Asked(TypedDict):
-    asked: int
 
 
 class ChangeEvent(TypedDict):
@@ -290,7 +252,7 @@ class Client:
             CollectorError: the job is over, or the collector cannot be reached, refuses the request, or answers
                 something else.
         """
-        return self._one(f"jobs/{quote(key, safe='')}/stacks", _Asked, "POST")["asked"]
+        return self._one(f"jobs/{quote(key, safe='')}/stacks", AskedRanks, "POST")["asked"]
 
     def stacks(self, key: str) -> AskedStacks | None:
         """What the ranks have answered by now; None: nobody has asked them lately. ``key``: as for `ask_stacks`.

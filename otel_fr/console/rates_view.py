@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from otel_fr.console.client import JobRates
+from otel_fr.api_answers import LatestRates
 from otel_fr.presentation import duration_text
 from otel_fr.printable import one_line
 
@@ -18,7 +18,7 @@ def bytes_text(count: float) -> str:
     return f"{count:.3g} {_UNITS[-1]}"
 
 
-def rates_cells(rates: JobRates | None) -> tuple[str, str, str]:
+def rates_cells(rates: LatestRates | None) -> tuple[str, str, str]:
     """For the list of jobs: collectives a second, bus bandwidth, share of waiting; ``-``: not known."""
     if rates is None:
         return "-", "-", "-"
@@ -30,7 +30,7 @@ def rates_cells(rates: JobRates | None) -> tuple[str, str, str]:
     )
 
 
-def rates_lines(rates: JobRates | None) -> list[str]:
+def rates_lines(rates: LatestRates | None) -> list[str]:
     """For one job: the rates of the latest minute, as far as they are known."""
     if rates is None:
         return []
@@ -49,7 +49,7 @@ def rates_lines(rates: JobRates | None) -> list[str]:
     return [", ".join(found)] if found else []
 
 
-def slowest_lines(rates: JobRates | None) -> list[str]:
+def slowest_lines(rates: LatestRates | None) -> list[str]:
     """The rank that costs the job most, if one is named."""
     slowest = None if rates is None else rates["slowest"]
     if slowest is None:

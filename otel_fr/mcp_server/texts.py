@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 
 from rich.console import Console, RenderableType
 
-from otel_fr.console.client import AskedStacks, IncidentDetail, JobDetail, JobHead
+from otel_fr.api_answers import AskedStacks
+from otel_fr.console.client import IncidentDetail, JobDetail, JobHead
 from otel_fr.console.incident_view import incident_page, job_text, state_text
 from otel_fr.console.job_view import job_page
 from otel_fr.identity import decode_ranks
@@ -136,7 +137,7 @@ def rank_text(name: str, job: JobDetail, rank: int, incidents: Sequence[Incident
 
 def stacks_text(name: str, found: AskedStacks) -> str:
     """Where all ranks of one job are."""
-    head = f"{name}: stacks as of {one_line(found['asked_at'])}, outermost frame first"
+    head = f"{name}: stacks as of {one_line(found['asked_at'] or 'an unknown time')}, outermost frame first"
     lines = [f"{head}. That a rank waits is a consequence; the cause is where one does not."]
     for group in found["groups"]:
         lines += ["", f"{ranks_text(decode_ranks(group['ranks']))}:"]

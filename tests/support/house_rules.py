@@ -19,7 +19,6 @@ LONGER = {
     "collector/otel_fr_collector/jobs/run.py": 553,
     "otel_fr/analyze/assemble/runs.py": 431,
     "otel_fr/capture/session.py": 464,
-    "otel_fr/console/client.py": 423,
     "otel_fr/monitor/export.py": 442,
     "otel_fr/monitor/reporter.py": 524,
     "otel_fr/monitor/watch.py": 495,

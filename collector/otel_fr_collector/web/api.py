@@ -16,6 +16,18 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from otel_fr.api_answers import (
+    AskedRanks,
+    AskedStacks,
+    BriefIncidentList,
+    IncidentChange,
+    IncidentDetail,
+    IncidentList,
+    Job,
+    JobDetail,
+    JobList,
+    JobRates,
+)
 from otel_fr.identity import encode_ranks
 from otel_fr.incident import timestamp, unix
 from otel_fr_collector.attribution.answer import AttributionData
@@ -49,18 +61,6 @@ from otel_fr_collector.web.incident_lists import (
 from otel_fr_collector.web.job_views import detail, job_key, summary
 from otel_fr_collector.web.openapi import document
 from otel_fr_collector.web.rates import rates
-from otel_fr_collector.web.schemas import (
-    AskedRanks,
-    AskedStacks,
-    BriefIncidentList,
-    IncidentChange,
-    IncidentDetail,
-    IncidentList,
-    Job,
-    JobDetail,
-    JobList,
-    JobRates,
-)
 
 FRESH = 1.0
 """Seconds for which one response about a job is reused."""
@@ -324,7 +324,7 @@ class Api:
         return await self._fresh(f"jobs {access.prefix}", lambda: self._make_jobs(access))
 
     async def _make_jobs(self, access: Access) -> bytes:
-        found = []
+        found: list[Mapping[str, object]] = []
         book = self._service.book
         # In a stable order: runs with faults first, then the newest.
         runs = sorted(self._service.runs.by_id.values(), key=lambda run: (not book.open_of(run.id), -run.first_seen))

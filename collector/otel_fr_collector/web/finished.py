@@ -10,6 +10,7 @@ import json
 import logging
 from collections import deque
 
+from otel_fr.api_answers import JobState
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.network.tokens import EVERYTHING, Access
 from otel_fr_collector.service import Service
@@ -32,6 +33,8 @@ SHOWN_AT_ONCE = 64
 """Of large runs each takes a millisecond."""
 HEARD_SECONDS = 15.0
 """Since its last telemetry, after which a job of another collector counts as over."""
+_AT_END: dict[JobState, JobState] = {"incident": "failed", "slow": "silent"}
+"""States of runs whose incidents are about to be resolved, because they are over."""
 
 
 class Finished:
@@ -155,8 +158,7 @@ class Finished:
     async def _finished(self, run: Run) -> FinishedJob:
         now, wall = self._service.clock(), self._service.wall()
         head = summary(run, self._service.book, now, wall)
-        # Its incidents are about to be resolved, because it is over.
-        head["state"] = {"incident": "failed", "slow": "silent"}.get(str(head["state"]), head["state"])
+        head["state"] = _AT_END.get(head["state"], head["state"])
         whole = {**await detail(run, self._service.book, now, wall), "state": head["state"]}
         ended = wall - (now - run.last_seen)
         packed = await asyncio.to_thread(_pack, {**whole, "is_finished": True})

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Callable
+from typing import cast
 
+from otel_fr.api_answers import Job, JobDetail, JobGroup, JobState, Lane, LateRank
 from otel_fr.identity import encode_ranks
 from otel_fr.incident import timestamp
 from otel_fr.match import Ending, Group
@@ -18,8 +20,6 @@ from otel_fr_collector.jobs.ranks import RankState
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.jobs.snapshot import reported_calls
 from otel_fr_collector.web.rates import latest_rates
-
-Json = dict[str, object]
 
 CHUNK = 512
 """Ranks processed before the event loop runs other tasks."""
@@ -49,7 +49,7 @@ def rank_state(run: Run, state: RankState, now: float) -> str:
     return SILENT if state.is_silent(now, run.silence_floor, run.lateness(now)) else RUNNING
 
 
-def summary(run: Run, book: IncidentBook, now: float, wall: float) -> Json:
+def summary(run: Run, book: IncidentBook, now: float, wall: float) -> Job:
     """One job in the list; ``now``, ``wall``: monotonic and Unix time."""
     tally: dict[str, int] = {}
     for state in run.ranks.values():
@@ -81,7 +81,7 @@ def summary(run: Run, book: IncidentBook, now: float, wall: float) -> Json:
     }
 
 
-def _job_state(run: Run, tally: dict[str, int], severities: set[str], now: float) -> str:
+def _job_state(run: Run, tally: dict[str, int], severities: set[str], now: float) -> JobState:
     """``incident``, ``slow`` (its incidents are warnings), ``replaced`` (by a newer attempt), ``ended``, ``stopped``
     (from outside), ``failed``, ``silent`` or ``running``."""
     if severities:
@@ -123,7 +123,7 @@ def _lag(run: Run) -> int:
     return max((highest[group] - lowest[group] for group in lowest), default=0)
 
 
-def _latest(run: Run, now: float) -> Json | None:
+def _latest(run: Run, now: float) -> LateRank | None:
     """The rank that is waited for most, of all groups; None: nobody is waited for, or by chance.
 
     Before there are `MIN_SHOWN` collectives to tell of, it is the one that is named for the latest waits.
@@ -157,12 +157,12 @@ def _fill_late(columns: dict[str, list[object]], group: GroupState, at: int, pos
             columns["late"][index] = [at, round(one.share, 4), round(one.seconds, 4), round(one.waited, 4)]
 
 
-async def detail(run: Run, book: IncidentBook, now: float, wall: float) -> Json:
+async def detail(run: Run, book: IncidentBook, now: float, wall: float) -> JobDetail:
     """One job in full. Lists under ``ranks`` and ``lanes`` are parallel to ``ranks.rank``; yields every `CHUNK` ranks.
 
     A lane contains groups that share no rank (the tensor-parallel groups of a job, say): one column of a grid.
     """
-    data = summary(run, book, now, wall)
+    head = summary(run, book, now, wall)
     numbers = sorted({*run.ranks, *range(min(run.world_size or 0, 65_536))})
     position = {rank: index for index, rank in enumerate(numbers)}
     groups = sorted(run.groups.values(), key=lambda g: (-len(g.group.ranks), g.group.name))
@@ -184,10 +184,9 @@ async def detail(run: Run, book: IncidentBook, now: float, wall: float) -> Json:
         _fill_late(columns, group_state, at, position)
     columns["rank"] = list(numbers)
     lanes, lane_of = await _lanes(run, [state.group for state in groups], members, position)
-    data["ranks"] = {**columns, "tally": data["ranks"]}
-    data["lanes"] = lanes
-    data["groups"] = [await _group(run, state.group, members[at], lane_of[at]) for at, state in enumerate(groups)]
-    return data
+    shown = [await _group(run, state.group, members[at], lane_of[at]) for at, state in enumerate(groups)]
+    ranks = {**columns, "tally": head["ranks"]}
+    return cast("JobDetail", {**head, "ranks": ranks, "lanes": lanes, "groups": shown})
 
 
 def _empty_columns(size: int) -> dict[str, list[object]]:
@@ -237,9 +236,9 @@ def _how(state: RankState) -> str:
 
 async def _lanes(
     run: Run, groups: list[Group], members: list[set[int]], position: dict[int, int]
-) -> tuple[list[Json], list[int]]:
+) -> tuple[list[Lane], list[int]]:
     """The lanes, and the lane of each group."""
-    lanes: list[Json] = []
+    lanes: list[Lane] = []
     taken: list[set[int]] = []
     names: dict[str, list[int]] = {}
     lane_of: list[int] = []
@@ -268,11 +267,8 @@ async def _lanes(
     return lanes, lane_of
 
 
-def _fill_lane(lane: Json, run: Run, number: int, group: Group, own: set[int], position: dict[int, int]) -> None:
+def _fill_lane(lane: Lane, run: Run, number: int, group: Group, own: set[int], position: dict[int, int]) -> None:
     column, enqueued, completed = lane["group"], lane["enqueued"], lane["completed"]
-    assert isinstance(column, list)
-    assert isinstance(enqueued, list)
-    assert isinstance(completed, list)
     for rank in own:
         at = position.get(rank)
         if at is None:
@@ -284,7 +280,7 @@ def _fill_lane(lane: Json, run: Run, number: int, group: Group, own: set[int], p
             enqueued[at], completed[at] = progress[:2]
 
 
-async def _group(run: Run, group: Group, own: set[int], lane: int) -> Json:
+async def _group(run: Run, group: Group, own: set[int], lane: int) -> JobGroup:
     by_rank: dict[int, list[int]] = {}
     for rank in own:
         state = run.ranks.get(rank)

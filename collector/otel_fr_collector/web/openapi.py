@@ -10,8 +10,8 @@ from typing import Any
 from msgspec.json import schema_components
 
 from otel_fr._version import __version__
+from otel_fr.api_answers import ErrorData
 from otel_fr_collector.web.endpoints import JSON, Endpoint
-from otel_fr_collector.web.schemas import ErrorData
 
 Json = dict[str, Any]
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from otel_fr.api_answers import JobRates, LatestRates, OperationRates, RankWaits, Rates, SlowestRank
 from otel_fr.presentation import group_name
-from otel_fr_collector.jobs.history import Rates
+from otel_fr_collector.jobs import history
 from otel_fr_collector.jobs.numbers import Durations, Key, Numbers, Series, bus_factor
 from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.jobs.tallies import RankTally
-
-Json = dict[str, object]
 
 MAX_OPERATIONS = 20
 """Kinds of operations that are listed: those with the most time."""
@@ -22,12 +21,12 @@ CHUNK = 512
 QUANTILE = 0.99
 
 
-def latest_rates(run: Run, now: float) -> Json:
+def latest_rates(run: Run, now: float) -> LatestRates:
     """Of about the latest minute, and the rank that is waited for; ``now``: monotonic."""
     return {**_rates(run.history.latest(run.sample(now))), "slowest": slowest(run, now)}
 
 
-def slowest(run: Run, now: float) -> Json | None:
+def slowest(run: Run, now: float) -> SlowestRank | None:
     """The rank that costs the job most, if it is the same again and again; None: nobody is named."""
     found = list(run.slowest(now))
     if not found:
@@ -42,7 +41,7 @@ def slowest(run: Run, now: float) -> Json | None:
     }
 
 
-async def rates(run: Run, now: float, wall: float) -> Json:
+async def rates(run: Run, now: float, wall: float) -> JobRates:
     """All of it; ``now``, ``wall``: monotonic and Unix time. Yields to the event loop now and then."""
     intervals = list(run.history.intervals())
     return {
@@ -61,13 +60,18 @@ async def rates(run: Run, now: float, wall: float) -> Json:
     }
 
 
-def _rates(found: Rates | None) -> Json:
-    names = ("collectives_per_s", "bytes_per_s", "wait_share", "bus_bandwidth", "step_s")
-    values: Sequence[float | None] = (None,) * len(names) if found is None else found[1:]
-    return {name: _number(value) for name, value in zip(names, values, strict=True)}
+def _rates(found: history.Rates | None) -> Rates:
+    _, collectives, size, wait, bus, step = found or (None,) * 6
+    return {
+        "collectives_per_s": _number(collectives),
+        "bytes_per_s": _number(size),
+        "wait_share": _number(wait),
+        "bus_bandwidth": _number(bus),
+        "step_s": _number(step),
+    }
 
 
-async def _ranks(run: Run) -> Json:
+async def _ranks(run: Run) -> RankWaits:
     """Parallel lists: of each rank, over all groups, how often it came last, and seconds."""
     total: dict[int, RankTally] = {}
     count = 0
@@ -87,13 +91,13 @@ async def _ranks(run: Run) -> Json:
     }
 
 
-def _operations(numbers: Numbers) -> list[Json]:
+def _operations(numbers: Numbers) -> list[OperationRates]:
     window = numbers.window()
     most = sorted(numbers.series.items(), key=lambda item: -item[1].took.seconds)[:MAX_OPERATIONS]
     return [_operation(key, series, numbers.bounds, window) for key, series in most]
 
 
-def _operation(key: Key, series: Series, bounds: Sequence[float], window: int) -> Json:
+def _operation(key: Key, series: Series, bounds: Sequence[float], window: int) -> OperationRates:
     took, slow, speed = series.took, series.took.exemplar, series.speed(window)
     algorithm = speed.bytes / speed.seconds if speed is not None and speed.seconds > 0 else None
     return {

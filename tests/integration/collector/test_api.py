@@ -20,6 +20,7 @@ from otel_fr_collector.outlets import event_stream as stream_module
 from otel_fr_collector.outlets.event_stream import Event, EventStream
 from otel_fr_collector.web.job_views import detail, job_key
 
+from otel_fr.api_answers import JobDetail
 from tests.support.collector_process import Collector, running
 from tests.support.collector_view import CollectorView
 from tests.support.played_job import Job
@@ -238,7 +239,7 @@ def test_a_job_of_four_thousand_ranks_is_shown_in_pieces(stage: Stage) -> None:
     """While it is put together, whatever else waits in the event loop gets its turn many times."""
     run = stage.job(4_096)
 
-    async def count() -> tuple[int, dict[str, Any]]:
+    async def count() -> tuple[int, JobDetail]:
         turns = 0
         done = asyncio.Event()
 
@@ -300,7 +301,7 @@ def test_many_who_ask_at_once_share_one_answer(stage: Stage, monkeypatch: pytest
     run = stage.job(256)
     made = []
 
-    async def counted(*arguments: Any) -> dict[str, object]:
+    async def counted(*arguments: Any) -> JobDetail:
         made.append(1)
         await asyncio.sleep(0.05)
         return await detail(*arguments)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from otel_fr.console.client import JobRates
+from otel_fr.api_answers import LatestRates
 from otel_fr.console.rates_view import bytes_text, rates_cells, rates_lines, slowest_lines
 
-RATES: JobRates = {
+RATES: LatestRates = {
     "collectives_per_s": 118.4,
     "bytes_per_s": 3.21e6,
     "wait_share": 0.487,
@@ -15,7 +15,7 @@ RATES: JobRates = {
     "step_s": 0.244,
     "slowest": {"rank": 3, "process_group": "dp\x1b[2J", "waited": 0.487, "lost_per_step_s": 0.119},
 }
-UNKNOWN: JobRates = {
+UNKNOWN: LatestRates = {
     "collectives_per_s": None,
     "bytes_per_s": None,
     "wait_share": None,
@@ -45,5 +45,5 @@ def test_rates_are_one_line_and_the_rank_that_costs_most_another() -> None:
 
 
 @pytest.mark.parametrize("rates", [None, UNKNOWN])
-def test_what_is_not_known_is_left_out(rates: JobRates | None) -> None:
+def test_what_is_not_known_is_left_out(rates: LatestRates | None) -> None:
     assert (rates_lines(rates), slowest_lines(rates), rates_cells(rates)) == ([], [], ("-", "-", "-"))
