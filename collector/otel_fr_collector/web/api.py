@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from msgspec import UnsetType
+from msgspec import UNSET
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response
@@ -222,7 +222,8 @@ class Api:
 
         Consequences only if their cause is not listed. At most 4 MiB: the oldest are left out.
         """
-        asked = Query(query.job or None, query.state or None, query.before_unix, query.limit, folded=not query.include)
+        job, state = (None if given is UNSET else given for given in (query.job, query.state))
+        asked = Query(job, state, query.before_unix, query.limit, folded=not query.include)
         async with self._answers.making(owner_of(request.scope)):
             return _json(request, *await self._list(_access(request), asked, bool(query.view)))
 
@@ -274,7 +275,7 @@ class Api:
         if not _access(request).may_see(query.job):
             raise ApiError(404, NO_RUN)
         async with self._answers.making(owner_of(request.scope)):
-            attempt = None if isinstance(query.attempt, UnsetType) else query.attempt
+            attempt = None if query.attempt is UNSET else query.attempt
             found = await self._service.attribution.find(query.job, attempt, query.run_id or None)
             if found is None:
                 raise ApiError(404, NO_RUN)

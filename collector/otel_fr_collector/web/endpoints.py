@@ -43,7 +43,9 @@ class PageQuery(Struct):
 class JobsQuery(PageQuery):
     """Of the list of runs; `PageQuery` is for those that are over."""
 
-    state: Annotated[Literal["finished"], Meta(description="Those that are over.")] | UnsetType = UNSET
+    state: (
+        Annotated[Literal["finished"], Meta(description="Those that are over; the rest is for these.")] | UnsetType
+    ) = UNSET
 
 
 class IncidentsQuery(PageQuery):
@@ -111,4 +113,5 @@ def _read(kind: type[_Q], request: Request) -> _Q:
         return msgspec.convert(dict(request.query_params), kind, strict=False)
     except msgspec.ValidationError as error:
         reason, _, place = str(error).partition(" - at `$.")
-        raise ApiError(400, f"{place.rstrip('`')}: {reason}" if place else reason) from None
+        where = f"{place.rstrip('`')}: " if place else ""
+        raise ApiError(400, f"{where}{reason}; /api/openapi.json describes the parameters") from None

@@ -132,6 +132,7 @@ def test_incidents_are_chosen_by_state_job_and_time(tmp_path: Path) -> None:
             assert jobs("state=firing") == ["b & c"]
             assert jobs("state=resolved") == ["a"]
             assert jobs("job=" + quote("b & c")) == ["b & c"]
+            assert jobs("job=") == []
             assert jobs("limit=1") == ["b & c"]
             assert jobs("before=" + quote(times[1])) == ["a"]
             assert jobs("before=" + quote(times[0])) == []
