@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from otel_fr.match.case import Case
-from otel_fr.match.rules import blocked, cycles, devices, elsewhere, joined, mismatches, overdue, silent
-from otel_fr.match.rules.claims import Claims
-from otel_fr.match.rules.rule import Rule, Stage
+from otel_fr.match.rules import blocked, cycles, devices, elsewhere, joined, mismatches, silent
+from otel_fr.match.rules.claims import Claims, Rule, Stage
 
 STAGES: Final[tuple[Stage[Any], ...]] = (
     mismatches.STAGE,
@@ -21,11 +20,7 @@ STAGES: Final[tuple[Stage[Any], ...]] = (
     *silent.STAGES,
     *joined.STAGES,
     silent.UNRECORDED,
-    elsewhere.DOWNSTREAM,
-    elsewhere.DEATHS_STAGE,
-    *overdue.STAGES,
-    elsewhere.STORE_STAGE,
-    elsewhere.FAILURES,
+    *elsewhere.STAGES,
 )
 
 

@@ -14,8 +14,7 @@ from otel_fr.match.graph.misdirected import MisdirectedMessage, misdirected_mess
 from otel_fr.match.graph.nodes import Node
 from otel_fr.match.graph.rivals import Rivals
 from otel_fr.match.model import CallState, Ending
-from otel_fr.match.rules.claims import Claim, Claims, Follows, Outcome
-from otel_fr.match.rules.rule import Rule, Stage
+from otel_fr.match.rules.claims import Claim, Claims, Follows, Outcome, Rule, Stage
 from otel_fr.match.rules.standing import are_blocked, is_in_no_call, last_of_all, may_wait, others
 from otel_fr.match.texts import device_texts, ending_texts, sentences, step_texts
 

@@ -1,12 +1,12 @@
-"""What rules say of the roots of waits: claims, which become findings, and which root another claim explains."""
+"""What rules say of the roots of waits: claims, which become findings; and the stages in which rules are tried."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 from otel_fr.match.case import Case
 from otel_fr.match.facts.instances import Instance, InstanceKey
@@ -146,3 +146,43 @@ class Claims:
             if not cause.is_over or cause.category is category or (category is None and out_of_step):
                 return cause.key
         return None
+
+
+Root = TypeVar("Root")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule(Generic[Root]):
+    """A named rule.
+
+    Attributes:
+        name: of `Finding.rule`; it stays the same between versions.
+        sentence: when it decides, for docs/concepts/verdicts.md.
+        decide: what it makes of a root; it changes nothing.
+    """
+
+    name: str
+    sentence: str
+    decide: Callable[[Case, Claims, Root], Outcome]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage(Generic[Root]):
+    """Roots of one kind, and their rules: the first that has an outcome for a root decides it.
+
+    Attributes:
+        name: the kind of roots. sentence: which these are.
+        roots: they are taken one after the other, so that later ones know what was claimed of earlier ones.
+    """
+
+    name: str
+    sentence: str
+    roots: Callable[[Case, Claims], Iterable[Root]]
+    rules: tuple[Rule[Root], ...]
+
+
+def stage_of_one(
+    name: str, sentence: str, claims: Callable[[Case, Claims], Iterable[Claim]], rule: str, when: str
+) -> Stage[Claim]:
+    """A stage with one rule. ``claims``: what this claims of each root, one after the other. ``when``: it decides."""
+    return Stage(name, sentence, claims, (Rule(rule, when, lambda _, __, claim: (claim,)),))

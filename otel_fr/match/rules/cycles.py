@@ -13,8 +13,7 @@ from otel_fr.match.graph.misdirected import misdirected_message
 from otel_fr.match.graph.out_of_step import LeftOut, left_out
 from otel_fr.match.model import MessagePattern
 from otel_fr.match.rules import blocked
-from otel_fr.match.rules.claims import Claim, Claims, Outcome
-from otel_fr.match.rules.rule import Rule, Stage
+from otel_fr.match.rules.claims import Claim, Claims, Outcome, Rule, Stage
 from otel_fr.match.texts import device_texts, sentences, step_texts
 
 Minority = tuple[tuple[int, ...], Instance, Instance]

@@ -3,32 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from otel_fr.match.case import Case
 from otel_fr.match.facts.instances import InstanceKey
 from otel_fr.match.finding import Category
 from otel_fr.match.graph.device import StuckDevice, stuck_devices
 from otel_fr.match.graph.nodes import Node
-from otel_fr.match.rules.claims import Claim, Claims, Follows, Outcome
-from otel_fr.match.rules.rule import Rule, Stage
+from otel_fr.match.rules.claims import Claim, Claims, Follows, Outcome, Rule, Stage, stage_of_one
 from otel_fr.match.texts import device_texts
 
 
-@dataclass(frozen=True, slots=True)
-class Stuck:
-    """Ranks that do not complete the same call first.
-
-    Attributes:
-        alike: the ranks. behind: the instances that they block. waiting: ranks that wait in these.
-    """
-
-    alike: list[StuckDevice]
-    behind: list[InstanceKey]
-    waiting: list[int]
-
-
-def _stuck(case: Case, claims: Claims) -> Iterator[Stuck]:
+def _stuck(case: Case, claims: Claims) -> Iterator[Claim]:
+    """Ranks that do not complete the same call first, together."""
     spared = {*(rank for cause in claims.lasting for rank in cause.culprits), *case.deaths}
     found = stuck_devices(case.evidence, case.instances, case.nodes, case.open_calls, spared, claims.cause_of)
     ranks = {stuck.rank for stuck in found}
@@ -36,30 +22,24 @@ def _stuck(case: Case, claims: Claims) -> Iterator[Stuck]:
     for stuck in found:
         by_first.setdefault(stuck.first, []).append(stuck)
     explained = frozenset(claims.cause_of)
-    for alike in by_first.values():
+    for key, alike in by_first.items():
         behind = [k for stuck in alike for k in stuck.behind if k in case.nodes and k not in explained]
-        yield Stuck(alike, behind, sorted({r for k in behind for r in case.nodes[k].waiting} - ranks))
-
-
-def _not_completed(case: Case, _: Claims, root: Stuck) -> Outcome:
-    first = root.alike[0]
-    instance, culprits = case.instances[first.first], [stuck.rank for stuck in root.alike]
-    others = dict.fromkeys(id_ for stuck in root.alike for id_ in stuck.groups if id_ != instance.group.id)
-    shared = [case.evidence.groups[id_] for id_ in others]
-    summary, details = device_texts.device_text(instance, culprits, first.ahead, root.waiting, shared, case.machines)
-    return (
-        Claim(
+        waiting = sorted({r for k in behind for r in case.nodes[k].waiting} - ranks)
+        instance, culprits = case.instances[key], [stuck.rank for stuck in alike]
+        others = dict.fromkeys(id_ for stuck in alike for id_ in stuck.groups if id_ != instance.group.id)
+        shared = [case.evidence.groups[id_] for id_ in others]
+        summary, details = device_texts.device_text(instance, culprits, alike[0].ahead, waiting, shared, case.machines)
+        yield Claim(
             category=Category.RANK_STUCK,
             culprits=tuple(sorted(culprits)),
-            waiting=tuple(root.waiting),
+            waiting=tuple(waiting),
             summary=summary,
             details=tuple(details),
             instance=instance,
-            age=case.nodes[first.first].age if first.first in case.nodes else None,
+            age=case.nodes[key].age if key in case.nodes else None,
             stuck_on="device",
-            explains=tuple(root.behind),
-        ),
-    )
+            explains=tuple(behind),
+        )
 
 
 def _queued(case: Case, claims: Claims) -> list[Node]:
@@ -93,18 +73,13 @@ def _not_begun(case: Case, _: Claims, node: Node) -> Outcome:
 
 
 STAGES = (
-    Stage(
+    stage_of_one(
         "device",
         "Ranks with a call in flight that others completed.",
         _stuck,
-        (
-            Rule(
-                "device_not_completing",
-                "Others completed a call that needs every rank, or all others did long ago; the rank enqueued it and"
-                " does not complete it.",
-                _not_completed,
-            ),
-        ),
+        "device_not_completing",
+        "Others completed a call that needs every rank, or all others did long ago; the rank enqueued it and does not"
+        " complete it.",
     ),
     Stage(
         "queue",

@@ -1,18 +1,17 @@
-"""What no root of a wait shows: endings, waits at the job's store, failures without a known cause, and consequences."""
+"""What no root of a wait shows: consequences, endings, what was overdue, waits at the job's store, other failures."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from otel_fr.match.case import Case
 from otel_fr.match.facts.endings import gave_up_at_store, was_stopped
 from otel_fr.match.facts.instances import InstanceKey
+from otel_fr.match.facts.overdue import CATEGORIES, by_kind
 from otel_fr.match.finding import Category
-from otel_fr.match.graph.nodes import Node
-from otel_fr.match.model import CallState, Ending
+from otel_fr.match.model import CallState, Ending, Overdue, Rank
 from otel_fr.match.rules.blocked import died_in_mismatch
-from otel_fr.match.rules.claims import Claim, Claims, Outcome
-from otel_fr.match.rules.rule import Rule, Stage
+from otel_fr.match.rules.claims import Claim, Claims, stage_of_one
 from otel_fr.match.texts import ending_texts, sentences
 
 DEATHS = "ranks"
@@ -20,8 +19,7 @@ DEATHS = "ranks"
 STORE = "store"
 
 
-def _explained(case: Case, claims: Claims) -> Iterator[tuple[Node, str]]:
-    """Calls without a claim, and the key of the cause that the wait-for graph leads to."""
+def _downstream(case: Case, claims: Claims) -> Iterator[Claim]:
     reported = {claim.key for claim in claims}
     on_device = {rank for claim in claims.causes if claim.stuck_on == "device" for rank in claim.culprits}
     for key, node in case.nodes.items():
@@ -32,23 +30,16 @@ def _explained(case: Case, claims: Claims) -> Iterator[tuple[Node, str]]:
             continue  # All joined it, and every group may have one: reporting these would hide the others.
         if on_device.issuperset(node.waiting):
             continue  # Its device does not complete it, and no other rank waits there.
-        yield node, cause
-
-
-def _downstream(_: Case, __: Claims, root: tuple[Node, str]) -> Outcome:
-    node, cause = root
-    missing = sorted({*node.next, *node.culprits})
-    missing = missing or [rank for rank in node.instance.members if rank not in node.waiting]
-    return (
-        Claim(
+        missing = sorted({*node.next, *node.culprits})
+        missing = missing or [rank for rank in node.instance.members if rank not in node.waiting]
+        yield Claim(
             category=Category.MISSING_RANK,
             waiting=node.waiting,
             summary=sentences.downstream_text(node.instance, node.waiting, missing),
             instance=node.instance,
             age=node.age,
             caused_by=cause,
-        ),
-    )
+        )
 
 
 def _cause(case: Case, claims: Claims, key: InstanceKey) -> str | None:
@@ -65,107 +56,158 @@ def _cause(case: Case, claims: Claims, key: InstanceKey) -> str | None:
     return None
 
 
-def _deaths(case: Case, claims: Claims) -> Iterator[tuple[list[int], str | None]]:
-    """Deaths that no claim names: those that are a cause, and those that follow from a mismatch, with its key."""
+def _deaths(case: Case, claims: Claims) -> Iterator[Claim]:
+    """Deaths that no claim names: those that are a cause, and those that follow from a mismatch."""
     told = {rank for claim in claims if claim.category is Category.RANK_DEAD for rank in claim.culprits}
     by_cause: dict[str | None, list[int]] = {}
     for rank in sorted(case.deaths - told):
         by_cause.setdefault(died_in_mismatch(case, claims, [rank]), []).append(rank)
     for cause, ranks in by_cause.items():
-        yield ranks, cause
-
-
-def _rank_ended(case: Case, _: Claims, root: tuple[list[int], str | None]) -> Outcome:
-    ranks, cause = root
-    summary, details = ending_texts.endings_text(ranks, case.evidence, case.machines)
-    return (
-        Claim(
+        summary, details = ending_texts.endings_text(ranks, case.evidence, case.machines)
+        yield Claim(
             category=Category.RANK_DEAD,
             culprits=tuple(ranks),
             summary=summary,
             details=tuple(details),
             name=DEATHS if cause is None else f"{DEATHS}/{cause}",
             caused_by=cause,
-        ),
+        )
+
+
+def _overdue(case: Case, claims: Claims) -> Iterator[Claim]:
+    """Of the ranks that wait in no call."""
+    if not (found := _unnamed(case, claims)):
+        return
+    waiting = {rank for node in case.nodes.values() for rank in node.waiting} | {
+        c.rank for c in case.evidence.calls if c.state is CallState.IN_FLIGHT and c.age != 0 and not c.queued
+    }
+    infos = case.evidence.ranks
+    found = {r: item for r, item in found.items() if r not in waiting and _may_be_cause(infos[r])}
+    for name, alike in by_kind(found).items():
+        yield _overdue_claim(case, name, alike, culprits=tuple(alike), caused_by=claims.first_cause)
+
+
+def _may_be_cause(info: Rank) -> bool:
+    """It lives, or was ended by its monitor or its launcher: a rank that ends on its own is no longer overdue."""
+    return info.ending is Ending.RUNNING or info.ended_by_monitor or was_stopped(info)
+
+
+def _ended_overdue(case: Case, claims: Claims) -> Iterator[Claim]:
+    found = {} if claims.causes else _unnamed(case, claims)
+    found = {rank: item for rank, item in found.items() if case.evidence.ranks[rank].ended_by_monitor}
+    for name, alike in by_kind(found).items():
+        yield _overdue_claim(case, name, alike, waiting=tuple(alike))
+
+
+def _unnamed(case: Case, claims: Claims) -> dict[int, Overdue]:
+    """The overdue ranks that no cause names."""
+    named = {rank for cause in claims.causes for rank in cause.culprits}
+    return {rank: item for rank, item in case.overdue.items() if rank not in named}
+
+
+def _overdue_claim(
+    case: Case,
+    name: str,
+    alike: Mapping[int, Overdue],
+    *,
+    culprits: tuple[int, ...] = (),
+    waiting: tuple[int, ...] = (),
+    caused_by: str | None = None,
+) -> Claim:
+    """Of ranks whose same thing is overdue: one fault, since ranks run alike."""
+    summary, details = ending_texts.overrun_texts(case, alike)
+    return Claim(
+        category=CATEGORIES[next(iter(alike.values())).kind],
+        culprits=culprits,
+        waiting=waiting,
+        summary=summary,
+        details=tuple(details),
+        name=name,
+        values={rank: ending_texts.overdue_value(item) for rank, item in alike.items()},
+        caused_by=caused_by,
+        age=max(item.age for item in alike.values()),
     )
 
 
-def _at_store(case: Case, claims: Claims) -> Iterator[list[int]]:
+def _at_store(case: Case, claims: Claims) -> Iterator[Claim]:
     ranks = sorted(r for r, info in case.evidence.ranks.items() if gave_up_at_store(info))
-    if ranks and not claims.lasting:
-        yield ranks
-
-
-def _absent_at_store(case: Case, _: Claims, ranks: list[int]) -> Outcome:
+    if not ranks or claims.lasting:
+        return
     others = sorted({*case.evidence.ranks, *range(case.evidence.world_size or 0)} - set(ranks))
     # No recorder shows which ranks were expected. If one other rank exists, it is the culprit; of several, some may
     # not have been expected.
     culprits = others if len(others) == 1 else []
     summary, details = sentences.store_text(case, ranks, others)
-    return (
-        Claim(
-            category=Category.MISSING_RANK if culprits else Category.STALLED_COLLECTIVE,
-            culprits=tuple(culprits),
-            waiting=tuple(ranks),
-            summary=summary,
-            details=tuple(details),
-            name=STORE,
-        ),
+    yield Claim(
+        category=Category.MISSING_RANK if culprits else Category.STALLED_COLLECTIVE,
+        culprits=tuple(culprits),
+        waiting=tuple(ranks),
+        summary=summary,
+        details=tuple(details),
+        name=STORE,
     )
 
 
-def _failures(case: Case, claims: Claims) -> Iterator[tuple[Node, list[int]]]:
+def _failures(case: Case, claims: Claims) -> Iterator[Claim]:
     """The first call that failed on ranks which ended for that, if there is no cause."""
     raised = {r for r, info in case.evidence.ranks.items() if info.ending is Ending.RAISED and not was_stopped(info)}
     for node in case.nodes.values() if not claims.lasting else ():
         failed = [r for r in node.waiting if r in raised and node.instance.call(r).state is CallState.FAILED]
         if failed:
-            yield node, failed
+            summary, details = ending_texts.unexplained_text(case, node.instance, failed)
+            yield Claim(
+                category=Category.STALLED_COLLECTIVE,
+                waiting=node.waiting,
+                summary=summary,
+                details=tuple(details),
+                instance=node.instance,
+                age=node.age,
+            )
             return
 
 
-def _unexplained_failure(case: Case, _: Claims, root: tuple[Node, list[int]]) -> Outcome:
-    node, failed = root
-    summary, details = ending_texts.unexplained_text(case, node.instance, failed)
-    return (
-        Claim(
-            category=Category.STALLED_COLLECTIVE,
-            waiting=node.waiting,
-            summary=summary,
-            details=tuple(details),
-            instance=node.instance,
-            age=node.age,
-        ),
-    )
-
-
-DOWNSTREAM = Stage(
-    "downstream",
-    "Calls without a claim from which the wait-for graph leads to the root of one.",
-    _explained,
-    (Rule("downstream", "It is a consequence of that claim, and names nobody.", _downstream),),
-)
-DEATHS_STAGE = Stage(
-    "endings",
-    "Ranks that ended by a fault of their own which no call shows.",
-    _deaths,
-    (
-        Rule(
-            "rank_ended",
-            "They are named together; those that died in calls that do not fit together, as a consequence of these.",
-            _rank_ended,
-        ),
+STAGES = (
+    stage_of_one(
+        "downstream",
+        "Calls without a claim from which the wait-for graph leads to the root of one.",
+        _downstream,
+        "downstream",
+        "It is a consequence of that claim, and names nobody.",
     ),
-)
-STORE_STAGE = Stage(
-    "store",
-    "Ranks that gave up waiting for others at the job's store, if there is no cause.",
-    _at_store,
-    (Rule("absent_at_store", "The only other rank is named; of several, none.", _absent_at_store),),
-)
-FAILURES = Stage(
-    "failures",
-    "The first call that failed on ranks which ended for that, if there is no cause.",
-    _failures,
-    (Rule("unexplained_failure", "The evidence does not show why: nobody is named.", _unexplained_failure),),
+    stage_of_one(
+        "endings",
+        "Ranks that ended by a fault of their own which no call shows.",
+        _deaths,
+        "rank_ended",
+        "They are named together; those that died in calls that do not fit together, as a consequence of these.",
+    ),
+    stage_of_one(
+        "overdue",
+        "Ranks with a heartbeat or section that has lasted longer than its limit, and that no cause names.",
+        _overdue,
+        "limit_exceeded",
+        "They wait in no call, so others wait for them, or will. (A cause that names such ranks says so, and takes this"
+        " category where it was a missing rank.)",
+    ),
+    stage_of_one(
+        "ended_overdue",
+        "Ranks that their monitors ended for that, while they waited in a call, if there is no cause.",
+        _ended_overdue,
+        "ended_at_limit",
+        "It is not known for whom they waited: nobody is named.",
+    ),
+    stage_of_one(
+        "store",
+        "Ranks that gave up waiting for others at the job's store, if there is no cause.",
+        _at_store,
+        "absent_at_store",
+        "The only other rank is named; of several, none.",
+    ),
+    stage_of_one(
+        "failures",
+        "The first call that failed on ranks which ended for that, if there is no cause.",
+        _failures,
+        "unexplained_failure",
+        "The evidence does not show why: nobody is named.",
+    ),
 )

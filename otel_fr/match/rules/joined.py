@@ -17,8 +17,7 @@ from otel_fr.match.graph.device import common_device
 from otel_fr.match.graph.nodes import Node, waited
 from otel_fr.match.model import Call, CallState, Ending
 from otel_fr.match.rules import blocked
-from otel_fr.match.rules.claims import Claim, Claims, Outcome
-from otel_fr.match.rules.rule import Rule, Stage
+from otel_fr.match.rules.claims import Claim, Claims, Outcome, Rule, Stage, stage_of_one
 from otel_fr.match.texts import device_texts, sentences, step_texts
 
 
@@ -54,9 +53,8 @@ def late_claim(case: Case, node: Node) -> Claim | None:
     )
 
 
-def _joined_late(case: Case, _: Claims, node: Node) -> Outcome:
-    claim = late_claim(case, node)
-    return None if claim is None else (claim,)
+def _joined_late(case: Case, claims: Claims) -> Iterator[Claim]:
+    return (claim for node in _joined(case, claims) if (claim := late_claim(case, node)) is not None)
 
 
 def _stalled(case: Case, claims: Claims) -> Iterator[Front]:
@@ -215,11 +213,12 @@ def front_claim(
 
 
 STAGES = (
-    Stage(
+    stage_of_one(
         "joined",
         "Collectives that all members joined.",
-        _joined,
-        (Rule("joined_after_timeout", "Others had timed out before a rank came: that rank is late.", _joined_late),),
+        _joined_late,
+        "joined_after_timeout",
+        "Others had timed out before a rank came: that rank is late.",
     ),
     Stage(
         "stalled",

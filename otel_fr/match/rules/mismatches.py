@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from otel_fr.match.case import Case
 from otel_fr.match.facts.mismatch import Mismatch, judge, shift_of
 from otel_fr.match.facts.new_groups import is_in_another_order, names_of
 from otel_fr.match.graph.order import positions
-from otel_fr.match.rules.claims import Claim, Claims, Outcome
-from otel_fr.match.rules.rule import Rule, Stage
+from otel_fr.match.rules.claims import Claim, Claims, stage_of_one
 from otel_fr.match.texts import sentences
 
 
-def _in_order(case: Case, _: Claims) -> Iterable[Mismatch]:
+def _in_order(case: Case) -> Iterable[Mismatch]:
     """The mismatches in the order of the ranks' own calls; those in a group after those in its creation."""
     if len(case.mismatches) < 2:
         return case.mismatches
@@ -31,16 +30,16 @@ def _in_order(case: Case, _: Claims) -> Iterable[Mismatch]:
     )
 
 
-def _calls_differ(case: Case, claims: Claims, bad: Mismatch) -> Outcome:
-    instance = bad.instance
-    own = case.nodes.get(instance.key)
-    waiting = _held_up(case, bad)
-    age, waits = None, ""
-    if own is not None and set(waiting) <= set(own.waiting):
-        age = own.age
-        waits = sentences.waits_text(case.evidence, instance, waiting, age) if waiting else ""
-    return (
-        Claim(
+def _calls_differ(case: Case, claims: Claims) -> Iterator[Claim]:
+    for bad in _in_order(case):
+        instance = bad.instance
+        own = case.nodes.get(instance.key)
+        waiting = _held_up(case, bad)
+        age, waits = None, ""
+        if own is not None and set(waiting) <= set(own.waiting):
+            age = own.age
+            waits = sentences.waits_text(case.evidence, instance, waiting, age) if waiting else ""
+        yield Claim(
             category=bad.category,
             culprits=bad.differing,
             waiting=waiting,
@@ -52,8 +51,7 @@ def _calls_differ(case: Case, claims: Claims, bad: Mismatch) -> Outcome:
             caused_by=_created_differently(claims, bad) or _explained_by(case, claims, bad),
             explains=(*(key for key, node in case.nodes.items() if node.mismatch is bad), instance.key),
             is_over=bad.is_over,
-        ),
-    )
+        )
 
 
 def _held_up(case: Case, bad: Mismatch) -> tuple[int, ...]:
@@ -93,16 +91,11 @@ def _explained_by(case: Case, claims: Claims, bad: Mismatch) -> str | None:
     return None
 
 
-STAGE = Stage(
+STAGE = stage_of_one(
     "mismatch",
     "Calls of one collective or message that do not fit together, in the order of the ranks' own calls.",
-    _in_order,
-    (
-        Rule(
-            "calls_differ",
-            "Operation, sizes, dtype, root or reduce op differ where they must agree. A strict majority shows which"
-            " ranks are wrong; without one, all ranks that disagree are named.",
-            _calls_differ,
-        ),
-    ),
+    _calls_differ,
+    "calls_differ",
+    "Operation, sizes, dtype, root or reduce op differ where they must agree. A strict majority shows which ranks are"
+    " wrong; without one, all ranks that disagree are named.",
 )

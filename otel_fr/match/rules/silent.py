@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from otel_fr.match.case import Case
 from otel_fr.match.facts.joined import is_connecting
 from otel_fr.match.finding import Category
-from otel_fr.match.graph.cycles import Front, fronts
+from otel_fr.match.graph.cycles import fronts
 from otel_fr.match.graph.nodes import Node
 from otel_fr.match.rules import blocked, other_origins
-from otel_fr.match.rules.claims import Claims, Follows, Outcome, SetAside
+from otel_fr.match.rules.claims import Claim, Claims, Follows, Outcome, Rule, SetAside, Stage, stage_of_one
 from otel_fr.match.rules.joined import front_claim, late_claim
-from otel_fr.match.rules.rule import Rule, Stage
 from otel_fr.match.texts import rank_texts, sentences
 
 
@@ -77,21 +76,18 @@ def _told(case: Case, claims: Claims) -> Iterator[blocked.Blocked]:
     return blocked.in_order(case, claims, nodes)
 
 
-def _untold(case: Case, claims: Claims) -> Iterator[Front]:
+def _untold(case: Case, claims: Claims) -> Iterator[Claim]:
     nodes = {
         n.instance.key: n for n in _open(case, claims) if n.instance.key not in claims.set_aside and _is_untold(case, n)
     }
-    return iter(() if claims.lasting else fronts(nodes))
+    for front in () if claims.lasting else fronts(nodes):
+        node = case.nodes[front[0]]
+        summary = sentences.untold_text(node.instance, node.waiting, case.unheard)
+        details = rank_texts.raised_texts(case.evidence, node.waiting)
+        yield front_claim(case, front, Category.MISSING_RANK, (), node.waiting, summary, details)
 
 
-def _several_unheard(case: Case, _: Claims, front: Front) -> Outcome:
-    node = case.nodes[front[0]]
-    summary = sentences.untold_text(node.instance, node.waiting, case.unheard)
-    details = rank_texts.raised_texts(case.evidence, node.waiting)
-    return (front_claim(case, front, Category.MISSING_RANK, (), node.waiting, summary, details),)
-
-
-def _unrecorded(case: Case, claims: Claims) -> Iterator[Front]:
+def _unrecorded(case: Case, claims: Claims) -> Iterator[Claim]:
     found = {
         key: node
         for key, node in case.nodes.items()
@@ -101,13 +97,10 @@ def _unrecorded(case: Case, claims: Claims) -> Iterator[Front]:
         # If all have joined, they may take minutes.
         and not is_connecting([node.instance.call(rank) for rank in node.instance.calls])
     }
-    return iter(() if claims.lasting else fronts(found))
-
-
-def _not_recorded(case: Case, _: Claims, front: Front) -> Outcome:
-    node = case.nodes[front[0]]
-    summary = sentences.unrecorded_text(node.instance, node.waiting, node.unrecorded)
-    return (front_claim(case, front, Category.MISSING_RANK, (), node.waiting, summary),)
+    for front in () if claims.lasting else fronts(found):
+        node = case.nodes[front[0]]
+        summary = sentences.unrecorded_text(node.instance, node.waiting, node.unrecorded)
+        yield front_claim(case, front, Category.MISSING_RANK, (), node.waiting, summary)
 
 
 STAGES = (
@@ -131,17 +124,19 @@ STAGES = (
         ),
     ),
     Stage("silent_blocked", "The rest of these, and what the stage `blocked` left open.", _told, blocked.RULES),
-    Stage(
+    stage_of_one(
         "several_silent",
         "Calls that wait for one of several ranks without evidence, if there is no cause.",
         _untold,
-        (Rule("several_unheard", "These ranks may wait for one another: nobody is named.", _several_unheard),),
+        "several_unheard",
+        "These ranks may wait for one another: nobody is named.",
     ),
 )
 
-UNRECORDED = Stage(
+UNRECORDED = stage_of_one(
     "unrecorded",
     "Calls that wait for ranks whose recording has gaps, if there is no cause.",
     _unrecorded,
-    (Rule("not_recorded", "It is not known whether they joined: nobody is named.", _not_recorded),),
+    "not_recorded",
+    "It is not known whether they joined: nobody is named.",
 )
