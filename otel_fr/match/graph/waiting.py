@@ -157,7 +157,8 @@ def _reached(evidence: Evidence) -> dict[str, list[int]]:
 
 
 def _is_ahead(instance: Instance, reached: Mapping[str, list[int]]) -> bool:
-    """True if its callers are ahead of most ranks, which have not reached the corresponding call (`_comes_before`)."""
+    """True if its callers are ahead of most ranks, which have not reached the call of that number in their own group of
+    this description."""
     counts = reached.get(instance.group.description, []) if instance.group.description else []
     return instance.stream == "collective" and 2 * bisect_left(counts, instance.sequence_id) > len(counts)
 
@@ -326,36 +327,3 @@ def _spare_receivers(node: Node, receivers: Container[int]) -> None:
 
 def _was_in_it(instance: Instance, rank: int) -> bool:
     return rank in instance.calls and instance.call(rank).state is not CallState.COMPLETED
-
-
-def precedes(evidence: Evidence, instances: Mapping[InstanceKey, Instance], first: Node, second: Node) -> bool:
-    """True if a waiting rank shows that the program reaches ``first`` before ``second``; False also if unknown."""
-    both = set(first.waiting).intersection(second.waiting)
-    if both:
-        rank = min(both)
-        return first.instance.call(rank).record < second.instance.call(rank).record
-    here = _comes_before(evidence, instances, first, second.instance)
-    there = _comes_before(evidence, instances, second, first.instance)
-    return here is not False and there is not True and (here, there) != (None, None)
-
-
-def _comes_before(
-    evidence: Evidence, instances: Mapping[InstanceKey, Instance], node: Node, like: Instance
-) -> bool | None:
-    """True if a rank that waits in ``node`` reaches the call that corresponds to ``like`` only after it; None: unknown.
-
-    Ranks of one job run alike: each has its own groups of the same descriptions, with the same numbers of calls.
-    """
-    rank = node.waiting[0] if node.waiting else -1
-    info = evidence.ranks.get(rank)
-    if info is None or like.stream != "collective" or not like.group.description:
-        return None
-    groups = [evidence.groups[id_] for id_ in info.progress if id_ in evidence.groups]
-    same = [group.id for group in groups if group.description == like.group.description]
-    if len(same) != 1:
-        return None
-    own = instances.get((same[0], "collective", like.sequence_id))
-    if own is not None and rank in own.calls:
-        return node.instance.call(rank).record < own.call(rank).record
-    enqueued = info.progress[same[0]].enqueued
-    return None if enqueued is None else enqueued < like.sequence_id

@@ -12,7 +12,6 @@ from otel_fr.match.facts.instances import InstanceKey
 from otel_fr.match.finding import Category
 from otel_fr.match.graph.misdirected import MisdirectedMessage, misdirected_message
 from otel_fr.match.graph.nodes import Node
-from otel_fr.match.graph.rivals import Rivals
 from otel_fr.match.model import CallState, Ending
 from otel_fr.match.rules.claims import Claim, Claims, Follows, Outcome, Rule, Stage
 from otel_fr.match.rules.standing import are_blocked, is_in_no_call, last_of_all, may_wait, others
@@ -41,15 +40,15 @@ class Blocked:
 
 
 def in_order(case: Case, claims: Claims, nodes: Sequence[Node]) -> Iterator[Blocked]:
-    """Nodes that wait for no other show their culprit best; of these, the one that the program reaches first."""
-    rivals = Rivals(case.evidence, case.instances, nodes)
+    """Nodes that wait for no other show their culprit best; of these, the one that its callers reached after the fewest
+    calls: ranks run alike."""
     unseen = {n.instance.key: not n.dead and all(may_wait(case, rank) for rank in n.culprits) for n in nodes}
     ordered = sorted(
         nodes,
         key=lambda n: (
             unseen[n.instance.key],
             bool(n.targets),
-            rivals.before(n),
+            max(n.instance.call(rank).record for rank in n.waiting),
             len(n.instance.members),
             n.instance.name,
         ),
