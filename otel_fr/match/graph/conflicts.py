@@ -14,10 +14,6 @@ from typing import NamedTuple
 MAX_CLASSES = 64
 """Different progress of the ranks of two axes that is compared in pairs; with more, the ranks do not run alike."""
 
-MAX_AXES = 1_000
-"""Axes of one rank in which ranks differ that are compared in pairs; with more, a rank is not compared. No program has
-so many groups, and the time grows with the square."""
-
 Axis = Mapping[int, int]
 """Rank -> how many calls of one group, or of its only group of one kind, it has enqueued."""
 
@@ -50,21 +46,11 @@ def find_conflicts(
     Args:
         only: each conflict must show in one of these axes; None: in any.
     """
-    members: dict[tuple[str, str], list[int]] = defaultdict(list)
     of_rank: dict[int, list[str]] = defaultdict(list)
     for name in sorted(axes):
         for rank in axes[name]:
             of_rank[rank].append(name)
-    differing = {name for name, axis in axes.items() if len(set(axis.values())) > 1}  # others cross none
-    for rank in sorted(of_rank):
-        own = [name for name in of_rank[rank] if name in differing]
-        if len(own) <= MAX_AXES:
-            for pair in combinations(own, 2):
-                members[pair].append(rank)
     found: list[Conflict] = []
-    for (first, second), ranks in members.items():
-        if len(ranks) > 1 and (only is None or first in only or second in only):
-            found += _crossing(axes[first], axes[second], ranks)
     for (name, number), before in stands.items():
         if len(axes.get(name, ())) < 2:  # nobody to compare with
             continue
@@ -80,20 +66,6 @@ def find_conflicts(
         if only is None or name in only:
             found += _after_the_end(axis, ended)
     return found
-
-
-def _crossing(first: Axis, second: Axis, ranks: list[int]) -> list[Conflict]:
-    """Pairs of ranks: one is ahead in the first axis, the other in the second."""
-    classes: dict[tuple[int, int], list[int]] = defaultdict(list)
-    for rank in ranks:
-        classes[first[rank], second[rank]].append(rank)
-    if not 1 < len(classes) <= MAX_CLASSES:
-        return []
-    return [
-        Conflict(tuple(classes[a]), tuple(classes[b]))
-        for a, b in combinations(sorted(classes), 2)
-        if (a[0] - b[0]) * (a[1] - b[1]) < 0
-    ]
 
 
 def _around(axis: Axis, number: int, other: Axis, before: Mapping[int, int], ranks: list[int]) -> list[Conflict]:

@@ -49,30 +49,6 @@ def cycles(nodes: Mapping[InstanceKey, Node]) -> list[list[InstanceKey]]:
     return found
 
 
-def against_the_order(
-    nodes: Mapping[InstanceKey, Node], cycle: list[InstanceKey]
-) -> tuple[tuple[int, ...], Instance, Instance] | None:
-    """The minority of a cycle that takes its calls in another order than the other members.
-
-    Returns:
-        the ranks that went on to the second instance without the first, while more than twice as many that belong to
-        both wait in the first; None: no two instances of the cycle show such a majority.
-    """
-    inside = set(cycle)
-    for key in cycle:
-        node = nodes[key]
-        members = set(node.instance.members)
-        for target in dict.fromkeys(node.targets):
-            if target not in inside or node.behind == target:
-                continue
-            other = nodes[target]
-            common = members.intersection(other.instance.members)
-            gone = common.intersection(other.waiting) - set(node.instance.calls)
-            if gone and 2 * len(gone) < len(common) and common - gone <= set(node.waiting):
-                return tuple(sorted(gone)), node.instance, other.instance
-    return None
-
-
 def inverted(nodes: list[Node]) -> tuple[Instance, Instance, int, int] | None:
     """Two collectives that all joined and two ranks enqueued in opposite orders: (first, second, rank, other rank).
 

@@ -28,12 +28,6 @@ class Stages:
     def suffix(self, kind: str, rank: int) -> str:
         return self.of.get(rank, "") if self.apart is None or kind in self.apart else ""
 
-    def whole(self, ranks: frozenset[int]) -> bool:
-        """True if all ranks of a stage that has several are among these."""
-        sizes = Counter(self.of.values())
-        found = Counter(self.of[rank] for rank in ranks if rank in self.of)
-        return any(sizes[stage] == count > 1 for stage, count in found.items())
-
 
 def find_stages(
     evidence: Evidence,

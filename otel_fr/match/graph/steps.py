@@ -19,7 +19,7 @@ from functools import cached_property
 
 from otel_fr.match.facts.instances import Instance, LastCall, pair_of
 from otel_fr.match.graph.conflicts import MAX_CLASSES, Axis, Conflict, between_ends, fewest, find_conflicts
-from otel_fr.match.graph.stages import Stages, axis_of, find_stages
+from otel_fr.match.graph.stages import axis_of, find_stages
 from otel_fr.match.model import Call, Ending, Evidence, Group
 from otel_fr.presentation import UNDESCRIBED
 
@@ -37,7 +37,6 @@ class Steps:
         messages: those between the two ends of messages. They count only beside others, because a program may enqueue
                 one end long before the other.
         groups, kinds: the progress that was compared.
-        stages: which ranks were not compared with each other.
     """
 
     shared: list[Conflict]
@@ -45,7 +44,6 @@ class Steps:
     messages: list[Conflict]
     groups: Mapping[str, Axis]
     kinds: Mapping[str, Axis]
-    stages: Stages
 
     @cached_property
     def culprits(self) -> frozenset[int]:
@@ -55,8 +53,6 @@ class Steps:
         ranks that share groups decide.
         """
         everywhere = self._fewest(self.shared + self.alike)
-        if self.stages.whole(everywhere):
-            everywhere = frozenset()  # that stage has a program of its own
         compared = {rank for axis in self.groups.values() for rank in axis}
         if len(everywhere) * FEW < len(compared):
             return everywhere or self._fewest(self.shared)
@@ -147,7 +143,6 @@ def compare_steps(evidence: Evidence, instances: Sequence[Instance], lasts: Mapp
         between_ends(pairs, groups, positions, ended) + between_ends(pairs, alike, of_kind, ended),
         groups,
         alike,
-        stages,
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from otel_fr.match.case import Case
 from otel_fr.match.facts.instances import Instance, InstanceKey
 from otel_fr.match.finding import Category
-from otel_fr.match.graph.cycles import against_the_order, cycles
+from otel_fr.match.graph.cycles import cycles
 from otel_fr.match.graph.misdirected import misdirected_message
 from otel_fr.match.graph.out_of_step import LeftOut, left_out
 from otel_fr.match.model import MessagePattern
@@ -46,11 +46,10 @@ def _cycles(case: Case, claims: Claims) -> Iterator[Cycle]:
         if any(key in claims.cause_of or case.nodes[key].dead for key in keys):
             continue
         skipped = left_out(case.nodes, keys, case.steps)
+        minority: Minority | None = None
         if skipped:
             ranks = {rank for found in skipped for rank in found.ranks}
-            minority: Minority | None = tuple(sorted(ranks)), case.nodes[skipped[0].key].instance, skipped[0].taken
-        else:
-            minority = against_the_order(case.nodes, keys)
+            minority = tuple(sorted(ranks)), case.nodes[skipped[0].key].instance, skipped[0].taken
         yield Cycle(keys, _walk(case, keys), skipped, minority)
 
 
@@ -157,10 +156,9 @@ def _message_missing(case: Case, _: Claims, cycle: Cycle) -> Outcome:
     if cycle.message is None:
         return None
     caller, message, blocker = cycle.message
-    culprits: tuple[int, ...] = (blocker,)
-    if case.steps.rivals == tuple(sorted((caller, blocker))):
-        culprits = case.steps.rivals
+    both = tuple(sorted((caller, blocker)))
     summary, details = sentences.unmatched_text(case, message, blocker)
+    culprits = both if case.steps.rivals == both else (blocker,)
     return _claim(case, cycle, Category.UNMATCHED_P2P, culprits, message, summary, details)
 
 

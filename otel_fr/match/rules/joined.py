@@ -127,18 +127,6 @@ def _turned(case: Case, front: Front) -> tuple[Instance, Instance, int, int] | N
     return inverted([case.nodes[key] for key in (front[0], *front[1])])
 
 
-def _rivals(case: Case, claims: Claims, front: Front) -> Outcome:
-    keys = [front[0], *front[1]]
-    waiting = {rank for key in keys for rank in case.nodes[key].waiting}
-    rivals = case.steps.rivals
-    if claims.lasting or waiting.isdisjoint(rivals):
-        return None
-    key = next((key for key in keys if set(rivals) <= set(case.nodes[key].instance.members)), keys[0])
-    node = case.nodes[key]
-    summary = step_texts.rivals_text(rivals, node.instance, node.waiting, case.machines)
-    return (front_claim(case, front, Category.DEADLOCK, rivals, tuple(sorted(waiting)), summary, node=node),)
-
-
 def _shared_device(case: Case, claims: Claims, front: Front) -> Outcome:
     if claims.lasting or case.steps.shared or case.steps.alike:
         return None  # then it is the order of calls
@@ -242,7 +230,6 @@ STAGES = (
                 _out_of_step,
             ),
             Rule("opposite_orders", "Two ranks enqueued two of them in opposite orders.", _opposite_orders),
-            Rule("rivals", "Of two ranks that should have run alike one is out of step; which is not known.", _rivals),
             Rule(
                 "shared_device",
                 "Devices execute groups in queues of their own, and one rank alone is in all of them.",

@@ -48,7 +48,7 @@ def _calls_differ(case: Case, claims: Claims) -> Iterator[Claim]:
             field=bad.field,
             values=dict(sorted(bad.values.items())),
             age=age,
-            caused_by=_created_differently(claims, bad) or _explained_by(case, claims, bad),
+            caused_by=_explained_by(case, claims, bad),
             explains=(*(key for key, node in case.nodes.items() if node.mismatch is bad), instance.key),
             is_over=bad.is_over,
         )
@@ -65,17 +65,6 @@ def _shift(case: Case, bad: Mismatch) -> str:
     if not bad.has_majority or (bad.instance.stream == "group" and is_in_another_order(case.instances, bad)):
         return ""
     return shift_of(case.instances, bad)
-
-
-def _created_differently(claims: Claims, bad: Mismatch) -> str | None:
-    """The key of the mismatch in the creation of the group."""
-    if bad.instance.stream == "group":
-        return None
-    creations = [claim for claim in claims if claim.instance is not None and claim.instance.stream == "group"]
-    found = (
-        one.key for one in creations if one.instance is not None and bad.instance.group.name in names_of(one.instance)
-    )
-    return next(found, None)
 
 
 def _explained_by(case: Case, claims: Claims, bad: Mismatch) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from otel_fr.match.facts.instances import Instance
 from otel_fr.match.facts.machines import Machines
@@ -66,11 +66,3 @@ def one_message_more_text(caller: int, other: int, message: Instance, step: Inst
     if step is not None and caller in step.members:
         return f"{text}, or skipped {instance_text(step)}"
     return f"{text} (or rank {other} left out its {'recv' if made == 'send' else 'send'})"
-
-
-def rivals_text(rivals: Iterable[int], instance: Instance, waiting: Iterable[int], machines: Machines) -> str:
-    """Two ranks that should have run alike, where a collective that all members joined does not complete."""
-    return (
-        f"{machines.named(rivals)} have not enqueued the same calls: one of them left out a call, made one too many or"
-        f" called in another order; {waiting_text(waiting, instance)}"
-    )
