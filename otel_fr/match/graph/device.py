@@ -7,7 +7,7 @@ and now wait for that rank in later calls, is blocked by its own device, not by 
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -191,43 +191,6 @@ def stuck_devices(
             behind = [*keys, *wanted.get(rank, ())]
             found.append(StuckDevice(rank=rank, first=first.key, ahead=first.ahead, groups=groups, behind=behind))
     return found
-
-
-def common_device(evidence: Evidence, instances: Sequence[Instance]) -> tuple[int, Instance] | None:
-    """The only rank that is in all of these collectives, which all members joined and which do not complete.
-
-    If a device executes the calls of each group in a queue of its own, as calls show that completed before older ones,
-    a collective of ranks whose devices are not blocked completes.
-
-    Returns:
-        the rank, and the first of the collectives in its own order; None: there is no such rank, or no such queues.
-    """
-    if any(instance.stream != "collective" for instance in instances) or not _has_queues(evidence):
-        return None
-    heads: dict[str, Instance] = {}
-    for instance in instances:
-        known = heads.setdefault(instance.group.id, instance)
-        if instance.sequence_id < known.sequence_id:
-            heads[instance.group.id] = instance
-    shared = set.intersection(*[set(instance.members) for instance in heads.values()])
-    if len(shared) != 1 or len(heads) < 2:
-        return None
-    (rank,) = shared
-    return rank, min(heads.values(), key=lambda instance: instance.call(rank).record)
-
-
-def _has_queues(evidence: Evidence) -> bool:
-    """True if a rank completed a collective although an older one of another group is in flight."""
-    calls = [call for call in evidence.calls if call.stream == "collective"]
-    oldest: dict[int, Call] = {}
-    for call in calls:
-        waits = call.state is CallState.IN_FLIGHT and is_waiting(call, evidence.window)
-        if waits and (call.rank not in oldest or call.record < oldest[call.rank].record):
-            oldest[call.rank] = call
-    return any(
-        call.state is CallState.COMPLETED and call.rank in oldest and call.record > oldest[call.rank].record
-        for call in calls
-    )
 
 
 def _others_wait(evidence: Evidence, instance: Instance, rank: int, late: Mapping[int, object]) -> bool:

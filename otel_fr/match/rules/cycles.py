@@ -200,7 +200,7 @@ STAGE = Stage(
         ),
         Rule(
             "deadlock",
-            "Ranks took calls in different orders. A minority of more than two to one is named, else all of them.",
+            "Ranks took calls in different orders. Those that are out of step with the others are named, else all.",
             _deadlock,
         ),
     ),

@@ -13,12 +13,11 @@ from otel_fr.match.facts.joined import gave_up, is_connecting, is_stalled, strag
 from otel_fr.match.facts.mismatch import judge
 from otel_fr.match.finding import Category
 from otel_fr.match.graph.cycles import Front, fronts, inverted
-from otel_fr.match.graph.device import common_device
 from otel_fr.match.graph.nodes import Node, waited
 from otel_fr.match.model import Call, CallState, Ending
 from otel_fr.match.rules import blocked
 from otel_fr.match.rules.claims import Claim, Claims, Outcome, Rule, Stage, stage_of_one
-from otel_fr.match.texts import device_texts, sentences, step_texts
+from otel_fr.match.texts import sentences, step_texts
 
 
 def _joined(case: Case, claims: Claims) -> list[Node]:
@@ -127,20 +126,6 @@ def _turned(case: Case, front: Front) -> tuple[Instance, Instance, int, int] | N
     return inverted([case.nodes[key] for key in (front[0], *front[1])])
 
 
-def _shared_device(case: Case, claims: Claims, front: Front) -> Outcome:
-    if claims.lasting or case.steps.shared or case.steps.alike:
-        return None  # then it is the order of calls
-    instances = [case.nodes[key].instance for key in (front[0], *front[1])]
-    found = common_device(case.evidence, instances)
-    if found is None:
-        return None
-    rank, first = found
-    waiting = tuple(r for r in case.nodes[first.key].waiting if r != rank)
-    summary = device_texts.common_text(rank, first, len(instances), waiting, case.machines)
-    claim = front_claim(case, front, Category.RANK_STUCK, (rank,), waiting, summary, node=case.nodes[first.key])
-    return (dataclasses.replace(claim, stuck_on="device"),)
-
-
 def _lost_host(case: Case, _: Claims, front: Front) -> Outcome:
     node = case.nodes[front[0]]
     culprits = _lost(case, node)
@@ -230,11 +215,6 @@ STAGES = (
                 _out_of_step,
             ),
             Rule("opposite_orders", "Two ranks enqueued two of them in opposite orders.", _opposite_orders),
-            Rule(
-                "shared_device",
-                "Devices execute groups in queues of their own, and one rank alone is in all of them.",
-                _shared_device,
-            ),
             Rule("lost_host", "Nothing is heard any more of a member's machine.", _lost_host),
             Rule("all_joined", "Nothing shows why it does not complete: nobody is named.", _all_joined),
         ),

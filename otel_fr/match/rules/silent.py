@@ -1,20 +1,23 @@
 """Ranks without evidence: whether they may be what others wait for.
 
-They may wait for a culprit with which they share a group; or a rank that waits for them may be blocked by its own
-device; or other evidence does not fit a fault that began at them.
+They may wait for a culprit with which they share a group. Or other evidence does not fit a fault that began at them: if
+a rank without evidence was the only one at fault, all other ranks did what their program says, and each of them waits:
+its first call in flight lacks a rank, or waits behind others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from otel_fr.match.case import Case
+from otel_fr.match.facts.instances import is_waiting
 from otel_fr.match.facts.joined import is_connecting
 from otel_fr.match.finding import Category
 from otel_fr.match.graph.cycles import fronts
 from otel_fr.match.graph.nodes import Node
-from otel_fr.match.rules import blocked, other_origins
+from otel_fr.match.model import Call, CallState, Evidence
+from otel_fr.match.rules import blocked
 from otel_fr.match.rules.claims import Claim, Claims, Follows, Outcome, Rule, SetAside, Stage, stage_of_one
 from otel_fr.match.rules.joined import front_claim, late_claim
 from otel_fr.match.texts import rank_texts, sentences
@@ -40,10 +43,49 @@ def _open(case: Case, claims: Claims) -> list[Node]:
 
 def _silent(case: Case, claims: Claims) -> list[Silent]:
     nodes = [node for node in _open(case, claims) if node.culprits == node.silent]
-    near = [(one.key, other_origins.near(case.evidence, one.culprits)) for one in claims.lasting] if nodes else []
+    near = [(one.key, _near(case.evidence, one.culprits)) for one in claims.lasting] if nodes else []
     alone = len(case.unheard) == 1 and any(_never_heard(case, node) for node in nodes)
-    elsewhere = alone and other_origins.may_have_begun_elsewhere(case)
+    elsewhere = alone and _may_have_begun_elsewhere(case)
     return [Silent(node, near, elsewhere and _never_heard(case, node)) for node in nodes]
+
+
+def _near(evidence: Evidence, culprits: Iterable[int]) -> set[int]:
+    """The ranks that share a group with a culprit: they may wait for it."""
+    wanted = set(culprits)
+    return {rank for group in evidence.groups.values() if not wanted.isdisjoint(group.ranks) for rank in group.ranks}
+
+
+def _may_have_begun_elsewhere(case: Case) -> bool:
+    """True if the evidence does not fit a fault that began at the ranks without evidence alone."""
+    if any(calls.late for calls in case.open_calls.values()):
+        return True  # a device that may be blocked
+    if case.steps.shared or case.steps.culprits.difference(case.unheard):
+        return True  # a rank that left out a call
+    heads: dict[int, Call] = {}  # of each rank the first call in flight: only this one does not wait for its own calls
+    for call in case.evidence.calls:
+        if call.state is not CallState.COMPLETED and is_waiting(call, case.evidence.window):
+            known = heads.setdefault(call.rank, call)
+            if call.record < known.record:
+                heads[call.rank] = call
+    return any(_is_unexplained(node, heads) for node in case.nodes.values()) or any(
+        _is_vague(call, case.unheard) for call in heads.values()
+    )
+
+
+def _is_unexplained(node: Node, heads: Mapping[int, Call]) -> bool:
+    """True if all members joined it, and nothing before it blocks any of them.
+
+    The calls of a batch end together, so one of them may wait for what another one lacks.
+    """
+    instance = node.instance
+    if node.mismatch is not None or not set(instance.calls).issuperset(instance.members):
+        return False
+    return all(instance.call(rank) is heads.get(rank) and instance.call(rank).batch is None for rank in node.waiting)
+
+
+def _is_vague(head: Call, unheard: Container[int]) -> bool:
+    """True if it is a message whose other end the peer's evidence does not show: it may have completed."""
+    return head.signature.any_source and head.signature.peer is not None and head.signature.peer not in unheard
 
 
 def _never_heard(case: Case, node: Node) -> bool:
@@ -61,9 +103,7 @@ def _near_a_culprit(_: Case, __: Claims, root: Silent) -> Outcome:
 
 
 def _begun_elsewhere(case: Case, _: Claims, root: Silent) -> Outcome:
-    if root.elsewhere or other_origins.may_be_stuck(case, root.node):
-        return SetAside((root.node.instance.key,))
-    return None
+    return SetAside((root.node.instance.key,)) if root.elsewhere else None
 
 
 def _is_untold(case: Case, node: Node) -> bool:

@@ -9,7 +9,7 @@ from otel_fr.match.facts.instances import Instance
 from otel_fr.match.facts.machines import Machines
 from otel_fr.match.graph.queues import is_queued
 from otel_fr.match.model import Call, Evidence, Group
-from otel_fr.match.texts.calls import call_text, group_of, instance_text, waiting_text
+from otel_fr.match.texts.calls import call_text, group_of, instance_text
 from otel_fr.match.texts.sentences import MAX_ENDINGS
 from otel_fr.presentation import count_text, message_text, ranks_text, verb
 
@@ -59,14 +59,6 @@ def sync_text(evidence: Evidence, rank: int, what: str, queued: Call | None) -> 
     """
     text = f"rank {rank} waits for its device ({message_text(what)})"
     return text if queued is None else f"{text}, which has not begun {call_text(evidence, queued)}"
-
-
-def common_text(rank: int, first: Instance, count: int, waiting: Iterable[int], machines: Machines) -> str:
-    """The only rank that is in all of ``count`` instances that do not complete."""
-    return (
-        f"{machines.named([rank])} is blocked on the device: it is the only rank in all {count} calls that all their"
-        f" members joined and that do not complete; {waiting_text(waiting, first)}"
-    )
 
 
 def sync_texts(case: Case, ranks: Iterable[int]) -> list[str]:

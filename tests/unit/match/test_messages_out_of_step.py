@@ -92,32 +92,6 @@ def test_a_receive_posted_early_by_one_rank_does_not_make_two_rivals() -> None:
 # Devices.
 
 
-def test_the_only_rank_in_all_blocked_collectives_is_blocked_on_its_device() -> None:
-    """Rows {0, 1} and columns {0, 2} are blocked; rank 1 completed its column behind its row, so each has a queue."""
-    groups = [
-        Group("r0", "r0", "row", (0, 1)), Group("r1", "r1", "row", (2, 3)),
-        Group("c0", "c0", "column", (0, 2)), Group("c1", "c1", "column", (1, 3)),
-    ]  # fmt: skip
-    done = CallState.COMPLETED
-    calls = [
-        *(call(r, 1, group="r0", record=1) for r in (0, 1)),
-        *(call(r, 1, done, group="r1", record=1) for r in (2, 3)),
-        *(call(r, 1, group="c0", record=2) for r in (0, 2)),
-        *(call(r, 1, done, group="c1", record=2) for r in (1, 3)),
-    ]
-    ranks = [
-        rank(0, counts={"r0": (1, 0), "c0": (1, 0)}),
-        rank(1, counts={"r0": (1, 0), "c1": (1, 1)}),
-        rank(2, counts={"r1": (1, 1), "c0": (1, 0)}),
-        rank(3, counts={"r1": (1, 1), "c1": (1, 1)}),
-    ]
-    (cause,) = causes(judge(calls, ranks, groups, 4))
-    assert (cause.category, cause.culprit_ranks, cause.stuck_on) == (Category.RANK_STUCK, (0,), "device")
-    in_order = [call for call in calls if call.group != "c1"]
-    (cause,) = causes(judge(in_order, ranks, groups, 4))
-    assert (cause.category, cause.culprit_ranks) == (Category.STALLED_COLLECTIVE, ()), "a device may have one queue"
-
-
 @pytest.mark.parametrize(("ended_for", "named"), [(0.5, []), (9.0, [(0,)])])
 def test_a_last_call_in_flight_after_all_others_ended_is_the_device(ended_for: float, named: list[Any]) -> None:
     """Soon after their end, the rank's report may only be older than theirs."""

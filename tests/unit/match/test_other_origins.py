@@ -60,6 +60,16 @@ def test_a_call_that_others_completed_may_have_begun_it() -> None:
     assert nearest[0] == (0,)
 
 
+def test_it_may_wait_for_a_culprit_with_which_it_shares_a_group() -> None:
+    calls = [call(0, 11, group="tp 0", record=11), call(2, 11, group="tp 1", record=11)]
+    ranks = [
+        rank(0, counts={"tp 0": (11, 10), "dp 0": (4, 4)}),
+        rank(1, counts={"tp 0": (10, 10), "dp 1": (4, 4)}, ending=Ending.KILLED, signal=9),
+        rank(2, counts={"tp 1": (11, 10), "dp 0": (4, 4)}),
+    ]
+    assert [found.culprit_ranks for found in causes(pairs(calls, ranks)[0])] == [(1,)]
+
+
 def test_a_call_that_all_joined_and_nothing_before_it_blocks_may_have_begun_it() -> None:
     calls = [*(call(r, 11, group="tp 0", record=11) for r in (0, 1)), call(1, 5, group="dp 1", record=12)]
     ranks = [

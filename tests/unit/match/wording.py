@@ -214,12 +214,6 @@ def stuck() -> Cases:
     both = [call(1, 5), call(1, 5, group=TP, record=6), call(0, 6), call(2, 6)]
     ranks = [rank(0, 6), rank(1, 5, counts={"t": (5, 4)}), rank(2, 6, counts={"t": (5, 5)})]
     yield "its device does not complete calls of two groups", verdict(both, ranks, TP)
-    rows = [Group("r0", "r0", "row", (0, 1)), Group("c0", "c0", "column", (0, 2))]
-    calls = [call(0, 1, group="r0"), call(1, 1, group="r0"), call(0, 1, group="c0", record=2)]
-    calls += [call(2, 1, group="c0", record=2), call(1, 1, DONE, group="c1", record=2), call(3, 1, DONE, group="c1")]
-    counts = [{"r0": (1, 0), "c0": (1, 0)}, {"r0": (1, 0), "c1": (1, 1)}, {"c0": (1, 0)}, {"c1": (1, 1)}]
-    ranks = [rank(r, counts=own) for r, own in enumerate(counts)]
-    yield "it is in all blocked collectives", verdict(calls, ranks, *rows, Group("c1", "c1", "column", (1, 3)), size=4)
 
 
 def overdue() -> Cases:
