@@ -64,7 +64,6 @@ def suspects(case: Case) -> list[Suspects]:
         *_alone(case),
         *_messages(case.evidence),
         *_joined(case),
-        *_left(case),
     ):
         new = tuple(rank for rank in ranks if rank not in known)
         if new:
@@ -151,15 +150,6 @@ def _joined(case: Case) -> Iterator[tuple[tuple[int, ...], str]]:
     for first, _ in fronts(open_):
         instance = open_[first].instance
         yield instance.members, f"all members joined {instance_text(instance)}, which had not completed"
-
-
-def _left(case: Case) -> Iterator[tuple[tuple[int, ...], str]]:
-    """Ranks that wait for others which may have completed the call already."""
-    for node in case.nodes.values():
-        untold = [*node.silent, *node.undecided]
-        if untold:
-            text = f"{ranks_text(untold)} may have completed {instance_text(node.instance)}"
-            yield node.waiting, f"{text}, in which {ranks_text(node.waiting)} {verb(node.waiting, 'waits', 'wait')}"
 
 
 def _joined_by_all(case: Case) -> dict[InstanceKey, Node]:

@@ -213,11 +213,6 @@ def is_waiting(call: Call, window: float) -> bool:
     return call.state in (CallState.IN_FLIGHT, CallState.UNKNOWN) and (call.age is None or call.age >= window)
 
 
-def waiting_ranks(instance: Instance, window: float) -> tuple[int, ...]:
-    """The ranks that wait (or waited until it failed) in the instance, rising."""
-    return tuple(sorted(r for r in instance.calls if is_waiting(instance.call(r), window)))
-
-
 class LastCall(NamedTuple):
     """A rank's newest call. ``in_call``: any of its calls has been in flight for longer than the window."""
 

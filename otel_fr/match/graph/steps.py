@@ -19,12 +19,8 @@ from functools import cached_property
 
 from otel_fr.match.facts.instances import Instance, LastCall, pair_of
 from otel_fr.match.graph.conflicts import MAX_CLASSES, Axis, Conflict, between_ends, fewest, find_conflicts
-from otel_fr.match.graph.stages import axis_of, find_stages
-from otel_fr.match.model import Call, Ending, Evidence, Group
+from otel_fr.match.model import Call, Ending, Evidence, Group, Stream
 from otel_fr.presentation import UNDESCRIBED
-
-FEW = 4
-"""Fewer than one in so many ranks are out of step if all ranks run alike."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +30,7 @@ class Steps:
     Attributes:
         shared: those between ranks of the same two groups. alike: those between ranks whose groups have the same
                 descriptions, which assumes that these ranks run alike.
-        messages: those between the two ends of messages. They count only beside others, because a program may enqueue
+        messages: those between the two ends of messages. They count last, because a program may enqueue
                 one end long before the other.
         groups, kinds: the progress that was compared.
     """
@@ -49,17 +45,11 @@ class Steps:
     def culprits(self) -> frozenset[int]:
         """The ranks that are out of step; empty: none is, or two explanations are equally good.
 
-        Groups of one kind may differ (stages of a pipeline do): if most ranks do not run alike by that comparison, the
-        ranks that share groups decide.
+        What the fewest assumptions show comes first: conflicts in groups that ranks share, then those of ranks that run
+        alike (stages of a pipeline do not), then those between the ends of messages.
         """
-        everywhere = self._fewest(self.shared + self.alike)
-        compared = {rank for axis in self.groups.values() for rank in axis}
-        if len(everywhere) * FEW < len(compared):
-            return everywhere or self._fewest(self.shared)
-        return self._fewest(self.shared) or everywhere
-
-    def _fewest(self, conflicts: list[Conflict]) -> frozenset[int]:
-        return (fewest(conflicts + self.messages) if self.messages else frozenset()) or fewest(conflicts)
+        first, second = self.shared, self.shared + self.alike
+        return fewest(first) or fewest(second) or fewest(second + self.messages)
 
     @cached_property
     def rivals(self) -> tuple[int, ...]:
@@ -109,7 +99,7 @@ def compare_steps(evidence: Evidence, instances: Sequence[Instance], lasts: Mapp
             of_group[axis] = axis_of(of_group[instance.group.id], instance.stream)
             for rank in known.intersection(instance.members):
                 enqueued[rank][axis] = instance.sequence_id - (rank not in instance.calls)
-    stages = find_stages(evidence, enqueued, of_group, of_messages)
+    stages = _stages(evidence, enqueued, of_group, of_messages)
     positions = _positions(evidence, instances, lasts, enqueued)
     by_rank: dict[int, list[tuple[str, int]]] = defaultdict(list)
     for place, joined in positions.items():
@@ -122,7 +112,7 @@ def compare_steps(evidence: Evidence, instances: Sequence[Instance], lasts: Mapp
     for rank, own in enqueued.items():
         times = Counter(of_group[id_] for id_ in own if id_ in of_group)
         kinds = {
-            id_: kind + stages.suffix(kind, rank)
+            id_: kind + stages.get(kind, {}).get(rank, "")
             for id_ in own
             if (kind := of_group.get(id_)) is not None and times[kind] == 1
         }
@@ -144,6 +134,43 @@ def compare_steps(evidence: Evidence, instances: Sequence[Instance], lasts: Mapp
         groups,
         alike,
     )
+
+
+ALIKE = 0.75
+"""Ratio of the stages' messages above which stages of one rank run alike."""
+
+
+def _stages(
+    evidence: Evidence, enqueued: Mapping[int, Mapping[str, int]], kinds: Mapping[str, str], of_messages: frozenset[str]
+) -> dict[str, Mapping[int, str]]:
+    """The kinds of groups that a pipeline's stages use differently, each with the stage of every rank.
+
+    A stage is a position in the groups that exchange messages. Stages of several ranks differ in messages, and in what
+    they have not called about equally often. Stages of one rank may be the ranks of a ring, which run alike: only their
+    messages differ, if they do so by far.
+    """
+    exchanging = {kinds[id_] for id_ in evidence.groups if axis_of(id_, "p2p") in of_messages}
+    found: dict[int, str] = defaultdict(str)
+    for id_, kind in sorted(kinds.items()) if exchanging else ():
+        if kind in exchanging and id_ in evidence.groups:
+            for position, rank in enumerate(evidence.groups[id_].ranks):
+                found[rank] += f" stage {position}"
+    furthest: dict[str, dict[str, int]] = defaultdict(dict)
+    for rank in enqueued.keys() & found.keys():
+        for id_, count in enqueued[rank].items():
+            if id_ in kinds:
+                of_kind = furthest[kinds[id_]]
+                of_kind[found[rank]] = max(of_kind.get(found[rank], 0), count)
+    spans = {kind: (min(of.values()), max(of.values())) for kind, of in furthest.items()}
+    messages = {axis_of(kind, "p2p") for kind in exchanging}
+    if min(Counter(found.values()).values(), default=0) > 1:
+        return dict.fromkeys(messages | {kind for kind, (least, most) in spans.items() if most > least + 1}, found)
+    return {kind: found for kind in messages & spans.keys() if spans[kind][0] < ALIKE * spans[kind][1]}
+
+
+def axis_of(group: str, stream: Stream) -> str:
+    """The name under which the calls of a group, or of a kind of groups, are counted."""
+    return group if stream == "collective" else f"{group} {stream}"
 
 
 def _count_messages(
