@@ -77,14 +77,10 @@ def instance_key(call: Call) -> InstanceKey | None:
 
 def key_of_finding(finding: Finding) -> InstanceKey | None:
     """The instance that a finding is about; None: it is about none."""
-    if finding.group is None:
+    group, number = finding.group, finding.sequence_id
+    if group is None or number is None:
         return None
-    if finding.p2p is not None:
-        source, destination, tag, index = finding.p2p
-        return finding.group.id, "p2p", source, destination, tag, index
-    if finding.sequence_id is None:
-        return None
-    return finding.group.id, finding.stream, finding.sequence_id
+    return (group.id, finding.stream, number) if finding.p2p is None else (group.id, "p2p", *finding.p2p)
 
 
 def members_of(group: Group, signature: Signature) -> tuple[int, ...]:

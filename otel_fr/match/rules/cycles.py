@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from otel_fr.match.case import Case
@@ -10,14 +10,30 @@ from otel_fr.match.facts.instances import Instance, InstanceKey
 from otel_fr.match.finding import Category
 from otel_fr.match.graph.cycles import cycles
 from otel_fr.match.graph.misdirected import misdirected_message
-from otel_fr.match.graph.out_of_step import LeftOut, left_out
+from otel_fr.match.graph.nodes import Node
+from otel_fr.match.graph.steps import Steps
 from otel_fr.match.model import MessagePattern
 from otel_fr.match.rules import blocked
 from otel_fr.match.rules.claims import Claim, Claims, Outcome, Rule, Stage
 from otel_fr.match.texts import device_texts, sentences, step_texts
 
-Minority = tuple[tuple[int, ...], Instance, Instance]
-"""Ranks that went on to the second instance without the first, unlike most."""
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Ranks of a cycle that are out of step, and a collective in which others wait for them.
+
+    Attributes:
+        instance: that they did not join. taken: the one in which they wait instead.
+        swapped: the two collectives may as well be in the wrong order: the ranks are behind by one call, and both
+            groups are used about equally often.
+        or_else: ranks that are out of step if these are not; (): the evidence allows no such doubt.
+    """
+
+    ranks: tuple[int, ...]
+    instance: Instance
+    taken: Instance
+    swapped: bool
+    or_else: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,31 +42,91 @@ class Cycle:
 
     Attributes:
         steps: (rank, where it waits, the member that it waits for), starting with the smallest rank.
-        skipped: ranks that left out a call, or made one too many. minority: ranks that took another order.
+        skipped: ranks that left out a call, or made one too many.
     """
 
     keys: list[InstanceKey]
     steps: list[tuple[int, Instance, int]]
     skipped: list[LeftOut]
-    minority: Minority | None
 
     @property
     def message(self) -> tuple[int, Instance, int] | None:
-        """The step that waits in a message, if it is the only one and no minority is known."""
+        """The step that waits in a message, if it is the only one and no rank is known to be out of step."""
         messages = [step for step in self.steps if step[1].p2p]
-        return messages[0] if len(messages) == 1 and self.minority is None else None
+        return messages[0] if len(messages) == 1 and not self.skipped else None
 
 
 def _cycles(case: Case, claims: Claims) -> Iterator[Cycle]:
     for keys in cycles(case.nodes):
         if any(key in claims.cause_of or case.nodes[key].dead for key in keys):
             continue
-        skipped = left_out(case.nodes, keys, case.steps)
-        minority: Minority | None = None
-        if skipped:
-            ranks = {rank for found in skipped for rank in found.ranks}
-            minority = tuple(sorted(ranks)), case.nodes[skipped[0].key].instance, skipped[0].taken
-        yield Cycle(keys, _walk(case, keys), skipped, minority)
+        yield Cycle(keys, _walk(case, keys), _find_left_out(case.nodes, keys, case.steps))
+
+
+def _find_left_out(nodes: Mapping[InstanceKey, Node], cycle: list[InstanceKey], steps: Steps) -> list[LeftOut]:
+    """The ranks of a cycle that left out calls or made calls too many; empty: none is known to have."""
+    inside = set(cycle)
+    places: dict[int, list[tuple[InstanceKey, InstanceKey]]] = {}
+    for key in cycle:
+        for rank, targets in nodes[key].next.items():
+            if rank in nodes[key].instance.calls:
+                continue  # It has joined it; its device has not begun it.
+            for target in targets:
+                if len(key) == len(target) == 3 and target in inside:
+                    places.setdefault(rank, []).append((key, target))
+    or_else: tuple[int, ...] = ()
+    culprits = steps.culprits & places.keys()
+    if not culprits:
+        culprits, or_else = _ahead_in_the_larger(nodes, places, steps)
+    found: dict[tuple[InstanceKey, InstanceKey], list[int]] = {}
+    for rank in sorted(culprits):
+        found.setdefault(min(places[rank], key=lambda place: _most_telling(nodes, place)), []).append(rank)
+    return [
+        LeftOut(
+            tuple(ranks),
+            nodes[key].instance,
+            nodes[taken].instance,
+            _may_be_swapped(nodes[key].instance, nodes[taken].instance)
+            and all(steps.behind(rank) <= 1 for rank in ranks),
+            or_else,
+        )
+        for (key, taken), ranks in found.items()
+    ]
+
+
+def _most_telling(nodes: Mapping[InstanceKey, Node], place: tuple[InstanceKey, InstanceKey]) -> tuple[object, ...]:
+    """Sort key: the collective in which the smallest group waits shows a culprit best."""
+    return len(nodes[place[0]].instance.members), nodes[place[0]].instance.name, nodes[place[1]].instance.name
+
+
+def _ahead_in_the_larger(
+    nodes: Mapping[InstanceKey, Node],
+    places: Mapping[int, list[tuple[InstanceKey, InstanceKey]]],
+    steps: Steps,
+) -> tuple[frozenset[int], tuple[int, ...]]:
+    """The ranks that wait in a larger group, which most have not reached, and are missing in their own part of it.
+
+    Returns:
+        these ranks, and those that are out of step otherwise; both empty if these do not explain every conflict.
+    """
+    conflicts = steps.shared + steps.alike
+    ahead: set[int] = set()
+    for rank, of in places.items():
+        for key, target in of:
+            own, larger = nodes[key].instance, nodes[target].instance
+            contains = set(larger.members) > set(own.members)
+            if contains and 2 * len(larger.calls) <= len(larger.members) and not _may_be_swapped(own, larger):
+                ahead.add(rank)
+    if not conflicts or not all(ahead.issuperset(c.ours) or ahead.issuperset(c.theirs) for c in conflicts):
+        return frozenset(), ()
+    involved = {rank for conflict in conflicts for side in conflict for rank in side}
+    return frozenset(ahead & involved), tuple(sorted(involved - ahead))
+
+
+def _may_be_swapped(first: Instance, second: Instance) -> bool:
+    """True if the groups of two collectives are used about equally often, as where their calls alternate."""
+    fewer, more = sorted((first.sequence_id, second.sequence_id))
+    return 2 * fewer > more
 
 
 def _walk(case: Case, keys: list[InstanceKey]) -> list[tuple[int, Instance, int]]:
@@ -105,17 +181,17 @@ def _claim(
 def _left_out(case: Case, _: Claims, cycle: Cycle) -> Outcome:
     if not cycle.skipped or all(found.swapped for found in cycle.skipped):
         return None
-    explains = {id(found): [found.key] for found in cycle.skipped}
-    for key in set(cycle.keys).difference(found.key for found in cycle.skipped):
+    explains = {id(found): [found.instance.key] for found in cycle.skipped}
+    for key in set(cycle.keys).difference(found.instance.key for found in cycle.skipped):
         missing = case.nodes[key].next
         own = next((f for f in cycle.skipped if any(rank in missing for rank in f.ranks)), cycle.skipped[0])
         explains[id(own)].append(key)
     return tuple(
         blocked.absent_claim(
             case,
-            case.nodes[found.key],
+            case.nodes[found.instance.key],
             found.ranks,
-            step_texts.out_of_step_text(found.ranks, case.nodes[found.key].instance, found.taken, found.or_else),
+            step_texts.out_of_step_text(found.ranks, found.instance, found.taken, found.or_else),
             explains[id(found)],
         )
         for found in cycle.skipped
@@ -123,7 +199,7 @@ def _left_out(case: Case, _: Claims, cycle: Cycle) -> Outcome:
 
 
 def _misdirected(case: Case, _: Claims, cycle: Cycle) -> Outcome:
-    astray = misdirected_message(case.nodes, cycle.keys) if cycle.minority is None else None
+    astray = misdirected_message(case.nodes, cycle.keys) if not cycle.skipped else None
     if astray is None:
         return None
     summary = sentences.misdirected_text(astray, case.machines)
@@ -163,12 +239,13 @@ def _message_missing(case: Case, _: Claims, cycle: Cycle) -> Outcome:
 
 
 def _deadlock(case: Case, _: Claims, cycle: Cycle) -> Outcome:
-    if cycle.minority is not None:
-        culprits: Iterable[int] = cycle.minority[0]
-    else:
-        inside = set(cycle.keys)
-        culprits = {rank for key in cycle.keys for rank in _ahead(case, key, inside)}
-    summary = sentences.deadlock_text(cycle.steps, cycle.minority, case.machines)
+    inside = set(cycle.keys)
+    minority = None
+    culprits = {rank for key in cycle.keys for rank in _ahead(case, key, inside)}
+    if cycle.skipped:
+        culprits = {rank for found in cycle.skipped for rank in found.ranks}
+        minority = tuple(sorted(culprits)), cycle.skipped[0].instance, cycle.skipped[0].taken
+    summary = sentences.deadlock_text(cycle.steps, minority, case.machines)
     return _claim(case, cycle, Category.DEADLOCK, culprits, cycle.steps[0][1], summary)
 
 

@@ -1,4 +1,4 @@
-"""Ranks as sentences describe them: how they ended, where they are, since when they are silent."""
+"""Ranks as sentences describe them: how they ended, where they are, since when they are silent, whom they reach."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from otel_fr.presentation import count_text, message_text, ranks_text, signal_te
 
 MAX_THREADS = 2
 """Threads of a rank whose exceptions a sentence states: the last, which are the nearest to the fault."""
+MAX_PEERS = 4
+"""Peers, which do not acknowledge what a rank sends, that details name."""
 
 
 def ending_text(info: Rank) -> str:
@@ -189,6 +191,42 @@ def silence_text(case: Case, ranks: Sequence[int]) -> str:
     hosts = {case.lost[rank] for rank in ranks}
     be = "is" if len(hosts) == 1 else "are"
     return f"{names_text(hosts)} {be} lost: nothing is heard of {ranks_text(ranks)} since {since}"
+
+
+def unreached_texts(evidence: Evidence, ranks: Iterable[int]) -> tuple[str, list[str]]:
+    """Of these ranks: ``"hosts n2 and n3 do not reach each other"``, "" if no such hosts are known; and details."""
+    known = [evidence.ranks[rank] for rank in ranks if rank in evidence.ranks]
+    unreached = [(info, peer) for info in known for peer in info.unreached]
+    machine_of = _machines(evidence) if unreached else {}
+    pairs: set[tuple[str, str]] = set()
+    details: list[str] = []
+    for info, peer in unreached:
+        own, other = info.place.machine, machine_of.get(peer.rpartition(":")[0].strip("[]"), "")
+        if own and other and own != other:
+            pairs.add((min(own, other), max(own, other)))
+        where = f" ({message_text(other)})" if other else ""
+        details.append(f"{message_text(peer)}{where} has not acknowledged what rank {info.rank} sent to it")
+    return _pairs_text(pairs), details[:MAX_PEERS]
+
+
+def _pairs_text(pairs: set[tuple[str, str]]) -> str:
+    if not pairs:
+        return ""
+    common = set.intersection(*map(set, pairs))
+    if len(common) == 1:
+        others = set().union(*pairs) - common
+        return f"host {names_text(common)} does not reach {names_text(others)}"
+    return f"hosts {names_text(' and '.join(pair) for pair in pairs)} do not reach each other"
+
+
+def _machines(evidence: Evidence) -> dict[str, str]:
+    """By address, the machine that has it; "" if several have it, as containers may."""
+    found: dict[str, str] = {}
+    for info in evidence.ranks.values():
+        for address in info.addresses:
+            if found.setdefault(address, info.place.machine) != info.place.machine:
+                found[address] = ""
+    return found
 
 
 def moment_text(seconds: float) -> str:

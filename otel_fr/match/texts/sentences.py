@@ -13,8 +13,14 @@ from otel_fr.match.graph.misdirected import MisdirectedMessage
 from otel_fr.match.graph.nodes import Node, waited
 from otel_fr.match.model import Call, CallState, Ending, Evidence
 from otel_fr.match.texts.calls import instance_text, waiting_text
-from otel_fr.match.texts.rank_texts import describe_ending, raised_texts, silence_text, where_text, where_texts
-from otel_fr.match.texts.unreached import unreached_texts
+from otel_fr.match.texts.rank_texts import (
+    describe_ending,
+    raised_texts,
+    silence_text,
+    unreached_texts,
+    where_text,
+    where_texts,
+)
 from otel_fr.operations import other_half
 from otel_fr.presentation import (
     duration_text,

@@ -6,7 +6,7 @@ from typing import Any
 
 from otel_fr.match import Category, Place, Rank
 from otel_fr.match.model import Evidence
-from otel_fr.match.texts.unreached import unreached_texts
+from otel_fr.match.texts.rank_texts import unreached_texts
 from tests.support.evidence import call, cause, rank
 
 HOSTS = ("n0", "n1", "n2", "n3")
