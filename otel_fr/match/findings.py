@@ -8,12 +8,11 @@ from otel_fr.match.case import Case
 from otel_fr.match.facts.endings import may_run
 from otel_fr.match.facts.overdue import CATEGORIES, EXCUSABLE, by_kind, is_excused
 from otel_fr.match.facts.stack_groups import groups_of
-from otel_fr.match.finding import MAX_PLACED_CULPRITS, MAX_PLACED_WAITING, Category, Finding, StackGroup
+from otel_fr.match.finding import MAX_PLACED_CULPRITS, MAX_PLACED_WAITING, Category, Finding
 from otel_fr.match.model import UNPLACED, CallState, Evidence, Overdue, Place
 from otel_fr.match.rules import decide
 from otel_fr.match.rules.claims import Claim
 from otel_fr.match.texts import decisions, ending_texts
-from otel_fr.match.texts.decisions import replays_text
 from otel_fr.match.texts.sentences import MAX_ENDINGS
 from otel_fr.presentation import ranks_text, summary_text
 
@@ -43,7 +42,9 @@ class _Maker:
         """Causes must come in their order: the first one that names an overdue rank says so."""
         case, instance = self._case, claim.instance
         culprits = claim.culprits if claim.caused_by is None else ()
-        concerned = sorted({*culprits, *claim.waiting})
+        ranks = case.evidence.ranks
+        concerned = sorted({*culprits, *claim.waiting}) if claim.caused_by is None else []
+        stacks = {rank: ranks[rank].stack for rank in concerned if rank in ranks}
         aborted = [rank for rank in claim.waiting if rank in case.aborted]
         overdue = {rank: self._overdue.pop(rank) for rank in culprits if rank in self._overdue}
         category, said = self._with_overdue(claim, overdue)
@@ -53,10 +54,11 @@ class _Maker:
         details += [ending_texts.within_text(*one) for one in list(excused.items())[:MAX_ENDINGS]]
         if aborted:
             details.append(ending_texts.aborted_text(aborted, case.evidence))
-        differed = self._differed(claim) if culprits else {}
-        details += differed.values()
-        if culprits and (launched := replays_text(culprits, self._members(claim), case.evidence.ranks)):
-            details.append(launched)
+        differed: dict[decisions.Divergence, str] = {}
+        if culprits:
+            members = sorted(ranks) if instance is None else instance.group.ranks
+            differed = decisions.divergences(culprits, members, ranks)
+            details += filter(None, [*differed.values(), decisions.replays_text(culprits, members, ranks)])
         ended = [rank for rank in culprits if not may_run(case.evidence, rank)]
         is_waiting = any(rank in self._in_call and may_run(case.evidence, rank) for rank in claim.waiting)
         is_lost = bool(culprits) and case.lost.keys() >= set(culprits)
@@ -77,8 +79,8 @@ class _Maker:
             call_sites={
                 rank: site for rank in sorted({*claim.culprits, *claim.waiting}) if (site := self._site(claim, rank))
             },
-            stacks={rank: text for rank in culprits if (text := self._stack(rank))},
-            stack_groups=self._stack_groups(concerned) if claim.caused_by is None else (),
+            stacks={rank: stacks[rank] for rank in culprits if stacks.get(rank)},
+            stack_groups=groups_of(concerned, stacks),
             caused_by=claim.caused_by,
             age=claim.age,
             p2p=None if instance is None else instance.p2p,
@@ -112,12 +114,6 @@ class _Maker:
         infos = (self._case.evidence.ranks.get(rank) for rank in culprits)
         return {one.rank: one.within for one in infos if one is not None and one.within and is_excused(one)}
 
-    def _members(self, claim: Claim) -> tuple[int, ...] | list[int]:
-        return claim.instance.group.ranks if claim.instance is not None else sorted(self._case.evidence.ranks)
-
-    def _differed(self, claim: Claim) -> dict[decisions.Divergence, str]:
-        return decisions.divergences(claim.culprits, self._members(claim), self._case.evidence.ranks)
-
     def _site(self, claim: Claim, rank: int) -> str:
         """Where a culprit, or a rank that waits, is: its call's line, or its thread's."""
         case, info = self._case, self._case.evidence.ranks.get(rank)
@@ -131,14 +127,6 @@ class _Maker:
             if site := sites[0] or sites[1]:
                 return site
         return case.lasts[rank].call.site if rank in case.lasts and rank in claim.culprits else ""
-
-    def _stack(self, rank: int) -> str:
-        info = self._case.evidence.ranks.get(rank)
-        return "" if info is None else info.stack
-
-    def _stack_groups(self, concerned: list[int]) -> tuple[StackGroup, ...]:
-        known = [rank for rank in concerned if rank in self._case.evidence.ranks]
-        return groups_of(known, {rank: self._stack(rank) for rank in known})
 
     def _places(self, culprits: tuple[int, ...], waiting: tuple[int, ...]) -> dict[int, Place]:
         """Where they run, as far as it is known."""

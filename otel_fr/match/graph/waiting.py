@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Container, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Container, Iterable, Mapping
+from functools import cache
 
 from otel_fr.match.facts.device_sync import DeviceSyncs
 from otel_fr.match.facts.endings import was_stopped
@@ -71,8 +71,8 @@ def build(
             node.behind = heads[stream_key]
             continue
         no_later = node.instance.stream == "p2p" or _is_ahead(node.instance, reached)
-        later = frozenset[InstanceKey]() if no_later else _JoinedLater(node, nodes, joined)
-        _sort_members(evidence, node, waits, deaths, takes_any, later, completions, patience, queues)
+        is_later = (lambda _: False) if no_later else _joined_later(node, nodes, joined)
+        _sort_members(evidence, node, waits, deaths, takes_any, is_later, completions, patience, queues)
         _spare_vague(node, vague)
         _spare_ended(evidence, node, lasts[stream_key])
         if node.instance.stream != "p2p":
@@ -114,32 +114,24 @@ def _all_joined(evidence: Evidence, instance: Instance, deaths: frozenset[int]) 
     )
 
 
-class _JoinedLater:
-    """Instances that wait behind a collective: all joined them, and ranks that wait here enqueued them after it.
+def _joined_later(
+    node: Node, nodes: Mapping[InstanceKey, Node], joined: Container[InstanceKey]
+) -> Callable[[InstanceKey], bool]:
+    """Whether an instance waits behind a collective: all joined it, and ranks that wait here enqueued it after this.
 
-    A rank that joined one of these but not this collective left it out. (A receive may be posted long before its
-    message is due, so this does not hold for messages.) Looked up one by one: few are asked for, and ranks may have
-    many calls in flight.
+    A rank that joined such a one but not this collective left it out. (A receive may be posted long before its
+    message is due, so this does not hold for messages.) Asked one by one: ranks may have many calls in flight.
     """
 
-    def __init__(self, node: Node, nodes: Mapping[InstanceKey, Node], joined: Container[InstanceKey]) -> None:
-        self._node, self._joined = node, joined
-        self._nodes: Mapping[Any, Node] = nodes
-        self._known: dict[object, bool] = {}
-
-    def __contains__(self, key: object) -> bool:
-        if key not in self._nodes:
-            return False
-        if key not in self._known:
-            self._known[key] = key in self._joined and self._is_later(self._nodes[key])
-        return self._known[key]
-
-    def _is_later(self, other: Node) -> bool:
-        here, there = self._node.instance, other.instance
-        return any(
+    @cache
+    def is_later(key: InstanceKey) -> bool:
+        here, there = node.instance, nodes[key].instance
+        return key in joined and any(
             here.call(rank).record < there.call(rank).record
-            for rank in set(self._node.waiting).intersection(other.waiting)
+            for rank in set(node.waiting).intersection(nodes[key].waiting)
         )
+
+    return is_later
 
 
 def _reached(evidence: Evidence) -> dict[str, list[int]]:
@@ -246,7 +238,7 @@ def _sort_members(
     waits: Mapping[int, list[InstanceKey]],
     deaths: frozenset[int],
     takes_any: set[tuple[str, int]],
-    later: Container[InstanceKey],
+    is_later: Callable[[InstanceKey], bool],
     completions: Completions,
     patience: Patience,
     queues: Queues,
@@ -281,7 +273,7 @@ def _sort_members(
         elif info.has_left(instance.group.id) and not info.exception:
             # One that is exiting because its own collective failed had waited there: it did not leave.
             node.idle.append(rank)
-        elif elsewhere := [key for key in waits.get(rank, ()) if key not in later]:
+        elif elsewhere := [key for key in waits.get(rank, ()) if not is_later(key)]:
             node.next[rank] = elsewhere
         elif patience.may_join(info, seconds):
             node.undecided.append(rank)

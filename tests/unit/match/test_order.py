@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from otel_fr.match import Call, CallState, Evidence, Finding, Group, Progress, Rank
 from otel_fr.match.facts.instances import line_up
-from otel_fr.match.graph.order import positions
+from otel_fr.match.rules.mismatches import positions
 from tests.support.evidence import LARGE, SUM, call, judge, world
 from tests.support.verdicts import causes
 
