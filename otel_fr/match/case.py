@@ -17,7 +17,6 @@ from otel_fr.match.graph.aborted import separate
 from otel_fr.match.graph.device import OpenCalls, open_calls
 from otel_fr.match.graph.nodes import Node
 from otel_fr.match.graph.steps import Steps, compare_steps
-from otel_fr.match.graph.waiting import receivers
 from otel_fr.match.model import Evidence, Overdue
 
 
@@ -68,11 +67,6 @@ class Case:
         return frozenset(
             r for r in awaited.union(ranks) if r not in ranks or (ranks[r].is_unheard and not ranks[r].has_gaps)
         )
-
-    @cached_property
-    def receivers(self) -> frozenset[int]:
-        """The ranks that receive from any source: which rank should send is not known."""
-        return receivers(self.evidence)
 
     @cached_property
     def syncs(self) -> DeviceSyncs:

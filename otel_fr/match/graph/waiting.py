@@ -57,7 +57,7 @@ def build(
     reached = _reached(evidence) if joined else {}
     heads: dict[tuple[str, str], InstanceKey] = {}
     takes_any = _takes_any(evidence)
-    in_any = receivers(evidence)
+    in_any = {rank for _, rank in takes_any}
     patience, queues = Patience(evidence), Queues(evidence, nodes)
     lasts = {(node.instance.group.id, node.instance.stream): node.instance for node in nodes.values()}
     vague = {
@@ -100,11 +100,6 @@ def _takes_any(evidence: Evidence) -> set[tuple[str, int]]:
     """(group, rank) of each receive from any source that has not completed and was not given up."""
     calls = [c for c in evidence.calls if c.signature.any_source and c.state is not CallState.COMPLETED]
     return {(c.group, c.rank) for c in calls if not c.caught}
-
-
-def receivers(evidence: Evidence) -> frozenset[int]:
-    """The ranks in a receive from any source."""
-    return frozenset(rank for _, rank in _takes_any(evidence))
 
 
 def _all_joined(evidence: Evidence, instance: Instance, deaths: frozenset[int]) -> bool:

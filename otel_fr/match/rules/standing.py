@@ -51,7 +51,7 @@ def _is_idle(case: Case, rank: int, instance: Instance) -> bool:
     if info.ending not in (Ending.RUNNING, Ending.KILLED, Ending.RAISED) and not stayed_away(instance, info):
         return False
     last = case.lasts.get(rank)
-    if rank in case.receivers or (last is not None and last.in_call and info.ending is Ending.RUNNING):
+    if last is not None and last.in_call and info.ending is Ending.RUNNING:
         return False
     if instance.p2p is not None and is_in_no_call(case, rank, instance):
         return True
