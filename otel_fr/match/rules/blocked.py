@@ -43,12 +43,17 @@ def in_order(case: Case, claims: Claims, nodes: Sequence[Node]) -> Iterator[Bloc
     """Nodes that wait for no other show their culprit best; of these, the one that its callers reached after the fewest
     calls: ranks run alike."""
     unseen = {n.instance.key: not n.dead and all(may_wait(case, rank) for rank in n.culprits) for n in nodes}
+    reached = {n.instance.key: max(n.instance.call(rank).record for rank in n.waiting) for n in nodes}
+    first: dict[int, int] = {}
+    for node in nodes:
+        for rank in () if node.targets else node.culprits:
+            first[rank] = min(reached[node.instance.key], first.get(rank, reached[node.instance.key]))
     ordered = sorted(
         nodes,
         key=lambda n: (
             unseen[n.instance.key],
             bool(n.targets),
-            max(n.instance.call(rank).record for rank in n.waiting),
+            any(first.get(rank, 0) < reached[n.instance.key] for rank in n.culprits),
             len(n.instance.members),
             n.instance.name,
         ),
