@@ -72,7 +72,8 @@ def load(flags: Mapping[str, object], env: Mapping[str, str]) -> Settings:
     ]
     values: dict[str, Any] = {}
     for option in OPTIONS:
-        found = next((source[option.name] for source in sources if option.name in source), None)
+        given_by = (source[option.name] for source in sources if option.name in source)
+        found = next((one for one in given_by if not (option.metavar == "URL" and _is_blank(one[1]))), None)
         if found is None:
             continue
         where, given = found
@@ -163,12 +164,20 @@ def _parse(option: Option, given: object) -> object:
         return text in ("true", "1", "yes")
     if option.repeat:
         items = given if isinstance(given, list) else [given]
+        items = [item for item in items if option.metavar != "URL" or not _is_blank(item)]
         found = tuple(dict.fromkeys(option.parse(_text(option, item)) for item in items))
         names = [item[0] for item in found if isinstance(item, tuple)]  # of NAME=VALUE
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise ValueError(f"{twice} is given more than once")
         return found
     return option.parse(_text(option, given))
+
+
+def _is_blank(given: object) -> bool:
+    """Text without content, or a list of only such: what a manifest passes whose own variable is empty."""
+    if isinstance(given, list):
+        return all(map(_is_blank, given))
+    return isinstance(given, str) and not given.strip()
 
 
 def _text(option: Option, value: object) -> str:

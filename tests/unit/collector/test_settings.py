@@ -38,6 +38,16 @@ def test_lists_may_be_given_everywhere(tmp_path: Path) -> None:
     assert load_settings(file="stop-seconds = 7", folder=tmp_path).stop_seconds == 7
 
 
+def test_an_empty_url_is_not_set(tmp_path: Path) -> None:
+    env = {PREFIX + "FORWARD": " ", PREFIX + "EXTERNAL_URL": "http://b"}
+    file = 'grafana = ""\nwebhook = ["", "http://c"]\nforward = "grpc://a"'
+    found = load_settings("--alertmanager= --external-url=", env, file, tmp_path)
+    assert (found.alertmanager, found.grafana, found.webhook) == ((), None, ("http://c",))
+    assert (found.external_url, found.forward) == ("http://b", ("grpc://a",))
+    with pytest.raises(SettingsError):  # not an open collector
+        load_settings("--tokens= --tls-cert=")
+
+
 def test_every_problem_is_named_at_once_with_the_nearest_right_name(tmp_path: Path) -> None:
     env = {PREFIX + "FORWAD": "grpc://a", PREFIX + "STOP_SECONDS": "soon", PREFIX + "RUNBOOK_URL": "http://a"}
     file = 'alert-manager = "http://a"\n[tokens]\nx = 1\n'
