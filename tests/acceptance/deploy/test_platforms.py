@@ -15,7 +15,7 @@ import yaml
 
 from otel_fr.config import Config, is_enabled
 from tests.support.external_programs import collector_help, documents, load
-from tests.support.paths import DEPLOY
+from tests.support.paths import DEPLOY, ROOT
 
 BIN = Path(sys.executable).parent
 COMPOSE = "compose/docker-compose.yml"
@@ -63,10 +63,11 @@ def test_compose_is_closed_to_the_network_and_pinned() -> None:
         assert service["cap_drop"] == ["ALL"], name
         for port in service.get("ports", []):
             assert port.startswith(("127.0.0.1:", "${BIND:-127.0.0.1}:")), f"{name}: {port}"
-    env = dict(re.findall(r"^(\w+)=(.*)$", (DEPLOY / "compose" / ".env").read_text(), flags=re.MULTILINE))
+    env = dict(re.findall(r"^(\w+)=(.*)$", (DEPLOY / "compose" / "env.example").read_text(), flags=re.MULTILINE))
     assert env["BIND"] == "127.0.0.1"
     unhealthy = {name for name, service in services.items() if "healthcheck" not in service}
     assert unhealthy == {"volumes-owner", "tempo"}
+    assert "/deploy/compose/.env" in (ROOT / ".gitignore").read_text().splitlines(), "it has the password"
     # Every variable has a default in the file or must be set, and the example file knows it.
     text = (DEPLOY / COMPOSE).read_text()
     assert set(re.findall(r"\$\{(\w+)", text)) == {*env, "GRAFANA_PASSWORD"}
