@@ -1,4 +1,4 @@
-"""What torch raises where a call of communication fails: because a peer has gone, or does not come.
+"""What torch raises where a call of communication fails, because a peer has gone or does not come; what a stop raises.
 
 Of an exception that was recorded there is only its text, ``"type: message"``; a builtin type has no module's name.
 Imports nothing but the standard library.
@@ -7,6 +7,7 @@ Imports nothing but the standard library.
 from __future__ import annotations
 
 import builtins
+import re
 from typing import Final
 
 _OF_TORCH: Final = "torch.distributed."
@@ -25,6 +26,11 @@ _WORDS: Final = (
 """In messages of gloo, of NCCL, and of the store, which are plain RuntimeErrors in some versions of torch. Those that
 tell of wrong arguments have none of them (``ProcessGroupGloo::...``, ``... NCCL built in``), nor
 has ``DataLoader timed out``."""
+
+
+_STOP: Final = re.compile(
+    r"(?:while handling )?(?:KeyboardInterrupt|SignalException|SystemExit: 0)|[^\n]*\(from KeyboardInterrupt\b"
+)
 
 
 def type_name(kind: type[BaseException]) -> str:
@@ -47,3 +53,8 @@ def is_of_communication(error: BaseException) -> bool:
     return any(
         is_communication(f"{kind}: {error}") for kind in kinds if kind == "RuntimeError" or kind.startswith(_OF_TORCH)
     )
+
+
+def tells_of_stop(text: str) -> bool:
+    """An exception, or a message of ``sys.exit``, comes from Ctrl-C or a launcher's signal, maybe by way of another."""
+    return bool(_STOP.match(text))

@@ -20,6 +20,7 @@ def was_stopped(state: RankState) -> bool:
             signal=state.signal,
             exit_code=state.exit_code,
             exception=state.exception,
+            exit_message=state.exit_message,
             ended_by_monitor=_was_ended_by_monitor(state),
         )
     )

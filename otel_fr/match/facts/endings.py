@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from signal import SIGABRT, SIGHUP, SIGINT, SIGKILL, SIGTERM
 
-from otel_fr.communication_errors import STORE, is_communication
+from otel_fr.communication_errors import STORE, is_communication, tells_of_stop
 from otel_fr.match.facts.exceptions import is_device_error, reraised
 from otel_fr.match.facts.instances import Instance, has_joined, is_waiting
 from otel_fr.match.facts.joined import failed_at_once, gave_up
@@ -17,8 +17,6 @@ STOP_SIGNALS = frozenset({SIGHUP, SIGINT, SIGTERM})
 
 _STOP_STATUSES = frozenset(128 + number for number in STOP_SIGNALS)
 """Exit statuses with which programs, as shells do, say which signal ended them."""
-_STOP_EXCEPTIONS = ("KeyboardInterrupt", "SignalException", "SystemExit: 0")
-
 
 _UNENDED = (CallState.IN_FLIGHT, CallState.UNKNOWN)
 
@@ -42,7 +40,7 @@ def process_ending(*, signal: int | None, exit_code: int | None, clean: bool, ex
     """
     raised = bool(exception)
     if signal:
-        return Ending.RAISED if raised and not exception.startswith(_STOP_EXCEPTIONS) else Ending.KILLED
+        return Ending.RAISED if raised and not tells_of_stop(exception) else Ending.KILLED
     if exit_code is not None:
         return Ending.RAISED if exit_code else Ending.CLEAN
     if raised:
@@ -92,8 +90,8 @@ def was_stopped(info: Rank) -> bool:
     if info.ending is Ending.KILLED:
         return info.signal in STOP_SIGNALS
     if info.ending is Ending.RAISED and not info.exception:
-        return info.exit_code in _STOP_STATUSES
-    return info.ending is Ending.RAISED and info.exception.startswith(_STOP_EXCEPTIONS)
+        return info.exit_code in _STOP_STATUSES or tells_of_stop(info.exit_message)
+    return info.ending is Ending.RAISED and tells_of_stop(info.exception)
 
 
 def _failed_by_itself(info: Rank, calls: Iterable[Call]) -> bool:

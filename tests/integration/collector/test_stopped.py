@@ -43,7 +43,7 @@ def endings(site: Site) -> list[tuple[str, str | None]]:
     return [(one["state"], one["resolution"]) for one in site.collector.incidents()]
 
 
-@pytest.mark.parametrize("way", ["SIGTERM", "one by one", "Ctrl-C", "some end well"])
+@pytest.mark.parametrize("way", ["SIGTERM", "one by one", "Ctrl-C", "sys.exit", "some end well"])
 def test_an_incident_ends_with_a_job_that_was_stopped(site: Site, way: str) -> None:
     with site.collector.job(3) as job:
         waiting = hang(site, job)
@@ -51,6 +51,8 @@ def test_an_incident_ends_with_a_job_that_was_stopped(site: Site, way: str) -> N
         for rank in job.ranks:
             if way == "Ctrl-C":
                 rank.exit(code=1, exception=CTRL_C)
+            elif way == "sys.exit":
+                rank.exit(code=1, exit_message="while handling KeyboardInterrupt:")
             elif way == "some end well" and rank.rank == 0:
                 rank.exit(code=0, clean=True)
             else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -92,8 +93,23 @@ def test_a_stopped_process_that_the_launcher_killed_in_the_end_was_stuck() -> No
 
 def test_a_job_that_is_stopped_from_outside_is_no_fault() -> None:
     assert verdict([call(0, 5, age=0.1)], [rank(r, 5, ending=Ending.KILLED, signal=15) for r in range(3)]) == []
-    stopped = [rank(r, 5, ending=Ending.RAISED, exception="KeyboardInterrupt") for r in range(3)]
-    assert verdict([], stopped) == []
+
+
+@pytest.mark.parametrize(
+    "ended",
+    [
+        {"exception": "KeyboardInterrupt"},
+        {"exception": "RuntimeError: interrupted (from KeyboardInterrupt: )"},
+        {"exit_code": 1, "exit_message": "while handling KeyboardInterrupt:"},
+        {"exit_code": 1, "exit_message": "while handling RuntimeError: interrupted (from KeyboardInterrupt: )"},
+    ],
+)
+def test_ctrl_c_is_no_fault_and_hides_none(ended: dict[str, Any]) -> None:
+    stopped = [rank(r, 5, 4, ending=Ending.RAISED, **ended) for r in (0, 2)]
+    assert verdict([], [*stopped, rank(1, 4, ending=Ending.RAISED, **ended)]) == []
+    calls = [call(r, 5, CallState.FAILED, error="collective_failed", duration=7.0) for r in (0, 2)]
+    found = blamed(calls, [*stopped, rank(1, 4, ending=Ending.RAISED, **ended)])
+    assert found == [(Category.MISSING_RANK, (1,))]
 
 
 def test_one_rank_stopped_by_hand_while_the_others_wait_is_named() -> None:
