@@ -27,20 +27,22 @@ from otel_fr.match.facts.recording import DEFAULT_GROUP
 
 HEALTHY, FAULT, UNUSABLE, UNDECIDED = 0, 1, 2, 3
 """Exit statuses: no fault was found; a fault was found; no file could be read; calls are in flight, and the files do
-not show whether they are blocked, or calls in the files could not be read."""
+not show whether they are blocked, or calls in the files could not be read, or only one rank of several has a file."""
 
+MAX_OLDER = 4
+"""Older runs that are judged where the newest shows no fault."""
 
 A = TypeVar("A", bound="Analysis")
 
 
 @dataclass(kw_only=True, repr=False)
 class Analysis:
-    """What the flight-recorder files of one folder show about the newest run in it.
+    """What the flight-recorder files of some folders show about the newest run in them.
 
     Attributes:
-        path: the folder or file that was read.
+        path: the folders or files that were read.
         run: the run reported on, with its ``dumps`` (one per file) and ``evidence``; None: no file could be read.
-        others: other runs with files in the folder, newest first; they are not judged.
+        others: other runs with files in the folders, newest first.
         findings: the faults, causes first (`otel_fr.match.Finding`).
         problems: files that could not be used, or only in part.
         inspector: files of NCCL Inspector. ras: answers of NCCL's RAS.
@@ -63,7 +65,12 @@ class Analysis:
             return UNUSABLE
         if self.findings:
             return FAULT
-        return HEALTHY if self.open_calls is None and not self.unusable else UNDECIDED
+        return HEALTHY if self.open_calls is None and not self.unusable and not self.alone else UNDECIDED
+
+    @property
+    def alone(self) -> bool:
+        """Only one rank of several has a file: there is nothing to compare it with."""
+        return self.run is not None and len(self.run.dumps) == 1 < len(self.run.evidence.ranks)
 
     @property
     def unusable(self) -> dict[int, int]:
@@ -75,6 +82,15 @@ class Analysis:
     def open_calls(self) -> OpenCalls | None:
         """If no fault was found: the calls that may have been in flight for long, and the ranks nearest to them."""
         return None if self.run is None or self.findings else long_open_calls(self.run)
+
+    @cached_property
+    def older_faults(self) -> dict[int, Finding]:
+        """If no fault was found: the first fault of each of the `MAX_OLDER` newest of `others` that has one, by its
+        place there."""
+        if self.run is None or self.findings:
+            return {}
+        judged = {number: diagnose(other.evidence) for number, other in enumerate(self.others[:MAX_OLDER])}
+        return {number: found[0] for number, found in judged.items() if found}
 
     @property
     def ranks(self) -> Mapping[int, Rank]:
@@ -133,7 +149,7 @@ class Analysis:
     @classmethod
     def load(
         cls: type[A],
-        path: Path | str,
+        path: Path | str | Sequence[Path | str],
         prefix: str | None = None,
         *,
         workers: int = 1,
@@ -141,11 +157,12 @@ class Analysis:
         replica_size: int | None = None,
         nccl_inspector: Path | str | None = None,
     ) -> A:
-        """Read a folder of flight-recorder files (or one file) and judge the newest run in it.
+        """Read folders of flight-recorder files (or single files) and judge the newest run in them.
 
         Never raises for what the files hold: files that cannot be used are in `Analysis.problems`.
 
         Args:
+            path: one, or several of the same job.
             prefix: only files whose name begins with it.
             workers: processes that share the reading of large folders.
             progress: called with (files read, files in all).
@@ -156,10 +173,13 @@ class Analysis:
             FileNotFoundError: there is nothing at ``path`` or at ``nccl_inspector``.
             PermissionError: this user may not read the folder, or may not see whether there is one.
         """
-        for given in (path, nccl_inspector):
-            if given is not None:
-                _check_can_be_read(Path(given))
-        dumps, problems = load_folder(path, prefix, workers=workers, progress=progress)
+        paths = [path] if isinstance(path, (str, Path)) else list(path)
+        devices = paths if nccl_inspector is None else [nccl_inspector]
+        for given in [*paths, *devices]:
+            _check_can_be_read(Path(given))
+        read = [load_folder(one, prefix, workers=workers, progress=progress) for one in paths]
+        dumps = list({os.path.realpath(dump.path): dump for found, _ in read for dump in found}.values())
+        problems = [problem for _, found in read for problem in found]
         if replica_size is not None:
             for dump in dumps:
                 _use_global_ranks(dump, replica_size)
@@ -169,16 +189,16 @@ class Analysis:
         findings = diagnose(runs[0].evidence) if runs else []
         if runs and not findings:
             runs[0].notes += [Note(NoteKind.OPEN_COLLECTIVE, text) for text in open_questions(runs[0].evidence)]
-        answers, unparsed = read_answers(Path(path))
-        inspector, unread = read_files(Path(path if nccl_inspector is None else nccl_inspector))
+        answers = [read_answers(Path(one)) for one in paths]
+        inspected = [read_files(Path(one)) for one in devices]
         return cls(
-            path=str(path),
+            path=", ".join(map(str, paths)),
             run=runs[0] if runs else None,
             others=runs[1:],
             findings=findings,
-            problems=problems + more + unread + unparsed,
-            inspector=inspector,
-            ras=answers,
+            problems=problems + more + [one for _, unread in (*inspected, *answers) for one in unread],
+            inspector=[one for found, _ in inspected for one in found],
+            ras=[one for found, _ in answers for one in found],
         )
 
 

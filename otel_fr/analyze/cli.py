@@ -30,14 +30,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     parser.epilog = (
         "Exit status: 0 no fault was found; 1 a fault was found; 2 usage error or no readable file; 3 undecided: calls"
-        " are in flight, and the files do not show whether they are blocked, or entries of the files could not be read."
+        " are in flight, and the files do not show whether they are blocked, or entries of the files could not be"
+        " read, or only one of several ranks has a file."
     )
     add(
         "path",
         metavar="DIR",
-        nargs="?",
-        help="folder with one flight-recorder file per rank, or one such file (default: the newest run's folder, in"
-        " $OTEL_FR_DUMP_DIR, otherwise in ~/.cache/otel-fr)",
+        nargs="*",
+        help="folder with one flight-recorder file per rank, or one such file; several: of one job, such as one of each"
+        " host (default: the newest run's folder, in $OTEL_FR_DUMP_DIR, otherwise in ~/.cache/otel-fr)",
     )
     add(
         "--format",
@@ -126,12 +127,12 @@ def run(args: argparse.Namespace) -> int:
         return _refuse(f"--output writes the tables of all calls; for the trace use --format perfetto > {args.output}")
     if args.otlp and not _is_endpoint(args.otlp):
         return _refuse(f"--otlp: {args.otlp!r} is not an endpoint such as http://localhost:4317")
-    if args.path is None:
+    if not args.path:
         found = newest_folder()
         if found is None:
             return _refuse(_NOTHING_HERE.format(os.environ.get("OTEL_FR_DUMP_DIR", "").strip() or runs_folder()))
         folder, written = found
-        args.path = str(folder)
+        args.path = [str(folder)]
         print(
             f"otel-fr analyze: the newest run is in {folder}, written {ago_text(time.time() - written)}",
             file=sys.stderr,
@@ -153,7 +154,7 @@ def run(args: argparse.Namespace) -> int:
     _print(analysis, view, args)
     status = analysis.status
     if analysis.run is None:
-        print(f"otel-fr analyze: no readable flight-recorder file in {args.path}", file=sys.stderr)
+        print(f"otel-fr analyze: no readable flight-recorder file in {analysis.path}", file=sys.stderr)
     elif args.output is not None:
         status = _write(analysis, args.output) or status
     if args.otlp and analysis.run is not None:

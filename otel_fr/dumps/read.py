@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from otel_fr.dumps import files, nccl_inspector, nccl_ras, operation_names, resolve
 from otel_fr.dumps.columns import COLLECTIVE, COMPLETED, IN_FLIGHT
 from otel_fr.dumps.fields import integer
@@ -21,7 +23,7 @@ from otel_fr.dumps.model import Dump, GroupInfo, Problem, Source
 from otel_fr.dumps.processes import read_all
 from otel_fr.dumps.recorders import OtelFrReader, PyTorchReader, group_key, numbered_groups
 from otel_fr.dumps.ring_files import read_ring
-from otel_fr.dumps.safe_parse import DEFAULT_LIMITS, Limits, UnreadableDump, parse, read_bytes
+from otel_fr.dumps.safe_parse import DEFAULT_LIMITS, SEVERAL, Limits, UnreadableDump, parse, read_bytes
 from otel_fr.identity import decode_ranks
 from otel_fr.match.model import Signature
 from otel_fr.presentation import count_text
@@ -156,7 +158,10 @@ def _dump(path: Path, data: dict[str, Any], prefix: str, clock: int | None) -> D
     wrapped, chosen = not resolve.is_whole(recorded), resolve.backends_own(recorded)
     entries = resolve.resolve_batches(recorded.take(chosen), reader.ends[chosen], wrapped=wrapped)
     kept = resolve.drop_replaced_groups(entries)
-    if len(kept) < len(entries):
+    if len(kept) < len(entries) and len(np.unique(recorded.record)) < len(recorded):  # a recorder uses no number twice
+        reader.notes.append(f"it holds {SEVERAL}")
+        reader.unusable += len(entries) - len(kept)
+    elif len(kept) < len(entries):
         left = count_text(len(entries) - len(kept), "call")
         reader.notes.append(f"left out of process groups that were re-created later: {left}")
     for key, (name, description) in reader.groups.items():

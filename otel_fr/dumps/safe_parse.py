@@ -17,6 +17,9 @@ from typing import Any
 
 MIB = 1024 * 1024
 TOO_DEEP = "nested too deeply for a flight-recorder file"
+SEVERAL = (
+    "several flight-recorder files in one: give each rank a file of its own, whose name ends with the rank (trace_0)"
+)
 UNPACKED = 8 * MIB
 UNPACKED_PER_BYTE = 500
 """What a gzip file may unpack to. JSON of calls with equal stacks of 40 frames unpacks to 84 times its size, of 250
@@ -97,6 +100,8 @@ def parse(data: bytes) -> dict[str, Any]:
     if isinstance(value, list) and value and isinstance(value[0], dict) and "profiling_name" in value[0]:
         return {"entries": value}  # as torch 2.2 wrote them
     if not isinstance(value, dict):
+        if isinstance(value, list) and value and isinstance(value[0], dict) and "entries" in value[0]:
+            raise UnreadableDump(SEVERAL)
         raise UnreadableDump(f"not a flight-recorder file: it holds a {type(value).__name__} instead of a dict")
     return value
 
@@ -107,6 +112,8 @@ def _parse_json(data: bytes) -> Any:
     except RecursionError as error:
         raise UnreadableDump(TOO_DEEP) from error
     except ValueError as error:
+        if isinstance(error, json.JSONDecodeError) and error.msg == "Extra data" and error.doc[error.pos] == "{":
+            raise UnreadableDump(SEVERAL) from error
         raise UnreadableDump(f"damaged or truncated JSON ({error}); copy it again") from error
 
 
@@ -124,7 +131,7 @@ def _parse_pickle(data: bytes) -> Any:
     # From a buffered reader the unpickler reads ahead; on any other file it makes one call per string.
     file = io.BufferedReader(io.BytesIO(data), _LOOK_AHEAD)
     try:
-        return _PlainUnpickler(file, encoding="utf-8", errors="replace").load()
+        value = _PlainUnpickler(file, encoding="utf-8", errors="replace").load()
     except (UnreadableDump, MemoryError, RecursionError):
         raise
     except Exception as error:
@@ -133,3 +140,6 @@ def _parse_pickle(data: bytes) -> Any:
                 "truncated: the pickle does not end; the disk was full or the writer was killed"
             ) from error
         raise UnreadableDump(f"damaged pickle ({type(error).__name__}: {error}); copy it again") from error
+    if file.read(1) == b"\x80":
+        raise UnreadableDump(SEVERAL)
+    return value

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from otel_fr.analyze.analysis import UNDECIDED, Analysis
+from otel_fr.analyze.assemble.runs import Run
 from otel_fr.analyze.notes import NoteKind
 from otel_fr.dumps.model import Dump
 from otel_fr.match import CallState, Ending, Finding, Group, Rank
@@ -20,6 +22,7 @@ from otel_fr.presentation import (
     ranks_by_text,
     ranks_text,
     site_text,
+    verb,
     with_wait,
 )
 
@@ -147,7 +150,15 @@ def verdict(analysis: Analysis) -> str:
     calls = sum(len(dump.entries) for dump in run.dumps)
     if analysis.unusable:
         return f"{_unusable_text(analysis)}; no fault found in the {count_text(calls, 'call')} that could be read."
-    text = f"No fault found in {count_text(calls, 'call')} of {ranks_text(dump.rank for dump in run.dumps)}."
+    with_file = ranks_text(dump.rank for dump in run.dumps)
+    absent = [rank.rank for rank in analysis.ranks.values() if not rank.file]
+    if analysis.alone:
+        ranks = count_text(1 + len(absent), "rank")
+        return f"undecided: of {ranks}, only {with_file} has a file, and its {count_text(calls, 'call')} show no fault."
+    text = f"No fault found in {count_text(calls, 'call')} of {with_file}"
+    text += f"; {ranks_text(absent)} {verb(absent, 'has', 'have')} no file." if absent else "."
+    if analysis.older_faults:
+        text += " An older run in the same place shows a fault."
     if any(note.kind is NoteKind.NO_COMPLETIONS for note in run.notes):
         return f"{text} The files do not show which of them completed."
     open_calls = sum(call.state is CallState.IN_FLIGHT for call in run.evidence.calls)
@@ -170,6 +181,8 @@ def short_verdict(analysis: Analysis) -> str:
         return f"undecided: {count_text(analysis.open_calls.count, 'call')} open"
     if analysis.run is not None and analysis.unusable:
         return _unusable_text(analysis)
+    if analysis.alone:
+        return f"undecided: one of {count_text(len(analysis.ranks), 'rank')} has a file"
     return "No fault found" if analysis.run is not None else "No flight-recorder file could be read"
 
 
@@ -179,6 +192,8 @@ def open_sections(analysis: Analysis) -> list[tuple[str, list[str]]]:
         return []
     found = analysis.open_calls
     missing = [] if found is None else list(found.missing)
+    if analysis.alone:
+        missing.append(f"the files of {ranks_text(rank.rank for rank in analysis.ranks.values() if not rank.file)}")
     if analysis.unusable:
         ranks = ranks_text(analysis.unusable)
         missing.append(f"entries of {ranks} lack required fields: they may be calls in flight; copy the files again")
@@ -192,6 +207,17 @@ def open_sections(analysis: Analysis) -> list[tuple[str, list[str]]]:
 def undecided(analysis: Analysis, view: View) -> list[str]:
     """What the files do not show, as sentences."""
     return [note.text for note in analysis.notes if not (view.incomplete and note.kind is NoteKind.NO_FILE)]
+
+
+def other_runs(analysis: Analysis) -> list[str]:
+    """Those that the verdict is not about; where it is no fault, with the first fault of each."""
+    faults = analysis.older_faults
+    texts = [f"{one.job or 'unnamed job'} attempt {one.attempt}, {_files_text(one)}" for one in analysis.others]
+    return [f"{text}: {headline(faults[n])}" if n in faults else text for n, text in enumerate(texts)]
+
+
+def _files_text(run: Run) -> str:
+    return f"{count_text(len(run.dumps), 'file')} in {os.path.dirname(run.dumps[0].path) or '.'}"
 
 
 def beside(analysis: Analysis) -> list[tuple[str, list[str]]]:

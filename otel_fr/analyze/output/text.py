@@ -120,10 +120,7 @@ def evidence_lines(analysis: Analysis, view: View) -> list[Line]:
     for title, items in overview.beside(analysis):
         lines.extend(_section(title, items, view))
     lines.extend(_section("Files that were not used", [f"{p.path}: {p.text}" for p in analysis.problems], view))
-    others = [
-        f"{o.job or 'unnamed job'} attempt {o.attempt}, {count_text(len(o.dumps), 'file')}" for o in analysis.others
-    ]
-    lines.extend(_section("Other runs in this folder, not judged", others, view))
+    lines.extend(_section("Other runs, older", overview.other_runs(analysis), view))
     return _clean(lines)
 
 

@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 
 from otel_fr.analyze import FAULT, HEALTHY, UNDECIDED, UNUSABLE
 from otel_fr.analyze import load as analyze
+from otel_fr.analyze.output.overview import open_sections, other_runs
 from otel_fr.analyze.output.text import to_json, to_text
 from otel_fr.dumps.read import load
 from otel_fr.incident import FIELDS
 from tests.support.paths import DUMPS
+from tests.support.torch_files import BEGIN, SECOND, entry, one_missing, write
 from tests.support.verdicts import cause_incidents
 
 
@@ -109,6 +111,56 @@ def test_gzipped_files_and_single_files_are_read(tmp_path: Path) -> None:
     (tmp_path / "trace_0.gz").write_bytes(gzip.compress(source.read_bytes()))
     for path in (tmp_path, tmp_path / "trace_0.gz", source):
         assert [incident["culprit_ranks"] for incident in causes(path)] == [[1]]
+
+
+def joined(folder: Path, way: str) -> None:
+    """All files of the folder become one."""
+    paths = [folder / f"trace_{rank}" for rank in (2, 0, 1, 3)]
+    parts = [pickle.loads(path.read_bytes()) for path in paths]
+    whole = {
+        "pickles": b"".join(path.read_bytes() for path in paths),
+        "lines": "\n".join(map(json.dumps, parts)).encode(),
+        "list": json.dumps(parts).encode(),
+        "entries": pickle.dumps(
+            {**parts[0], "entries": [one for part in parts[1:] + parts[:1] for one in part["entries"]]}
+        ),
+    }
+    for path in paths:
+        path.unlink()
+    (folder / "trace_2").write_bytes(whole[way])
+
+
+@pytest.mark.parametrize("way", ["pickles", "lines", "list", "entries"])
+def test_files_of_several_ranks_in_one_are_not_taken_for_one_rank_s(tmp_path: Path, way: str) -> None:
+    joined(one_missing(tmp_path), way)
+    report = analyze(tmp_path)
+    assert report.status in (UNUSABLE, UNDECIDED)
+    assert "several flight-recorder files in one" in to_text(report)
+
+
+def test_one_file_of_several_ranks_decides_nothing(tmp_path: Path) -> None:
+    report = analyze(one_missing(tmp_path, 8) / "trace_2")
+    assert report.status == UNDECIDED
+    (missing,) = [items for title, items in open_sections(report) if title == "Missing evidence"]
+    assert missing == ["the files of ranks 0, 1, 3-7"]
+
+
+def test_folders_of_one_job_are_judged_together(tmp_path: Path) -> None:
+    """Such as one of each host."""
+    for rank in range(4):
+        (tmp_path / f"host_{rank % 2}").mkdir(exist_ok=True)
+        one_missing(tmp_path / "all").joinpath(f"trace_{rank}").rename(tmp_path / f"host_{rank % 2}" / f"trace_{rank}")
+    (finding,) = analyze([tmp_path / "host_0", tmp_path / "host_1", tmp_path / "host_0"]).findings
+    assert finding.culprit_ranks == (2,)
+
+
+def test_a_fault_in_an_older_run_is_said_where_the_newest_has_none(tmp_path: Path) -> None:
+    one_missing(tmp_path / "a")
+    healthy = [entry(n, "all_reduce", n + 1, time_created_ns=BEGIN + (3600 + n) * SECOND) for n in range(2)]
+    write(tmp_path / "b", dict.fromkeys(range(4), healthy))
+    report = analyze([tmp_path / "a", tmp_path / "b"])
+    assert (report.status, report.older_faults[0].culprit_ranks) == (HEALTHY, (2,))
+    assert any("missing_rank" in line for line in other_runs(report))
 
 
 def test_the_prefix_chooses_files_and_two_files_of_a_rank_count_once(tmp_path: Path) -> None:
