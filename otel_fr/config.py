@@ -240,7 +240,7 @@ def _timeouts(env: Mapping[str, str], name: str) -> dict[str, float]:
     return found
 
 
-_LOCAL_RANKS = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
+LOCAL_RANKS = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
 """Of torchrun and launchers like it; of Slurm's ``srun``; of Open MPI's ``mpirun``."""
 
 
@@ -360,7 +360,7 @@ class Config:
         buffer_names = ("OTEL_FR_BUFFER_SIZE", *(() if is_recorder_off(env) else RECORDER_SIZES))
         return cls(
             rank=_integer(env, ("RANK",), 0),
-            local_rank=_integer(env, _LOCAL_RANKS, 0),
+            local_rank=_integer(env, LOCAL_RANKS, 0),
             world_size=_integer(env, ("WORLD_SIZE",), 1),
             local_world_size=_integer(env, ("LOCAL_WORLD_SIZE",), 0),
             node_rank=_integer(env, ("GROUP_RANK", "SLURM_NODEID"), 0),

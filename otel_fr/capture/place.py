@@ -6,12 +6,17 @@ import contextlib
 import itertools
 import os
 import socket
+import sys
 from collections.abc import Mapping
+from types import FrameType
 from typing import Any
 
 from otel_fr import semconv as names
-from otel_fr.config import resource_attributes
+from otel_fr.config import LOCAL_RANKS, resource_attributes
 from otel_fr.platform_attributes import platform_attributes
+
+_SPAWNED = ("_wrap", "torch.multiprocessing.spawn")
+"""The function, and its module, that calls what `torch.multiprocessing.spawn` was given."""
 
 
 def place_of(torch: Any, group: Any, local_rank: int, env: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -26,6 +31,20 @@ def place_of(torch: Any, group: Any, local_rank: int, env: Mapping[str, str] = o
     with contextlib.suppress(Exception):  # a torch without CUDA, a driver that does not answer
         found["gpu"] = gpu_of(torch, group, local_rank, env.get("CUDA_VISIBLE_DEVICES"))
     return {key: text for key, text in found.items() if text}
+
+
+def spawned_rank(env: Mapping[str, str] = os.environ) -> int | None:
+    """The index that ``torch.multiprocessing.spawn`` gave this process, if the calling thread runs what it was given.
+
+    None: it did not spawn this process, or a launcher tells the local rank.
+    """
+    if any(env.get(name, "").strip() for name in LOCAL_RANKS):
+        return None
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and (frame.f_code.co_name, frame.f_globals.get("__name__")) != _SPAWNED:
+        frame = frame.f_back
+    index = None if frame is None else frame.f_locals.get("i")
+    return index if isinstance(index, int) else None
 
 
 def gpu_of(torch: Any, group: Any, local_rank: int, visible: str | None) -> str:

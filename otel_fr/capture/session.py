@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import dataclasses
 import logging
 import os
 import platform
@@ -28,7 +29,7 @@ from otel_fr.capture.exceptions import ExceptionHooks
 from otel_fr.capture.exits import ExitHook
 from otel_fr.capture.launch import start_monitor
 from otel_fr.capture.peer_actions import PeerActions
-from otel_fr.capture.place import place_of
+from otel_fr.capture.place import place_of, spawned_rank
 from otel_fr.capture.replaced import Replacements
 from otel_fr.capture.responder import Responder, StackSignal
 from otel_fr.capture.runs import Runs, run_of, share_nonce
@@ -146,6 +147,8 @@ class Session:
             RuntimeError: this torch cannot be hooked.
         """
         config = Config.from_env()
+        if (index := spawned_rank()) is not None:
+            config = dataclasses.replace(config, local_rank=index)
         default = c10d._world.default_pg
         world = group if default is None else default
         main = getattr(sys.modules.get("__main__"), "__file__", None) or (sys.argv[0] if sys.argv else "")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import socket
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from otel_fr.capture.place import gpu_of, place_of
+from otel_fr.capture.place import gpu_of, place_of, spawned_rank
 
 
 def torch(current: int | None = None) -> Any:
@@ -59,3 +60,17 @@ def test_a_pod_knows_its_name_and_its_node() -> None:
     assert place_of(torch(), group(), 0, env) == found
     given = {**env, "OTEL_RESOURCE_ATTRIBUTES": "k8s.node.name=gpu-18"}
     assert place_of(torch(), group(), 0, given) == {**found, "node": "gpu-18"}
+
+
+def test_a_rank_that_torch_has_spawned_has_the_index_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    spawn = importlib.import_module("torch.multiprocessing.spawn")
+    monkeypatch.setattr(spawn, "_prctl_pr_set_pdeathsig", lambda _: None)
+    found: list[int | None] = []
+
+    def train(index: int, env: dict[str, str]) -> None:
+        found.append(spawned_rank(env))
+
+    for env in ({}, {"LOCAL_RANK": "0"}):
+        spawn._wrap(train, 3, (env,), "")
+    assert found == [3, None]
+    assert spawned_rank({}) is None
