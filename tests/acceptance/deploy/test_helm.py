@@ -133,6 +133,30 @@ def test_a_network_policy_opens_ports_that_its_pods_have_and_the_page_to_monitor
         assert set(one["spec"]["policyTypes"]) == {"Ingress", "Egress"}
 
 
+def test_ingress_and_disruption_budgets_are_off_until_they_are_asked_for() -> None:
+    kinds = {"Ingress", "PodDisruptionBudget"}
+    assert kinds.isdisjoint(kind for kind, _ in example("many"))
+    values = (
+        "ingress.enabled=true,ingress.host=fr.example.org,ingress.tlsSecret=fr-tls,podDisruptionBudget.enabled=true"
+    )
+    found = objects(template("--values", str(EXAMPLES / "many.yaml"), "--set", values))
+    for (kind, _), one in found.items():
+        if kind in kinds:
+            kubernetes_validate.validate(one, desired_version="1.31", strict=True)
+    (rule,) = found["Ingress", "otel-fr-collector"]["spec"]["rules"]
+    backend = rule["http"]["paths"][0]["backend"]["service"]
+    assert backend["port"]["name"] in {one["name"] for one in found["Service", backend["name"]]["spec"]["ports"]}
+    assert found["Ingress", "otel-fr-collector"]["spec"]["tls"] == [{"hosts": [rule["host"]], "secretName": "fr-tls"}]
+    opened = found["NetworkPolicy", "otel-fr-collector"]["spec"]["ingress"][-1]
+    assert [one["port"] for one in opened["ports"]] == ["http"]
+    assert len(opened["from"]) == 2, "monitoring, and the controller"
+    budgets = {name: one["spec"] for (kind, name), one in found.items() if kind == "PodDisruptionBudget"}
+    assert set(budgets) == {"otel-fr-collector", "otel-fr-loadbalancer"}
+    for budget in budgets.values():
+        chosen = budget["selector"]["matchLabels"].items()
+        assert sum(chosen <= pod["metadata"]["labels"].items() for pod in pods_of(found)) == 1
+
+
 def test_certificate_and_tokens_are_files_of_secrets_and_every_client_speaks_tls() -> None:
     found = example("secured")
     container = collector(found)
@@ -174,6 +198,8 @@ def test_the_collector_starts_with_the_arguments_of_the_example(tmp_path: Path) 
     ("value", "says"),
     [
         ("replica=2", "Additional property replica is not allowed"),
+        ("ingress.enabled=true", "ingress.host"),
+        ("podDisruptionBudget.maxUnavailable=0", "podDisruptionBudget.maxUnavailable"),
         ("replicas=0", "replicas: Must be greater than or equal to 1"),
         ("replicas=2", "set store.postgresql.existingSecret"),
         ("options.grpc=0.0.0.0:1", "options.grpc is set by the chart"),
