@@ -27,6 +27,7 @@ _COMMANDS = {
     "collector": ("otel_fr_collector.cli", "receive the ranks' telemetry and publish incidents live"),
     "top": ("otel_fr.console.top", "show a collector's jobs, refreshed every second"),
     "incidents": ("otel_fr.console.incidents", "list a collector's incidents, or follow their changes"),
+    "bundle": ("otel_fr.bundle", "pack what a colleague or a vendor needs into one file"),
     "mcp": ("otel_fr.mcp_server.cli", "serve a collector's incidents to an assistant, read-only (MCP over stdio)"),
     "doctor": ("otel_fr.doctor", "check whether a job would be recorded here, and what is missing"),
     "check": ("otel_fr.checks.cli", "check this node: storage, space, GPUs, health service, clock, collector"),
@@ -54,6 +55,11 @@ _EXAMPLES = {
   otel-fr incidents --state open
   otel-fr incidents show 3f2a            the incident whose id begins with 3f2a
   otel-fr incidents --follow --json | jq .incident.summary
+""",
+    "bundle": """
+  otel-fr bundle                         the newest run of this user
+  otel-fr bundle dumps/ -o case.tar.gz
+  otel-fr bundle dumps/ --collector http://collector:8080 --incident 3f2a
 """,
     "mcp": """
   otel-fr mcp --collector http://collector:8080 --token-file reader.token

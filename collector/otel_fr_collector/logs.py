@@ -7,8 +7,8 @@ import logging
 from datetime import datetime, timezone
 
 from otel_fr.printable import one_line, printable
+from otel_fr.redaction import clean
 from otel_fr_collector.output import Unblocked
-from otel_fr_collector.redaction import clean
 
 
 class _Text(logging.Formatter):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from otel_fr.redaction import hide_password
 from otel_fr_collector.database_url import database_url
 from otel_fr_collector.forward.backends import parse_backend
 from otel_fr_collector.given_files import read_text
@@ -17,7 +18,6 @@ from otel_fr_collector.incidents.links import FIELDS, parse_link
 from otel_fr_collector.network.address import Address
 from otel_fr_collector.outlets.alertmanager import parse_label
 from otel_fr_collector.receive.intake import MAX_REQUEST
-from otel_fr_collector.redaction import hide_password
 
 ENV_PREFIX = "OTEL_FR_COLLECTOR_"
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}

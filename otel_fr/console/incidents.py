@@ -15,7 +15,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from otel_fr.console.client import UNREACHABLE, Client, CollectorError
+from otel_fr.console.client import UNREACHABLE, Client, CollectorError, IncidentDetail
 from otel_fr.console.client import add_arguments as add_client_arguments
 from otel_fr.console.incident_view import COLORS, incident_list, incident_page, job_text, state_text, summary_line
 from otel_fr.incident import IncidentHead
@@ -99,21 +99,32 @@ def _list(client: Client, args: argparse.Namespace) -> int:
 
 
 def _show(client: Client, args: argparse.Namespace) -> int:
-    """Print the incident with the id, or the one whose id begins so."""
-    wanted = args.id.strip().lower()
-    ids = [one["id"] for one in client.incidents(brief=True, consequences=True) if one["id"].startswith(wanted)]
-    if len(set(ids)) > 1:
-        print(f"otel-fr incidents: {len(set(ids))} incidents have an id that begins with {wanted}", file=sys.stderr)
+    try:
+        one = find(client, args.id)
+    except LookupError as error:
+        print(f"otel-fr incidents: {error}", file=sys.stderr)
         return 1
-    if not ids and not _WHOLE_ID.fullmatch(wanted):  # of a whole one, the collector may have more than it lists
-        print(f"otel-fr incidents: no incident has an id that begins with {printable(wanted)!r}", file=sys.stderr)
-        return 1
-    one = client.incident(ids[0] if ids else wanted)
     if args.json:
         print(json.dumps(one))
     else:
         Console(highlight=False).print(incident_page(one)) if sys.stdout.isatty() else _print(incident_page(one))
     return 0
+
+
+def find(client: Client, given: str) -> IncidentDetail:
+    """The incident with the id, or the one whose id begins so.
+
+    Raises:
+        LookupError: no id, or more than one, begins so.
+        CollectorError: as `Client.incident`.
+    """
+    wanted = given.strip().lower()
+    ids = {one["id"] for one in client.incidents(brief=True, consequences=True) if one["id"].startswith(wanted)}
+    if len(ids) > 1:
+        raise LookupError(f"{len(ids)} incidents have an id that begins with {printable(wanted)}")
+    if not ids and not _WHOLE_ID.fullmatch(wanted):  # of a whole one, the collector may have more than it lists
+        raise LookupError(f"no incident has an id that begins with {printable(wanted)!r}")
+    return client.incident(ids.pop() if ids else wanted)
 
 
 def _print(shown: RenderableType) -> None:

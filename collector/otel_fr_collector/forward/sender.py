@@ -10,11 +10,11 @@ import random
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from otel_fr.redaction import clean
 from otel_fr_collector.forward.backends import PARALLEL, Backend, BusyError, RefusedError
 from otel_fr_collector.forward.journal import Request
 from otel_fr_collector.forward.queues import Queues
 from otel_fr_collector.metrics import Metrics
-from otel_fr_collector.redaction import clean
 from otel_fr_collector.throttle import Throttle
 
 _log = logging.getLogger(__name__)

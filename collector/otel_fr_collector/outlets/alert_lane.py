@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
+from otel_fr.redaction import clean
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.http_client import HttpClient, HttpError, Workers
-from otel_fr_collector.redaction import clean
 from otel_fr_collector.throttle import Throttle
 
 _log = logging.getLogger(__name__)

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Generic, NamedTuple, TypeVar
 
+from otel_fr.redaction import clean
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.http_client import Answer, HttpClient, HttpError, Workers
-from otel_fr_collector.redaction import clean
 from otel_fr_collector.shares import FairQueue, Owner
 from otel_fr_collector.storage.backend import StoreError
 from otel_fr_collector.storage.store import Store

@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from otel_fr_collector.redaction import clean
+from otel_fr.redaction import clean
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 

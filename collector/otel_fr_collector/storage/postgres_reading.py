@@ -10,8 +10,8 @@ import psycopg
 from psycopg_pool import ConnectionPool, PoolTimeout
 
 from otel_fr.incident import CollectorIncidentData
+from otel_fr.redaction import hide_password
 from otel_fr_collector.metrics import Metrics
-from otel_fr_collector.redaction import hide_password
 from otel_fr_collector.storage.backend import MAX_PAGE
 from otel_fr_collector.storage.batch import FinishedJob
 from otel_fr_collector.storage.postgres_connection import Connection, answering, configure, conninfo

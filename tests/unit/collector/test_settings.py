@@ -9,9 +9,9 @@ import pytest
 from otel_fr_collector.cli import check
 from otel_fr_collector.loading import SettingsError
 from otel_fr_collector.network.address import Address
-from otel_fr_collector.redaction import clean, hide_password
 from otel_fr_collector.settings import ENV_PREFIX, Settings, parse_size, reference
 
+from otel_fr.redaction import clean, hide_password
 from tests.support.paths import DOCS
 from tests.support.settings import load_settings
 
