@@ -17,6 +17,7 @@ import threading
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from otel_fr.monitor import loader_workers
 from otel_fr.monitor.process_state import Process, parse_status
 from otel_fr.stacks import NATIVE_HEADING
 
@@ -49,12 +50,15 @@ def executable() -> str | None:
     return beside or shutil.which(_NAME)
 
 
-def take(pid: int, command: str | None = None, seconds: float = LIMIT_SECONDS, first: str = "") -> Native:
+def take(
+    pid: int, command: str | None = None, seconds: float = LIMIT_SECONDS, first: str = "", native: bool = True
+) -> Native:
     """Read the native stacks of a process; this waits ``seconds`` at most.
 
     Args:
         command: py-spy's path; None: where it is found.
         first: name of the thread that comes first, before the main thread.
+        native: False: only those of Python.
     """
     command = command or executable()
     if command is None:
@@ -65,7 +69,7 @@ def take(pid: int, command: str | None = None, seconds: float = LIMIT_SECONDS, f
         return Native(error=reason)
     try:
         process = subprocess.Popen(
-            [command, "dump", "--native", "--pid", str(pid)],
+            [command, "dump", *(["--native"] if native else []), "--pid", str(pid)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -106,6 +110,11 @@ def _result_of(process: subprocess.Popen[bytes], seconds: float, first: str) -> 
     return Native(text)
 
 
+def _python(pid: int) -> str:
+    """The main thread of a process, in Python; "": not known."""
+    return take(pid, native=False).text.removeprefix(f"{NATIVE_HEADING}\n").partition("\nThread ")[0]
+
+
 def stacks_in(output: str, first: str = "") -> str:
     """The stacks in py-spy's output under a heading, the thread ``first`` and then the main thread first; "": none."""
     threads = [block.rstrip() for block in _BLOCK.split(output)[1:]]
@@ -122,7 +131,7 @@ def error_in(output: str) -> str:
 
 
 class NativeLook:
-    """A `take` in a thread of its own.
+    """A `take` of a rank and of its DataLoader workers, in a thread of its own.
 
     Attributes:
         result: None: not known yet.
@@ -136,7 +145,9 @@ class NativeLook:
 
     def _run(self) -> None:
         try:
-            self.result = take(self._pid, first=self._first)
+            found = take(self._pid, first=self._first)
+            workers = loader_workers.texts_of(self._pid, _python) if found.text else ""
+            self.result = found._replace(text="\n\n".join(filter(None, (found.text, workers))))
         except Exception as error:  # noqa: BLE001 - the watch waits for a result, whatever it is
             self.result = Native(error=f"{type(error).__name__}: {error}")
 

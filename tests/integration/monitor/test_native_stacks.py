@@ -28,6 +28,21 @@ def hold():
     ctypes.PyDLL(None).sleep(600)
 hold()
 """
+LOADS = """
+import time
+from torch.utils.data import DataLoader, Dataset
+class Images(Dataset):
+    def __len__(self):
+        return 100
+    def __getitem__(self, number):
+        if number == 6:
+            print("ready", flush=True)
+            time.sleep(600)
+        return number
+for batch in DataLoader(Images(), num_workers=2):
+    pass
+"""
+"""One worker hangs; the other has done what it was given, and waits."""
 COUNTS = """
 import time
 while True:
@@ -38,11 +53,12 @@ while True:
 
 @pytest.fixture
 def started(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen([sys.executable, "-c", request.param], stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, "-c", request.param]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert process.stdout is not None
     process.stdout.readline()
     yield process
-    process.kill()
+    os.killpg(process.pid, signal.SIGKILL)  # with its workers, which have the pipe too
     process.communicate()
 
 
@@ -62,6 +78,19 @@ def test_frames_of_c_and_python_of_a_process_that_holds_the_gil(started: subproc
     assert (heading, '"MainThread"' in first) == (NATIVE_HEADING, True)
     called = [frame.split()[0] for frame in frames]
     assert called.index("sleep") < called.index("hold") < called.index("<module>")
+
+
+@needs_py_spy
+@pytest.mark.parametrize("started", [LOADS], indirect=True)
+def test_the_worker_in_which_a_data_loader_hangs_is_shown(started: subprocess.Popen[str]) -> None:
+    look = native_stacks.NativeLook(started.pid)
+    until(lambda: look.result is not None)
+    assert look.result is not None
+    rank, *workers = look.result.text.split("DataLoader worker, process ")
+    assert "_next_data" in rank
+    (worker,) = workers
+    assert "__getitem__" in worker
+    assert "sleeping" in worker.partition("\n")[0]
 
 
 @needs_py_spy
