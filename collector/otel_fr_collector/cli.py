@@ -323,7 +323,7 @@ def _warn(effective: Settings) -> None:
     wide = [f"{name} {found}" for name, found in addresses.items() if found is not None and not found.is_loopback]
     if wide and effective.tls_cert is None:
         _log.warning(
-            "%s: reachable from other machines without TLS: the traffic can be read on the network", ", ".join(wide)
+            "%s: reachable from other machines without TLS: anyone on the network can read the traffic", ", ".join(wide)
         )
     if wide and effective.tokens is None and effective.tls_client_ca is None:
         _log.warning(
@@ -367,4 +367,4 @@ def _locked_folder(folder: Path | None) -> Iterator[None]:
 def _check_folder(folder: Path) -> None:
     nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-        raise OSError(f"the folder {folder} cannot be written")
+        raise OSError(f"cannot write to the folder {folder}")

@@ -75,7 +75,7 @@ class Disagreements:
 
     def _ask(self, run: Run, group: GroupState, inquiry: Inquiry) -> None:
         if len(inquiry.ranks) < _fewest(group):
-            self._give_up(run, group, inquiry, "too few of its monitors listen to this collector")
+            self._give_up(run, group, inquiry, "too few of its monitors are connected to this collector")
             return
         run.inquiries[group.group.id] = inquiry
         self._control.fetch_calls(run.id, inquiry.ranks, group.group.id, inquiry.first, inquiry.last)
@@ -88,7 +88,7 @@ class Disagreements:
         first = max(one.first for one in answers.values())
         last, is_cut = inquiry.last, inquiry.is_cut or first > inquiry.first
         if first > last:
-            self._give_up(run, group, inquiry, "its rings do not have these calls any more")
+            self._give_up(run, group, inquiry, "its rings have overwritten these calls")
             return
         if all(one.first == first for one in answers.values()):
             if not any(one.fingerprint for one in answers.values()):
@@ -109,7 +109,7 @@ class Disagreements:
         if group.shows_disagreement(inquiry.first, inquiry.last):
             self._metrics.disagreements.labels("mismatch").inc()
         elif is_cut:
-            self._give_up(run, group, inquiry, "its rings do not have the calls before that any more")
+            self._give_up(run, group, inquiry, "its rings have overwritten the calls before that")
         elif window.first > 1 and not group.shows_disagreement(1, window.last):
             # What was agreed on may have been agreed among ranks that all differed from the others.
             whole = Window(1, window.last, window.since)

@@ -61,5 +61,5 @@ class Ending:
         self._exit_now(0)
 
     def _say(self) -> None:
-        _log.error("--stop-seconds are over: ending with work still pending")
+        _log.error("--stop-seconds elapsed: exiting with work still pending")
         output.drain()

@@ -16,7 +16,7 @@ def read_bytes(path: Path) -> bytes:
     """
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "it is a pipe or a device, and must be a regular file", str(path))
+            raise OSError(errno.EINVAL, "must be a regular file, not a pipe or a device", str(path))
         return file.read()
 
 

@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Exit status: 0 stopped by a signal, or --check found no problem; 1 internal error; "
         "2 usage error or unusable setting."
     )
-    parser.add_argument("--config", metavar="FILE", help=f"TOML file of options (environment: {ENV_PREFIX}CONFIG)")
+    parser.add_argument("--config", metavar="FILE", help=f"TOML file with options (environment: {ENV_PREFIX}CONFIG)")
     parser.add_argument("--check", action="store_true", help="check all settings, print them without secrets, and exit")
     groups: dict[str, argparse._ArgumentGroup] = {}
     for option in OPTIONS:

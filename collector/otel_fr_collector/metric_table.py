@@ -81,7 +81,7 @@ _SERIES = (
     Label("dtype"),
     Label("size"),
 )
-_SENT = "added up over the ranks"
+_SENT = "summed over the ranks"
 _OF_DEVICE = "Only for NCCL with TORCH_NCCL_ENABLE_TIMING."
 _CATEGORY = Label("category", tuple(category.value for category in Category))
 _SIGNALS = ("traces", "metrics", "logs")
@@ -102,21 +102,21 @@ _JOBS = (
         "incidents",
         "Open incidents, without consequences of other incidents.",
         *(_JOB, _GROUP, _CATEGORY),
-        act="Act when it is above 0, by the runbook of the category.",
+        act="Act when it is above 0: follow the runbook of the category.",
     ),
     _gauge(
         "otel_fr_incidents_alerting",
         "incidents",
-        "The same, without waits that have lasted less than --alert-after: what people are to know of.",
+        "Open incidents to act on: no consequences, and no waits shorter than --alert-after.",
         *(_JOB, _GROUP, _CATEGORY),
-        act="It is above 0 and the collector posts no alerts (TorchDistributedIncidentOpen).",
+        act="Act when it is above 0 and the collector posts no alerts (TorchDistributedIncidentOpen).",
     ),
     _gauge(
         "otel_fr_progress_lag",
         "collectives",
-        "Collectives by which the last member of a process group is behind the first.",
+        "Collectives between the first and the last member of a process group.",
         *(_JOB, _GROUP),
-        act="A lag that comes and goes is normal; one that only grows shows a rank that fell behind.",
+        act="A lag that comes and goes is normal. A lag that only grows shows a rank that fell behind.",
     ),
     _gauge(
         "otel_fr_straggler_wait_ratio",
@@ -124,12 +124,12 @@ _JOBS = (
         "Share of the time that half of the process group waited for this rank, over the latest 64 blocks of 0.4 s that"
         " had waits of at least --straggler-seconds. Only for a rank that was late in 85 % of them, from 10 % on.",
         *(_JOB, _GROUP, _RANK),
-        act="Act when it stays: the job loses this share of its time, and of each step.",
+        act="Act when it persists: the job loses this share of its time, and of each step.",
     ),
     _counter(
         "otel_fr_rank_waited_for_seconds",
         "seconds",
-        "Time that half of the process group waited for this rank, the last one. Counts waits of 1 ms or more in"
+        "Time that half of the process group waited for this rank, which came last. Counts waits of 1 ms or more in"
         " operations that end on all ranks at once, unless the rank was late because a call of another group ended"
         f" late. A wait that has not ended counts from the stall time on. {_WAITS_SAMPLED}",
         *(_JOB, _GROUP, _RANK),
@@ -149,14 +149,14 @@ _NUMBERS = (
     _histogram(
         "otel_fr_collective_device_delay_seconds",
         "seconds",
-        f"Time from enqueueing a call to its begin on the device, up to 0.1 s late. {_OF_DEVICE}",
+        f"Time from enqueueing a call to its start on the device, up to 0.1 s late. {_OF_DEVICE}",
         *_SERIES,
         act="Act when it grows: the devices are behind their hosts, or an earlier call blocks them.",
     ),
     _histogram(
         "otel_fr_collective_device_duration_seconds",
         "seconds",
-        "Time that the device executed a call, by its clock, including the wait for other ranks. Only for NCCL with"
+        "Time on the device, by its clock, including the wait for other ranks. Only for NCCL with"
         " TORCH_NCCL_ENABLE_TIMING or NCCL Inspector.",
         *_SERIES,
     ),
@@ -164,7 +164,7 @@ _NUMBERS = (
         "otel_fr_collective_bus_bandwidth_bytes_per_second",
         "bytes per second",
         "Bus bandwidth as in nccl-tests (busbw), over the latest 30 s: size by duration on the member that spent the"
-        " least time in these calls, times the factor for operation and group size. By the devices' times, if known.",
+        " least time in these calls, times the factor for operation and group size. Uses the devices' times, if known.",
         *_SERIES,
         act="Act when it falls for the same size: compare it with nccl-tests on the same machines.",
     ),
@@ -216,7 +216,7 @@ _JUDGING = (
     _counter(
         "otel_fr_collector_disagreements",
         "questions",
-        "Times that fingerprints of ranks differed and the ranks were asked for their calls, by outcome.",
+        "Times that ranks were asked for their calls because their fingerprints differed, by outcome.",
         Label("outcome", ("mismatch", "none", "undecided")),
         act="Act on undecided: the log says why, such as monitors without a control stream.",
     ),
@@ -253,7 +253,7 @@ _MEMORY = (
     _counter(
         "otel_fr_collector_capacity_exceeded",
         "by kind",
-        "What was not stored because a limit was reached, by kind.",
+        "Items refused because a limit was reached, by kind.",
         Label(
             "kind",
             ("runs", "ranks", "groups", "members", "progress", "waits", "numbers", "reported_calls", "incidents"),
@@ -273,7 +273,7 @@ _FORWARDING = (
     _counter(
         "otel_fr_collector_forward_requests_dropped",
         "requests",
-        "Requests that will not reach a backend.",
+        "Requests dropped on the way to a backend.",
         *(_BACKEND, Label("reason", _DROPPED_REASONS)),
         act="Act when it grows, by its reason (OtelFrForwardDrops).",
         needs="--forward",
@@ -340,12 +340,13 @@ _PORTS = (
         "log lines, printed incidents",
         "Log lines (stderr) and printed incidents (stdout) dropped because nothing read or stored them.",
         Label("stream", ("stdout", "stderr")),
-        act="Act when it grows: what reads the collector's output hangs, or its disk is full. Alerts are not affected.",
+        act="Act when it grows: the reader of the collector's output hangs, or its disk is full. Alerts are not"
+        " affected.",
     ),
     _gauge(
         "otel_fr_collector_tls_certificate_expiry_timestamp_seconds",
         "Unix time in seconds",
-        "When the certificate of the ports expires.",
+        "Expiry time of the ports' certificate.",
         act="Act when it is less than a week ahead: renew the files of --tls-cert and --tls-key.",
         needs="--tls-cert",
     ),
@@ -390,7 +391,7 @@ def _row(family: Family) -> str:
     labels = "; ".join(
         f"`{label.name}`" + f": {', '.join(label.values)}" * bool(label.values) for label in family.labels
     )
-    labels = "those of calls" if family.labels == _SERIES else labels
+    labels = "labels of calls" if family.labels == _SERIES else labels
     needs = f"Only with {family.needs}." if family.needs else ""
     text = " ".join(filter(None, (family.text, needs, family.act)))
     return f"| `{name}` | {family.type}, {family.unit} | {labels} | {text} |"

@@ -94,7 +94,7 @@ class Unblocked:
             except (OSError, ValueError):
                 self._dropped.inc()
             if lost:
-                _log.warning("%d lines of %s were dropped, because nothing read them", lost, self._name)
+                _log.warning("dropped %d lines of %s: nothing read them", lost, self._name)
 
 
 def drain(seconds: float = DRAIN_SECONDS) -> None:

@@ -225,5 +225,5 @@ def _how_it_ended(state: RankState) -> str:
 
 def _silence(state: RankState, of_host: list[int], dark: set[str]) -> str:
     if state.host in dark and len(of_host) > 1:
-        return f"nothing is heard of node {one_line(state.host)} ({ranks_text(sorted(of_host))})"[:MAX_REASON]
-    return f"nothing is heard of rank {state.rank} ({one_line(state.host)}), nor of its monitor"[:MAX_REASON]
+        return f"node {one_line(state.host)} is silent ({ranks_text(sorted(of_host))})"[:MAX_REASON]
+    return f"rank {state.rank} ({one_line(state.host)}) and its monitor are silent"[:MAX_REASON]

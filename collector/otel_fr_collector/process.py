@@ -156,7 +156,7 @@ class CollectorProcess:
         is_well = True
         for task in self._tasks:
             if task.done() and not task.cancelled() and task.exception() is not None:
-                _log.error("the collector stops because of an internal error", exc_info=task.exception())
+                _log.error("internal error: the collector stops", exc_info=task.exception())
                 is_well = False
         await self.stop()
         return is_well

@@ -196,7 +196,7 @@ class Service:
             self._publish_written()
             await asyncio.sleep(BREAK)
         if self._traces is not None:
-            with self._faults.caught("forward", "the traces of incidents could not be sent"):
+            with self._faults.caught("forward", "could not send the traces of incidents"):
                 self._traces.finish()
         self.outlets.step(self.clock(), final=True)
 
@@ -214,13 +214,13 @@ class Service:
         self._last_tick = now
         self._publish_written()
         is_done = self.judge.step(now)
-        with self._faults.caught("control", "ranks that disagree could not be asked for their calls"):
+        with self._faults.caught("control", "could not ask ranks that disagree for their calls"):
             for run in self.runs.by_id.values():
                 if run.windows or run.inquiries or run.answered:
                     self._disagreements.step(run, now)
-        with self._faults.caught("control", "failed peers could not be told to monitors"):
+        with self._faults.caught("control", "could not notify monitors of failed peers"):
             self._peer_failures.step(now)
-        with self._faults.caught("control", "stragglers could not be looked at"):
+        with self._faults.caught("control", "could not look for stragglers"):
             self._slow_looks.step(now)
         if now - self._cleaned_at >= CLEAN_UP_INTERVAL:
             is_done = self._cleaned(now) and is_done
@@ -332,7 +332,7 @@ class Service:
             return
         written = None
         if self._persistence is not None:
-            with self._faults.caught("store", "incidents could not be stored"):
+            with self._faults.caught("store", "could not store incidents"):
                 written = self._persistence.save(changes)
             # The book changes its incidents further; what is published is what was written.
             changes = [IncidentChange(one.kind, copy.copy(one.incident), one.data) for one in changes]
@@ -352,13 +352,13 @@ class Service:
             has_files = run is not None and len(change.incident.files) >= len(run.ranks)
             self.outlets.publish(change, now, has_files=has_files)
             is_new = change.kind is ChangeKind.OPENED
-            with self._faults.caught("control", "commands could not be sent to monitors"):
+            with self._faults.caught("control", "could not send commands to monitors"):
                 if change.kind is not ChangeKind.RESOLVED and change.incident.cause is None:
                     self._command_monitors(change.incident, is_new)
                 self._tell_monitors(change.incident, change.kind)
                 self._slow_looks.note(change)
             if self._traces is not None:
-                with self._faults.caught("forward", "an incident's trace could not be sent"):
+                with self._faults.caught("forward", "could not send an incident's trace"):
                     self._traces.publish(change)
 
     def _tell_monitors(self, incident: Incident, kind: ChangeKind) -> None:

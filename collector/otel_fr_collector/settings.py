@@ -165,8 +165,8 @@ class Settings:
         _IN,
         _queue_size,
         default="64MiB",
-        text="limit on the total size of requests in flight; one client address may have half of it; beyond it,"
-        " clients are asked to retry",
+        text="total size of requests in flight; one client address may have half of it; above the limit, clients"
+        " retry later",
         metavar="SIZE",
     )
 
@@ -208,17 +208,17 @@ class Settings:
         _OUT,
         _number(0, 86_400),
         default="30",
-        text="time that a wait must last before it is posted to --alertmanager, --webhook and --grafana: a rank that is"
-        " late may still come; deaths, mismatches, deadlocks and passed limits are posted at once",
+        text="how long a wait must last before it is posted to --alertmanager, --webhook and --grafana (a late rank"
+        " may still join); deaths, mismatches, deadlocks and passed limits are posted at once",
         metavar="SECONDS",
     )
     external_url: str | None = _option(
-        _OUT, _base_url, text="URL at which browsers reach this collector's page", metavar="URL"
+        _OUT, _base_url, text="URL of this collector's page, as browsers reach it", metavar="URL"
     )
     link: tuple[tuple[str, str], ...] = _option(
         _OUT,
         parse_link,
-        text="link shown with incidents, NAME: runbook, trace or dashboard; repeatable; fields of the template: "
+        text="link to show with incidents; NAME is runbook, trace or dashboard; repeatable; fields of the template: "
         + ", ".join(f"{{{name}}}" for name in FIELDS),
         metavar="NAME=TEMPLATE",
         repeat=True,
@@ -228,7 +228,7 @@ class Settings:
         _OUT,
         _number(0.001, 3600),
         default="0.05",
-        text="time by which a rank must come later than half of its group in a block of 0.4 s, for it to count",
+        text="a block of 0.4 s counts if the rank came this much later than half of its group",
         metavar="SECONDS",
     )
 
@@ -244,7 +244,7 @@ class Settings:
         _FORWARD,
         _choice("all", "incidents"),
         default="all",
-        text="traces to forward: all, or only those of incidents",
+        text="traces to forward: all, or only the traces of incidents",
         metavar="{all,incidents}",
     )
     forward_signals: frozenset[str] = _option(
@@ -257,39 +257,39 @@ class Settings:
     forward_headers: Path | None = _option(
         _FORWARD, Path, text="file of request headers for backends; each line: URL NAME: VALUE", metavar="FILE"
     )
-    forward_ca: Path | None = _option(_FORWARD, Path, text="CA certificates that verify backends (PEM)", metavar="FILE")
+    forward_ca: Path | None = _option(_FORWARD, Path, text="CA certificates to verify backends (PEM)", metavar="FILE")
     forward_cert: Path | None = _option(_FORWARD, Path, text="client certificate for backends (PEM)", metavar="FILE")
     forward_key: Path | None = _option(_FORWARD, Path, text="private key of --forward-cert (PEM)", metavar="FILE")
     forward_queue_size: int = _option(
         _FORWARD,
         parse_size,
         default="256MiB",
-        text="capacity of the queue of one backend, in memory, and under --data too",
+        text="queue capacity per backend, in memory and under --data",
         metavar="SIZE",
     )
 
     data: Path | None = _option(
-        _STATE, Path, text="folder for incidents and forward queues, which then survive a restart", metavar="DIR"
+        _STATE, Path, text="folder that keeps incidents and forward queues across restarts", metavar="DIR"
     )
     store: str | Path | None = _option(
         _STATE,
         _store,
-        text="keep incidents in this PostgreSQL database, which several collectors may share, and not under --data;"
-        " postgresql://USER@HOST:PORT/DATABASE, or the path of a file with that URL, which begins with / or .",
+        text="keep incidents in this PostgreSQL database instead of under --data; several collectors may share it;"
+        " postgresql://USER@HOST:PORT/DATABASE, or a file with that URL (its path begins with / or .)",
         metavar="URL",
     )
     retention_days: float = _option(
         _STATE,
         _number(0.01),
         default="90",
-        text="days for which resolved incidents are kept",
+        text="days to keep resolved incidents",
         metavar="DAYS",
     )
     retention_size: int = _option(
         _STATE,
         parse_size,
         default="256MiB",
-        text="limit on the incidents under --data or in --store; beyond it the oldest resolved ones are dropped",
+        text="size limit for incidents under --data or in --store; above it, the oldest resolved ones are dropped",
         metavar="SIZE",
     )
 
@@ -314,7 +314,7 @@ class Settings:
         _PROCESS,
         _number(0.1, 3600),
         default="10",
-        text="longest time from SIGTERM or SIGINT to the end of the process",
+        text="longest time from SIGTERM or SIGINT to exit",
         metavar="SECONDS",
     )
     log_format: str = _option(
@@ -328,7 +328,7 @@ class Settings:
         _PROCESS,
         _choice("debug", "info", "warning", "error"),
         default="warning",
-        text="lowest level that is logged",
+        text="lowest level to log",
         metavar="{debug,info,warning,error}",
     )
 

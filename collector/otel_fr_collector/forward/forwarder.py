@@ -61,7 +61,9 @@ class Forwarder:
         self._cleaning = loop.create_task(self._clean())
         for name, requests in self._queues.waiting.items():
             if name not in self._queues.sizes:
-                _log.warning("%d requests wait for %s, which is no longer a --forward backend", len(requests), name)
+                _log.warning(
+                    "%d queued requests are for %s, which is no longer a --forward backend", len(requests), name
+                )
 
     async def take(self, signal: str, data: bytes) -> None:
         """Queue the part of a request that is forwarded. On return it is as durable as the queue."""
@@ -119,13 +121,13 @@ class Forwarder:
         for name in self._queues.sizes:
             if (count := len(self._queues.waiting[name])) and not is_kept:
                 self._metrics.forward_dropped.labels(name, "shutdown").inc(count)
-                _log.warning("%d requests for %s are lost at shutdown: they are in memory only", count, name)
+                _log.warning("lost %d requests for %s at shutdown: they were in memory only", count, name)
 
     async def _clean(self) -> None:
         while True:
             for name, count in (await self._queues.drop_old(MAX_AGE)).items():
                 self._metrics.forward_dropped.labels(name, "expired").inc(count)
-                _log.warning("%d requests for %s are dropped: they waited longer than a day", count, name)
+                _log.warning("dropped %d requests for %s: they waited longer than a day", count, name)
             await self._queues.recover()
             for sender in self._senders:
                 sender.wake()

@@ -161,7 +161,7 @@ class Journal:
         self._is_loaded = True
         if self._has_failed:
             self._has_failed = False
-            _log.warning("%s can be written again", self._path)
+            _log.warning("can write %s again", self._path)
         return found
 
     def _fail(self, error: Exception) -> None:
@@ -172,7 +172,7 @@ class Journal:
             self._has_failed = True
             self._metrics.errors.labels("forward").inc()
             _log.error(
-                "%s cannot be used (%s): requests for the backends are kept in memory only",
+                "cannot use %s (%s): keeping requests for the backends in memory only",
                 *(self._path, error),
             )
 
@@ -190,7 +190,7 @@ def _prepare(db: sqlite3.Connection, path: Path) -> None:
     found = file_version(db)
     if found > VERSION:
         raise NewerVersionError(
-            f"the queue {path} was written by a newer otel-fr (its version is {found}, this one knows"
+            f"the queue {path} was written by a newer otel-fr (version {found}, this one knows"
             f" {VERSION}): use that otel-fr, or give --data another folder"
         )
     db.execute("PRAGMA journal_mode = WAL")

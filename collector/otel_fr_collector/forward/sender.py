@@ -170,7 +170,7 @@ class Sender:
         try:
             await self.backend.send(request.signal, request.data)
         except BusyError as error:
-            self.complain("requests wait: it does not accept them", error)
+            self.complain("requests wait: it accepts none now", error)
             failure = _Failure(error.reached, error.after or 0.0)
         except RefusedError as error:
             self.complain("it rejected a request; dropping it", error)

@@ -267,7 +267,7 @@ class IncidentBook(KeptIncidents):
         loser = self._gives_way(run.id, now)
         if self._log.allows(now=now):
             job = (loser.run if loser is not None else run.id).job
-            _log.error("limit of %d open incidents reached: dropping one of job %r", MAX_INCIDENTS, job)
+            _log.error("limit of %d open incidents reached: dropping an incident of job %r", MAX_INCIDENTS, job)
         return None if loser is None else self._resolve(loser, now, Resolution.DROPPED)
 
     def _bounded(self, finding: Finding) -> Finding:

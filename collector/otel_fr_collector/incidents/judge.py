@@ -136,7 +136,7 @@ class Judge:
         for task in list(self._in_thread.values()):
             task.cancel()
         if not_judged:
-            _log.warning("%d jobs were not judged a last time before the end", not_judged)
+            _log.warning("%d jobs were not judged one last time before shutdown", not_judged)
 
     async def _judge_last(self, run: Run, until: float) -> bool:
         """Judge a run for the last time if that is due; False: there was no time. ``until``: the loop's time."""
@@ -301,7 +301,7 @@ class Judge:
         run.abandon_judgement(self._clock())
         if run.id not in self._failed and len(self._failed) < MAX_LOGGED_FAILURES:
             self._failed.add(run.id)
-            _log.exception("job %r could not be judged", run.id.job)
+            _log.exception("could not judge job %r", run.id.job)
 
 
 class _Spent:

@@ -29,7 +29,7 @@ class Sample(NamedTuple):
         at: monotonic seconds.
         collectives, size: how many there were, and their bytes (nccl-tests'), counted once for all ranks; None: no
             monitor sends numbers.
-        covered: seconds that these are of, added up over the ranks; monitors send them now and then only.
+        covered: seconds that these are of, summed over the ranks; monitors send them now and then only.
         ranks: how many ranks send them.
         lost: seconds that half of a group waited for its last rank, over all groups; None: not measured.
         bus: bus bandwidth of the latest collectives in bytes per second; step: average seconds of the latest training

@@ -204,7 +204,7 @@ class Numbers:
         series: by key. steps: durations of the ranks' training steps. bounds: of all histograms, seconds.
         collectives, size: how many collectives there were, and their bytes, counted once for all members; a send and
             its receive are one, too.
-        covered: seconds that these numbers are of, added up over the ranks. ranks: how many ranks send some.
+        covered: seconds that these numbers are of, summed over the ranks. ranks: how many ranks send some.
     """
 
     def __init__(self, usage: Usage, clock: Callable[[], float] = time.monotonic) -> None:

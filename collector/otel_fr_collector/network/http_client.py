@@ -114,11 +114,11 @@ def _problem(error: BaseException) -> str:
         return "the host name has no address"
     if isinstance(error, urllib3.exceptions.NewConnectionError):
         cause = error.__cause__
-        return cause.strerror if isinstance(cause, OSError) and cause.strerror else "no connection could be made"
+        return cause.strerror if isinstance(cause, OSError) and cause.strerror else "could not connect"
     if isinstance(error, urllib3.exceptions.ConnectTimeoutError):
-        return "no connection in time"
+        return "the connection timed out"
     if isinstance(error, urllib3.exceptions.ReadTimeoutError):
-        return "no response in time"
+        return "the response timed out"
     if isinstance(error, urllib3.exceptions.SSLError):
         return f"TLS: {error}"
     cause = error.args[-1] if isinstance(error, urllib3.exceptions.ProtocolError) and error.args else None

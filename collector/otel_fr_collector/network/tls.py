@@ -97,7 +97,7 @@ class ServerTls:
                         self._loaded = self._load()
                         _log.info("reloaded the certificate %s", self._cert)
                 except (OSError, TlsError) as error:
-                    _log.error("cannot load the renewed certificate files; the old ones stay in use: %s", error)
+                    _log.error("could not reload the certificate; keeping the old one: %s", error)
             return self._loaded
 
     def _load(self) -> _Loaded:

@@ -195,7 +195,7 @@ class Tokens:
                     _log.info("reloaded the tokens from %s", self._path)
             except (OSError, ValueError) as error:
                 if self._log.allows(str(error)):
-                    _log.error("cannot reload the tokens from %s; the old ones stay in use: %s", self._path, error)
+                    _log.error("could not reload the tokens from %s; keeping the old ones: %s", self._path, error)
 
     def _file_stamp(self) -> tuple[int, int, int]:
         found = self._path.stat()

@@ -236,7 +236,7 @@ def parse_label(text: str) -> tuple[str, str]:
     if not equals or not value or not _LABEL_NAME.fullmatch(name):
         raise ValueError(f"{text!r} is not NAME=VALUE with a name of letters, digits and _")
     if name in ("alertname", "severity", "job_id", "category", "process_group", "host"):
-        raise ValueError(f"the label {name} is set by otel-fr itself")
+        raise ValueError(f"the label {name} is reserved: otel-fr sets it")
     return name, value
 
 

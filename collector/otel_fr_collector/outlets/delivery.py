@@ -122,7 +122,7 @@ class DeliveryQueue(Generic[T]):
             self._task.cancel()
         waiting = len(self._queue) + self._in_progress + self._given_up
         if waiting:
-            _log.warning("%s: %d deliveries were still waiting at shutdown", self._name, waiting)
+            _log.warning("%s: %d deliveries still pending at shutdown", self._name, waiting)
 
     async def _run(self) -> None:
         pause = FIRST_PAUSE
@@ -138,7 +138,7 @@ class DeliveryQueue(Generic[T]):
             self._in_progress = 0
             self._metrics.deliveries.labels(self._name, outcome.value).inc()
             if problem:
-                self._log_once_a_minute("an incident could not be delivered", problem)
+                self._log_once_a_minute("could not deliver an incident", problem)
             if outcome is not Outcome.FAILED:
                 pause = FIRST_PAUSE
                 continue

@@ -55,7 +55,7 @@ class IncidentsFile:
             self.problem = str(error)
             self._metrics.errors.labels("incidents_file").inc()
             if self._log.allows():
-                _log.error("an incident could not be written to %s: %s", self._path, error)
+                _log.error("could not write an incident to %s: %s", self._path, error)
         else:
             self.problem = ""
 

@@ -156,7 +156,7 @@ def _watch(control: Control, intake: Intake, reader: _Reader) -> _Watch:
                     async for command in commands:
                         yield command
                     if grant.revoked:
-                        raise RejectedError(Reason.UNAUTHENTICATED, "the token is no longer known, or for other jobs")
+                        raise RejectedError(Reason.UNAUTHENTICATED, "the token was removed, or is for other jobs now")
         except TooManyWatchersError:
             intake.count_rejected(None, Reason.CAPACITY)
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many control streams are open")

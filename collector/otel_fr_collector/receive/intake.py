@@ -99,7 +99,7 @@ class IncomingRequest:
         """Check the token again; raises RejectedError if it was revoked, or changed, while the request arrived."""
         version = self._intake.tokens_version
         if version != self._tokens_version and self._intake.authorise(self._authorization) != self.access:
-            raise RejectedError(Reason.UNAUTHENTICATED, "the token allows something else now")
+            raise RejectedError(Reason.UNAUTHENTICATED, "the rights of the token have changed")
         self._tokens_version = version
 
     def hold(self, size: int) -> None:
@@ -218,7 +218,7 @@ class Intake:
         access = self.authorise(authorization)
         own = self._client_requests.get(client, 0)
         if own >= self.limits.client_connections:
-            raise retry(Reason.CLIENT_LIMIT, f"this client has {own} requests and streams open, its limit")
+            raise retry(Reason.CLIENT_LIMIT, f"this client has reached its limit of {own} open requests and streams")
         request = IncomingRequest(self, client, access, authorization, signal)
         if signal is not None and not self._in_flight.add(request):
             raise self._full("requests", request)
@@ -249,7 +249,7 @@ class Intake:
     def _full(self, what: str, request: IncomingRequest) -> RejectedError:
         if self._log.allows("full"):
             _log.warning(
-                "limit of %s in flight reached: rejecting those of client %s (token for %s)",
+                "in-flight limit reached (%s): rejecting requests of client %s (token for %s)",
                 *(what, request.client, _jobs_of(request.access)),
             )
         return retry(Reason.CAPACITY, f"too many {what} are in flight")
@@ -295,7 +295,7 @@ class Intake:
             raise
         except Exception as error:  # one client's unexpected data must not end the collector
             self._metrics.errors.labels("ingest").inc()
-            _log.exception("a request could not be processed")
+            _log.exception("could not process a request")
             raise RejectedError(Reason.INTERNAL, "the request could not be processed") from error
         else:
             return response
@@ -344,10 +344,10 @@ class Intake:
             return EVERYTHING
         access = self.tokens.find(authorization)
         if access is None:
-            text = "the token is not known" if authorization else "a bearer token is needed"
+            text = "the token is not known" if authorization else "a bearer token is required"
             raise RejectedError(Reason.UNAUTHENTICATED, text)
         if not access.write:
-            raise RejectedError(Reason.DENIED, "the token is for reading only")
+            raise RejectedError(Reason.DENIED, "the token is read-only")
         return access
 
 

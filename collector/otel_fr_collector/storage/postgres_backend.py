@@ -149,7 +149,7 @@ class PostgresBackend(PostgresSharing):
             try:
                 self.prune()
             except psycopg.errors.QueryCanceled as error:
-                _log.warning("the database %s: old incidents could not be deleted now: %s", self._where, error)
+                _log.warning("the database %s: could not delete old incidents: %s", self._where, error)
             except psycopg.Error as error:
                 self._fail(error)
 
@@ -170,9 +170,7 @@ class PostgresBackend(PostgresSharing):
             time.sleep(CLOSE_RETRY)
             self._flush(again=True)
         if self._pending.incidents:
-            _log.error(
-                "%s: %d incidents could not be written before the end", self._where, len(self._pending.incidents)
-            )
+            _log.error("%s: could not write %d incidents before shutdown", self._where, len(self._pending.incidents))
         self._is_closed = True
         self._disconnect()
         self._pool.close(timeout=0.0)
@@ -221,7 +219,7 @@ class PostgresBackend(PostgresSharing):
         self._retry_at = 0.0
         if self.problem:
             self.problem = ""
-            _log.warning("the database %s can be used again", self._where)
+            _log.warning("can use the database %s again", self._where)
         self._metrics.store_up.set(1)
 
     def _fail(self, error: Exception) -> None:
@@ -232,7 +230,7 @@ class PostgresBackend(PostgresSharing):
         self.problem = " ".join(str(error).split())
         self._disconnect()
         if self._log.allows(self.problem, now):
-            _log.error("the database %s cannot be used (%s): incidents are kept in memory", self._where, self.problem)
+            _log.error("cannot use the database %s (%s): keeping incidents in memory", self._where, self.problem)
 
     def _disconnect(self) -> None:
         if self._db is not None:

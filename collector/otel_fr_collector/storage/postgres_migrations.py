@@ -122,6 +122,6 @@ def _version(connection: Connection) -> int | None:
 def _check(version: int) -> None:
     if version > len(MIGRATIONS):
         raise DataError(
-            f"the tables in the database of --store were made by a newer otel-fr (their version is {version}, this"
+            f"the tables in the database of --store were made by a newer otel-fr (version {version}, this"
             f" one knows {len(MIGRATIONS)}): use that otel-fr, or another database"
         )

@@ -85,7 +85,7 @@ class PostgresSharing(PostgresReading):
                     db.execute("BEGIN")
                     turn = Turn(db.execute(_TURN, (outlet, as_text(number), mark)).fetchone() is None)
             except errors.LockNotAvailable as error:
-                raise StoreError("another collector is telling the receiver") from error
+                raise StoreError("another collector is notifying the receiver") from error
             yield turn
             with answering(db):
                 db.execute("COMMIT" if turn.is_told else "ROLLBACK")

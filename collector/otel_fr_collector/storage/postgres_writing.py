@@ -66,7 +66,7 @@ def write(connection: Connection, batch: Batch, collector: str, *, late: bool = 
             with connection.transaction():
                 _write(connection, one, collector, late=late)
         except _NEVER_FITS as error:
-            _log.error("the --store database rejected a row, which is left out: %s", error)
+            _log.error("the --store database rejected a row; skipping it: %s", error)
 
 
 def _write(connection: Connection, batch: Batch, collector: str, *, late: bool) -> None:

@@ -220,14 +220,14 @@ def load_incident(data: Json, published: object) -> Incident:
     typed(CollectorIncidentData, incident.data)
     for seconds in (incident.detected, incident.started, incident.changed, incident.resolved, incident.waiting):
         if seconds is not None and timestamp(seconds) is None:
-            raise ValueError("one of its times is none")
+            raise ValueError("one of its times is invalid")
     if incident.state not in (FIRING, RESOLVED) or type(incident.finding.age) not in (float, int, type(None)):
-        raise ValueError("its state or its age is none")
+        raise ValueError("its state or its age is invalid")
     incident.data = typed(CollectorIncidentData, published)
     incident.culprits = incident.data["culprits"]
     trace = incident.data["trace_id"]
     if trace is not None and _TRACE_ID.fullmatch(trace) is None:
-        raise ValueError("its trace id is none")
+        raise ValueError("its trace id is invalid")
     return incident
 
 

@@ -161,7 +161,7 @@ class SqliteBackend(SqliteReading):
             time.sleep(CLOSE_RETRY)
             self._flush(again=True)
         if self._pending.incidents:
-            _log.error("%s: %d incidents could not be written before the end", self.path, len(self._pending.incidents))
+            _log.error("%s: could not write %d incidents before shutdown", self.path, len(self._pending.incidents))
         self._is_closed = True
         self._close_file()
 
@@ -219,7 +219,7 @@ class SqliteBackend(SqliteReading):
         self._retry_at = 0.0
         if self.problem:
             self.problem = ""
-            _log.warning("%s can be written again", self.path)
+            _log.warning("can write %s again", self.path)
         self._metrics.store_up.set(1)
 
     def _fail(self, error: Exception) -> None:
@@ -229,7 +229,7 @@ class SqliteBackend(SqliteReading):
         self._metrics.errors.labels("store").inc()
         self.problem = str(error)
         if self._log.allows(self.problem, now):
-            _log.error("%s cannot be written (%s): incidents are kept in memory only", self.path, error)
+            _log.error("cannot write %s (%s): keeping incidents in memory only", self.path, error)
 
     def _note_damage(self) -> None:
         self._is_new = True

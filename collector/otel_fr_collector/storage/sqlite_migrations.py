@@ -68,7 +68,7 @@ def check_origin(db: sqlite3.Connection, path: Path) -> None:
     version = file_version(db)
     if version > len(MIGRATIONS):
         raise DataError(
-            f"{path} was written by a newer otel-fr (its version is {version}, this one knows {len(MIGRATIONS)}):"
+            f"{path} was written by a newer otel-fr (version {version}, this one knows {len(MIGRATIONS)}):"
             " use that otel-fr, or give --data another folder"
         )
 

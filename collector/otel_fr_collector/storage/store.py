@@ -262,7 +262,7 @@ class Store:
                 self._wake()
         self._thread.join(max(0.0, until - time.monotonic()) + END_MARGIN)
         if self._thread.is_alive():
-            _log.error("the store could not be closed in time: what waited to be written is lost")
+            _log.error("the store did not close in time: pending writes are lost")
 
     def _put(self, batch: Batch) -> Written:
         written = Written()
@@ -323,7 +323,7 @@ class Store:
                 shared = sharing.share(heard)
         except Exception:  # noqa: BLE001  as in `_run`
             self._metrics.errors.labels("store").inc()
-            _log.exception("what collectors share could not be exchanged")
+            _log.exception("could not exchange shared state with other collectors")
         with self._changed:
             self._answer = Answer(heard, shared)
 

@@ -83,7 +83,7 @@ class StoredRows:
             yield
         except _OF_ANOTHER_FORM as error:
             self._metrics.errors.labels("store").inc()
-            _log.error("%s: one %s in it cannot be read and is left out: %r", self._where, what, error)
+            _log.error("%s: skipping an unreadable %s: %r", self._where, what, error)
 
 
 def up_to(rows: Iterable[tuple[str, str, str]], max_size: int | None) -> list[tuple[str, str, str]]:
@@ -104,7 +104,7 @@ def finished_row(key: str, job: str, ended: float, summary: str, detail: bytes) 
         ValueError, TypeError, gzip.BadGzipFile, EOFError, zlib.error: it is of another form.
     """
     if not isinstance(load_json(summary), dict):
-        raise TypeError("the summary is no JSON object")
+        raise TypeError("the summary is not a JSON object")
     if detail:
         gzip.decompress(detail)
     return FinishedJob(key, job, ended, summary, detail)

@@ -95,7 +95,7 @@ class AccessCheck:
             if found is None:
                 # A browser shows its own dialog where Basic is offered; the page has a dialog of its own.
                 scheme = "Bearer" if scope["path"].startswith(_API) else "Basic"
-                reason = "the token is not known" if "authorization" in headers else "a token is needed"
+                reason = "the token is not known" if "authorization" in headers else "a token is required"
                 return _refuse(
                     scope,
                     401,
@@ -103,14 +103,12 @@ class AccessCheck:
                     {"www-authenticate": f'{scheme} realm="otel-fr collector: the token is the password"'},
                 )
             if not found.read:
-                return _refuse(scope, 403, "the token is valid for writing only")
+                return _refuse(scope, 403, "the token is write-only")
             access = found
             until_revoked = functools.partial(self._tokens.grant, headers.get("authorization", ""), access)
         scope.setdefault("state", {}).update(access=access, until_revoked=until_revoked)
         if scope["method"] not in ("GET", "HEAD") and _is_from_elsewhere(headers):
-            return _refuse(
-                scope, 403, "requests from other sites may only read (a proxy has to pass the Host header on)"
-            )
+            return _refuse(scope, 403, "requests from other sites may only read (a proxy must pass on the Host header)")
         return None
 
 

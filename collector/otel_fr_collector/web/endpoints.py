@@ -100,7 +100,7 @@ def _serve(methods: dict[str, Endpoint], owner: object) -> Callable[[Request], A
     async def serve(request: Request) -> Response:
         one = methods.get(request.method) or methods["GET"]  # HEAD
         if "write" in one.access and not request.state.access.write:
-            raise ApiError(403, "the token is valid for reading only; this takes one with access read,write")
+            raise ApiError(403, "the token is read-only; this needs one with access read,write")
         if one.query is None:
             return await one.handler(owner, request)
         return await one.handler(owner, request, _read(one.query, request))

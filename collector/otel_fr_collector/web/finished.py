@@ -64,7 +64,7 @@ class Finished:
                     self._keep(await self._finished(run))
             except Exception:  # noqa: BLE001  one run that cannot be shown must not cost the others
                 self._service.metrics.errors.labels("housekeeping").inc()
-                _log.exception("a finished job could not be kept")
+                _log.exception("could not store a finished job")
             self._waiting.task_done()
 
     async def show(self) -> None:
@@ -75,7 +75,7 @@ class Finished:
                 self._show(self._service.clock())
             except Exception:  # noqa: BLE001  as in `run`
                 self._service.metrics.errors.labels("housekeeping").inc()
-                _log.exception("running jobs could not be shown to other collectors")
+                _log.exception("could not share running jobs with other collectors")
 
     def _show(self, now: float) -> None:
         store, runs = self._service.store, self._service.runs.by_id

@@ -74,7 +74,7 @@ def test_the_tokens_of_ranks_and_readers_are_used(tmp_path: Path) -> None:
 
         assert over_grpc(WRITER) == "no such run is known"
         assert "not for 'job-7'" in str(over_grpc(TEAM))
-        assert "reading only" in str(over_grpc(READER))
+        assert "read-only" in str(over_grpc(READER))
         http = {"OTEL_FR_COLLECTOR": guarded.http}
         assert str(asked({**http, "OTEL_FR_TOKEN": READER})).startswith("status 404")
         assert "does not accept the token in OTEL_FR_TOKEN: " in str(asked(http, 60.0))

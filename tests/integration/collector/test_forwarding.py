@@ -257,5 +257,5 @@ def test_what_is_too_old_is_dropped_and_counted(tmp_path: Path, caplog: pytest.L
         file.execute("UPDATE request SET id = id - ?", (day,))
         file.execute("UPDATE pending SET request = request - ?", (day,))
     with VirtualCollector(first.time, data=tmp_path, forward=[MemoryBackend(name="other")]) as second:
-        assert "1 requests wait for memory" in caplog.text
+        assert "1 queued requests are for memory" in caplog.text
         second.deliver(lambda: second.metric(DROPPED, backend="memory", reason="expired") == 1)

@@ -39,7 +39,7 @@ def test_a_full_disk_costs_no_verdict_and_no_request(tmp_path: Path, is_killed: 
                 safe += int(collector.metric(UP))
             assert 10 < safe < 80
             assert collector.get("/healthz").startswith("degraded: requests for the backends wait in memory")
-            assert collector.err_file.read_text().count("forward.sqlite3 cannot be used") == 1
+            assert collector.err_file.read_text().count("forward.sqlite3 (") == 1
             job.skip(1)
             assert collector.wait_cause()["culprit_ranks"] == [1]
             if is_killed:

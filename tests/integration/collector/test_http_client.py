@@ -45,7 +45,7 @@ def test_a_server_that_is_away() -> None:
 
 def test_a_server_that_does_not_answer() -> None:
     with server(None) as address:
-        assert problem(f"http://{address}", total=0.2) == "no response in time"
+        assert problem(f"http://{address}", total=0.2) == "the response timed out"
 
 
 def test_a_server_that_speaks_something_else() -> None:

@@ -122,7 +122,7 @@ def test_a_token_for_reading_asks_no_rank(tmp_path: Path) -> None:
     async def conversation(_: Any, ask: Ask) -> None:
         text = await ask("take_stacks", job="team-a/llama")
         assert text.startswith("ERROR")
-        assert "valid for reading only" in text
+        assert "read-only" in text
 
     with (
         running(tmp_path / "run", "--tokens", str(write_tokens(tmp_path / "tokens"))) as collector,

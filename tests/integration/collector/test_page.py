@@ -218,7 +218,7 @@ def test_stacks_of_all_ranks_are_asked_for_and_merged(stage: Stage, watched: Wat
     expect(page.locator("main")).to_contain_text("No rank of this job can be asked")
     monitors = stage.watch(run)
     page.get_by_role("button", name="Stacks of all ranks").click()
-    expect(page.locator("main")).to_contain_text("No answer of ranks 0-7")
+    expect(page.locator("main")).to_contain_text("No answer from ranks 0-7")
     assert monitors.next_command().HasField("take_stacks")
     stage.answer_stacks(run, {rank: "step" if rank != 5 else "load" for rank in range(8)})
     expect(page.locator("#stacks details")).to_have_count(2)
@@ -533,7 +533,7 @@ def test_a_collector_that_asks_for_a_token_is_given_it(stage: Stage, watched: Wa
         if token == "Bearer secret-1":
             route.continue_()
         else:
-            route.fulfill(status=401, body=json.dumps({"error": "a token is needed"}))
+            route.fulfill(status=401, body=json.dumps({"error": "a token is required"}))
 
     page = watched.page
     page.route("**/api/v1/**", guard)

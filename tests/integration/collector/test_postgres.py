@@ -359,6 +359,6 @@ def test_a_collector_works_while_the_server_is_away_and_never_shows_the_password
     wrong = otel_fr("collector", "--check", "--store", url.replace("postgresql:", "mysql:"))
     assert wrong.returncode == 2
     said += command + checked.stdout + checked.stderr + wrong.stdout + wrong.stderr
-    assert "cannot be used" in said
+    assert "cannot use the database" in said
     assert PASSWORD not in said
     assert quote(PASSWORD, safe="") not in said

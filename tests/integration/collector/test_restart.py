@@ -273,7 +273,7 @@ def test_a_full_disk_costs_no_incident(tmp_path: Path) -> None:
         waiting = job.skip(1)
         incident = wait_for(lambda: next(iter(listed(first)), None))
         assert incident
-        assert wait_for(lambda: "cannot be written" in first.err_file.read_text())
+        assert wait_for(lambda: "cannot write" in first.err_file.read_text())
         assert wait_for(lambda: first.metric("otel_fr_collector_store_up") == 0)
         resource.prlimit(first.process.pid, resource.RLIMIT_FSIZE, unlimited)
         assert wait_for(lambda: first.metric("otel_fr_collector_store_up") == 1)
@@ -295,7 +295,7 @@ def test_a_file_that_can_be_read_only_later_is_loaded_then(tmp_path: Path) -> No
     holder.execute("PRAGMA locking_mode = EXCLUSIVE")
     holder.execute("BEGIN EXCLUSIVE")
     with contextlib.closing(holder), start(tmp_path, 2, program=IMPATIENT) as second:
-        assert "cannot be written" in second.err_file.read_text()
+        assert "cannot write" in second.err_file.read_text()
         assert listed(second) == []
         holder.close()
         assert wait_for(lambda: [one["id"] for one in listed(second)] == [incident["id"]])
@@ -329,7 +329,7 @@ def test_a_data_folder_that_cannot_be_used_is_reported_at_once(tmp_path: Path) -
         (("--link", "trace=http://jaeger/{trace}"), "{trace_id}"),
         (("--link", "page=http://fr/"), "NAME one of runbook, trace, dashboard"),
         (("--alert-label", "team-a=x"), "NAME=VALUE"),
-        (("--alert-label", "job_id=x"), "set by otel-fr"),
+        (("--alert-label", "job_id=x"), "otel-fr sets it"),
         (("--webhook-secret-file", "EMPTY"), "needs --webhook"),
         (("--webhook", "http://x/", "--webhook-secret-file", "EMPTY"), "at least 16"),
         (("--grafana", "http://x/", "--grafana-token-file", "/nowhere"), "/nowhere"),

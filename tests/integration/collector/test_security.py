@@ -129,7 +129,7 @@ def test_a_renewal_that_cannot_be_used_leaves_the_old_certificate(tmp_path: Path
 
         def is_reported() -> bool:
             collector.get("/healthz")
-            return "the old ones stay" in collector.err_file.read_text()
+            return "keeping the old one" in collector.err_file.read_text()
 
         assert wait_for(is_reported)
 

@@ -46,7 +46,7 @@ def test_a_judgement_in_progress_does_not_delay_the_end(tmp_path: Path, where: s
         job.ranks[1].exit(signal=signal.SIGKILL)
         assert wait_for(lambda: "judging" in collector.out_file.read_text())
         ends_in_time(collector)
-        text = "--stop-seconds are over" if where == "loop" else "1 jobs were not judged a last time"
+        text = "--stop-seconds elapsed" if where == "loop" else "1 jobs were not judged one last time"
         assert text in collector.err_file.read_text()
 
 
@@ -72,7 +72,7 @@ def test_locked_files_do_not_delay_the_end(tmp_path: Path) -> None:
 def _waits(collector: Collector) -> bool:
     """A request waits for the file, or did for so long that it does not any more."""
     flying = collector.metric("otel_fr_collector_requests_in_flight")
-    return flying > 0 or "cannot be used" in collector.err_file.read_text()
+    return flying > 0 or "cannot use" in collector.err_file.read_text()
 
 
 def test_an_incident_that_another_process_keeps_from_the_disk_is_there_after_the_end(tmp_path: Path) -> None:

@@ -149,5 +149,5 @@ Service.run = run
 raise SystemExit(main(["collector", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"]))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, cwd=tmp_path)
-    assert "the collector stops because of an internal error" in done.stderr
+    assert "internal error: the collector stops" in done.stderr
     assert done.returncode == 1

@@ -51,12 +51,12 @@ def test_a_client_without_a_token_or_with_a_wrong_one_gets_the_reason(shared: Co
         assert refused(partial(shared.send, TRACES, spans(1), metadata=metadata)) == (grpc.StatusCode.UNAUTHENTICATED)
     answer = shared.post("/v1/traces", spans(1), Authorization="Bearer nonsense")
     assert (answer.status, answer.headers["www-authenticate"]) == (401, "Bearer")
-    for authorization, message in (("", "a token is needed"), ("Bearer nonsense", "the token is not known")):
+    for authorization, message in (("", "a token is required"), ("Bearer nonsense", "the token is not known")):
         answer = shared.fetch("/api/v1/incidents", **({"Authorization": authorization} if authorization else {}))
         assert (answer.status, answer.headers["www-authenticate"].split()[0]) == (401, "Bearer")
         assert message in json.loads(answer.body)["error"]
     writer = shared.fetch("/api/v1/jobs", Authorization=f"Bearer {WRITER}")
-    assert (writer.status, json.loads(writer.body)) == (403, {"error": "the token is valid for writing only"})
+    assert (writer.status, json.loads(writer.body)) == (403, {"error": "the token is write-only"})
     assert shared.fetch("/healthz").status == 200
     assert WRITER not in shared.err_file.read_text()
 
@@ -257,5 +257,5 @@ def test_a_changed_tokens_file_comes_into_force_and_a_broken_one_does_not(
 
     assert wait_for(changed), status
     tokens_file.write_text("only-one-word-0123456789\n")
-    assert wait_for(lambda: changed() and "the old ones stay" in guarded.err_file.read_text())
+    assert wait_for(lambda: changed() and "keeping the old ones" in guarded.err_file.read_text())
     assert "only-one-word" not in guarded.err_file.read_text()

@@ -160,7 +160,7 @@ def test_a_call_that_is_no_longer_in_the_rings_leaves_it_undecided(caplog: pytes
     assert job.verdict() == []
     assert job.outcome() == {"undecided": 1.0}
     assert "ranks 0-2 disagree about collectives" in caplog.text
-    assert "cannot decide which is wrong: its rings do not have" in caplog.text
+    assert "cannot decide which is wrong: its rings have overwritten" in caplog.text
 
 
 def test_without_monitors_that_listen_it_is_undecided(caplog: pytest.LogCaptureFixture) -> None:
@@ -170,7 +170,7 @@ def test_without_monitors_that_listen_it_is_undecided(caplog: pytest.LogCaptureF
     job.now += LATEST + 0.1
     job.disagreements.step(job.run, job.now)
     assert job.outcome() == {"undecided": 1.0}
-    assert "too few of its monitors listen to this collector" in caplog.text
+    assert "too few of its monitors are connected to this collector" in caplog.text
 
 
 def test_ranks_that_do_not_answer_are_not_waited_for_for_long() -> None:

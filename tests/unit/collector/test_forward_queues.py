@@ -176,7 +176,7 @@ def test_without_its_file_a_queue_goes_on_in_memory_says_so_once_and_returns_to_
 
     used(path, use, metrics)
     assert [one.levelname for one in caplog.records] == ["ERROR", "WARNING"]
-    assert "are kept in memory only" in caplog.text
+    assert "keeping requests for the backends in memory only" in caplog.text
     assert metrics.errors.labels("forward")._value.get() == 1
     assert held(path) == [spans(number) for number in range(2, 42)]
     assert held(path, BACKENDS[1]) == [spans(number) for number in range(1, 42)]

@@ -222,7 +222,7 @@ def test_the_incident_of_another_tenant_opens_when_one_has_filled_all(
     assert len(book.known()) == len(book.open_data()) == 10
     _, changes = found(book, "team-a/9", "k")
     assert not changes  # the two do not take turns
-    assert caplog.text.count("limit of 10 open incidents reached: dropping one of job 'team-a/x'") == 1
+    assert caplog.text.count("limit of 10 open incidents reached: dropping an incident of job 'team-a/x'") == 1
 
 
 @pytest.mark.parametrize("tenant", ["", "same/"])

@@ -39,7 +39,7 @@ def test_a_file_that_stays_unusable_is_logged_once(
     path.write_text("nonsense\n")
     for _ in range(3):
         tokens.end_revoked()
-    assert [record.message.count("the old ones stay in use") for record in caplog.records] == [1, 1]
+    assert [record.message.count("keeping the old ones") for record in caplog.records] == [1, 1]
     path.write_text("another-0123456789 write *\n")
     assert tokens.find(f"Bearer {WRITER}") is None
     assert tokens.version == 1

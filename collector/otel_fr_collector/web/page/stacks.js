@@ -32,7 +32,7 @@ export function makeStacks(id) {
   function show({ asked_at, groups, not_answered }) {
     const silent = decodeRanks(not_answered);
     found.replaceChildren(...stackGroups(groups.map(({ ranks, frames }) => ({ ranks: decodeRanks(ranks), frames }))));
-    setText(note, `As of ${when(asked_at)}.${silent.length ? ` No answer of ${ranksText(silent)}.` : ""}`);
+    setText(note, `As of ${when(asked_at)}.${silent.length ? ` No answer from ${ranksText(silent)}.` : ""}`);
     return !silent.length;
   }
 
