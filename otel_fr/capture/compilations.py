@@ -1,8 +1,8 @@
 """Notices that ``torch.compile`` compiles a function: a rank that does so alone is late, or runs another program.
 
-TorchDynamo calls functions that are registered with its ``torch._dynamo.callback`` before it compiles. They are told
-neither the function nor the reason, which are read from the local variables of the frame that calls them: a
-compilation takes longer than that by far. Loaded when the program loads TorchDynamo, and never loads it.
+TorchDynamo calls functions that are registered with its ``torch._dynamo.callback`` before it compiles. They receive
+neither the function nor the reason. These are read from the local variables of the frame that calls them; a
+compilation takes far longer than that. Loaded when the program loads TorchDynamo, and never loads it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _REASONS: Final = ("recompile_reason", "recompile_reasons")
 _FRAMES: Final = 16
 """Frames between the callback and that function: a few."""
 _REASON_OF_DYNAMO: Final = "DYNAMO"
-"""The trigger of a compilation of a function; others are those of its backward pass and of CUDA graphs. Torch 2.6 has
+"""The trigger of a compilation of a function; its backward pass and CUDA graphs have other triggers. Torch 2.6 has
 this one only, and passes none."""
 _MAX_REASON: Final = 300
 _COMPILE_ID: Final = re.compile(r"^\s*-?\s*\d+/\d+: ")

@@ -1,8 +1,8 @@
 """Keeps ``torch.compile`` out of otel-fr's own frames.
 
 While a compiled function runs, TorchDynamo sees each Python frame that its thread enters, and after a graph break also
-those of our kernels. It would trace and recompile them, at a cost far above a call's, warn the user about code that is
-not the user's, and raise where it is told not to recompile (``torch.compiler.set_stance``).
+the frames of our kernels. It would trace and recompile them, at a cost far above a call's, warn the user about code
+that is not the user's, and raise where recompiling is forbidden (``torch.compiler.set_stance``).
 """
 
 from __future__ import annotations

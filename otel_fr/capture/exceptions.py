@@ -26,7 +26,8 @@ _MAX_DIFFERENT: Final = 64
 """Different exceptions of threads that are recorded: a service thread may be restarted, and fail, for ever."""
 _MAIN: Final = "MainThread"
 _BARE_THREAD: Final = "in thread started by"
-"""In what ``sys.unraisablehook`` is told of an exception that ends a thread of ``_thread.start_new_thread``."""
+"""Part of the message that ``sys.unraisablehook`` receives when an exception ends a thread of
+``_thread.start_new_thread``."""
 
 RecordException = Callable[[Mapping[str, object]], None]
 

@@ -122,7 +122,7 @@ def _patch(module: ModuleType) -> None:
     needed = (Attribute.GROUP_REGISTERED, Attribute.GROUP_UNREGISTERED, Attribute.GROUPS_UNREGISTERED)
     missing = [one.path for one in needed if not hasattr(module, one.path)]
     if missing:
-        _log.warning("otel-fr is off: this torch is not supported (it has no %s)", ", ".join(missing))
+        _log.warning("otel-fr is off: unsupported torch (it has no %s)", ", ".join(missing))
         return
     for attribute, make in zip(needed, (_registering, _unregistering, _unregistering_all), strict=True):
         _replace(attribute, module, partial(make, module))
@@ -279,7 +279,7 @@ def _guard(action: Callable[..., None], *args: Any) -> None:
         session = _state.session
         if session is not None:
             session.recorder.failed()
-            _log.debug("otel-fr: a process group is not recorded", exc_info=True)
+            _log.debug("otel-fr: could not record a process group", exc_info=True)
         else:
             # Do not retry for each group: the job would log the same warning thousands of times.
             _state.failed = True

@@ -63,7 +63,7 @@ def start_detached(arguments: Sequence[str], env: Mapping[str, str], actions: Se
     """Start a process whose parent has ended when this returns; see `start_monitor`.
 
     Args:
-        actions: on its file descriptors; those of ``posix_spawn``.
+        actions: on its file descriptors, as ``posix_spawn`` takes them.
 
     Raises:
         OSError: the process cannot be started.

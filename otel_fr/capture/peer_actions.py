@@ -35,7 +35,7 @@ class PeerActions:
 
     Args:
         session: of the process groups by c10d's name: `find_group` returns torch's ``ProcessGroup``, None: it is gone.
-        connections: those of the groups.
+        connections: of the groups.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class PeerActions:
         _log.warning(
             "otel-fr: %s; %s (OTEL_FR_ON_PEER_FAILURE=%s)",
             failure.reason,
-            "this rank exits" if exits else f"the calls pending in {', '.join(failure.process_groups)} are ended",
+            "this rank exits" if exits else f"ending the calls pending in {', '.join(failure.process_groups)}",
             self._mode,
         )
         if exits and not self._is_exiting:

@@ -48,7 +48,7 @@ def spawned_rank(env: Mapping[str, str] = os.environ) -> int | None:
 
 
 def gpu_of(torch: Any, group: Any, local_rank: int, visible: str | None) -> str:
-    """Index or UUID of this rank's GPU among those of its host; "" unless it is certain.
+    """Index or UUID of this rank's GPU among the GPUs of its host; "" unless it is certain.
 
     It is if the process sees one GPU only, if the program has bound the group to a GPU
     (``init_process_group(device_id=...)``), or if the current GPU is the one of this local rank, as it is after

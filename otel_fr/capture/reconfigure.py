@@ -54,7 +54,7 @@ def reconfigure(timeout: float, minimum: int) -> tuple[int, int]:
     group = c10d._get_default_group()
     if not getattr(group, "supports_reconfigure", False):
         raise ReconfigureError(
-            "the default process group cannot be formed anew: this takes torch 2.14 or later, and "
+            "cannot re-form the default process group: this needs torch 2.14 or later, and "
             "init_process_group(..., enable_reconfigure=True) with a backend that supports it, such as gloo"
         )
     life = _lives.get(group)

@@ -45,7 +45,7 @@ class Recorder(GroupRecorder):
     Attributes:
         follow_ends: False: the interpreter is exiting, so no callback may be registered.
         callbacks: of futures.
-        Further ones are those of `GroupRecorder`.
+        For the others see `GroupRecorder`.
     """
 
     def __init__(self, c10d: ModuleType, torch: ModuleType, writer: Writer, libraries: tuple[str, ...]) -> None:
@@ -132,7 +132,7 @@ class Recorder(GroupRecorder):
         try:
             return self._record(operator, self._unbox(args[operator.group]), None, (operator.code, None), 0, None, -1)
         except Exception:  # noqa: BLE001 - the collective continues; its error is counted
-            _log.debug("otel-fr: a call is not recorded", exc_info=True)
+            _log.debug("otel-fr: could not record a call", exc_info=True)
             return None
 
     def _record(
@@ -278,7 +278,7 @@ class Recorder(GroupRecorder):
         return kind, signature
 
     def kind_of(self, operator: Operator, group: LiveGroup, arguments: Arguments, process_group: Any) -> CallKind:
-        """What the call has in common with those of equal arguments."""
+        """What the call has in common with calls of equal arguments."""
         if arguments.device == "meta":
             return NOT_A_CALL
         found = group.backends.get(arguments.device)

@@ -139,7 +139,7 @@ class Session:
             c10d: ``torch.distributed.distributed_c10d``.
             group: the process group that was just made, the first since recording was switched on.
             notices_creations: the creation of groups is noticed, so it can be recorded.
-            connections: of the process groups; None: no calls are to be ended.
+            connections: of the process groups; None: no calls will be ended.
             run: what identifies this process as a rank of a run; None: the group tells.
 
         Raises:
@@ -224,7 +224,7 @@ class Session:
         time.sleep(_AGAIN_SECONDS * self._monitors)
         with self._starting:
             if not self._over:
-                _log.warning("otel-fr: this rank's monitor has ended; starting another one")
+                _log.warning("otel-fr: this rank's monitor has ended; starting a new one")
                 self._connect()
 
     # ---- from the hook on process groups
@@ -246,7 +246,7 @@ class Session:
         try:
             self._worker_server = WorkerServer(sys.modules["torch"], self._writer.path)
         except Exception as error:  # noqa: BLE001 - a torch without it, a folder that can hold no socket
-            _log.info("otel-fr: PyTorch's recorder is not read: %s", error)
+            _log.info("otel-fr: cannot read PyTorch's recorder: %s", error)
             return
         meta[SOCKET_KEY] = str(self._worker_server.path)
         with self.recorder.lock:
@@ -351,7 +351,7 @@ class Session:
                 if self.recorder.on:
                     self._writer.set_meta(self._meta)
         except Exception:  # noqa: BLE001 - the job's exit is its own
-            _log.debug("otel-fr: the exit could not be recorded", exc_info=True)
+            _log.debug("otel-fr: could not record the exit", exc_info=True)
 
     def _let_go_of_futures(self) -> bool:
         """Wait until no thread of a backend needs the interpreter for a callback of ours; see `FutureCallback`.
@@ -367,7 +367,7 @@ class Session:
             if callbacks.drain(EXIT_SECONDS / 2):
                 return True
             if not self._hooks.recorded:
-                _log.info("otel-fr: waiting for a collective that is still in flight at exit")
+                _log.info("otel-fr: waiting at exit for a collective in flight")
                 while not callbacks.drain(60.0):
                     pass
                 return True

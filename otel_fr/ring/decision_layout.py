@@ -30,7 +30,7 @@ ROW_SIZE: Final = 8 + ROW.size
 ROWS: Final = 512
 """Changes of values that are kept. A decision whose value stays has one row, so they reach back far."""
 MAX_TEXT: Final = 80
-"""Bytes of a value in UTF-8; a longer one is cut, and told from others by its digest."""
+"""Bytes of a value in UTF-8; a longer one is cut, and distinguished from others by its digest."""
 
 NAMES_START: Final = HEAD_SIZE
 ROWS_START: Final = NAMES_START + NAMES * NAME_SIZE

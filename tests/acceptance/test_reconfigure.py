@@ -119,4 +119,4 @@ dist.destroy_process_group()
     first, second, *third = done.stdout.splitlines()
     assert first == second == "there is no process group yet: call torch.distributed.init_process_group first"
     if VERSION < (2, 14):
-        assert "takes torch 2.14 or later, and init_process_group(..., enable_reconfigure=True)" in third[0]
+        assert "needs torch 2.14 or later, and init_process_group(..., enable_reconfigure=True)" in third[0]

@@ -162,11 +162,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(metavar="ACTION", required=True)
     text = "Compile the kernel for one torch, unless it exists, and print its path. Needs a C++ compiler."
     action = actions.add_parser("build", help="compile it, unless it exists", description=text)
-    action.add_argument("--folder", type=Path, help="output folder (default: the cache in which ranks look)")
+    action.add_argument("--folder", type=Path, help="output folder (default: the cache that ranks search)")
     which = action.add_mutually_exclusive_group()
     which.add_argument("--torch", metavar="FOLDER", type=Path, help="torch's package (default: the one installed here)")
     which.add_argument("--wheel", metavar="FILE", type=Path, help="a wheel of torch, of any Python")
-    parser.epilog = action.epilog = "Exit status: 0 the kernel is there; 1 it could not be compiled; 2 usage error."
+    parser.epilog = action.epilog = "Exit status: 0 the kernel exists; 1 it could not be compiled; 2 usage error."
 
 
 def run(options: argparse.Namespace) -> int:

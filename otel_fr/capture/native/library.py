@@ -100,7 +100,7 @@ class KernelLibrary:
         except AttributeError as error:
             raise OSError(f"{path} is not an otel-fr kernel: {error}") from None
         if interface != API_VERSION:
-            raise OSError(f"{path} is of another version of otel-fr")
+            raise OSError(f"{path} belongs to another version of otel-fr")
         if found.split("+")[0] != torch_version.split("+")[0]:
             raise OSError(f"{path} was compiled for torch {found}, not {torch_version}")
         self.scalar_type = cache(self._scalar_type)

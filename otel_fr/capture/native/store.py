@@ -32,7 +32,7 @@ def cache_folder(env: Mapping[str, str] = os.environ) -> Path:
     try:
         return (Path(base) if base.startswith("/") else Path.home() / ".cache") / "otel-fr" / "kernels"
     except RuntimeError:
-        raise OSError("there is no folder for it: set HOME or XDG_CACHE_HOME") from None
+        raise OSError("no cache folder: set HOME or XDG_CACHE_HOME") from None
 
 
 def base_version(torch: ModuleType) -> str:
@@ -77,7 +77,7 @@ def why_missing(torch: ModuleType, env: Mapping[str, str] = os.environ) -> str:
     try:
         folder = cache_folder(env)
         if not os.path.lexists(folder):
-            return "none has been compiled on this machine"
+            return "none was compiled on this machine"
         check_private(folder)
     except OSError as error:
         return str(error)
@@ -85,7 +85,7 @@ def why_missing(torch: ModuleType, env: Mapping[str, str] = os.environ) -> str:
     if not os.path.lexists(kernel):
         return f"{folder} has none"
     if not is_own_file(kernel):
-        return f"{kernel} is not a file of this user alone"
+        return f"{kernel} must be a file that only this user can change"
     return f"{kernel} is damaged"
 
 
@@ -107,7 +107,7 @@ def open_whole(kernel: Path, accepts: Callable[[os.stat_result], bool] = lambda 
     handle = os.open(kernel, os.O_RDONLY | os.O_CLOEXEC)
     try:
         if not accepts(os.fstat(handle)):
-            raise OSError(f"{kernel} is not a file of this user alone")
+            raise OSError(f"{kernel} must be a file that only this user can change")
         with open(handle, "rb", closefd=False) as file:
             content = file.read()
         end = len(content) - len(_SEAL) - hashlib.sha256().digest_size
@@ -160,7 +160,7 @@ def _check_above(folder: Path) -> None:
     for above in reversed(Path(os.path.realpath(folder)).parents):
         status = os.stat(above)
         if status.st_uid not in trusted:
-            raise OSError(f"{above}, above {folder}, is of another user: set XDG_CACHE_HOME")
+            raise OSError(f"{above}, above {folder}, belongs to another user: set XDG_CACHE_HOME")
         writable = status.st_mode & 0o022
         if writable and not status.st_mode & stat.S_ISVTX and (writable & 0o002 or not _is_private_group(status)):
             raise OSError(f"{above}, above {folder}, can be changed by others: chmod go-w, or set XDG_CACHE_HOME")

@@ -81,13 +81,13 @@ def test_a_kernel_that_was_not_compiled(tmp_path: Path, cache: Path) -> None:
     missing = f"python (there is no compiled kernel for torch {torch.__version__}: "
     assert engine(tmp_path) == f"{missing}{cache} has none{COMMANDED}"
     cache.rmdir()
-    assert engine(tmp_path) == f"{missing}none has been compiled on this machine{COMMANDED}"
+    assert engine(tmp_path) == f"{missing}none was compiled on this machine{COMMANDED}"
 
 
 def test_a_kernel_that_may_not_be_loaded(tmp_path: Path, cache: Path) -> None:
     (kernel,) = cache.iterdir()
     kernel.chmod(0o722)
-    assert engine(tmp_path).endswith(f"{kernel} is not a file of this user alone{COMMANDED}")
+    assert engine(tmp_path).endswith(f"{kernel} must be a file that only this user can change{COMMANDED}")
     kernel.chmod(0o700)
     kernel.write_bytes(kernel.read_bytes()[:5000])
     assert engine(tmp_path).endswith(f"{kernel} is damaged{COMMANDED}")
@@ -122,7 +122,7 @@ def test_a_user_without_a_home_folder(tmp_path: Path) -> None:
         engines.kernel()  # skips
     body = "session_module.start_monitor = no_monitor\n" + NO_HOME
     out = single_rank.succeed(tmp_path, body, XDG_CACHE_HOME="", OTEL_FR_CAPTURE_ENGINE="auto").splitlines()
-    assert ": there is no folder for it: set HOME or XDG_CACHE_HOME; " in out[0]
+    assert ": no cache folder: set HOME or XDG_CACHE_HOME; " in out[0]
     assert out[1] == "1"
 
 

@@ -60,7 +60,7 @@ def test_a_rank_without_a_kernel_starts_no_compiler_and_names_the_command(tmp_pa
     first = _start(tmp_path, compiler)
     (line,) = (line for line in first.splitlines() if "engine records" in line)
     assert line.startswith("WARNING otel-fr: the python engine records this rank (there is no compiled kernel for ")
-    assert line.endswith("none has been compiled on this machine; to compile one: otel-fr kernel build)")
+    assert line.endswith("none was compiled on this machine; to compile one: otel-fr kernel build)")
     assert not (tmp_path / "runs").exists()
     assert not (tmp_path / "cache" / "otel-fr" / "kernels").exists()
     done = _build(tmp_path, compiler)
