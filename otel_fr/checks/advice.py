@@ -113,7 +113,7 @@ def _over_grpc(job: str, env: Mapping[str, str]) -> Ask | None:
             if code in _TRY_AGAIN:
                 raise NotYetError(str(text)) from error
             if code is grpc.StatusCode.UNIMPLEMENTED:
-                text = "the OTLP endpoint is no otel-fr collector"
+                text = "the OTLP endpoint is not an otel-fr collector"
             if code is grpc.StatusCode.UNAUTHENTICATED:
                 text = f"the OTLP endpoint does not accept the token in OTEL_EXPORTER_OTLP_HEADERS: {text}"
             raise NotOfferedError(str(text)) from error
@@ -150,7 +150,7 @@ def _over_http(job: str, env: Mapping[str, str]) -> Ask:
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise NotYetError(f"{base} cannot be reached: {error}") from error
         except ValueError as error:
-            raise NotOfferedError(f"{base} is no otel-fr collector") from error
+            raise NotOfferedError(f"{base} is not an otel-fr collector") from error
         if response.status == 200 and isinstance(answer, dict):
             return answer
         text = answer.get("error", "") if isinstance(answer, dict) else ""

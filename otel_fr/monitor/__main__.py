@@ -39,13 +39,13 @@ def _sender(signal_name: otlp_sender.Signal, timeout: float | None = None) -> ot
     try:
         sender = otlp_sender.sender_from_env(signal_name, timeout=timeout)
     except Exception as error:  # noqa: BLE001 - the rank is watched without export, too
-        _log.error("%s are not exported: %s: %s", signal_name, type(error).__name__, error)
+        _log.error("cannot export %s: %s: %s", signal_name, type(error).__name__, error)
         return None
     return sender
 
 
 def _note_no_failures(monitor: Monitor, config: Config, why: str) -> None:
-    """Warn, once on each machine, that this rank will not be told of failed peers although it is to act on them."""
+    """Warn, once on each machine, that this rank will not learn of failed peers, although it should act on them."""
     if config.on_peer_failure != "ignore" and monitor.is_first("nobody reports failed peers"):
         _log.warning("OTEL_FR_ON_PEER_FAILURE=%s has no effect: %s", config.on_peer_failure, why)
 
@@ -99,7 +99,9 @@ def main(arguments: list[str] | None = None) -> int:
             wake_out.send(b"!")
 
     def not_offered() -> None:
-        _note_no_failures(monitor, config, f"{target.endpoint} is no otel-fr collector" if target is not None else "")
+        _note_no_failures(
+            monitor, config, f"{target.endpoint} is not an otel-fr collector" if target is not None else ""
+        )
 
     control = ControlClient(target, lambda: reporter.identity, wake, not_offered) if target is not None else None
     link = Link(options.fd) if options.fd >= 0 else None

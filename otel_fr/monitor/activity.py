@@ -1,4 +1,4 @@
-"""When a heartbeat or a section is overdue: functions of what the program told, the limits and the time only.
+"""When a heartbeat or a section is overdue: functions of what the program reported, the limits and the time only.
 
 All times are the rank's monotonic clock in nanoseconds, limits are in seconds.
 """

@@ -1,6 +1,7 @@
 """Which progress reports are brief: the rank moves as usual, and the collector knows the texts of its groups.
 
-A brief report is a rank report like any other, without what an earlier full one has told: its groups have their ids and
+A brief report is a rank report like any other, without what an earlier full one contained: its groups have their ids
+and
 counts only, calls that were enqueued a moment ago are left out (the counts show them), and so is the newest call. A
 collector that missed the full report takes the counts and asks for a full one (docs/reference/rank-report.md); a full
 one comes anyway within `FULL_SECONDS`.
@@ -17,7 +18,7 @@ from otel_fr.monitor.rules import WAIT_SECONDS, patience
 from otel_fr.rank_report import DropCounts, RankReport, ReportedCall, ReportedGroup
 
 FULL_SECONDS = 30.0
-"""Seconds after which a report is full again, whatever has been told; the first time after half of it or more, so that
+"""Seconds after which a report is full again, whatever was sent; the first time after half of it or more, so that
 the ranks of a job, which start together, do not send theirs together."""
 STILL_SHARE = STALL_SHARE / 2
 """Share of the stall time without a movement from which reports are full."""
@@ -26,7 +27,7 @@ _IN_FLIGHT = ("scheduled", "unknown")
 
 
 class BriefReports:
-    """What the collector was told last, and the form of the next report."""
+    """What the last report contained, and the form of the next one."""
 
     def __init__(self, world_size: int = 1) -> None:
         self._longest_wait = WAIT_SECONDS * patience(world_size)
@@ -96,7 +97,7 @@ class BriefReports:
 
 
 def _texts(group: ReportedGroup) -> tuple[object, ...]:
-    """What a brief report leaves out of a group. Groups whose members are not known are told in full each time."""
+    """What a brief report leaves out of a group. Groups whose members are not known are in each report in full."""
     known = group.ranks or object()
     return group.name, group.description, known, group.backend, group.is_destroyed
 

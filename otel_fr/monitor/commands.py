@@ -146,7 +146,7 @@ class Commands:
         """Report the calls that are asked for; one question in a step, because a look may take a second."""
         if self._fetching.wait(time.monotonic()) > 0:
             if not self._has_refused:
-                _log.info("the collector asks for more calls than it is answered")
+                _log.info("the collector asks for more calls than this rank answers")
             self._has_refused = True
             return
         begun = time.thread_time()
@@ -164,7 +164,7 @@ class Commands:
             self._tell(notice, "peer_failed", names.EVENT_PEER_FAILED)
 
     def _say(self, text: str, *values: object) -> None:
-        """Log what all monitors of the run are told: once for each node, by its first rank."""
+        """Log what all monitors of the run receive: once for each node, by its first rank."""
         if not self._reporter.identity.local_rank:
             self._verdict.log(text, *values)
 

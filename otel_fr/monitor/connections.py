@@ -1,5 +1,5 @@
 """The kernel's tables of TCP sockets, ``/proc/net/tcp`` and ``tcp6``: who a process is connected to, and who is not
-reached. Their fields are those of ``get_tcp4_sock`` in net/ipv4/tcp_ipv4.c of Linux.
+reached. ``get_tcp4_sock`` in net/ipv4/tcp_ipv4.c of Linux writes their fields.
 """
 
 from __future__ import annotations

@@ -39,8 +39,8 @@ class Tracked(NamedTuple):
 
     Attributes:
         gap_s: seconds from the end of the rank's previous call to the enqueueing of this one; None: not known.
-        device: of a call whose end PyTorch's recorder shows; None: any other. The state and the end in ``record`` are
-            those of the device then, and ``record.waited_ns`` says when the device began it (`POSTED`: not yet).
+        device: of a call whose end PyTorch's recorder shows; None: any other. Its ``record`` has the device's state
+        and end, and ``record.waited_ns`` says when the device began it (`POSTED`: not yet).
     """
 
     record: Record

@@ -1,4 +1,4 @@
-"""What answers at an OTLP endpoint that takes nothing, so that the user is told which of the usual mistakes it is.
+"""Which server answers at an OTLP endpoint that accepts nothing: it tells the user which usual mistake this is.
 
 OpenTelemetry's exporters only say that a request failed. The first bytes that a server sends say which protocol it
 speaks: an HTTP/2 server, as of gRPC, begins with a SETTINGS frame (RFC 9113, 3.4), a TLS server answers plain text with

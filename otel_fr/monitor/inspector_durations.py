@@ -59,7 +59,7 @@ class InspectorDurations(Generic[S]):
             self._room -= 1
 
     def take(self) -> Iterator[tuple[S, list[float]]]:
-        """The durations whose series are known by now; those of the others are forgotten if they are too many."""
+        """The durations whose series are known by now; the others are forgotten if they are too many."""
         for kind in list(self._waiting):
             place, operation, size = kind
             group = self._group(place)

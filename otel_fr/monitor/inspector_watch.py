@@ -78,7 +78,7 @@ class InspectorWatch:
         try:
             self._read(self._path)
         except OSError as error:
-            _log.info("the file of NCCL Inspector is not read any more: %s", error)
+            _log.info("stopped reading the file of NCCL Inspector: %s", error)
             self.close()
             self._path = None
 

@@ -283,17 +283,17 @@ class RankMetrics:
         of_calls: tuple[tuple[str, str, Callable[[_Series], _Histogram | None]], ...] = (
             (
                 names.METRIC_DURATION,
-                "Time from enqueueing a call to its end: waiting for other ranks, and the transfer.",
+                "Time from enqueueing a call to its end: the wait for other ranks, and the transfer.",
                 lambda one: one.durations,
             ),
             (
                 names.METRIC_DEVICE_DELAY,
-                "Time in the device's queue: from enqueueing a call to when the device was seen to have begun it.",
+                "Time in the device's queue: from enqueueing a call until the device was seen to start it.",
                 lambda one: one.delays,
             ),
             (
                 names.METRIC_DEVICE_DURATION,
-                "Time for which the device executed a call: waiting for other ranks there, and the transfer.",
+                "Time that the device executed a call: the wait for other ranks there, and the transfer.",
                 lambda one: one.runs or one.inspected,
             ),
         )
@@ -328,7 +328,7 @@ class RankMetrics:
 
     def _add_in_flight(self, metric: Metric, records: Iterable[Record], now: int) -> None:
         metric.name, metric.unit = names.METRIC_IN_FLIGHT, names.UNIT_CALLS
-        metric.description = "Calls that are enqueued and have not ended."
+        metric.description = "Calls enqueued but not ended."
         metric.sum.aggregation_temporality = AGGREGATION_TEMPORALITY_CUMULATIVE
         tally = Counter((group_name(one.group.name, one.group.description), len(one.group.ranks)) for one in records)
         for group, members in {(key.group, key.group_size) for key in self._series} | tally.keys():

@@ -38,7 +38,7 @@ _FIRST_TO_DIE: Final = "1000"
 
 
 class Native(NamedTuple):
-    """``text``: the stacks, those of the rank's thread first; "": there are none, and ``error`` says why."""
+    """``text``: the stacks, the rank's thread first; "": there are none, and ``error`` says why."""
 
     text: str = ""
     error: str = ""

@@ -20,7 +20,7 @@ from pathlib import Path
 from otel_fr.ring import pid_namespace, process_start_ns, process_state
 
 JOIN_SECONDS = 1.0
-"""How long a monitor that seems to be the last waits for those of ranks that have just begun."""
+"""How long a monitor that seems to be the last waits for monitors of ranks that have just begun."""
 KEEP_SECONDS = 3_600.0
 """Age from which the folder of a run without monitors is removed: of one whose monitors were killed."""
 MAX_MEMBERS = 256
@@ -38,7 +38,8 @@ stopped continues when that looked."""
 
 
 class Node:
-    """One monitor among those of its run on this machine. No method raises `OSError`: without a folder, each monitor
+    """One monitor among the monitors of its run on this machine. No method raises `OSError`: without a folder, each
+    monitor
     is alone.
 
     Args:

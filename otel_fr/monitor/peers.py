@@ -28,7 +28,7 @@ MAX_ORDERED = 1_024
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Why a rank counts as failed; the fields are those of `PeerFailed`."""
+    """Why a rank counts as failed; the fields are as in `PeerFailed`."""
 
     kind: str
     reason: str
@@ -37,7 +37,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """What the rank is told.
+    """What the rank receives.
 
     Attributes:
         ranks: those that have failed. groups: of this rank that have one of them as a member; not empty.
@@ -110,7 +110,7 @@ class PeerWatch:
         moved_ns: int,
         now_ns: int,
     ) -> Notice | None:
-        """The groups whose calls are to be ended now: each call asks for it once.
+        """The groups whose calls must be ended now: each call asks for it once.
 
         Args:
             waiting: the rank's calls in flight.

@@ -1,4 +1,5 @@
-"""What the kernel says of a process that does not go on: stopped, or in which system call and for which file or socket.
+"""What the kernel says of a process that does not continue: stopped, or in which system call and for which file or
+socket.
 
 All of it is read from ``/proc``; a file that may not be read is left out. With the Yama security module's
 ``ptrace_scope`` of 1 or more, system calls may be read by privileged users only, and the kernel function in which the

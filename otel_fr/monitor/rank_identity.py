@@ -20,7 +20,7 @@ from otel_fr.platform_attributes import platform_attributes
 from otel_fr.ring import EARLIER_RUNS
 
 MAX_NAMED_RANKS = 64
-"""Ranks of a job up to which span names have the rank: names are to be few (OpenTelemetry specification, "Span"), for
+"""Ranks of a job up to which span names have the rank: names must be few (OpenTelemetry specification, "Span"), for
 backends list them and make metrics of them; with this, a hundred operations and groups have 6,400 of them."""
 _NAMESPACE = uuid.UUID("c8b6e0b6-5b0f-5d0f-9d3f-6f74656c6672")
 """UUID namespace of the ranks' instance ids."""

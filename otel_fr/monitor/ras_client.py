@@ -33,14 +33,14 @@ _log = logging.getLogger("otel_fr.monitor")
 ADDRESS: Final = ("localhost", 28028)
 """NCCL's default of ``NCCL_RAS_ADDR``."""
 TIMEOUT: Final = 1
-"""Seconds that RAS is told to wait for the other processes; it may take 5 s more."""
+"""Seconds that RAS is asked to wait for the other processes; it may take 5 s more."""
 SECONDS: Final = 8.0
 """Longest time for an answer to its end. The thread that waits for it delays nothing."""
 TRIES: Final = 4
 """Connections that are tried: each goes to one process of the machine, and a stopped one does not answer."""
 MAX_TOLD: Final = 8 << 20
-"""Bytes of an answer that is told of, too: it is read in this process, which takes twice that memory. Larger
-ones, of some 12,000 ranks in communicators, are in the file only."""
+"""Bytes of an answer that is reported, too: it is read in this process, which takes twice that memory. Larger ones, of
+some 12,000 ranks in communicators, are in the file only."""
 PAUSE: Final = 60.0
 """Seconds between two times that it is asked."""
 _STATUS: Final = (f"TIMEOUT {TIMEOUT}", "SET FORMAT json", "STATUS")
@@ -205,7 +205,7 @@ class RasWatch:
             asked = time.monotonic()
             data = ask_ras(address)
             if not is_answer(data) or not data[-8:].rstrip().endswith(b"}"):
-                raise RasError("it is not a whole answer")
+                raise RasError("the answer is incomplete")
             if not names_process(data, self._pid):
                 raise RasError("the answer is of another job")
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -220,14 +220,14 @@ class RasWatch:
             if diagnostics:
                 self._told = answer, diagnostics, asked
         except Exception as error:  # noqa: BLE001 - it is one more piece of evidence, and nothing depends on it
-            _log.info("NCCL's RAS at %s:%s gives no evidence: %s", *address, error)
+            _log.info("no evidence from NCCL's RAS at %s:%s: %s", *address, error)
 
     def _diagnose(self, address: tuple[str, int], path: Path) -> list[str]:
         """What NCCL's diagnostics say may need a look; all of them are in the file. Empty: there are none."""
         try:
             data = ask_diagnostics(address)
         except RasError as error:
-            _log.info("NCCL's RAS at %s:%s has no diagnostics: %s", *address, error)
+            _log.info("no diagnostics from NCCL's RAS at %s:%s: %s", *address, error)
             return []
         with replacing(path) as file:
             file.write(data)

@@ -48,7 +48,7 @@ class Snapshot(NamedTuple):
 
 
 class RecorderClient:
-    """Asks when it is told to.
+    """Asks when its caller says so.
 
     Args:
         path: of the server's socket. wake: called in the thread when there is a result.

@@ -102,7 +102,7 @@ def parse_answer(body: bytes) -> tuple[list[Entry], str]:
         ValueError: it is no answer of a recorder.
     """
     if not body.startswith(b"{"):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     if body.count(b",") + body.count(b"[") + body.count(b"{") > _MAX_VALUES:  # all but the first follow a comma
         raise ValueError(f"it holds more than {_MAX_VALUES} values")
     try:
@@ -111,7 +111,7 @@ def parse_answer(body: bytes) -> tuple[list[Entry], str]:
         raise ValueError(str(error)) from error
     raw = data.get("entries", [])  # absent where there are none
     if not isinstance(raw, list):
-        raise ValueError("its entries are no list")
+        raise ValueError("its entries are not a list")
     return [entry for entry in map(_entry, raw) if entry is not None], fields.short_text(data.get("comm_lib_version"))
 
 

@@ -121,7 +121,7 @@ class GroupTracker:
         self._is_over = False
 
     def end(self) -> None:
-        """All groups were destroyed, and the progress table has those of another run."""
+        """All groups were destroyed, and the progress table has the groups of another run."""
         self._is_over = True
 
     def refresh(self) -> list[GroupProgress]:

@@ -51,7 +51,7 @@ class Reporter:
         on_hang: what was done because a limit had passed; "": nothing.
         running_here: as `Node.running` last found them.
         interval_s: until the next progress report, at most.
-        is_to_exit: the rank was told to end, because a peer has failed.
+        is_to_exit: the rank was asked to end, because a peer has failed.
     """
 
     def __init__(self, reader: RingReader, config: Config, is_first: bool = True) -> None:
@@ -260,7 +260,7 @@ class Reporter:
     def in_flight(self, now_ns: int) -> Mapping[int, Tracked]:
         """By record id, the calls in flight, oldest first.
 
-        Whether those of a device still wait is known only while PyTorch's recorder was read a moment ago: before the
+        Whether a device's calls still wait is known only while PyTorch's recorder was read a moment ago: before the
         next answer they count as posted.
 
         Args:
@@ -326,7 +326,7 @@ class Reporter:
     def known_stacks(self) -> Stacks | None:
         """The stacks that were last remembered; None: there are none, or the rank has moved on.
 
-        An interpreter that ends, or has told of the exception that ends it, need not answer: it is not blocked.
+        An interpreter that ends, or has reported the exception that ends it, need not answer: it is not blocked.
         """
         known = self._stacks if self._stacks_of == self.tail.moved_ns else None
         if known is None or not known.python_blocked:

@@ -49,7 +49,7 @@ def _ended_cleanly(ring: Path) -> bool:
     try:
         with RingReader.open(ring) as reader:
             space = pid_namespace()
-            # In another container, its pids are those of other processes.
+            # In another container, its pids belong to other processes.
             is_of_here = bool(space) and reader.meta.get("pid_namespace") == space
             return is_of_here and reader.state == ProcessState.CLEAN and not _alive(reader.monitor_pid)
     except RingFormatError:

@@ -26,8 +26,8 @@ WAIT_SECONDS, STILL_SECONDS = 0.5, 1.0
 `MANY_RANKS` longer, up to four times: nearly all ranks wait when one does not come, and one collector takes it in."""
 MANY_RANKS = 4_096
 LATER_SECONDS = 6.0
-"""Over which the ranks of a job of 16,384 that wait in a call spread their stacks; those of smaller ones over less, and
-up to `MANY_RANKS` ranks not at all. Where each waits is told before, so the verdict waits for no stack."""
+"""Over which the ranks of a job of 16,384 that wait in a call spread their stacks; smaller jobs spread them over less,
+and up to `MANY_RANKS` ranks not at all. Where each waits is reported before, so the verdict waits for no stack."""
 USUAL_SHARE = 12.0
 """Seconds for which a rank has moved as usual, for each second between two of its reports."""
 
@@ -74,12 +74,12 @@ def report_interval(situation: Situation, stall_seconds: float, world_size: int 
 
 
 def patience(world_size: int) -> float:
-    """By which factor a wait is longer before it is told, in a job of so many ranks: 1 to 4."""
+    """By which factor a wait is longer before it is reported, in a job of so many ranks: 1 to 4."""
     return min(4.0, max(1.0, world_size / MANY_RANKS))
 
 
 def later_seconds(rank: int, world_size: int) -> float:
-    """How much later than others' a rank's stall is told: spread evenly over the ranks of a large job."""
+    """How much later than others a rank reports its stall: spread evenly over the ranks of a large job."""
     share = rank * 0.6180339887 % 1.0  # the golden ratio: neighbours are far apart, and no two ranks meet
     return share * LATER_SECONDS * (patience(world_size) - 1.0) / 3.0
 

@@ -3,7 +3,7 @@
 The decision is made as by OpenTelemetry's `TraceIdRatioBased`, which depends on the trace id alone. All ranks compute
 the same trace id of a collective, so its spans are sent by all of them or by none. Besides, whatever the ratio, each
 rank sends what somebody will look for: calls that failed, calls that took longer than nearly all others with the same
-sizes, and those of an incident; and what verdicts rest on and nothing else tells: the creation of process groups.
+sizes, and calls of an incident; and what verdicts need and nothing else shows: the creation of process groups.
 """
 
 from __future__ import annotations
@@ -106,14 +106,14 @@ class SpanSampling:
         return found
 
     def note_incident(self, trace: bytes, in_flight: Sequence[int]) -> list[Tracked]:
-        """An incident has opened: calls in flight, and those of its trace, are sent from now on.
+        """An incident has opened: calls in flight, and calls of its trace, are sent from now on.
 
         Args:
             trace: of the incident's collective; empty: there is none.
             in_flight: their record ids.
 
         Returns:
-            the calls that ended last, which are to be sent now.
+            the calls that ended last, which must be sent now.
         """
         if trace:
             self._traces[trace] = None

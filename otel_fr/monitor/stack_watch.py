@@ -29,7 +29,7 @@ REASON_NATIVE = "native stacks"
 class StackWatch:
     """Requests of stacks, one after the other, driven by the watch loop: nothing in it blocks.
 
-    Native stacks follow those of Python for a rank that is stuck: its GIL is held, or it has passed a limit, or an
+    Native stacks follow the Python stacks of a rank that is stuck: its GIL is held, or it has passed a limit, or an
     incident names it as the culprit. A rank that only waits for others is not stopped for them.
 
     Args:

@@ -22,7 +22,7 @@ MAX_NEW = 20_000
 MAX_BEYOND_RING = 1024
 """Calls in flight that are kept although the ring has overwritten them."""
 _OF_CPP = "Dummy-"
-"""How the name begins that `threading` gives to a thread that it has not started, such as those of autograd."""
+"""How the name begins that `threading` gives to a thread that it has not started, such as autograd's threads."""
 
 
 @dataclass(slots=True)
@@ -194,7 +194,7 @@ class Tail:
             ended.append(item)
 
     def _gap(self, issued_ns: int, ends: list[int]) -> float | None:
-        """``ends`` are those of this poll, sorted."""
+        """``ends``: of the calls of this poll, sorted."""
         count = bisect_right(ends, issued_ns)
         before = max(ends[count - 1] if count else 0, self._last_end_ns)
         return (issued_ns - before) / 1e9 if 0 < before <= issued_ns else None

@@ -62,17 +62,17 @@ class Termination:
         self._has_begun = True
         if not self._process.send_signal(0):
             _log.error(
-                "this rank is overdue, but cannot be ended: its process cannot be signalled safely, or has ended"
+                "this rank is overdue, but cannot be ended: its process has ended, or cannot be signalled safely"
             )
             return
         announce()
         if self._process.send_signal(signal.SIGTERM):
             self._signalled_at = now
-            _log.warning("this rank is overdue and was sent SIGTERM; SIGKILL follows in %g s", self._grace)
+            _log.warning("this rank is overdue: sent SIGTERM; SIGKILL follows in %g s", self._grace)
 
     def _kill_if_due(self, now: float) -> None:
         if self._signalled_at is None or self._is_killed or now - self._signalled_at < self._grace:
             return
         self._is_killed = True
         if self._process.send_signal(signal.SIGKILL):
-            _log.warning("this rank did not end in %g s and was sent SIGKILL", self._grace)
+            _log.warning("this rank did not end in %g s: sent SIGKILL", self._grace)

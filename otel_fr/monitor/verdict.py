@@ -31,7 +31,7 @@ from otel_fr.presentation import count_text, ranks_text
 from otel_fr.printable import one_line
 
 PATIENCE = 4.0
-"""Stall times after which a hang is told: a wait for a checkpoint, say, is over by then."""
+"""Stall times after which a hang is logged: a wait for a checkpoint, say, is over by then."""
 SETTLED_SECONDS = 2.0
 """For so long what the collector says of an incident must not have changed before it is logged; for twice as long after
 each time that it was."""
@@ -293,7 +293,7 @@ class Verdict:
                 error.write(f"otel-fr: verdict, corrected by the collector: {text}")
 
     def _is_complete(self, found: Mapping[str, Any]) -> bool:
-        """Whether the files were those of all ranks."""
+        """Whether there were files of all ranks."""
         return len(_ranks(found)) >= self._world_size
 
     # ---- text
@@ -309,7 +309,7 @@ class Verdict:
         elif told is not None:
             text = told.summary
         elif not found:
-            text = "the files of this machine's ranks could not be analysed"
+            text = "could not analyse the files of this machine's ranks"
         else:
             text = "no fault shows in the files of this machine's ranks"
         yield f"{title}: {_cut(one_line(text))}"

@@ -406,14 +406,14 @@ class Monitor:
             elif self._recovery.is_pending:
                 self._write_last_file(REASON_RECOVERED)
         except Exception as problem:  # noqa: BLE001 - what was queued is still to be sent
-            self._log_error("the end of the rank could not be reported in full", problem)
+            self._log_error("could not report the end of the rank in full", problem)
         try:
             self._verdict.last_words(error, self._commands.note_incidents)
             if clean:
                 self._linger()
             self._verdict.leave()
         except Exception as problem:  # noqa: BLE001 - the same
-            self._log_error("the verdict could not be printed", problem)
+            self._log_error("could not print the verdict", problem)
         if self._control is not None:
             self._control.stop()
         self._exporter.hurry()
@@ -479,7 +479,7 @@ class Monitor:
             with contextlib.suppress(OSError):
                 self._ring.unlink()
         else:
-            _log.error("the ring file of this rank is kept: %s", self._ring)
+            _log.error("keeping the ring file of this rank: %s", self._ring)
 
     def _log_error(self, what: str, error: Exception) -> None:
         """At most once a minute."""

@@ -58,7 +58,7 @@ def test_who_cannot_advise_is_said() -> None:
     assert isinstance(nobody, str)
     with grpc_sink() as sink:
         assert asked({"OTEL_EXPORTER_OTLP_ENDPOINT": sink.address}, 60.0) == (
-            "the OTLP endpoint is no otel-fr collector"
+            "the OTLP endpoint is not an otel-fr collector"
         )
     assert "OTEL_FR_COLLECTOR is set" in str(asked({}, 60.0))
 

@@ -162,7 +162,7 @@ def test_what_is_not_a_whole_answer_is_not_kept(
     server.text = server.text[:-9] if answered == "whole[:-9]" else answered
     with caplog.at_level(logging.INFO, "otel_fr.monitor"):
         asked(server, tmp_path / "files")
-    assert "it is not a whole answer" in caplog.text
+    assert "the answer is incomplete" in caplog.text
     assert not (tmp_path / "files").exists()
 
 

@@ -60,7 +60,7 @@ def test_what_the_collector_said_counts_more_than_the_files_of_one_machine(tmp_p
 @pytest.mark.parametrize(
     ("found", "text"),
     [
-        ({}, "the files of this machine's ranks could not be analysed"),
+        ({}, "could not analyse the files of this machine's ranks"),
         ({"causes": "x", "ranks": []}, "no fault shows in the files of this machine's ranks"),
         ({"causes": [1], "ranks": ["a"]}, "no fault shows in the files of this machine's ranks"),
     ],
