@@ -1,6 +1,6 @@
 """Every environment variable that otel-fr reads, in one place (docs/reference/environment.md lists them).
 
-`otel_fr.checks.settings` says what those of node checks mean.
+`otel_fr.checks.settings` says what the variables of node checks mean.
 
 The ``OTEL_EXPORTER_OTLP_*`` transport settings (headers, TLS, compression, timeouts) are read by
 OpenTelemetry's own exporters; here they only decide whether otel-fr is active.
@@ -148,7 +148,7 @@ def service_name(env: Mapping[str, str] = os.environ) -> str:
 
 
 def acts_on_peer_failure(env: Mapping[str, str] = os.environ) -> bool:
-    """True if calls are to be ended when a peer has failed (``OTEL_FR_ON_PEER_FAILURE`` is ``abort`` or ``exit``)."""
+    """True if calls must be ended when a peer has failed (``OTEL_FR_ON_PEER_FAILURE`` is ``abort`` or ``exit``)."""
     return env.get(ON_PEER_FAILURE, "").strip().lower() in PEER_FAILURE_ACTIONS[1:]
 
 
@@ -236,7 +236,7 @@ def _timeouts(env: Mapping[str, str], name: str) -> dict[str, float]:
         if key.strip() and 0 < seconds <= MAX_SECONDS:
             found[key.strip()] = seconds
         else:
-            _log.warning("%s: %r is not a name, a colon and seconds above 0; it is ignored", name, item)
+            _log.warning("ignoring %s: %r is not a name, a colon and seconds above 0", name, item)
     return found
 
 
@@ -307,7 +307,7 @@ class Config:
             limit.
         section_timeouts: name -> seconds, of sections whose program gives no timeout.
         outside_timeout: seconds without an open section, once one has ended; 0: no limit.
-        native_stacks: one of `NATIVE_STACKS`; "auto": those of a stuck rank, where py-spy is installed.
+        native_stacks: one of `NATIVE_STACKS`; "auto": the stacks of a stuck rank, where py-spy is installed.
         on_hang: one of `HANG_ACTIONS`, what the monitor does when a limit has passed.
         metric_interval: seconds between two requests of metrics.
         sampling_ratio: share of the traces whose spans are sent, 0 to 1; None: no span is sent.

@@ -86,7 +86,7 @@ def _of_torch(torch: ModuleType, config: Config) -> Iterator[Line]:
     found = [operator.name for operator, _ in operators_of(torch)]
     text = f"{len(found)} recorded"
     if unknown := [name for name in found if name not in OPERATORS]:
-        text += f"; unknown to this otel-fr, read from their schemas: {', '.join(unknown)}"
+        text += f"; unknown to this otel-fr, read by their schemas: {', '.join(unknown)}"
     if not reduce_ops_are_readable(torch) and engine.name == engines.PYTHON:
         text += "; reduce ops are not recorded: the Python engine cannot read them in this torch"
     yield "operators", text, bool(found)

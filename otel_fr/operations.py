@@ -22,7 +22,8 @@ class Operation(NamedTuple):
         kind: ``"message"``: between two ranks. ``"group"``: it creates or destroys a process group.
         needs_every_rank: no rank completes it before every rank has enqueued it.
         ends_together: on every rank about when the last rank has joined, so durations show who came last. ``"device"``:
-            only durations of devices do. Operations with a root let most ranks go on before the others have joined, and
+            only durations of devices do. Operations with a root let most ranks continue before the others have joined,
+            and
             the end of gloo's reduce_scatter is known only when the rank waits for it (docs/reference/limits.md).
         reduces: it has a reduce op. rooted: it has a root.
         sizes: the side whose sizes are the same on all members; "": none are.

@@ -42,4 +42,4 @@ def unknown_variables(given: Iterable[str], known: Collection[str]) -> str:
     if not unknown:
         return ""
     told = ", ".join(name + did_you_mean(name, known) for name in unknown)
-    return f"ignored, for otel-fr has no such variable: {told}"
+    return f"ignored, otel-fr has no such variable: {told}"

@@ -33,7 +33,7 @@ _KUBERNETES: Final = {
     names.K8S_NODE_NAME: ("NODE_NAME", "K8S_NODE_NAME", "MY_NODE_NAME", "OTEL_RESOURCE_ATTRIBUTES_NODE_NAME"),
     names.K8S_CONTAINER_NAME: ("CONTAINER_NAME", "K8S_CONTAINER_NAME"),
 }
-"""Names of Kubernetes' documentation of the downward API, and those of OpenTelemetry's Operator; the first counts."""
+"""Names of Kubernetes' documentation of the downward API, and names of OpenTelemetry's Operator; the first counts."""
 
 
 def platform_attributes(env: Mapping[str, str]) -> dict[str, str]:

@@ -154,7 +154,7 @@ def place_text(
 
 
 def rank_state_text(state: str) -> str:
-    """What a reader is told of a rank's state, as the collector's API has it."""
+    """A rank's state in a reader's words; ``state`` is as in the collector's API."""
     return "no report yet" if state == "unheard" else state
 
 

@@ -82,7 +82,7 @@ def _numbers(fact: ReportedFact) -> list[int]:
 
 
 def group_of(one: ReportedCommunicator, groups: Iterable[Group], pid_of: Mapping[int, int | None]) -> Group | None:
-    """The only group of as many ranks, whose processes are those of the communicator, rank by rank.
+    """The only group of as many ranks with the same processes as the communicator, rank by rank.
 
     Args:
         pid_of: global rank -> process id; None: not known.

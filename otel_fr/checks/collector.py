@@ -54,9 +54,9 @@ def check_clock(url: str, allowed: float, timeout: float) -> Outcome:
     try:
         before, date, after = _ask(url, timeout)
     except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
-        return Outcome(Status.SKIPPED, f"cannot be asked for its time: {error}")
+        return Outcome(Status.SKIPPED, f"cannot read its time: {error}")
     if date is None:
-        return Outcome(Status.SKIPPED, "it does not say its time")
+        return Outcome(Status.SKIPPED, "its answer has no time")
     offset = least_offset(before, date, after)
     if abs(offset) > allowed:
         ahead = "ahead of" if offset > 0 else "behind"

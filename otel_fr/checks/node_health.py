@@ -36,7 +36,7 @@ def check_node_health(socket_path: str, arguments: tuple[str, ...], timeout: flo
         reason = error.details() if isinstance(error, grpc.Call) else str(error)
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return Outcome(Status.FAILED, f"no answer in {timeout:g} s")
-        return Outcome(Status.WARNING, f"the node health service cannot be asked: {reason}"[:_MAX_TEXT])
+        return Outcome(Status.WARNING, f"cannot ask the node health service: {reason}"[:_MAX_TEXT])
     return judge(answer)
 
 

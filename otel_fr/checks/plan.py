@@ -31,7 +31,7 @@ def tasks(
 
     Args:
         is_restart: ranks of this node have run and were ended: their GPU memory must be free again.
-        mounts: of network file systems; None: those of this process.
+        mounts: of network file systems; None: this process's mounts.
     """
     found = _all(settings, is_restart, read_mounts() if mounts is None else mounts)
     return [task for task in found if task.kind in settings.kinds]

@@ -106,7 +106,7 @@ def _start(task: Task, env: Mapping[str, str]) -> _Running | Result:
             start_new_session=True,
         )
     except OSError as error:
-        return _result(task, Outcome(Status.FAILED, f"no process can be started: {error.strerror}"), 0.0)
+        return _result(task, Outcome(Status.FAILED, f"cannot start a process: {error.strerror}"), 0.0)
     assert process.stdout is not None
     os.set_blocking(process.stdout.fileno(), False)
     return _Running(task, process, time.monotonic())

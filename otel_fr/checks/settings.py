@@ -2,7 +2,7 @@
 theirs, in one place.
 
 An option ``OTEL_FR_CHECK_PATHS`` is ``check_paths`` in ``--rdzv-conf``, which is preferred.
-docs/reference/environment.md lists them. The collector's address and the OTLP endpoints are those of `otel_fr.config`.
+docs/reference/environment.md lists them. The collector's address and the OTLP endpoints come from `otel_fr.config`.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ def overview(url: str, shown: Shown, width: int) -> Group:
     if shown.jobs:
         parts.append(jobs_table(shown.jobs, waiting_seconds(shown.open), width))
     else:
-        parts.append(Text("no job reports now; the page shows those that are over"))
+        parts.append(Text("no job reports now; the page shows finished jobs"))
     if shown.open:
         parts += [Text(""), incident_list(shown.open)]
     return Group(*parts)
@@ -267,7 +267,7 @@ class _Top:
         return Group(*parts)
 
     def _jobs(self) -> RenderableType:
-        """The jobs around the chosen one, and the open incidents: all, if they fit, or else those of that job."""
+        """The jobs around the chosen one, and the open incidents: all, if they fit, or else only that job's."""
         shown, height = self._shown, self._height()
         if not shown.jobs:
             return overview(self._client.url, shown, self._console.width)

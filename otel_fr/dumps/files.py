@@ -40,7 +40,7 @@ def find(path: Path, prefix: str | None) -> tuple[list[Path], list[Problem]]:
     problems: list[Problem] = []
 
     def note(error: OSError) -> None:
-        problems.append(Problem(str(error.filename), f"{error.strerror}: what this folder has was not read"))
+        problems.append(Problem(str(error.filename), f"{error.strerror}: this folder was not read"))
 
     for folder, folders, names in os.walk(path, onerror=note):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -62,7 +62,7 @@ def size(path: Path) -> int:
 
 
 def is_ring(path: Path) -> bool:
-    """True if its first bytes are those of a ring file."""
+    """True if its first bytes belong to a ring file."""
     return _head(path, len(RING_MAGIC)) == RING_MAGIC
 
 

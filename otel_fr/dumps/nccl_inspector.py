@@ -52,7 +52,7 @@ class DeviceCall(NamedTuple):
             and receives: as the file has it.
         size: bytes as NCCL counts them: of all_gather what one rank puts in, of reduce_scatter what one gets.
         seconds: on the device. bus_bandwidth: bytes per second, as nccl-tests defines it; 0: not known.
-        source: what measured the time: `GPU_CLOCK`, ``"kernel_cpu"`` or ``"collective_cpu"``; "": not told.
+        source: what measured the time: `GPU_CLOCK`, ``"kernel_cpu"`` or ``"collective_cpu"``; "": not known.
     """
 
     communicator: Communicator
@@ -152,7 +152,7 @@ def operation_name(function: str) -> str:
 
 
 def is_one(path: Path) -> bool:
-    """True if name and first line are those of such a file."""
+    """True if name and first line belong to such a file."""
     return _NAME.fullmatch(path.name) is not None and _SIGN in head_of(path)
 
 

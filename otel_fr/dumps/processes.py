@@ -70,7 +70,7 @@ def read_all(
                     busy[reader.begin(waiting[-1])] = reader
                 except OSError as error:
                     idle.append(reader)
-                    yield waiting[-1], UnreadableDump(f"no process can be started to read it: {error.strerror}")
+                    yield waiting[-1], UnreadableDump(f"cannot start a process to read it: {error.strerror}")
                 waiting.pop()
             for connection in wait(list(busy)) if busy else ():
                 reader = busy.pop(connection)  # type: ignore[call-overload]

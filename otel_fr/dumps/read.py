@@ -87,7 +87,7 @@ def load_folder(
 
     Returns:
         the dumps, sorted by rank, and a problem for each flight-recorder file or folder that could not be read. Files
-        of other kinds share one problem; those of NCCL Inspector and answers of NCCL's RAS have readers of their own.
+        of other kinds share one problem; files of NCCL Inspector and answers of NCCL's RAS have readers of their own.
     """
     found, problems = files.find(Path(path), prefix)
     found = [file for file in found if not nccl_inspector.is_one(file) and not nccl_ras.is_one(file)]

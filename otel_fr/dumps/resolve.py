@@ -27,7 +27,7 @@ _MISSING = -(1 << 62)
 
 
 def backends_own(entries: Entries) -> Mask:
-    """All entries but those of `operation_names.HOOK` that are second records of calls.
+    """All entries but `operation_names.HOOK`'s second records of calls.
 
     Of a group whose backend records, too: the backend shows when its calls complete. gloo records no sends and
     receives; then the hook's remain.
@@ -115,7 +115,7 @@ def is_gapless(entries: Entries) -> bool:
 
 
 def _batch_numbers(entries: Entries) -> Integers:
-    """Number the entries so that those of one group, stream and sequence number share a number."""
+    """Number the entries so that entries of one group, stream and sequence number share a number."""
     keys = (entries.sequence_id, entries.stream, entries.group)
     order = np.lexsort(keys)
     first = np.zeros(len(order), np.bool_)

@@ -3,7 +3,7 @@
 Each round has a number that all members count alike. A member posts its handle; the first that sees enough of them
 proposes who takes part, and the store keeps one proposal (``compare_set``). Whether a round succeeded is decided the
 same way, so that no member continues while another has given the round up. A member that is not in the proposal, such
-as one that hung and came back, is told so and takes no further part.
+as one that hung and came back, learns so and takes no further part.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Agreement:
         """Take part in round ``number``.
 
         Args:
-            members: those of the round before. minimum: how many must take part.
+            members: of the round before. minimum: how many must take part.
 
         Raises:
             ReconfigureError: this member was left out, or too few came in time, or the store does not answer.
@@ -107,8 +107,8 @@ class Agreement:
                 break
             if waited >= patience.whole:
                 raise ReconfigureError(
-                    f"only {len(came)} of {len(members)} members of group {self._name} came within {waited:.0f} s to "
-                    f"form it anew, and {minimum} are needed: restart the job"
+                    f"only {len(came)} of {len(members)} members of group {self._name} came within {waited:.0f} s to"
+                    f" re-form it, but {minimum} are needed: restart the job"
                 )
             time.sleep(_POLL_SECONDS)
         return self._read(decision)
@@ -138,8 +138,8 @@ class Agreement:
         decision = Decision(int(found["uuid"]), tuple(found["members"]), tuple(found["handles"]))
         if self._own not in decision.members:
             raise ReconfigureError(
-                f"group {self._name} was formed anew without this rank, which the others waited for in vain: end it, "
-                "and let the launcher restart the job to have it back"
+                f"group {self._name} was re-formed without this rank, which did not come in time: end it, and let"
+                f" the launcher restart the job to have it back"
             )
         return decision
 
@@ -167,6 +167,6 @@ class Agreement:
             return ask()
         except Exception as error:
             raise ReconfigureError(
-                f"the job's store does not answer, so group {self._name} cannot be formed anew: {error}. The store "
-                "must be kept by a process that lives on, as torchrun's agent does (TORCHELASTIC_USE_AGENT_STORE)"
+                f"the job's store does not answer, so group {self._name} cannot be re-formed: {error}. A process"
+                f" that outlives the ranks must keep the store, such as torchrun's agent (TORCHELASTIC_USE_AGENT_STORE)"
             ) from error

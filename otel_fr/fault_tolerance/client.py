@@ -80,7 +80,7 @@ class RankMonitorClient:
         self._since_ns = 0
 
     def init_workload_monitoring(self) -> None:
-        """Start: timeouts are those loaded, else those of the environment (docs/reference/environment.md).
+        """Start with the timeouts that were loaded, otherwise with the environment's (docs/reference/environment.md).
 
         Raises:
             RankMonitorClientError: it has been started.
@@ -98,7 +98,7 @@ class RankMonitorClient:
         )
         self.is_initialized = True
         if not sections.is_recording():
-            self.logger.info("otel-fr does not record yet: nobody watches before the first process group")
+            self.logger.info("otel-fr does not record yet: recording starts with the first process group")
         self._tell_limits()
 
     def shutdown_workload_monitoring(self) -> None:

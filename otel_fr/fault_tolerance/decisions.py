@@ -117,7 +117,7 @@ def happened(name: str, value: str) -> None:
 
 def failed(error: Exception) -> None:
     """A decision could not be recorded."""
-    _log.debug("otel-fr: a decision is not recorded: %s", error)
+    _log.debug("otel-fr: could not record a decision: %s", error)
     ring = _state.ring
     if ring is not None:
         with contextlib.suppress(Exception):

@@ -1,4 +1,4 @@
-"""What a process has open: its sections by thread, and its current step; and what the ring is told of them.
+"""What a process has open: its sections by thread, and its current step; and what it writes of them into the ring.
 
 All of it runs in the training loop: nothing locks, waits or calls the operating system. What is written for speed here
 (values kept in locals, an end that writes the body of the begin again) is measured by ``benchmarks/ring.py``.
@@ -123,7 +123,7 @@ class State:
     def begin(self, name: object, timeout: object, owner: object = None) -> None:
         """Begin a section in this thread, unless its name is none, or too many are open. ``owner``: of `Open`."""
         if type(name) is not str and not isinstance(name, str):
-            self.misused(f"the name of a section is not text but {type(name).__name__}")
+            self.misused(f"the name of a section must be text, not {type(name).__name__}")
             return
         opened = self.opened
         if len(opened) >= MAX_OPEN:
@@ -211,7 +211,7 @@ class State:
     def _milliseconds(self, timeout: object) -> int:
         if isinstance(timeout, (int, float)) and not isinstance(timeout, bool) and timeout > 0:
             return ceil(timeout * 1000) if timeout <= MAX_TIMEOUT else 0
-        self.misused(f"the timeout of a section is not a number of seconds above 0 but {str(timeout)[:40]!r}")
+        self.misused(f"the timeout of a section must be a number of seconds above 0, not {str(timeout)[:40]!r}")
         return 0
 
     # ---- steps
@@ -291,7 +291,7 @@ class State:
         kind = text.partition("'")[0]
         if kind not in self._misuses and len(self._misuses) < MAX_MISUSES:
             self._misuses.add(kind)
-            _log.warning("otel-fr: %s; it is ignored, and so are further calls of this kind", text)
+            _log.warning("otel-fr: %s; ignoring it and further calls of this kind", text)
 
 
 def find(entries: Iterable[Open], name: object) -> Open | None:
@@ -302,7 +302,7 @@ def find(entries: Iterable[Open], name: object) -> Open | None:
 
 def failed(error: Exception) -> None:
     """An error of ours, or the recording has ended in another thread meanwhile."""
-    _log.debug("otel-fr: a heartbeat, section or step is not recorded: %s", error)
+    _log.debug("otel-fr: could not record a heartbeat, section or step: %s", error)
 
 
 def ignore_end(_number: int, _step: int) -> None:

@@ -1,4 +1,4 @@
-"""Failed peers, as this rank is told of them: the callbacks of the program, and the error that names the failure."""
+"""Failed peers, as this rank learns of them: the program's callbacks, and the error that names the failure."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class _Subscriber:
 
 
 class Peers:
-    """What this process has been told of failed peers."""
+    """What this process knows of failed peers."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -132,7 +132,7 @@ class Peers:
                 subscriber.put(failure)
 
     def withdraw(self, ranks: tuple[int, ...]) -> None:
-        """These ranks have not failed after all: callbacks that are registered from now on are not told of them."""
+        """These ranks have not failed after all: callbacks that are registered from now on do not receive them."""
         with self._lock:
             left = [failure for failure in self._kept if not set(failure.ranks) <= set(ranks)]
             self._kept = deque(left, maxlen=MAX_KEPT)
@@ -169,7 +169,7 @@ class Peers:
         """The last failure that ended calls in a group that is still there; None: there is none.
 
         A peer's calls may have been ended, and its connections closed, while this rank was in code of its own: without
-        such a group it is the last failure that this rank was told of.
+        such a group it is the last failure that this rank received.
         """
         with self._lock:
             return next(reversed(self._ended.values()), self._kept[-1] if self._kept else None)

@@ -182,7 +182,7 @@ def _integer(number: object) -> int | None:
         found = MAX_STEP + 1
     if -MAX_STEP <= found <= MAX_STEP:
         return int(found)
-    _state.misused("the number of a step is not an integer of 64 bits")
+    _state.misused("the number of a step must be an integer of 64 bits")
     return None
 
 
@@ -248,7 +248,7 @@ def _limit_ms(limit: float | None) -> int:
     if limit is None or limit > MAX_TIMEOUT:
         return 0
     if not limit >= 0:  # NaN, too
-        raise ValueError(f"a limit is not a number of seconds but {limit!r}")
+        raise ValueError(f"a limit must be a number of seconds, not {limit!r}")
     return max(1, math.ceil(limit * 1000))
 
 
@@ -278,7 +278,7 @@ def current_step() -> int:
 
 
 def own_step() -> tuple[int, int] | None:
-    """The step that has begun last, if the program told it, as `watch_ends_by` has it; None: it did not."""
+    """The step that has begun last, if the program reported it, as `watch_ends_by` has it; None: it did not."""
     step = _state.step
     return None if step is None or step[1] & FLAG_AUTOMATIC else (step[0], step[10])
 

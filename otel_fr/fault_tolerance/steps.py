@@ -42,7 +42,7 @@ def install() -> None:
         _state.hooks.append(module.register_optimizer_step_pre_hook(_begins))
         sections.watch_ends_by(_step_ended)
     except Exception as error:  # noqa: BLE001 - without steps the rest works
-        _log.debug("otel-fr: steps of optimizers are not counted: %s", error)
+        _log.debug("otel-fr: cannot count steps of optimizers: %s", error)
 
 
 def uninstall() -> None:
@@ -70,7 +70,7 @@ def _begins(_optimizer: Any, _args: Any, _kwargs: Any) -> None:
 
 
 def _step_ended(number: int, step: int) -> None:
-    """A step that the program told has ended; ``number``: as an activity."""
+    """A step that the program reported has ended; ``number``: as an activity."""
     if _state.stepped_in and number != _state.stepped_in:
         decisions.decided(OPTIMIZER, SKIPPED, step)
 

@@ -1,6 +1,6 @@
 """Timeouts of heartbeats and sections, and how long they took: what `RankMonitorClient` computes and keeps.
 
-The names and meanings are those of nvidia-resiliency-ext 0.4, so that its checkpoints can be loaded.
+The names and meanings follow nvidia-resiliency-ext 0.4, so that its checkpoints can be loaded.
 """
 
 from __future__ import annotations

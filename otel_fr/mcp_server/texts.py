@@ -93,7 +93,7 @@ def incident_text(one: IncidentDetail) -> str:
         else "This incident is a cause: its culprits are the origin of the fault. That ranks wait is a consequence."
     )
     times = f"detected at {one['detected_at'] or '?'} (UTC), resolved at {one['resolved_at'] or '-'}"
-    zone = f"Times of day below are those of the time zone UTC{time.strftime('%z')}."
+    zone = f"Times of day below are in the time zone UTC{time.strftime('%z')}."
     return f"{role_text(one)}; {times}\n{kind}\n{zone}\n\n{_plain(incident_page(one))}"
 
 
@@ -114,7 +114,7 @@ def rank_text(name: str, job: JobDetail, rank: int, incidents: Sequence[Incident
     """State and stacks of one rank; None: the job has no such rank.
 
     Args:
-        incidents: those of the job that are open.
+        incidents: the job's open ones.
     """
     columns = job["ranks"]
     if rank not in columns["rank"]:
@@ -173,7 +173,7 @@ def _stacks(rank: int, incidents: Sequence[IncidentDetail]) -> list[str]:
         site = one["call_sites"].get(str(rank))
         if site:
             return [f"call site: {one_line(site_text(site))}", "no stack of this rank is known"]
-    return ["no stack of this rank is known: the collector has those of ranks that open incidents name"]
+    return ["no stack of this rank is known: the collector keeps stacks of ranks that open incidents name"]
 
 
 def _plain(shown: RenderableType) -> str:

@@ -16,7 +16,7 @@ MAX_FACTS: Final = 16
 MAX_RANKS_TEXT: Final = 256
 """Characters of the ranks of a fact."""
 MAX_PROCESSES: Final = 32
-"""Ranks of a communicator whose process ids are told: they show whose process group it is."""
+"""Ranks of a communicator whose process ids are reported: they show whose process group it is."""
 MAX_DIAGNOSTICS: Final = 1_600
 """Characters of NCCL's diagnostics."""
 MAX_LABEL: Final = 64

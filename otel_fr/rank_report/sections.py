@@ -171,7 +171,7 @@ class ReportedDecision(Section, frozen=True):
     name: Annotated[str, Meta(max_length=MAX_DECIDED, description="as passed to `otel_fr.decision`")]
     value: Annotated[str, Meta(max_length=MAX_DECIDED, description="its text, cut to 80 bytes")]
     digest: Annotated[Count, Meta(description="crc32 of its whole text")]
-    first: Annotated[Count, Meta(description="number of the first of them, from 1, among those of the name")]
+    first: Annotated[Count, Meta(description="number of the first of them, from 1, among the decisions of this name")]
     last: Annotated[Count, Meta(description="number of the last")]
     step: Annotated[Integer | None, Meta(description="step in which the first was made")] = None
 

@@ -161,7 +161,7 @@ class CheckedRendezvous(RendezvousHandler):  # type: ignore[misc]  # torch is no
             operation = dynamic_rendezvous._RendezvousExitOp()
             self._inner._op_executor.run(operation, time.monotonic() + LEAVE_SECONDS)
         except Exception as error:  # noqa: BLE001 - the store may be gone, and private names change
-            _log.info("this node could not leave the rendezvous: %s: %s", type(error).__name__, error)
+            _log.info("could not take this node out of the rendezvous: %s: %s", type(error).__name__, error)
 
     def is_closed(self) -> bool:
         found: bool = self._inner.is_closed()

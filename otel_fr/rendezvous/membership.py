@@ -20,7 +20,7 @@ class Membership:
     """The nodes of the attempt that runs, and those that want to join it.
 
     Args:
-        inner: c10d's handler. Its state is not public; without it, nothing is told.
+        inner: c10d's handler. Its state is not public; without it, nothing is known.
     """
 
     def __init__(self, inner: Any) -> None:
@@ -39,7 +39,7 @@ class Membership:
             os.environ[NODES_CHANGED_VARIABLE] = str(self._folder / str(self._round))
 
     def look(self) -> bool:
-        """Whether new nodes wait, and those of the attempt are all there or wait with them; the monitors are told."""
+        """Whether new nodes wait, and all nodes of the attempt are there or wait with them; informs the monitors."""
         with contextlib.suppress(AttributeError, OSError):
             state = self._inner._state_holder.state
             waiting, left = set(state.wait_list), set(self._nodes) - set(state.participants)

@@ -83,7 +83,7 @@ def test_without_a_process_a_file_is_not_read(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("otel_fr.dumps.processes.threading.active_count", lambda: 1)
     path = tmp_path / "trace_0"
     path.write_bytes(pickle.dumps(plain_file(), 2))
-    with pytest.raises(UnreadableDump, match="no process can be started to read it"):
+    with pytest.raises(UnreadableDump, match="cannot start a process to read it"):
         load(path)
 
 

@@ -148,13 +148,13 @@ def test_a_member_that_comes_back_later_is_told_that_it_was_left_out() -> None:
     play(members, failed={1})
     assert members[0].results[0][1].members == (0, 2)
     assert members[1].results == []
-    assert "was formed anew without this rank" in str(members[1].error)
+    assert "was re-formed without this rank" in str(members[1].error)
 
 
 def test_too_few_members_and_a_store_that_does_not_answer_are_said() -> None:
     store = MemoryStore()
     agreement = Agreement(store, "0", 0, set)
-    with pytest.raises(ReconfigureError, match=r"only 1 of 3 members of group 0 came .* and 2 are needed"):
+    with pytest.raises(ReconfigureError, match=r"only 1 of 3 members of group 0 came .* but 2 are needed"):
         agreement.decide(1, (0, 1, 2), "handle", 2, Patience(0.2, 0.1, 0.1))
     store.is_broken = True
     with pytest.raises(ReconfigureError, match=r"store does not answer.*Broken pipe.*TORCHELASTIC_USE_AGENT_STORE"):

@@ -147,7 +147,7 @@ def test_loaded_timeouts_of_any_size_are_limits_or_none(reader: ActivityReader, 
 def test_a_loaded_timeout_that_is_no_time_is_refused(seconds: float) -> None:
     client = RankMonitorClient()
     client.init_workload_monitoring()
-    with pytest.raises(ValueError, match="a limit is not a number of seconds but"):
+    with pytest.raises(ValueError, match="a limit must be a number of seconds, not"):
         client.load_state_dict({"current_timeouts": {"heartbeat": {"initial": None, "subsequent": seconds}}})
 
 

@@ -158,13 +158,13 @@ def test_sections_may_overlap(ring: RingWriter) -> None:
     ("call", "text"),
     [
         (lambda: otel_fr.end_section("never started"), "'never started' was ended but not started"),
-        (lambda: otel_fr.start_section(17), "not text but int"),  # type: ignore[arg-type]
+        (lambda: otel_fr.start_section(17), "must be text, not int"),  # type: ignore[arg-type]
         (lambda: otel_fr.end_section(None), "None was ended but not started"),  # type: ignore[arg-type]
-        (lambda: otel_fr.start_section("x", timeout="long"), "not a number of seconds above 0 but 'long'"),  # type: ignore[arg-type]
-        (lambda: otel_fr.start_section("x", timeout=-1), "not a number of seconds above 0 but '-1'"),
-        (lambda: otel_fr.start_section("x", timeout=float("nan")), "not a number of seconds above 0 but 'nan'"),
-        (lambda: otel_fr.step("seven"), "number of a step is not an integer"),  # type: ignore[arg-type]
-        (lambda: otel_fr.step(2**80), "number of a step is not an integer"),
+        (lambda: otel_fr.start_section("x", timeout="long"), "must be a number of seconds above 0, not 'long'"),  # type: ignore[arg-type]
+        (lambda: otel_fr.start_section("x", timeout=-1), "must be a number of seconds above 0, not '-1'"),
+        (lambda: otel_fr.start_section("x", timeout=float("nan")), "must be a number of seconds above 0, not 'nan'"),
+        (lambda: otel_fr.step("seven"), "number of a step must be an integer"),  # type: ignore[arg-type]
+        (lambda: otel_fr.step(2**80), "number of a step must be an integer"),
     ],
 )
 def test_a_wrong_call_is_one_warning_and_is_counted(
