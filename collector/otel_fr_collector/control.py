@@ -22,7 +22,7 @@ choose shorter ones where the stall time or the peer timeout is short."""
 MAX_PENDING = 16
 """Commands queued for one monitor; when it does not read, the oldest are dropped."""
 MAX_INCIDENTS = 6
-"""Open incidents that a monitor is told of when it begins to watch, the oldest: its queue has room for more."""
+"""Open incidents that a monitor receives when it begins to watch, the oldest: its queue has room for more."""
 MAX_CULPRITS = 64
 """Ranks that a command names; if there are more, they are stuck for the same reason."""
 MAX_WATCHERS = 65_536

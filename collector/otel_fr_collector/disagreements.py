@@ -2,7 +2,8 @@
 
 The rings have all calls, also those whose spans were not sent, or are sent elsewhere. What is asked for is narrowed in
 rounds: the monitors answer with fingerprints of parts of the range, and with the calls once it is short. The calls are
-then taken like those of spans, so the verdict is that on any mismatch. A difference without a verdict names nobody.
+then taken like calls from spans, so the verdict is the same as for any mismatch. A difference without a verdict names
+nobody.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ SETTLE = 0.5
 LATEST = 7.0
 """Seconds to the question if not all members are known to have come as far: a steady rank reports every 5 s."""
 PATIENCE = 9.0
-"""Seconds for which a round is longer if too few monitors have answered to go on."""
+"""Seconds for which a round is longer if too few monitors have answered to continue."""
 LATE_SECONDS = 60.0
 """For which the last round's late answers are still taken: their calls may show that another rank is the odd one."""
 MAX_ASKED = 64
@@ -104,7 +105,7 @@ class Disagreements:
         self._ask(run, group, Inquiry(first, last, inquiry.ranks, awaited, deadline, inquiry.window, is_cut=is_cut))
 
     def _conclude(self, run: Run, group: GroupState, inquiry: Inquiry, now: float, *, is_cut: bool) -> None:
-        """All calls that are to be had were compared as they came."""
+        """All calls that can be had were compared as they came."""
         window = inquiry.window
         if group.shows_disagreement(inquiry.first, inquiry.last):
             self._metrics.disagreements.labels("mismatch").inc()

@@ -21,7 +21,7 @@ class Faults:
 
     @contextlib.contextmanager
     def caught(self, part: str, what: str) -> Iterator[None]:
-        """Count any exception of the block, log it with its stack, and go on after the block.
+        """Count any exception of the block, log it with its stack, and continue after the block.
 
         Args:
             part: the label in ``otel_fr_collector_internal_errors``.

@@ -2,7 +2,7 @@
 
 pydantic-settings reads the same sources, but merges them before it validates: its errors name neither the flag, the
 variable nor the key of the file that a bad value came from, and it ignores or refuses unknown variables as one, where
-those that Kubernetes adds have to be told from misspelt ones. What would be left to it is about sixty lines of this.
+Kubernetes' own must be distinguished from misspelt ones. What would be left to it is about sixty lines of this.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The definitions of all metrics: one table, from which /metrics and docs/reference/metrics.md are made.
 
 The prefix ``otel_fr_collector_`` is for the collector's own state, ``otel_fr_`` alone for what it knows about the jobs.
-Names follow Prometheus's practices (prometheus.io/docs/practices/naming) and pair up as those of the OpenTelemetry
-Collector do: accepted and rejected, enqueued and sent and dropped, what is in use and its capacity.
+Names follow Prometheus's practices (prometheus.io/docs/practices/naming) and pair up as in the OpenTelemetry
+Collector: accepted and rejected, enqueued and sent and dropped, what is in use and its capacity.
 """
 
 from __future__ import annotations

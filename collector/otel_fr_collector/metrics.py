@@ -17,7 +17,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class Metrics:
-    """The counters, one attribute each, and the gauges of the process; those of the jobs are in `gauges`.
+    """The counters, one attribute each, and the gauges of the process; gauges of the jobs are in `gauges`.
 
     Series whose label values are known beforehand exist from the start, at 0, so that Prometheus's ``increase`` sees
     their first event. What depends on an option is served once its ``watch_...`` method is called.
@@ -116,7 +116,7 @@ def _gauges(name: str, values: Mapping[str, int]) -> GaugeMetricFamily:
 
 
 def _add_series(counter: Counter, name: str, **known: Iterable[str]) -> None:
-    """Make the series of all label values that are known: those of the table and these."""
+    """Make the series of all known label values: the table's and these."""
     labels = FAMILIES[name].labels
     if labels:
         for values in itertools.product(*(known.get(label.name, label.values) for label in labels)):

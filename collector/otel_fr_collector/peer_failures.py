@@ -1,4 +1,4 @@
-"""Which ranks have failed, so that their peers need not wait for them; the peers' monitors are told.
+"""Which ranks have failed, so that their peers need not wait for them; their monitors are notified.
 
 A rank has failed if its monitor saw its process end badly, if an incident names it as stuck or overdue, or if neither
 it nor its monitor is heard of while others wait for it. A rank that is only waited for has not: it may be slow for a
@@ -46,7 +46,7 @@ _BAD = (Ending.RAISED, Ending.KILLED, Ending.GONE)
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why one rank, or several for one reason, count as failed; the fields are those of `PeerFailed`."""
+    """Why one rank, or several for one reason, count as failed; the fields are as in `PeerFailed`."""
 
     kind: str
     reason: str
@@ -57,7 +57,7 @@ class PeerFailures:
     """Follows the runs whose monitors watch, but not while their ranks may be reconnecting.
 
     Args:
-        grace: while it waits for a run, nothing new is told.
+        grace: while it waits for a run, nothing new is sent.
         clock: monotonic time in seconds.
     """
 

@@ -375,7 +375,7 @@ class Service:
         return self.links.of(incident.data, incident.detected, incident.detected).get("page", "")
 
     def _command_monitors(self, incident: Incident, is_new: bool) -> None:
-        """Ask the run's monitors for their files, once, and those of the culprits for native stacks.
+        """Ask the run's monitors for their files, once, and the culprits' monitors for native stacks.
 
         Not if nothing is blocked.
         """

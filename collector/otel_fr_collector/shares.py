@@ -139,7 +139,7 @@ class FairQueue(Generic[_T]):
         return self._count
 
     def put(self, item: _T, owner: Owner, size: int, supersedes: Callable[[_T], bool]) -> list[Owner]:
-        """Add an item of ``size`` bytes in place of those of its owner that it supersedes.
+        """Add an item of ``size`` bytes in place of its owner's items that it supersedes.
 
         Returns:
             whose oldest items were dropped because the queue was full. If it is full and its owner has no other item,

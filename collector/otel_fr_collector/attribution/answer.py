@@ -131,7 +131,7 @@ class Attribution:
     def _beside(self, asked: RunId) -> list[Run]:
         """The runs of other processes that have the job's name at the same time, the newest first.
 
-        A run in which processes of this one go on, as after `torch.distributed` was started again or in a quorum of
+        A run in which processes of this one continue, as after `torch.distributed` was started again or in a quorum of
         torchft, is of the same job.
         """
         run = self._runs.by_id.get(asked)

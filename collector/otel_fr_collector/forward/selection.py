@@ -1,4 +1,4 @@
-"""Which traces are forwarded when not all are: those of incidents."""
+"""Which traces are forwarded when not all are: the traces of incidents."""
 
 from __future__ import annotations
 

@@ -276,10 +276,10 @@ class IncidentBook(KeptIncidents):
     def _overtaken(self, run: RunId, findings: Sequence[Finding], keys: set[str], now: float) -> list[IncidentChange]:
         """Causes whose culprits now wait because of another fault, or are the culprits of one, become its consequences.
 
-        The latter only where nobody was known to wait for them: the same fault is told by the wait.
+        The latter only where nobody was known to wait for them: the wait reports the same fault.
 
         Args:
-            keys: those of ``findings``.
+            keys: of ``findings``.
         """
         changes: list[IncidentChange] = []
         for finding in findings:
@@ -297,10 +297,10 @@ class IncidentBook(KeptIncidents):
         return changes
 
     def _preceded(self, run: RunId, findings: Sequence[Finding], keys: set[str], now: float) -> list[IncidentChange]:
-        """Mismatches that were told before an earlier one of their group was known, and that it explains.
+        """Mismatches that were reported before an earlier one of their group was known, which explains them.
 
         Args:
-            keys: those of ``findings``: what is one of its own is not explained.
+            keys: of ``findings``: what is one of its own is not explained.
         """
         changes: list[IncidentChange] = []
         for finding in findings:
@@ -315,7 +315,7 @@ class IncidentBook(KeptIncidents):
         return changes
 
     def _attribute(self, incident: Incident, cause: str, now: float) -> list[IncidentChange]:
-        """Another open incident has turned out to be the cause of one that was told as a cause."""
+        """Another open incident has turned out to be the cause of one that was reported as a cause."""
         incident.cause = cause
         changes = self._note_change(ChangeKind.UPDATED, incident, now)
         for other in self.open_of(incident.run):

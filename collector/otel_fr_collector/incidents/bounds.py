@@ -1,6 +1,7 @@
 """How much text one incident holds: it is written, as JSON, to every outlet at each change.
 
-A report bounds the texts of one rank, but an incident has those of all its ranks: with the longest of 16,384 ranks it
+A report bounds the texts of one rank, but an incident has the texts of all its ranks: with the longest of 16,384 ranks
+it
 would be 2 GB. The limits leave room for ordinary texts of so many ranks.
 """
 
@@ -17,7 +18,7 @@ MAX_SUMMARY = 8_192
 MAX_DETAILS = 32 * 1024
 """Characters of all further sentences together."""
 MAX_STACKS = 512 * 1024
-"""Characters of all stacks together; those of the lowest ranks come first."""
+"""Characters of all stacks together; the stacks of the lowest ranks come first."""
 MAX_SITES = 2 * 1024 * 1024
 MAX_VALUES = 1024 * 1024
 MAX_FILES = 2 * 1024 * 1024

@@ -44,7 +44,7 @@ class Resolution(Enum):
     """Why an incident has ended."""
 
     OVER = "over"
-    """The fault is: its ranks go on, or have ended well."""
+    """The fault is: its ranks continue, or have ended well."""
     STOPPED = "stopped"
     """The job was stopped from outside."""
     REPLACED = "replaced"
@@ -205,7 +205,7 @@ class Incident:
 
 
 def is_told(note: str | None, mark: str) -> bool:
-    """Whether an outlet's note says that it has told this change, or a later one; one of another form says nothing."""
+    """Whether an outlet's note says that it has sent this change, or a later one; one of another form says nothing."""
     return note is not None and re.fullmatch(MARK_FORM, note) is not None and note >= mark
 
 

@@ -130,7 +130,7 @@ class Blocks:
     def slowest(self) -> Lateness | None:
         """The rank that is late in nearly all of the latest blocks, if that costs enough; None: nobody is named.
 
-        The limits are those of an incident, but for the window: this is known within seconds.
+        The limits are as for an incident, but for the window: this is known within seconds.
         """
         found = self._named(CHANCE, MIN_SPAN)
         return found[0] if found else None

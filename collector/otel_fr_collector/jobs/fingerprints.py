@@ -43,7 +43,7 @@ class Inquiry:
 
     Attributes:
         first, last: sequence numbers. deadline: monotonic.
-        ranks: who was asked. awaited: those of them whose answers end the round.
+        ranks: who was asked. awaited: the ones whose answers end the round.
         window: where they were seen to disagree. These numbers are a part of it.
         answers: by rank.
         is_cut: some rank does not have all calls any more.
@@ -59,7 +59,7 @@ class Inquiry:
     is_cut: bool = False
 
     def is_over(self, now: float) -> bool:
-        """All answers that are waited for have come, or it is time to go on without the others."""
+        """All answers that are waited for have come, or it is time to continue without the others."""
         return now >= self.deadline or self.awaited <= self.answers.keys()
 
     def take(self, rank: int, given: KeptRange) -> bool:
@@ -122,7 +122,7 @@ class Fingerprints:
         return [rank for rank, (kind, offset) in shown.items() if offset != usual[kind]]
 
     def set_apart(self, ranks: Iterable[int]) -> None:
-        """Their calls were seen to be legal beside those of the others: compare them with each other only.
+        """Their calls were seen to be legal beside the others' calls: compare them with each other only.
 
         At the `MAX_APART`-th time: with no rank any more.
         """

@@ -25,7 +25,7 @@ QUIET = 1.0
 GAP = 2.0
 """The same, from which it may have been an outage: a rank that waits, or has just begun, reports each second."""
 STEPS = 2
-"""By so many steps a second, lags are told apart; one below the first step is none."""
+"""By so many steps a second, lags are distinguished; one below the first step is none."""
 MAX_STEP = int(MAX_BEHIND * STEPS)
 SHARE = 10
 """One rank of so many may be later than the lag of its run: its machine or its link is slow, not the collector."""
@@ -69,7 +69,7 @@ class Delay:
 
 
 class Lags:
-    """Of the reports of one run: by how much those of the last seconds were late."""
+    """Of one run: by how much the reports of the last seconds were late."""
 
     __slots__ = ("_late", "_latest", "_second", "_seconds", "gap")
 

@@ -219,7 +219,7 @@ class Numbers:
         self.bounds: tuple[float, ...] = ()
         self.collectives = self.size = self.covered = 0.0
         self._told_until: dict[int, int] = {}
-        """By rank, up to when its calls are told: Unix nanoseconds, by its clock."""
+        """By rank, up to when its calls are reported: Unix nanoseconds, by its clock."""
 
     def add(self, rank: int, name: str, labels: Labels, point: Point) -> None:
         """Take one point of a rank."""
@@ -304,7 +304,7 @@ class Numbers:
         return moved / took if moved and took else None
 
     def _fits(self, point: Point) -> bool:
-        """All histograms of a run have the same bounds: those of the first, for one otel-fr sends them all."""
+        """All histograms of a run have the same bounds as the first, for one otel-fr sends them all."""
         if len(point.counts) != len(point.bounds) + 1:
             return False
         if not self.bounds and all(a < b for a, b in zip(point.bounds, point.bounds[1:], strict=False)):
@@ -400,7 +400,7 @@ def _read_labels(attributes: tuple[bytes, ...]) -> Labels:
 
 
 class PastNumbers:
-    """Of jobs that go on: the totals of their dropped runs, so that no total falls while its job is known."""
+    """Of jobs that continue: the totals of their dropped runs, so that no total falls while its job is known."""
 
     def __init__(self) -> None:
         self._by_job: dict[str, tuple[dict[Key, Series], Durations, tuple[float, ...]]] = {}

@@ -46,7 +46,7 @@ class RankState:
     """One rank; times in seconds.
 
     Attributes:
-        report: its latest one, without what stands in the other fields, or in those of its groups.
+        report: its latest one, without what stands in the other fields, or in the fields of its groups.
         contents: what it says besides, without what was asked for.
         arrived: the collector's monotonic clock at its latest report.
         lag: by which that came later than its reports do at best (`otel_fr_collector.jobs.lateness`).

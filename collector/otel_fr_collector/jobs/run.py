@@ -303,7 +303,7 @@ class Run:
         previous, previous_end = state.previous_record, state.previous_end
         own_time, is_own_time_used = state.own_time, state.own_time.is_used
         in_flight = CallState.IN_FLIGHT
-        group_id, group, own = "", None, None  # mostly those of the call before
+        group_id, group, own = "", None, None  # mostly as in the call before
         completed: list[CompactCall] = []  # collectives of this group, not yet added to it
         newest, newest_at = None, -1  # of these, the one with the highest number
         for template, sequence, record, pair, start, end, device in calls:
@@ -468,7 +468,7 @@ class Run:
             known.join(found)
 
     def _note_sampled(self) -> None:
-        """Spans of some calls are missing: who comes last again and again cannot be told."""
+        """Spans of some calls are missing: who comes last again and again is unknown."""
         self.is_sampled = True
         for group in self.groups.values():
             group.waits.is_off = True

@@ -73,7 +73,7 @@ class Cut(NamedTuple):
 
     Attributes:
         own: the attribute of the rank that sent it; no key has it: other ranks make equal calls.
-        head: the attributes that equal calls have in common. tail: those of this call.
+        head: the attributes that equal calls have in common. tail: this call's.
         opening, middle, name, rest: see `Layout`; ``name``: its length.
     """
 

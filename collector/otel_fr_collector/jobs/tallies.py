@@ -69,7 +69,7 @@ class Tallies:
 
 
 class PastTallies:
-    """Of jobs that go on: what their dropped runs had counted, so that no total falls while its job is known."""
+    """Of jobs that continue: what their dropped runs had counted, so that no total falls while its job is known."""
 
     def __init__(self) -> None:
         self._by_job: dict[str, dict[tuple[str, int], RankTally]] = {}

@@ -173,7 +173,7 @@ class Waits:
     def add_timed(self, call: CompactCall, members: int) -> None:
         """Take one rank's call on its device; it is measured once the calls of all have come.
 
-        A report may have told before that the call has ended, so it may be in no instance any more.
+        A report may have said before that the call has ended, so it may be in no instance any more.
         """
         rank, template, sequence = call[:3]
         is_timed = call[8] is not None and call[8].device is not None

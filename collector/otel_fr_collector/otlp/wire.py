@@ -55,7 +55,7 @@ def check_request(data: bytes) -> None:
 
 
 def _has_one_scope(data: bytes) -> bool:
-    """The request is one resource with one scope and nothing else, as those of monitors: there is nothing to count."""
+    """The request is one resource with one scope and nothing else, as monitors send: there is nothing to count."""
     end = len(data)
     try:
         if data[0] != _ENTRIES:

@@ -119,7 +119,7 @@ class Alertmanager:
                 self._fire(incident)
 
     def forget(self, run: RunId) -> None:
-        """The alerts go on: another collector posts them, or Alertmanager resolves them after `HOLD`."""
+        """The alerts continue: another collector posts them, or Alertmanager resolves them after `HOLD`."""
         for key in [key for key in self._of_incident if key[0] == run]:
             alert = self._alerts.get(self._of_incident.pop(key))
             if alert is not None:

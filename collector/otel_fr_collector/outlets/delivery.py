@@ -59,7 +59,7 @@ class Attempt(NamedTuple):
 
 
 def deliver_once(store: Store | None, outlet: str, incident: str, mark: str, deliver: Callable[[], Attempt]) -> Attempt:
-    """Make one attempt, unless the receiver was told of this change of the incident before, by any collector.
+    """Make one attempt, unless any collector has sent this change of the incident to the receiver before.
 
     Args:
         store: knows what was delivered; None: nobody does.
@@ -81,8 +81,8 @@ def deliver_once(store: Store | None, outlet: str, incident: str, mark: str, del
 class DeliveryQueue(Generic[T]):
     """A bounded queue for one receiver, and the one thread that delivers what is in it.
 
-    Tenants are served in turn, and a delivery that keeps failing delays only those of its own job, which are delivered
-    in order.
+    Tenants are served in turn, and a delivery that keeps failing delays only deliveries of its own job, which are in
+    order.
 
     Args:
         name: the outlet in metrics and logs; without secrets.

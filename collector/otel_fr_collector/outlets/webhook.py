@@ -71,7 +71,7 @@ class _Delivery:
 
 
 class Webhook:
-    """One receiver. Every change of every incident is posted, those of one job in order (docs/guide/alerts.md).
+    """One receiver. Every change of every incident is posted, changes of one job in order (docs/guide/alerts.md).
 
     Args:
         secret: signs each post; None: unsigned.

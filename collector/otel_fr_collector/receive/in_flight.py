@@ -26,8 +26,8 @@ class Request(Protocol):
 class InFlight:
     """Bounds the requests in flight, and shares the room among their owners.
 
-    A request that still arrives, or waits for its turn, can give way: a tenant, or an address of one tenant, that sends
-    many requests in part and holds them does not keep out those of others.
+    A request that still arrives, or waits for its turn, can give way: a tenant, or an address of one tenant, that
+    sends many requests in part and holds them does not keep out other clients' requests.
 
     Args:
         max_requests, max_bytes: of all owners together.

@@ -1,4 +1,4 @@
-"""Why a request is rejected, and what its client is told."""
+"""Why a request is rejected, and what its client receives."""
 
 from __future__ import annotations
 
@@ -60,5 +60,5 @@ def retry(reason: Reason, text: str, delay: float = 0.0) -> RejectedError:
 
 
 def gave_way() -> RejectedError:
-    """A request that has ended to make room for those of another tenant or address."""
+    """A request that has ended to make room for requests of another tenant or address."""
     return retry(Reason.GAVE_WAY, "in-flight limit reached: this request was rejected in favour of others")

@@ -34,7 +34,7 @@ class Saved:
 
 @dataclass
 class Turn:
-    """The turn to tell a receiver of an incident. ``is_told``: it was told, before or in this turn."""
+    """The turn to tell a receiver of an incident. ``is_told``: it has received it, before or in this turn."""
 
     is_told: bool = False
 
@@ -63,7 +63,7 @@ class Reader(Protocol):
 
         Args:
             before: only those detected before this Unix time.
-            prefix: only those of jobs whose name begins with it.
+            prefix: only incidents of jobs whose name begins with it.
             folded: no consequence whose cause fits the job and state, too.
             max_size: no further ones are read once their JSON has so many characters; None: all.
         """

@@ -95,7 +95,7 @@ class Persistence:
         return not self._store.is_shared or run.id in self._asked or now - since > SHARE_PATIENCE
 
     def share(self, now: float) -> list[CollectorIncidentData]:
-        """Go on with what other collectors do not go on with; returns the incidents that they have changed."""
+        """Continue what other collectors have given up; returns the incidents that they have changed."""
         if not self._store.is_shared:
             return []
         answer = self._store.take_shared()

@@ -1,4 +1,5 @@
-"""The tables in PostgreSQL, all in the schema ``otel_fr``, and how those of an older version are brought up to date."""
+"""The tables in PostgreSQL, all in the schema ``otel_fr``, and how tables of an older version are brought up to
+date."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The statements by which collectors go on with each other's incidents. All times are the server's."""
+"""The statements by which collectors continue each other's incidents. All times are the server's."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _TURN = f"""
     DO UPDATE SET value = excluded.value
     WHERE known.value COLLATE "C" < excluded.value OR known.value !~ '^{MARK_FORM}$' RETURNING 1
 """  # noqa: S608  a constant
-"""Waits while another transaction has this row, which is until its collector has told the receiver, or is gone."""
+"""Waits while another transaction has this row, which is until its collector has notified the receiver, or is gone."""
 _CHANGED = f"""
     SELECT data, state, memory FROM otel_fr.incidents
     WHERE written > %(since)s - interval '{OVERLAP}' AND collector <> %(collector)s ORDER BY written LIMIT {MAX_CHANGED}

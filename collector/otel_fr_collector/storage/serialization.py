@@ -20,7 +20,7 @@ _T = TypeVar("_T")
 Json = dict[str, Any]
 
 MAX_STACKS = 64
-"""Ranks of a run whose stacks are kept: those of the culprits are in the incident anyway."""
+"""Ranks of a run whose stacks are kept: the culprits' stacks are in the incident anyway."""
 
 _RANK_FIELDS = ("stack", "site", "python_blocked", "exit_code", "signal", "exception", "exception_site", "file")
 _TRACE_ID = re.compile("[0-9a-f]{32}")

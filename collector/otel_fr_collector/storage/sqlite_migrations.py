@@ -77,7 +77,7 @@ def migrate(db: sqlite3.Connection) -> None:
     """Bring the file to the newest version, each step in one transaction.
 
     Raises:
-        DamagedError: its tables are not those of its version.
+        DamagedError: its tables do not fit its version.
         sqlite3.Error: it cannot be read or written.
     """
     for number in range(file_version(db), len(MIGRATIONS)):

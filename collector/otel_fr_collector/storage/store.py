@@ -137,7 +137,7 @@ class Store:
         May be called from any thread. While the database is away, each collector has its turn.
 
         Args:
-            mark: of what is told (`Incident.mark`); it is noted if `Turn.is_told` is true at the end.
+            mark: of what is sent (`Incident.mark`); it is noted if `Turn.is_told` is true at the end.
 
         Raises:
             StoreError: another collector has it.

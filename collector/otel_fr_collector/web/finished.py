@@ -1,4 +1,4 @@
-"""Jobs that are not in this collector's memory: those that are over, and those of collectors with the same store."""
+"""Jobs that are not in this collector's memory: finished jobs, and jobs of collectors with the same store."""
 
 from __future__ import annotations
 

@@ -477,4 +477,4 @@ def test_a_monitor_that_is_killed_is_replaced_and_the_rank_is_watched_on(tmp_pat
     numbers = [event.report["n"] for event in sink.events_named("torch.rank.progress", 1)]
     assert numbers == sorted(numbers)
     assert ended["n"] > max(event.report["n"] for event in started[:1])
-    assert errors.count("starting another one") == 1
+    assert errors.count("starting a new one") == 1

@@ -110,7 +110,8 @@ def test_a_rank_that_is_to_act_on_failed_peers_is_warned_of_a_backend_that_tells
     env = {"OTEL_FR_ON_PEER_FAILURE": action}
     with grpc_sink() as sink:
         grpc = {"OTEL_EXPORTER_OTLP_ENDPOINT": sink.address}
-        expected = f"OTEL_FR_ON_PEER_FAILURE=abort has no effect: {sink.address.removeprefix('http://')} is no otel-fr"
+        target = sink.address.removeprefix("http://")
+        expected = f"OTEL_FR_ON_PEER_FAILURE=abort has no effect: {target} is not an otel-fr"
         with play(tmp_path / "grpc", {**env, **grpc}) as rank:
             sink.events_named("torch.rank.progress", 2)
             assert wait_for(lambda: expected in rank.stderr or not warnings)

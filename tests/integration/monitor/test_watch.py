@@ -328,7 +328,7 @@ def test_a_rank_that_ends_by_itself_when_its_monitor_would_end_it_ends_once_and_
             assert found["exit"] == {"code": max(code, 0), "signal": max(-code, 0), "clean": False, "known": True}
         # A rank may end on its own between its monitor's word that it will end it and the signal.
         assert found.get("on_hang", "") in (("kill",) if code < 0 else ("", "kill"))
-        assert "was sent SIGKILL" not in ranks[rank].stderr
+        assert "sent SIGKILL" not in ranks[rank].stderr
 
 
 def test_a_clean_rank_leaves_nothing_behind(sink: Sink, rank: Played) -> None:

@@ -57,7 +57,7 @@ function changed(why) {
   view?.update(state, why);
 }
 
-let told = null; // incidents that the stream tells of while their list is asked for: the list may be older
+let told = null; // incidents from the stream while their list is loading: the list may be older
 
 async function loadIncidents() {
   told = [];

@@ -139,7 +139,7 @@ export function makeGrid() {
   }
 
   function makeMap(m) {
-    // A screen reader is told of the cell under the keyboard's cursor: by turns of two, so that a move is a change.
+    // A screen reader reads the cell under the keyboard's cursor: two take turns, so that a move is a change.
     const cells = [0, 1].map((turn) => h("span", { role: "gridcell", id: `cell-${m.i}-${turn}`, hidden: true }));
     const canvas = h("canvas", {
       tabindex: "0", role: "grid", "aria-multiselectable": "true", "data-lane": m.i,

@@ -75,7 +75,7 @@ export function siteShortener(sites) {
 
 const SITE = /^(.+):(\d+)(?: (.*))?$/;
 
-// What a reader is told of a rank's state, as the API has it.
+// A rank's state in a reader's words; `state` is as in the API.
 export function rankStateText(state) {
   return state === "unheard" ? "no report yet" : state;
 }
