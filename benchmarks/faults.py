@@ -71,7 +71,7 @@ MONITOR_SIGNALS = {"monitor": signal.SIGKILL, "sleep unheard": signal.SIGSTOP}
 UNSEEN_SECONDS = 8.0
 """How long the collector is cut off then: longer than ``OTEL_FR_PEER_TIMEOUT``, so that all ranks fall silent."""
 FREES = {"kill", "raise", "stop", "stop unseen", "gil", "section"}
-"""Faults after which survivors are to be freed; after the others, the job is to finish."""
+"""Faults after which survivors must be freed; after the others, the job must finish."""
 
 
 @dataclass

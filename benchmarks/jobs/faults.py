@@ -18,7 +18,7 @@ import otel_fr
 KIND, VICTIM, STEP = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 STEPS = 20
 AFTER = 5.0
-"""Seconds until a rank that was freed ends, and with it, by its launcher, its neighbours: they are to be freed, too."""
+"""Seconds until a rank that was freed ends, and with it, by its launcher, its neighbours: they must be freed, too."""
 PAUSE = 0.15
 """Seconds between two steps: the job must last for longer than the network is cut."""
 

@@ -3,8 +3,8 @@
     OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4317 OTEL_FR_ON_PEER_FAILURE=abort \\
         torchrun --standalone --nproc-per-node=3 examples/ddp_survives/train.py
 
-Takes torch 2.14 or later. Gradients are averaged by hand: a DistributedDataParallel would have to be made anew for the
-new group.
+Takes torch 2.14 or later. Gradients are averaged by hand: a DistributedDataParallel would need rebuilding for
+the new group.
 """
 
 from __future__ import annotations

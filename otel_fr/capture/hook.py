@@ -248,7 +248,7 @@ _finders = (
 
 
 def note_creation() -> None:
-    """A process group is about to be created: its connections must be known if its calls may have to be ended."""
+    """A process group is about to be created: its connections must be known if its calls may need ending."""
     _guard(_on_creation)
 
 

@@ -254,7 +254,7 @@ class Session:
                 self._writer.set_meta(meta)
 
     def group_reconfigured(self, default: Any, nonce: str) -> None:
-        """The default group was formed anew, of other members (`otel_fr.capture.reconfigure`)."""
+        """The default group was re-formed, of other members (`otel_fr.capture.reconfigure`)."""
         name = str(default.group_name)
         self.recorder.group_gone(name)
         self._enter_run(default, nonce)

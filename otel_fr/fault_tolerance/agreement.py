@@ -34,7 +34,7 @@ class Store(Protocol):
 
 
 class ReconfigureError(RuntimeError):
-    """The process group could not be formed anew; the text says why, and what to do."""
+    """The process group could not be re-formed; the text says why, and what to do."""
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,7 @@ class SpanQueue:
 
     def put(self, count: int, data: bytes, resource: Resource) -> bool:
         """Append a serialised `ScopeSpans` of ``count`` spans and no scope; True if the sending
-        thread has to be woken."""
+        thread must be woken."""
         batching = self.batching
         backlog = self._spans >= batching.batch_size
         chunk = _Chunk(count, len(data), zlib.compress(data, 1) if backlog else data, backlog, resource)

@@ -1,4 +1,4 @@
-"""The default process group, formed anew without a rank that hangs: the example, as a user runs it."""
+"""The default process group, re-formed without a rank that hangs: the example, as a user runs it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def ranks_of(job: subprocess.Popen[str]) -> list[int]:
     return [int(pid) for pid in children.read_text().split()] if job.poll() is None else []
 
 
-@pytest.mark.skipif(VERSION < (2, 14), reason=f"groups can be formed anew from torch 2.14 on, this is {VERSION}")
+@pytest.mark.skipif(VERSION < (2, 14), reason=f"groups can be re-formed from torch 2.14 on, this is {VERSION}")
 def test_training_goes_on_without_a_rank_that_hangs(tmp_path: Path) -> None:
     with torchrun.collector(tmp_path / "collector") as running:
         env = {

@@ -22,7 +22,7 @@ KINDS_OF_HARDWARE = (SIMULATED, "cpu", "one GPU", "GPUs")
 LEAST_RANKS, MOST_RANKS = 3, 8
 """With three ranks, one that differs from the others is in the minority."""
 TIMEOUT = 600.0
-"""Seconds of PyTorch's timeout, its default for NCCL: otel-fr has to be faster."""
+"""Seconds of PyTorch's timeout, its default for NCCL: otel-fr must be faster."""
 SHARED = {"NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1", "NCCL_MULTI_RANK_GPU_ENABLE": "1"}
 """Where ranks share a GPU, NCCL takes them for several hosts; they reach each other over the loopback interface. The
 last is what NCCL 2.30 asks for where it finds such ranks; earlier versions do not know it."""

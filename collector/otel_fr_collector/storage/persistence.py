@@ -64,11 +64,11 @@ class Persistence:
         self._is_asking = False
 
     def restore(self) -> None:
-        """Go on where the collector ended before the restart; nothing is published."""
+        """Continue where the collector ended before the restart; nothing is published."""
         self.take(self._store.load(MAX_INCIDENTS))
 
     def take(self, saved: Saved) -> None:
-        """Go on with incidents and runs from before a restart, or of another collector."""
+        """Continue with incidents and runs from before a restart, or of another collector."""
         now, wall = self._clock(), self._wall()
         known_before = {(one.run, one.id) for one in self._book.known()}
         new = [one for one in saved.incidents if (one.run, one.id) not in known_before]

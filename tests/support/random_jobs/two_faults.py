@@ -1,6 +1,6 @@
 """Random jobs with two faults in two ranks, independent of each other, and what a right verdict names of them.
 
-A fault has to be named if it has happened and shows: the rank has ended by it, a rank waits, first of all, in what the
+A fault must be named if it has happened and shows: the rank has ended by it, a rank waits, first of all, in what the
 faulty rank has not joined, or calls that do not fit together are in the evidence. (Of two mismatches in one group the
 first counts.) A rank that is stuck on its host beside one that ended may wait for that one, at a store for example: it
 may be named. A verdict that names another rank as well is wrong, unless a call of two ranks, or a call that both got
