@@ -65,12 +65,18 @@ class Analysis:
             return UNUSABLE
         if self.findings:
             return FAULT
-        return HEALTHY if self.open_calls is None and not self.unusable and not self.alone else UNDECIDED
+        decided = self.open_calls is None and not self.unusable and not self.alone and not self.unread
+        return HEALTHY if decided else UNDECIDED
 
     @property
     def alone(self) -> bool:
         """Only one rank of several has a file: there is nothing to compare it with."""
         return self.run is not None and len(self.run.dumps) == 1 < len(self.run.evidence.ranks)
+
+    @property
+    def unread(self) -> list[int]:
+        """Ranks without a file, if there are files that cannot be used: one may be theirs."""
+        return [rank.rank for rank in self.ranks.values() if not rank.file] if self.problems else []
 
     @property
     def unusable(self) -> dict[int, int]:

@@ -155,6 +155,9 @@ def verdict(analysis: Analysis) -> str:
     if analysis.alone:
         ranks = count_text(1 + len(absent), "rank")
         return f"undecided: of {ranks}, only {with_file} has a file, and its {count_text(calls, 'call')} show no fault."
+    if analysis.unread:
+        without = f"{ranks_text(absent)} {verb(absent, 'has', 'have')} no file that can be read"
+        return f"undecided: {without}; no fault found in {count_text(calls, 'call')} of {with_file}."
     text = f"No fault found in {count_text(calls, 'call')} of {with_file}"
     text += f"; {ranks_text(absent)} {verb(absent, 'has', 'have')} no file." if absent else "."
     if analysis.older_faults:
@@ -181,8 +184,8 @@ def short_verdict(analysis: Analysis) -> str:
         return f"undecided: {count_text(analysis.open_calls.count, 'call')} open"
     if analysis.run is not None and analysis.unusable:
         return _unusable_text(analysis)
-    if analysis.alone:
-        return f"undecided: one of {count_text(len(analysis.ranks), 'rank')} has a file"
+    if analysis.run is not None and (analysis.alone or analysis.unread):
+        return f"undecided: files of {len(analysis.run.dumps)} of {count_text(len(analysis.ranks), 'rank')}"
     return "No fault found" if analysis.run is not None else "No flight-recorder file could be read"
 
 

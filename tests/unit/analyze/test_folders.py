@@ -145,6 +145,16 @@ def test_one_file_of_several_ranks_decides_nothing(tmp_path: Path) -> None:
     assert missing == ["the files of ranks 0, 1, 3-7"]
 
 
+def test_a_rank_whose_only_file_cannot_be_used_leaves_the_verdict_open(tmp_path: Path) -> None:
+    write(tmp_path, {rank: [entry(0, "all_reduce", 1)] for rank in range(3)})
+    assert analyze(tmp_path).status == HEALTHY
+    (tmp_path / "trace_9").write_bytes(b"broken")
+    assert analyze(tmp_path).status == HEALTHY, "every rank has a file"
+    (tmp_path / "trace_1").write_bytes(b"broken")
+    found = analyze(tmp_path)
+    assert (found.status, found.unread) == (UNDECIDED, [1])
+
+
 def test_folders_of_one_job_are_judged_together(tmp_path: Path) -> None:
     """Such as one of each host."""
     for rank in range(4):
