@@ -33,10 +33,14 @@ _USAGE: Final = 2
 _REDACTED: Final = "(redacted)"
 _VARIABLES: Final = ("OTEL_", "TORCH_", "TORCHELASTIC_", "NCCL_", "SLURM_")
 """Beginnings of the names of the environment variables that go in."""
-_SECRET: Final = r"(?:token|secret|passw|key|credential|header|auth|cookie|jwt|webhook)"  # noqa: S105 - names of such
+_SECRET: Final = r"(?:token|secret|passw?|pwd?\b|_pw\b|key|cred|header|auth|cookie|jwt|webhook|\bsig\b|signature)"  # noqa: S105 - names of such
 _SECRET_NAME: Final = re.compile(_SECRET, re.IGNORECASE)
 _SECRET_PART: Final = re.compile(rf"({_SECRET}[\w.-]*(?:\s*[=:]\s*|\s+)).*", re.IGNORECASE | re.DOTALL)
 """Of a value, to its end: ``api.key=...``, ``--token ...``, ``?access_token=...``."""
+_SECRET_VALUE: Final = re.compile(
+    r"-----BEGIN|\bAKIA[0-9A-Z]{12}|\bgh[a-z]_\w{16}|\bsk-[\w-]{16}|\bxox[a-z]-|\beyJ[\w-]+\.[\w-]+\.|[^\s/@:]+:[^\s/@]+@|\s-u\s"
+)
+"""What keys, tokens and ``user:password@host`` look like: of AWS, GitHub, model providers, Slack, JWT, curl."""
 _PACKAGES: Final = re.compile(
     r"torch|torchcomms|torchft.*|nvidia[-_]nccl[-_].*|numpy|otel[-_]fr|opentelemetry[-_]sdk|py[-_]spy"
 )
@@ -128,7 +132,7 @@ def environment(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def _redacted(name: str, value: str) -> str:
-    if _SECRET_NAME.search(name):
+    if _SECRET_NAME.search(name) or ("://" not in value and _SECRET_VALUE.search(value)):
         return _REDACTED
     items = value.split(",") if name == "OTEL_RESOURCE_ATTRIBUTES" else [value]
     return clean(",".join(_SECRET_PART.sub(rf"\1{_REDACTED}", item) for item in items))

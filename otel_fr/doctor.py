@@ -23,6 +23,7 @@ from otel_fr.monitor import native_stacks
 from otel_fr.operations import OPERATORS
 from otel_fr.option_names import unknown_variables
 from otel_fr.printable import one_line
+from otel_fr.redaction import hide_password
 from otel_fr.ring import RingReader
 from otel_fr.ring.files import ring_files
 from otel_fr.ring.layout import Layout, RingFormatError
@@ -77,7 +78,7 @@ def findings(env: Mapping[str, str]) -> Iterator[Line]:
         yield "wrong calls", f"of heartbeats, sections or steps, all ignored: {'; '.join(misuses)}", True
     for name in ENDPOINTS:
         if url := env.get(name, "").strip():
-            yield "endpoint", f"{url}: {check_endpoint(url, _CONNECT_SECONDS, env).text}", True
+            yield "endpoint", f"{hide_password(url)}: {check_endpoint(url, _CONNECT_SECONDS, env).text}", True
 
 
 def _of_torch(torch: ModuleType, config: Config) -> Iterator[Line]:

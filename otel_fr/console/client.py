@@ -17,6 +17,7 @@ import urllib3
 from otel_fr.api_answers import AskedRanks, AskedStacks, LatestRates
 from otel_fr.config import COLLECTOR_VARIABLE, DEFAULT_COLLECTOR, TOKEN_VARIABLE
 from otel_fr.incident import CollectorIncidentData, IncidentHead
+from otel_fr.redaction import hide_password
 from otel_fr.typed_json import typed
 
 _T = TypeVar("_T")
@@ -337,12 +338,14 @@ class Client:
             if _is_no_http(error):
                 raise self._not_a_collector() from error
             raise CollectorError(
-                f"cannot reach a collector at {self.url}: {_reason(error)}. Is it running, and does"
+                f"cannot reach a collector at {hide_password(self.url)}: {_reason(error)}. Is it running, and does"
                 " --collector match its --http address?"
             ) from error
 
     def _not_a_collector(self) -> CollectorError:
-        return CollectorError(f"the server at {self.url} is not an otel-fr collector; is this its HTTP address?")
+        return CollectorError(
+            f"the server at {hide_password(self.url)} is not an otel-fr collector; is this its HTTP address?"
+        )
 
     def _check(self, status: int, body: bytes) -> None:
         if status == 200:

@@ -40,7 +40,16 @@ def texts(path: Path) -> dict[str, bytes]:
         ("OTEL_FR_CHECK_NODE_HEALTH_ARGS", f"--url h --password {SECRET}", "--url h"),
         ("OTEL_FR_CHECK_NODE_HEALTH_ARGS", f"-H 'Authorization: Bearer {SECRET}, {SECRET}'", "-H"),
         ("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", f"Bearer {SECRET}", "Bearer"),
+        ("OTEL_RESOURCE_ATTRIBUTES", f"team=a,pwd={SECRET}", "team=a"),
+        ("SLURM_SPANK_PW", SECRET, ""),
+        ("SLURM_PASSPHRASE", SECRET, ""),
+        ("TORCH_CREDS", SECRET, ""),
+        ("NCCL_CONF_FILE", f"bob:{SECRET}@host", ""),
+        ("SLURM_COMMENT", f"curl -u bob:{SECRET}", ""),
+        ("SLURM_COMMENT", f"-----BEGIN PRIVATE X-----{SECRET}", ""),
+        ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", f"https://h/v1?sig={SECRET}", "https://h/v1"),
         ("NCCL_DEBUG", "INFO", "INFO"),
+        ("NCCL_IB_HCA", "=mlx5_0:1,mlx5_1:1", "=mlx5_0:1,mlx5_1:1"),
     ],
 )
 def test_variables_go_in_without_secrets(name: str, value: str, kept: str) -> None:
