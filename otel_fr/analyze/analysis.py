@@ -74,9 +74,14 @@ class Analysis:
         return self.run is not None and len(self.run.dumps) == 1 < len(self.run.evidence.ranks)
 
     @property
+    def absent(self) -> list[int]:
+        """Ranks of the run without a file that could be read."""
+        return [rank.rank for rank in self.ranks.values() if not rank.file]
+
+    @property
     def unread(self) -> list[int]:
-        """Ranks without a file, if there are files that cannot be used: one may be theirs."""
-        return [rank.rank for rank in self.ranks.values() if not rank.file] if self.problems else []
+        """`absent`, if there are files that cannot be used: one may be theirs."""
+        return self.absent if self.problems else []
 
     @property
     def unusable(self) -> dict[int, int]:

@@ -300,7 +300,7 @@ class IncidentBook(KeptIncidents):
         """Mismatches that were reported before an earlier one of their group was known, which explains them.
 
         Args:
-            keys: of ``findings``: what is one of its own is not explained.
+            keys: of ``findings``. An incident with a finding of its own among them is not explained by another.
         """
         changes: list[IncidentChange] = []
         for finding in findings:

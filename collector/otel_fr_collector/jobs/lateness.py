@@ -25,7 +25,7 @@ QUIET = 1.0
 GAP = 2.0
 """The same, from which it may have been an outage: a rank that waits, or has just begun, reports each second."""
 STEPS = 2
-"""By so many steps a second, lags are distinguished; one below the first step is none."""
+"""Resolution of lags, in steps a second; a lag below one step counts as none."""
 MAX_STEP = int(MAX_BEHIND * STEPS)
 SHARE = 10
 """One rank of so many may be later than the lag of its run: its machine or its link is slow, not the collector."""

@@ -30,10 +30,16 @@ class ApiError(HTTPException):
 class PageQuery(Struct):
     """The part of a list that is asked for."""
 
-    before: Annotated[datetime, Meta(tz=True, description="Only what ended, or was detected, before.")] | UnsetType = (
-        UNSET
+    before: (
+        Annotated[
+            datetime,
+            Meta(tz=True, description="Only jobs that ended, or incidents that were detected, before this time."),
+        ]
+        | UnsetType
+    ) = UNSET
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE, description="How many to return at most, the newest first.")] = (
+        MAX_PAGE
     )
-    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE, description="The newest.")] = MAX_PAGE
 
     @property
     def before_unix(self) -> float | None:
@@ -44,7 +50,10 @@ class JobsQuery(PageQuery):
     """Of the list of runs; `PageQuery` is for those that are over."""
 
     state: (
-        Annotated[Literal["finished"], Meta(description="Those that are over; the rest is for these.")] | UnsetType
+        Annotated[
+            Literal["finished"], Meta(description="Only jobs that are over. `before` and `limit` apply to these only.")
+        ]
+        | UnsetType
     ) = UNSET
 
 
@@ -53,12 +62,13 @@ class IncidentsQuery(PageQuery):
 
     job: Annotated[str, Meta(description="Its name.")] | UnsetType = UNSET
     state: Literal["firing", "resolved"] | UnsetType = UNSET
-    include: Annotated[Literal["consequences"], Meta(description="Those whose cause is listed, too.")] | UnsetType = (
-        UNSET
-    )
-    view: Annotated[Literal["brief"], Meta(description="Without most of what grows with the ranks.")] | UnsetType = (
-        UNSET
-    )
+    include: (
+        Annotated[Literal["consequences"], Meta(description="Also incidents that follow from another one.")] | UnsetType
+    ) = UNSET
+    view: (
+        Annotated[Literal["brief"], Meta(description="Leaves out most of what grows with the number of ranks.")]
+        | UnsetType
+    ) = UNSET
 
 
 class RunQuery(Struct):

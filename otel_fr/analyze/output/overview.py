@@ -151,7 +151,7 @@ def verdict(analysis: Analysis) -> str:
     if analysis.unusable:
         return f"{_unusable_text(analysis)}; no fault found in the {count_text(calls, 'call')} that could be read."
     with_file = ranks_text(dump.rank for dump in run.dumps)
-    absent = [rank.rank for rank in analysis.ranks.values() if not rank.file]
+    absent = analysis.absent
     if analysis.alone:
         ranks = count_text(1 + len(absent), "rank")
         return f"undecided: of {ranks}, only {with_file} has a file, and its {count_text(calls, 'call')} show no fault."
@@ -196,7 +196,7 @@ def open_sections(analysis: Analysis) -> list[tuple[str, list[str]]]:
     found = analysis.open_calls
     missing = [] if found is None else list(found.missing)
     if analysis.alone:
-        missing.append(f"the files of {ranks_text(rank.rank for rank in analysis.ranks.values() if not rank.file)}")
+        missing.append(f"the files of {ranks_text(analysis.absent)}")
     if analysis.unusable:
         ranks = ranks_text(analysis.unusable)
         missing.append(f"entries of {ranks} lack required fields: they may be calls in flight; copy the files again")
