@@ -39,7 +39,7 @@ MAX_INQUIRIES = 64
 
 
 class Disagreements:
-    """Follows the runs that have `Run.windows`, `Run.inquiries` or `Run.answered`."""
+    """Follows the runs that have `Run.differences`."""
 
     def __init__(self, control: Control, metrics: Metrics) -> None:
         self._control = control
@@ -48,27 +48,25 @@ class Disagreements:
     def step(self, run: Run, now: float) -> None:
         """Ask the ranks that must be asked, and continue with their answers. ``now``: monotonic."""
         if run.is_replaced:
-            run.windows.clear()
-            run.inquiries.clear()
-            run.answered.clear()
+            run.differences.clear()
             return
         heard = now - run.lateness(now)
-        for group_id in [group_id for group_id, old in run.answered.items() if now >= old.deadline]:
-            del run.answered[group_id]
-        for group_id, inquiry in list(run.inquiries.items()):
+        for group_id in [group_id for group_id, old in run.differences.answered.items() if now >= old.deadline]:
+            del run.differences.answered[group_id]
+        for group_id, inquiry in list(run.differences.inquiries.items()):
             is_enough = len(inquiry.answers) >= _fewest(run.groups[group_id])
             if inquiry.is_over(heard if is_enough else heard - PATIENCE):
-                del run.inquiries[group_id]
-                run.answered[group_id] = inquiry.close(now + LATE_SECONDS)
+                del run.differences.inquiries[group_id]
+                run.differences.answered[group_id] = inquiry.close(now + LATE_SECONDS)
                 self._go_on(run, run.groups[group_id], inquiry, now)
-        for group_id, window in list(run.windows.items()):
-            if group_id in run.inquiries or now - window.since < SETTLE:
+        for group_id, window in list(run.differences.windows.items()):
+            if group_id in run.differences.inquiries or now - window.since < SETTLE:
                 continue
             group = run.groups[group_id]
             ranks = _to_ask(run, group, window.last, self._control.watching(run.id))
             if len(ranks) < min(len(group.group.ranks), MAX_ASKED) and now - window.since < LATEST:
                 continue
-            del run.windows[group_id]
+            del run.differences.windows[group_id]
             if group.inquiries >= MAX_INQUIRIES or group.shows_disagreement(window.first, window.last):
                 continue
             group.inquiries += 1
@@ -78,7 +76,7 @@ class Disagreements:
         if len(inquiry.ranks) < _fewest(group):
             self._give_up(run, group, inquiry, "too few of its monitors are connected to this collector")
             return
-        run.inquiries[group.group.id] = inquiry
+        run.differences.inquiries[group.group.id] = inquiry
         self._control.fetch_calls(run.id, inquiry.ranks, group.group.id, inquiry.first, inquiry.last)
 
     def _go_on(self, run: Run, group: GroupState, inquiry: Inquiry, now: float) -> None:

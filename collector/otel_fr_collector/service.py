@@ -25,7 +25,6 @@ from otel_fr_collector.incidents.incident import ChangeKind, Incident, IncidentC
 from otel_fr_collector.incidents.judge import STEP_SECONDS, Judge
 from otel_fr_collector.incidents.links import Links
 from otel_fr_collector.incidents.return_grace import ReturnGrace
-from otel_fr_collector.jobs.asked_stacks import AskedStacks
 from otel_fr_collector.jobs.blocks import StragglerLimits
 from otel_fr_collector.jobs.ingest import CheckJob, Ingest
 from otel_fr_collector.jobs.run import Run, RunId
@@ -44,10 +43,6 @@ _log = logging.getLogger(__name__)
 TICK = 0.1
 BREAK = 0.02
 """Seconds between two steps while more is due than one does: half of the time is left to requests."""
-MAX_TICK_GAP = 1.0
-"""Seconds between two ticks above which the collector counts as blocked: silence during that time is ignored."""
-MAX_ASKED = 8
-"""Requests for the stacks of all ranks whose answers are kept: each has up to 256 stacks of 14 kB."""
 CLEAN_UP_INTERVAL = 1.0
 """Seconds between two clean-ups of old runs and incidents."""
 OVER_AFTER = 5.0
@@ -122,7 +117,8 @@ class Service:
         self._peer_failures = PeerFailures(self.runs, self.book, self.control, self._grace, clock)
         self._disagreements = Disagreements(self.control, metrics)
         self._slow_looks = SlowLooks(self.runs, self.control)
-        self._asked: list[RunId] = []
+        self._over_since: dict[RunId, float] = {}
+        """`Run.last_seen` of runs when they were last found to have no rank that is heard of."""
         self._to_publish: deque[_Unpublished] = deque()
         self.on_dropped: Callable[[Run], None] = lambda _: None
         self.on_over: Callable[[Run], None] = lambda _: None
@@ -154,16 +150,12 @@ class Service:
         return response
 
     def ask_stacks(self, run: Run) -> int:
-        """Ask where all ranks of the run are; `Run.asked_stacks` has the answers. Returns how many monitors were asked.
+        """Ask where all ranks of the run are; `Ingest.stack_requests` has the answers.
 
-        The answers to the last `MAX_ASKED` requests are kept.
+        Returns:
+            how many monitors were asked.
         """
-        run.asked_stacks = AskedStacks(self.wall())
-        self._asked = [*(one for one in self._asked if one != run.id), run.id]
-        for old in self._asked[:-MAX_ASKED]:
-            if (known := self.runs.by_id.get(old)) is not None:
-                known.asked_stacks = None
-        del self._asked[:-MAX_ASKED]
+        self.ingest.stack_requests.ask(run.id, self.wall())
         return self.control.take_stacks(run.id)
 
     def problems(self) -> list[str]:
@@ -208,15 +200,13 @@ class Service:
         """
         now = self.clock()
         gap = now - self._last_tick
-        self.runs.attention.step(gap if gap <= MAX_TICK_GAP else 0.0, now)
-        if gap > MAX_TICK_GAP:
-            self.runs.shift_silence(now)
+        self.runs.attention.step(gap, now)
         self._last_tick = now
         self._publish_written()
         is_done = self.judge.step(now)
         with self._faults.caught("control", "could not ask ranks that disagree for their calls"):
             for run in self.runs.by_id.values():
-                if run.windows or run.inquiries or run.answered:
+                if run.differences:
                     self._disagreements.step(run, now)
         with self._faults.caught("control", "could not notify monitors of failed peers"):
             self._peer_failures.step(now)
@@ -249,8 +239,9 @@ class Service:
             if known.to_ask:
                 self.control.report(known.id, known.to_ask)
                 known.to_ask.clear()
-            if now - known.last_seen > OVER_AFTER and known.last_seen != known.over_since and not known.is_live(now):
-                known.over_since = known.last_seen
+            is_quiet = now - known.last_seen > OVER_AFTER and known.last_seen != self._over_since.get(known.id)
+            if is_quiet and not known.is_live(now):
+                self._over_since[known.id] = known.last_seen
                 self.on_over(known)
         if self._traces is not None:
             self._traces.step()
@@ -259,6 +250,8 @@ class Service:
                 self.book.drop_run(run.id)
             self.control.forget(run.id)
             self.on_dropped(run)
+        self._over_since = {known: at for known, at in self._over_since.items() if known in self.runs.by_id}
+        self.judge.forget_dropped()
         if not self._resolve_ended_runs(now):
             return False
         self.book.drop_old(self.wall() - self._retention.seconds)

@@ -10,6 +10,7 @@ from itertools import count
 from otel_fr_collector.jobs.calls import SpanCall, Template
 from otel_fr_collector.jobs.origins import make_run_id
 from otel_fr_collector.jobs.run import Run
+from otel_fr_collector.jobs.run_spans import add_spans
 
 from otel_fr import identity
 from otel_fr.match import CallState, Group, Signature
@@ -70,7 +71,7 @@ class DeviceJob:
         """All spans arrive, rank after rank."""
         for rank, spans in enumerate(self._spans):
             if rank != self.silent:
-                self.run.add_spans(rank, spans, 0.0)
+                add_spans(self.run, rank, spans, 0.0)
             spans.clear()
 
     def named(self) -> set[int]:

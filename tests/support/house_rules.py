@@ -14,9 +14,9 @@ LONGEST = 400
 
 LONGER = {
     "benchmarks/steps.py": 403,
-    "collector/otel_fr_collector/incidents/book.py": 483,
+    "collector/otel_fr_collector/incidents/book.py": 477,
     "collector/otel_fr_collector/jobs/numbers.py": 427,
-    "collector/otel_fr_collector/jobs/run.py": 553,
+    "collector/otel_fr_collector/jobs/run.py": 441,
     "otel_fr/analyze/assemble/runs.py": 431,
     "otel_fr/capture/session.py": 464,
     "otel_fr/monitor/export.py": 442,

@@ -13,6 +13,7 @@ from typing import Any
 
 from otel_fr_collector.jobs.calls import RankCall, SpanCall, Template
 from otel_fr_collector.jobs.run import Run, RunId
+from otel_fr_collector.jobs.run_spans import add_spans
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.outlets.outlets import Outlets
 from otel_fr_collector.service import Service
@@ -156,7 +157,7 @@ class ScriptedJob:
     def _spans_taker(self, rank: int, spans: list[SpanCall]) -> Callable[[], None]:
         def take() -> None:
             self._note_origin(rank)
-            self.run.add_spans(rank, spans, self.now)
+            add_spans(self.run, rank, spans, self.now)
 
         return take
 

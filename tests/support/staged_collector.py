@@ -188,10 +188,9 @@ class Stage:
         """What the ranks' monitors send: each is in a function of its own in line 42 of the script."""
 
         async def answer() -> None:
-            assert run.asked_stacks is not None
             for rank, name in functions.items():
                 stack = f'Thread MainThread (most recent call last):\n  File "/job/train.py", line 42, in {name}\n'
-                run.asked_stacks.add(rank, stack)
+                self.service.ingest.stack_requests.add(run.id, rank, stack)
 
         self.do(answer())
 

@@ -15,6 +15,7 @@ from otel_fr.match import Category, Finding, diagnose
 from otel_fr_collector.incidents import credibility, slowness, triggers
 from otel_fr_collector.incidents.book import IncidentBook
 from otel_fr_collector.incidents.incident import IncidentChange, Resolution
+from otel_fr_collector.incidents.judging import Judging
 from otel_fr_collector.incidents.return_grace import ReturnGrace
 from otel_fr_collector.incidents.triggers import Triggers
 from otel_fr_collector.jobs import open_waits, stops
@@ -85,6 +86,7 @@ class Judge:
         self._clock = clock
         self._wall = wall
         self._workers = Workers(THREADS, "otel-fr judge")
+        self._judging: dict[RunId, Judging] = {}
         self._in_thread: dict[RunId, asyncio.Task[None]] = {}
         self._threads_of: Counter[str] = Counter()
         self._rounds: dict[str, deque[Run]] = {}
@@ -98,7 +100,11 @@ class Judge:
 
     def is_due_soon(self, now: float) -> bool:
         """A run is being judged, or is likely to be within `SOON` seconds: nothing else should take long now."""
-        return bool(self._in_thread) or any(abs(run.next_wait_at - now) < SOON for run in self._runs.by_id.values())
+        return bool(self._in_thread) or any(abs(one.next_wait_at - now) < SOON for one in self._judging.values())
+
+    def forget_dropped(self) -> None:
+        """Forget the runs that are no longer known."""
+        self._judging = {run: one for run, one in self._judging.items() if run in self._runs.by_id}
 
     def step(self, now: float) -> bool:
         """Judge the runs for which it is time.
@@ -173,25 +179,26 @@ class Judge:
             return
         if self._grace.waits_for(run, now):
             return  # also at shutdown: its ranks are reconnecting and report to the next collector
-        self._note_slowness(run, now, final=final)
+        judging = self._judging.setdefault(run.id, Judging())
+        self._note_slowness(run, judging, now, final=final)
         has_open = bool(self._book.open_faults(run.id))
         last_change = self._book.changed.get(run.id, float("-inf"))
-        if now < run.look_at and not final:
+        if now < judging.look_at and not final:
             return
         begun = time.thread_time()  # other programs that take the processor are no reason to look less often
-        reason = triggers.due(run, now, has_open=has_open, last_change=last_change, final=final)
-        run.next_wait_at = reason.next_wait_at
+        reason = triggers.due(run, judging, now, has_open=has_open, last_change=last_change, final=final)
+        judging.next_wait_at = reason.next_wait_at
         if (took := time.thread_time() - begun) > LOOK_SECONDS:
-            run.look_at = now + min(LOOK_PAUSE * took, max(LEAST_LOOK_PAUSE * took, reason.next_wait_at - now))
+            judging.look_at = now + min(LOOK_PAUSE * took, max(LEAST_LOOK_PAUSE * took, reason.next_wait_at - now))
         if reason:
-            self._judge(run, reason, now)
+            self._judge(run, judging, reason, now)
         if has_open or reason:
             self._publish(self._book.add_files(run, now), now)
             self._publish(self._book.add_ras(run, now), now)
 
-    def _note_slowness(self, run: Run, now: float, *, final: bool) -> None:
-        if final or now - run.slowness_judged_at >= SLOWNESS_INTERVAL:
-            run.slowness_judged_at = now
+    def _note_slowness(self, run: Run, judging: Judging, now: float, *, final: bool) -> None:
+        if final or now - judging.slowness_at >= SLOWNESS_INTERVAL:
+            judging.slowness_at = now
             find = functools.partial(slowness.find, run)
             self._publish(self._book.note_slowness(run, now, self._wall(), find), now)
 
@@ -202,13 +209,14 @@ class Judge:
         most = 2 if len(self._in_thread) < MANY_THREADS else 1
         return len(self._in_thread) < THREADS and self._threads_of[run.tenant] < most
 
-    def _judge(self, run: Run, reason: Triggers, now: float) -> None:
+    def _judge(self, run: Run, judging: Judging, reason: Triggers, now: float) -> None:
         """Judge a small run now, a large one in a thread."""
         spent = _Spent()
         pieces = in_pieces(run, now, self._wall())
         with spent.cpu():
             taken = next(pieces)
-        run.mark_judged(now, mismatch=reason.mismatch, bad_end=reason.bad_end)
+        judging.judged_at = now
+        run.mark_judged(mismatch=reason.mismatch, bad_end=reason.bad_end)
         if taken is not None and taken.size <= MAX_SIZE_ON_LOOP:
             self._conclude(run, taken, reason, *_verdict(taken, spent), spent)
             return
@@ -255,7 +263,7 @@ class Judge:
         """Publish what follows from the findings, which hold for the moment of the snapshot, and count its waits."""
         now = self._clock()
         open_waits.count(run, waits, now)
-        run.note_verdict(now, spent.pause, taken.silent_since)
+        self._judging.setdefault(run.id, Judging()).note_verdict(now, spent.pause, taken.silent_since)
         self._metrics.judgement_duration.observe(spent.seconds)
         if self._is_stopped(run, findings, now):
             self._publish(self._book.resolve_run(run.id, now, Resolution.STOPPED), now)
@@ -298,7 +306,8 @@ class Judge:
 
     def _cannot_judge(self, run: Run) -> None:
         self._metrics.errors.labels("judge").inc()
-        run.abandon_judgement(self._clock())
+        self._judging.setdefault(run.id, Judging()).judged_at = self._clock()
+        run.mark_judged(mismatch=True, bad_end=True)
         if run.id not in self._failed and len(self._failed) < MAX_LOGGED_FAILURES:
             self._failed.add(run.id)
             _log.exception("could not judge job %r", run.id.job)

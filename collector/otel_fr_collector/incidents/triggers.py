@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from otel_fr.match import WAIT_SHARE, Ending
+from otel_fr_collector.incidents.judging import Judging
 from otel_fr_collector.jobs.fingerprints import ANSWER_SECONDS
 from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.jobs.snapshot import reported_calls
@@ -69,34 +71,35 @@ class Triggers:
         return self.mismatch or self.bad_end or self.stalled or self.news
 
 
-def due(run: Run, now: float, *, has_open: bool, last_change: float, final: bool = False) -> Triggers:
+def due(run: Run, judging: Judging, now: float, *, has_open: bool, last_change: float, final: bool = False) -> Triggers:
     """The reasons to judge the run now.
 
     Args:
+        judging: how it was judged before.
         has_open: the run has an open incident, which news may change.
         last_change: when the run's incidents last changed (monotonic); negative infinity: never.
         final: the collector stops, so nothing is left to settle.
     """
-    pause = run.judging_pause * (OPEN_PAUSE if has_open else 1.0)
-    if not final and now - run.judged_at < max(MIN_INTERVAL, pause):
+    pause = judging.pause * (OPEN_PAUSE if has_open else 1.0)
+    if not final and now - judging.judged_at < max(MIN_INTERVAL, pause):
         return Triggers()
     waits = look_at_waits(run, now)
-    slow = not final and now - run.judged_at < SLOW_INTERVAL
+    slow = not final and now - judging.judged_at < SLOW_INTERVAL
     quiet = now - max(last_change, run.first_seen) > SLOW_AFTER and (waits.over is None or waits.over > SLOW_AFTER)
     may = not (slow and quiet)
     return Triggers(
         mismatch=run.mismatch_since is not None and (final or _mismatch_settled(run, now)),
         bad_end=run.bad_end_since is not None and (final or _bad_end_settled(run, now)),
         stalled=(waits.over is not None or waits.is_overdue) and may,
-        news=has_open and may and (run.has_news or _has_fallen_silent(run, now)),
+        news=has_open and may and (run.has_news or _has_fallen_silent(run, judging.silent, now)),
         next_wait_at=waits.next_at,
     )
 
 
-def _has_fallen_silent(run: Run, now: float) -> bool:
-    """Whether a rank is silent now that was not when the run was last judged: no report shows that."""
+def _has_fallen_silent(run: Run, before: Container[int], now: float) -> bool:
+    """Whether a rank is silent now that was not so ``before``: no report shows that."""
     floor, behind = run.silence_floor, max(run.lateness(now), run.lags.quiet(now))
-    states = (state for state in run.ranks.values() if state.report is not None and state.rank not in run.silent)
+    states = (state for state in run.ranks.values() if state.report is not None and state.rank not in before)
     return any(state.is_silent(now, floor, behind) for state in states)
 
 
@@ -131,7 +134,9 @@ def _mismatch_settled(run: Run, now: float) -> bool:
     since = run.mismatch_since
     if since is None or now - since < MISMATCH_SETTLE:
         return False
-    is_asked = any(run.groups[gid].shows_disagreement(one.first, one.last) for gid, one in run.inquiries.items())
+    is_asked = any(
+        run.groups[gid].shows_disagreement(one.first, one.last) for gid, one in run.differences.inquiries.items()
+    )
     if now - run.lateness(now) - since >= MISMATCH_PATIENCE + (ANSWER_SECONDS if is_asked else 0.0):
         return True
     return all(

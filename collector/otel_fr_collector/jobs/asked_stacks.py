@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from otel_fr.match.facts.stack_groups import group_stacks
 from otel_fr.match.finding import StackGroup
+from otel_fr_collector.jobs.run import RunId
 
 MAX_PLACES = 256
 """Different places that are kept; the ranks of further ones are only counted as having answered."""
+
+
+MAX_ASKED = 8
+"""Requests whose answers are kept: each has up to 256 stacks of 14 kB."""
 
 
 class AskedStacks:
@@ -37,3 +42,26 @@ class AskedStacks:
         """The ranks of each place, most ranks first."""
         found = [StackGroup(tuple(sorted(ranks)), frames) for frames, ranks in self._places.items()]
         return sorted(found, key=lambda group: (-len(group.ranks), group.ranks))
+
+
+class StackRequests:
+    """The latest requests, one of a run, and their answers; the last `MAX_ASKED` are kept."""
+
+    def __init__(self) -> None:
+        self._by_run: dict[RunId, AskedStacks] = {}
+
+    def ask(self, run: RunId, wall: float) -> None:
+        """All ranks of the run are asked now. ``wall``: Unix time."""
+        self._by_run.pop(run, None)
+        self._by_run[run] = AskedStacks(wall)
+        while len(self._by_run) > MAX_ASKED:
+            del self._by_run[next(iter(self._by_run))]
+
+    def of(self, run: RunId) -> AskedStacks | None:
+        """The latest request about the run; None: none is kept."""
+        return self._by_run.get(run)
+
+    def add(self, run: RunId, rank: int, stack: str) -> None:
+        """Take a rank's stacks, if they were asked for."""
+        if run in self._by_run:
+            self._by_run[run].add(rank, stack)

@@ -74,6 +74,38 @@ class Inquiry:
         return Inquiry(self.first, self.last, self.ranks, self.awaited, until, self.window)
 
 
+@dataclass(slots=True)
+class Differences:
+    """Of one run: where its ranks are seen to have made different collectives, by group id.
+
+    Attributes:
+        windows: not asked about yet.
+        inquiries: what ranks have been asked. answered: the last inquiry that is over.
+    """
+
+    windows: dict[str, Window] = field(default_factory=dict)
+    inquiries: dict[str, Inquiry] = field(default_factory=dict)
+    answered: dict[str, Inquiry] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.windows or self.inquiries or self.answered)
+
+    def note(self, group: str, found: Window) -> None:
+        """Ranks of the group disagree."""
+        self.windows.setdefault(group, found).join(found)
+
+    def take(self, rank: int, given: KeptRange) -> bool:
+        """Take an answer; False: it was not asked for."""
+        asked = (known[given.group] for known in (self.inquiries, self.answered) if given.group in known)
+        return any(inquiry.take(rank, given) for inquiry in asked)
+
+    def clear(self) -> None:
+        """The run is judged no more."""
+        self.windows.clear()
+        self.inquiries.clear()
+        self.answered.clear()
+
+
 def untold_by(given: Sequence[int]) -> int:
     """What the recorder of a rank's calls does not tell: the last of an even number of integers."""
     return given[-1] & UNTOLD if given and len(given) % 2 == 0 else 0

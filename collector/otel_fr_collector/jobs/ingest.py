@@ -16,11 +16,13 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from otel_fr import semconv as names
 from otel_fr.rank_report import RankReport, parse
 from otel_fr.stacks import site_of
+from otel_fr_collector.jobs.asked_stacks import StackRequests
 from otel_fr_collector.jobs.calls import Interner
 from otel_fr_collector.jobs.numbers import KeyReader, Numbers
 from otel_fr_collector.jobs.origins import Origin, SourceError, Sources
 from otel_fr_collector.jobs.ras import read_ras
 from otel_fr_collector.jobs.run import Run
+from otel_fr_collector.jobs.run_spans import add_spans
 from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.jobs.span_reader import SpanReader
 from otel_fr_collector.jobs.workload import take_request
@@ -82,6 +84,7 @@ class Ingest:
         self._metrics = metrics
         self._clock = clock
         self._wall = wall
+        self.stack_requests = StackRequests()
         self._interner = Interner()
         self._spans = SpanReader(self._interner)
         self._sources = Sources(self._interner.budget)
@@ -164,7 +167,7 @@ class Ingest:
                 del invalid[1:-1]
                 run = run or self._run(origin)
                 if run is not None:
-                    run.add_spans(origin.rank, calls, self._clock())
+                    add_spans(run, origin.rank, calls, self._clock())
                 if turns.is_over:
                     await turns.next()
                     run = None  # it may have been dropped
@@ -300,8 +303,7 @@ class Ingest:
         if event == names.EVENT_STACKS:
             if taken is not None:
                 run.ranks[origin.rank].note_look(given.site or site_of(given.stack))
-            if run.asked_stacks is not None:
-                run.asked_stacks.add(origin.rank, given.stack)
+            self.stack_requests.add(run.id, origin.rank, given.stack)
         if taken is None:
             run.note_file(origin.rank, given.file)
         elif taken:

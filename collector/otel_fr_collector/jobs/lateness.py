@@ -31,6 +31,8 @@ SHARE = 10
 """One rank of so many may be later than the lag of its run: its machine or its link is slow, not the collector."""
 TICK_GAP = 0.5
 """Seconds between two steps of the collector from which it counts as blocked; they are a tenth of a second apart."""
+MAX_TICK_GAP = 1.0
+"""The same, from which silence during that time is ignored."""
 LOST_SECONDS = 10.0
 """For so long, time in which the collector was blocked counts. A longer silence is the rank's own."""
 
@@ -131,9 +133,11 @@ class Attention:
 
     Attributes:
         waiting: seconds for which the oldest request with reports has waited.
+        floor: the collector was blocked until then (monotonic), so no rank's silence counts from earlier.
     """
 
     def __init__(self) -> None:
+        self.floor = 0.0
         self._lost: deque[tuple[float, float]] = deque()
         self.waiting: Callable[[], float] = lambda: 0.0
 
@@ -141,7 +145,9 @@ class Attention:
         """A step of the collector begins. ``gap``: seconds since the one before; ``now``: monotonic."""
         while self._lost and now - self._lost[0][0] > LOST_SECONDS:
             self._lost.popleft()
-        if gap > TICK_GAP:
+        if gap > MAX_TICK_GAP:
+            self.floor = now
+        elif gap > TICK_GAP:
             self._lost.append((now, gap))
 
     def behind(self) -> float:

@@ -11,10 +11,9 @@ from otel_fr.match import CallState, Ending, Group, Place
 from otel_fr.match.lateness import Lateness
 from otel_fr.presentation import job_title
 from otel_fr.rank_report import RankReport
-from otel_fr_collector.jobs.asked_stacks import AskedStacks
 from otel_fr_collector.jobs.blocks import StragglerLimits
-from otel_fr_collector.jobs.calls import MEMBER_BYTES, UNENDED, CompactCall, Interner, RankCall, SpanCall, expand
-from otel_fr_collector.jobs.fingerprints import Inquiry, Window
+from otel_fr_collector.jobs.calls import MEMBER_BYTES, UNENDED, Interner, RankCall
+from otel_fr_collector.jobs.fingerprints import Differences
 from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.history import History, Sample, take
 from otel_fr_collector.jobs.lateness import MAX_BEHIND, Attention, Lags
@@ -62,22 +61,13 @@ class Run:
         resource: text attributes of the job's resource, for the telemetry that the collector itself sends about it.
         mismatch_since, bad_end_since: when a mismatch, or a bad end, not yet judged was first seen; None: none is.
         has_news: something arrived since the run was last judged.
-        judged_at: when the run was last judged.
-        look_at: before this time, nothing checks whether to judge it.
-        next_wait_at: when the next wait was to become too long, as of the last look; infinity: none was.
-        slowness_judged_at: when it was last looked for ranks that always come last.
-        judging_pause: seconds for which it is not judged again then, or longer (`triggers.due`).
-        silence_floor: no silence is counted before this time. silent: the ranks that were so when it was last judged.
         lags: of its ranks' reports. attention: of the collector.
         members, progress_entries: total length of its groups' member lists, and of its ranks' `progress`.
-        over_since: its `last_seen` when it was last found to have no rank that is heard of.
         is_replaced: a newer attempt of its job has replaced it; it is judged no more.
-        asked_stacks: the latest request for the stacks of all ranks, while it is kept.
         behind: by id, its groups with instances that are yet to be compared (`GroupState.compare_pieces`).
         requests: by rank, what it has asked to be done with its node or the job.
         is_sampled: its ranks send the spans of some traces only.
-        windows: by group id, where ranks are seen to have made different collectives.
-        inquiries: by group id, what its ranks have been asked about such. answered: the last that is over.
+        differences: where its ranks are seen to have made different collectives.
         to_ask: ranks whose brief reports name groups about which nothing else is known.
         steps: how fast its training steps go by.
         numbers: calls, bytes and durations, as monitors count them. history: what its communication cost, over time.
@@ -95,25 +85,14 @@ class Run:
     mismatch_since: float | None = None
     bad_end_since: float | None = None
     has_news: bool = False
-    judged_at: float = float("-inf")
-    look_at: float = float("-inf")
-    next_wait_at: float = float("inf")
-    slowness_judged_at: float = float("-inf")
-    judging_pause: float = 0.0
     members: int = 0
     progress_entries: int = 0
-    silence_floor: float = 0.0
-    over_since: float = float("-inf")
-    silent: frozenset[int] = frozenset()
     is_replaced: bool = False
-    asked_stacks: AskedStacks | None = None
     tenant: str = ""
     behind: dict[str, GroupState] = field(default_factory=dict)
     requests: dict[int, WorkloadRequest] = field(default_factory=dict)
     is_sampled: bool = False
-    windows: dict[str, Window] = field(default_factory=dict)
-    inquiries: dict[str, Inquiry] = field(default_factory=dict)
-    answered: dict[str, Inquiry] = field(default_factory=dict)
+    differences: Differences = field(default_factory=Differences)
     to_ask: set[int] = field(default_factory=set)
     steps: StepRate = field(default_factory=StepRate)
     numbers: Numbers | None = None
@@ -165,6 +144,11 @@ class Run:
         """Some rank has not ended and still reports."""
         behind = self.lateness(now)
         return any(r.ended is None and not r.is_silent(now, self.silence_floor, behind) for r in self.ranks.values())
+
+    @property
+    def silence_floor(self) -> float:
+        """No silence is counted before this time (monotonic)."""
+        return self.attention.floor
 
     def lateness(self, now: float) -> float:
         """Seconds: what its ranks have sent since then may not have been taken in yet."""
@@ -223,35 +207,21 @@ class Run:
         if self.bad_end_since is None and not self.ended_clean:
             self.bad_end_since = now
 
-    def mark_judged(self, now: float, *, mismatch: bool, bad_end: bool) -> None:
+    def mark_judged(self, *, mismatch: bool, bad_end: bool) -> None:
         """A snapshot was taken to be judged; what arrives from now on waits for the next one.
 
         Args:
             mismatch, bad_end: the judgement covers the pending mismatch, the pending bad end.
         """
-        self.judged_at = now
         self.has_news = False
         if mismatch:
             self.mismatch_since = None
         if bad_end:
             self.bad_end_since = None
 
-    def note_verdict(self, now: float, pause: float, silent: Iterable[int] = ()) -> None:
-        """The judgement ended now; the next one comes ``pause`` seconds later at the earliest."""
-        self.judged_at, self.judging_pause, self.silent = now, pause, frozenset(silent)
-
-    def abandon_judgement(self, now: float) -> None:
-        """The run could not be judged: what was pending is dropped."""
-        self.judged_at = now
-        self.mismatch_since = self.bad_end_since = None
-
     def mark_replaced(self) -> None:
         """A newer attempt of the job runs: this run is judged no more."""
         self.is_replaced = True
-
-    def ignore_silence_before(self, now: float) -> None:
-        """The collector was blocked until now, so no rank's silence counts from earlier."""
-        self.silence_floor = now
 
     def group_state(self, group: Group, size: int) -> GroupState | None:
         """Get or create the group's state; None: there is no room for another group."""
@@ -291,81 +261,6 @@ class Run:
         own[0] = max(own[0], enqueued)
         own[1] = max(own[1], completed)
         return own
-
-    def add_spans(self, rank: int, calls: Iterable[SpanCall], now: float) -> None:
-        """Take the calls that one rank's spans show."""
-        state = self.rank_state(rank)
-        if state is None:
-            return
-        self.last_seen = now
-        self.has_news = True
-        groups, progress, latest = self.groups, state.progress, state.latest
-        previous, previous_end = state.previous_record, state.previous_end
-        own_time, is_own_time_used = state.own_time, state.own_time.is_used
-        in_flight = CallState.IN_FLIGHT
-        group_id, group, own = "", None, None  # mostly as in the call before
-        completed: list[CompactCall] = []  # collectives of this group, not yet added to it
-        newest, newest_at = None, -1  # of these, the one with the highest number
-        for template, sequence, record, pair, start, end, device in calls:
-            if template.group.id != group_id or group is None:
-                if completed and group is not None:
-                    self._add_completed(state, group, completed, newest, now)
-                group_id = template.group.id
-                group, own = groups.get(group_id), progress.get(group_id)
-                newest, newest_at = None, latest[group_id][2] if group_id in latest else -1
-                if group is None or not group.group.ranks:
-                    group = self.group_state(template.group, template.size)
-                    if group is None:
-                        continue
-            gap = before = None
-            if template.state is not in_flight:
-                is_next = record == previous + 1
-                if is_next and previous_end:  # 0: it is the rank's first call
-                    gap = (start - previous_end) / 1e9 if start > previous_end else 0.0
-                if record > previous:
-                    previous, previous_end = record, start
-                    if end > start:  # `max` takes three times as long
-                        previous_end = end
-                if is_own_time_used or device is not None or not template.is_completed_collective:
-                    before = own_time.note(template, rank, max(0, end - start) / 1e9, device, is_next=is_next)
-                    is_own_time_used = own_time.is_used
-            call = (rank, template, sequence, record, pair, start, end, gap, before)
-            if own is None and template.stream == "collective":
-                own = self.note_progress(state, group_id, sequence, 0)
-            if template.is_completed_collective:
-                completed.append(call)
-                if sequence >= newest_at and own is not None:
-                    newest, newest_at = call, sequence
-                continue
-            if completed:
-                self._add_completed(state, group, completed, newest, now)
-            if template.stream == "collective":
-                if own is not None and sequence > own[0]:
-                    own[0] = sequence
-            elif template.stream == "group" and template.signature.destroys:
-                if template.state is CallState.COMPLETED:
-                    state.note_destroyed(group_id, template.site)
-                continue
-            if group.add(expand(call)):
-                self.note_mismatch(now)
-        if completed and group is not None:
-            self._add_completed(state, group, completed, newest, now)
-        state.note_newest(previous, previous_end)
-
-    def _add_completed(
-        self, state: RankState, group: GroupState, calls: list[CompactCall], newest: CompactCall | None, now: float
-    ) -> None:
-        """Add a rank's completed collectives of one group to it, and empty their list.
-
-        Args:
-            newest: of these, if it is newer than what is known of the rank.
-        """
-        if newest is not None:
-            self.note_progress(state, group.group.id, newest[2], newest[2])
-            state.note_latest(group.group.id, newest)
-        if group.add_completed(calls):
-            self.note_mismatch(now)
-        calls.clear()
 
     def apply(
         self, given: RankReport, interner: Interner, *, now: float, wall: float = 0.0, stamp: float = 0.0
@@ -464,8 +359,7 @@ class Run:
             return
         found = group.fingerprints.note(rank, given, now)
         if found is not None:
-            known = self.windows.setdefault(group.group.id, found)
-            known.join(found)
+            self.differences.note(group.group.id, found)
 
     def _note_sampled(self) -> None:
         """Spans of some calls are missing: who comes last again and again is unknown."""
@@ -476,12 +370,7 @@ class Run:
 
     def _take_fetched(self, rank: int, fetched: KeptRange | None) -> list[RankCall]:
         """The calls that the rank was asked for."""
-        if fetched is None:
-            return []
-        asked = (
-            inquiries[fetched.group] for inquiries in (self.inquiries, self.answered) if fetched.group in inquiries
-        )
-        if not any(inquiry.take(rank, fetched) for inquiry in asked):
+        if fetched is None or not self.differences.take(rank, fetched):
             return []
         return [call for call in fetched.calls if call.group == fetched.group and call.stream == "collective"]
 

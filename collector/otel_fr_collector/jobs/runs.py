@@ -123,11 +123,6 @@ class Runs:
             self._drop(run)
         return over
 
-    def shift_silence(self, now: float) -> None:
-        """The collector itself was blocked until now, so no rank's silence counts from earlier."""
-        for run in self.by_id.values():
-            run.ignore_silence_before(now)
-
     def _make_room(self, now: float, newcomer: Owner) -> bool:
         largest = self._held.largest_tenant(newcomer)
         victim = _least_known(self.by_tenant.get(largest, {}).values())

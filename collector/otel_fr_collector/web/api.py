@@ -191,7 +191,7 @@ class Api:
         404: nobody has asked lately.
         """
         run = self._running(request)
-        asked = run.asked_stacks
+        asked = self._service.ingest.stack_requests.of(run.id)
         if asked is None:
             raise ApiError(404, "no stacks of this job were requested lately; POST requests them")
         groups = [{"ranks": encode_ranks(group.ranks), "frames": group.frames} for group in asked.groups()]

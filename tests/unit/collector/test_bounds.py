@@ -21,6 +21,7 @@ from otel_fr_collector.jobs import run as run_module
 from otel_fr_collector.jobs.bounded import Cache, CacheBudget, Ranges
 from otel_fr_collector.jobs.calls import Interner, SpanCall, Template
 from otel_fr_collector.jobs.run import Run, RunId
+from otel_fr_collector.jobs.run_spans import add_spans
 from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.otlp.signals import LOGS, TRACES, MalformedError
@@ -204,7 +205,7 @@ def test_invented_ranks_and_groups_are_refused_at_the_limit(monkeypatch: pytest.
     for name in ("a", "b", "c"):
         run = a_run(everything, name)
         for rank in range(20):
-            run.add_spans(rank, [span(1, f"g{number}") for number in range(30)], 0.0)
+            add_spans(run, rank, [span(1, f"g{number}") for number in range(30)], 0.0)
             listed = [{"id": f"h{number}", "ranks": "0-59"} for number in range(3)]
             take(run, rank, groups=listed)
     usage = everything.usage
@@ -220,12 +221,12 @@ def test_a_job_finds_room_despite_many_invented_groups(monkeypatch: pytest.Monke
     everything = Runs()
     for number in range(10):
         invented = a_run(everything, f"invented-{number}")
-        invented.add_spans(0, [span(1, f"g{number}") for number in range(10)], 0.0)
+        add_spans(invented, 0, [span(1, f"g{number}") for number in range(10)], 0.0)
         everything.trim(10)
     for _ in range(3):
         job = a_run(everything, "job")
         job.last_seen = 10.0
-        job.add_spans(0, [span(1, f"g{number}") for number in range(5)], 10.0)
+        add_spans(job, 0, [span(1, f"g{number}") for number in range(5)], 10.0)
         everything.trim(5)
     assert set(job.groups) == {f"g{number}" for number in range(5)}
     assert everything.evicted()["runs"] == 1
@@ -234,9 +235,9 @@ def test_a_job_finds_room_despite_many_invented_groups(monkeypatch: pytest.Monke
 def test_a_run_over_its_share_evicts_no_other_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_module, "MAX_GROUPS", 100)
     everything = Runs()
-    a_run(everything, "job").add_spans(0, [span(1)], 0.0)
+    add_spans(a_run(everything, "job"), 0, [span(1)], 0.0)
     for _ in range(3):
-        a_run(everything, "greedy").add_spans(0, [span(1, f"g{number}") for number in range(500)], 10.0)
+        add_spans(a_run(everything, "greedy"), 0, [span(1, f"g{number}") for number in range(500)], 10.0)
         everything.trim(500)
     assert {run_id.job for run_id in everything.by_id} == {"job", "greedy"}
 
@@ -286,7 +287,7 @@ def test_what_found_no_room_is_exported(monkeypatch: pytest.MonkeyPatch) -> None
     service.runs._max_runs = 2
     for name in ("a", "b", "c", "d"):
         run = a_run(service.runs, name)
-        run.add_spans(0, [span(1)], 0.0)
+        add_spans(run, 0, [span(1)], 0.0)
     text = generate_latest(service.metrics.registry).decode()
     assert 'otel_fr_collector_evicted_total{kind="runs"} 2.0' in text
     assert 'otel_fr_collector_evicted_total{kind="calls"} 1.0' in text

@@ -15,6 +15,7 @@ from otel_fr_collector.jobs import run as run_module
 from otel_fr_collector.jobs.calls import Interner, RankCall, Template, weight_of
 from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.run import Run, RunId
+from otel_fr_collector.jobs.run_spans import add_spans
 from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.jobs.span_reader import SpanReader
 from otel_fr_collector.metrics import Metrics
@@ -71,7 +72,7 @@ def test_the_latest_call_of_a_rank_is_kept_without_a_large_signature() -> None:
     template = Template(
         Group("g", "n" * 200, "", ()), 2, big(1), weight_of(big(1)), "collective", CallState.COMPLETED, is_heavy=True
     )
-    run.add_spans(0, [(template, 1, 1, 0, 0, 1, None)], 0.0)
+    add_spans(run, 0, [(template, 1, 1, 0, 0, 1, None)], 0.0)
     kept = run.ranks[0].latest["g"][1]
     assert (kept.group.id, kept.group.name, kept.signature) == ("g", "", Signature("all_reduce"))
 

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from otel_fr_collector.control import Control
 from otel_fr_collector.disagreements import LATE_SECONDS, LATEST, MAX_ASKED, SETTLE, Disagreements
+from otel_fr_collector.incidents.judging import Judging
 from otel_fr_collector.incidents.triggers import MISMATCH_PATIENCE, due
 from otel_fr_collector.jobs.calls import RankCall
 from otel_fr_collector.jobs.fingerprints import ANSWER_SECONDS, MAX_APART, Fingerprints, Window
@@ -101,9 +102,9 @@ class Job:
         contexts = [self.control.watch(request) for request in requests]
         watchers = [context.__enter__() for context in contexts]
         until = self.now + seconds
-        while self.now < until and (self.run.windows or self.run.inquiries or self.on_the_way):
+        while self.now < until and (self.run.differences.windows or self.run.differences.inquiries or self.on_the_way):
             self.now += 0.1
-            if self.judged_at is None and due(self.run, self.now, has_open=False, last_change=0.0).mismatch:
+            if self.judged_at is None and due(self.run, Judging(), self.now, has_open=False, last_change=0.0).mismatch:
                 self.judged_at = self.now
             self.disagreements.step(self.run, self.now)
             for rank, watcher in enumerate(watchers):
@@ -125,7 +126,7 @@ def test_a_call_of_which_no_span_came_is_named_with_its_rank() -> None:
     for number in (31, 95):
         for rank in range(4):
             job.report(rank, number)
-    assert job.run.windows[GROUP] == Window(32, 95, job.now)
+    assert job.run.differences.windows[GROUP] == Window(32, 95, job.now)
     job.settle()
     assert job.run.mismatch_since is not None
     assert job.verdict() == [(Category.REDUCE_OP_MISMATCH, (2,), 57)]
@@ -149,7 +150,7 @@ def test_ranks_that_made_the_same_calls_are_asked_nothing() -> None:
             job.report(rank, number + rank)
         for rank in range(4):
             job.report(rank, number + 4)
-    assert not job.run.windows
+    assert not job.run.differences.windows
 
 
 def test_a_call_that_is_no_longer_in_the_rings_leaves_it_undecided(caplog: pytest.LogCaptureFixture) -> None:
@@ -205,7 +206,9 @@ def test_a_mismatch_is_judged_once_the_round_is_over_in_which_its_calls_come() -
         job.report(rank, 15)
     asked_at = job.now + SETTLE
     job.settle(2 * ANSWER_SECONDS)
-    assert due(job.run, asked_at + MISMATCH_PATIENCE + ANSWER_SECONDS, has_open=False, last_change=0.0).mismatch
+    assert due(
+        job.run, Judging(), asked_at + MISMATCH_PATIENCE + ANSWER_SECONDS, has_open=False, last_change=0.0
+    ).mismatch
 
 
 def test_no_answer_is_taken_after_a_while() -> None:
@@ -272,7 +275,7 @@ def test_ranks_whose_recorders_tell_less_are_asked_nothing(plain: set[int]) -> N
             job.report(rank, number + rank)
         for rank in range(4):
             job.report(rank, number + 4)
-    assert not job.run.windows
+    assert not job.run.differences.windows
 
 
 @pytest.mark.parametrize(("size", "odd"), [(6, 20), (6, 20_000), (200, 20)])
@@ -314,7 +317,7 @@ def test_a_rank_whose_recording_had_errors_is_not_compared() -> None:
     for rank in range(3):
         job.run.rank_state(rank).has_gaps = rank == 1  # type: ignore[union-attr]
         job.report(rank, 15)
-    assert not job.run.windows
+    assert not job.run.differences.windows
 
 
 def test_a_rank_whose_monitor_began_later_is_compared_from_there_on() -> None:

@@ -102,7 +102,14 @@ def test_a_job_that_is_over_is_kept_before_it_is_dropped_and_listed_after(tmp_pa
     for state in run.ranks.values():
         state.ended, state.ending = run.last_seen, Ending.KILLED
     service.runs.by_id[run.id] = run
-    counts = []
+    counts, over = [], []
+    keep_over = service.on_over
+
+    def note(gone: Run) -> None:
+        over.append(gone.id)
+        keep_over(gone)
+
+    service.on_over = note
 
     async def play() -> None:
         nonlocal now
@@ -117,7 +124,7 @@ def test_a_job_that_is_over_is_kept_before_it_is_dropped_and_listed_after(tmp_pa
 
     asyncio.run(play())
     assert counts == [0, 1, 1, 1]
-    assert run.over_since == run.last_seen, "it is not kept again each second"
+    assert over == [run.id], "it is not kept again each second"
     assert names(kept) == []
     store.close()
     again = keep(sqlite_store(tmp_path))

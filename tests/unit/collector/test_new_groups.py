@@ -12,6 +12,7 @@ from otel_fr_collector.jobs.calls import Interner, RankCall, SpanCall, expand
 from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.ranks import DESTROYED, MAX_DESTROYED, RankState
 from otel_fr_collector.jobs.run import Run, RunId
+from otel_fr_collector.jobs.run_spans import add_spans
 from otel_fr_collector.jobs.snapshot import snapshot
 from otel_fr_collector.jobs.span_reader import SpanReader
 
@@ -100,8 +101,8 @@ def test_a_rank_that_destroys_a_group_is_waited_for_by_no_other() -> None:
     interner = Interner()
     run = Run(RunId("job", 0, "r"), 0.0, 0.0, world_size=4)
     for rank in (0, 2):
-        run.add_spans(rank, [from_span(destroyed(), interner, rank)], 1.0)
-    run.add_spans(1, [from_span(created()._replace(coll_seq=4), interner, 1)], 1.0)
+        add_spans(run, rank, [from_span(destroyed(), interner, rank)], 1.0)
+    add_spans(run, 1, [from_span(created()._replace(coll_seq=4), interner, 1)], 1.0)
     (group,) = run.groups.values()
     assert [key[2] for key in group.incomplete] == [4]
     assert run.mismatch_since is None

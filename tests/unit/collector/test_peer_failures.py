@@ -224,7 +224,7 @@ def test_a_silent_rank_that_reports_again_has_recovered() -> None:
 def test_a_collector_that_has_just_started_takes_no_silence_for_a_failure() -> None:
     job = Job()
     job.report(*range(4))
-    job.run.ignore_silence_before(20.0)
+    job.run.attention.step(10.0, 20.0)
     job.now = 22.0
     job.report(0, 1, 2, waiting_since=1.0)
     assert job.at(22.0) == []

@@ -10,6 +10,7 @@ from otel_fr_collector.incidents.slowness import find
 from otel_fr_collector.jobs.calls import Template
 from otel_fr_collector.jobs.origins import make_run_id
 from otel_fr_collector.jobs.run import Run
+from otel_fr_collector.jobs.run_spans import add_spans
 from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.web.job_views import detail, summary
 
@@ -43,7 +44,7 @@ class Job:
             times = [self.now + 300_000_000 + (150_000_000 if rank in late else 0) for rank in range(3)]
             self.now = max(times) + 2_000_000
             for rank, start in enumerate(times):
-                self.run.add_spans(rank, [(TEMPLATE, self.number, self.number, 0, start, self.now, None)], 1.0)
+                add_spans(self.run, rank, [(TEMPLATE, self.number, self.number, 0, start, self.now, None)], 1.0)
 
     def judge(self) -> list[IncidentChange]:
         return self.book.note_slowness(self.run, 1.0, 1e9, lambda group, known: find(self.run, group, known))

@@ -10,6 +10,7 @@ from otel_fr_collector.jobs import groups
 from otel_fr_collector.jobs.calls import Interner, RankCall, SpanCall, Template
 from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.run import RunId
+from otel_fr_collector.jobs.run_spans import add_spans
 from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.outlets import incident_text as present
 
@@ -91,7 +92,7 @@ def test_calls_over_all_runs_are_bounded() -> None:
     for job in range(4):
         run = runs.get(RunId(f"job-{job}", 0, f"run-{job}"), 0.0)
         assert run is not None
-        run.add_spans(0, [call(seq) for seq in range(600)], 0.0)
+        add_spans(run, 0, [call(seq) for seq in range(600)], 0.0)
     runs.trim()
     kept = sum(run.call_count for run in runs.by_id.values())
     assert 200 <= kept <= 1_000
@@ -102,7 +103,7 @@ def test_before_a_ranks_first_call_there_is_no_gap() -> None:
     run = Runs().get(RunId("job", 0, "run"), 0.0)
     assert run is not None
     late = (*call(1)[:4], 10**18 + 5 * 10**9, 10**18 + 6 * 10**9, None)
-    run.add_spans(0, [call(0), late], 0.0)
+    add_spans(run, 0, [call(0), late], 0.0)
     first, second = (run.groups["g"].incomplete["g", "collective", seq].by_rank()[0][0] for seq in range(2))
     assert first.gap is None
     assert second.gap == pytest.approx(5.0, abs=0.01)
@@ -204,6 +205,6 @@ def test_a_group_of_the_whole_world_needs_no_report_to_know_its_members() -> Non
     assert run is not None
     run.world_size = 3
     for rank in range(2):
-        run.add_spans(rank, [call(1), call(1, Group("h", "1", "pair", ()), 2)], 1.0)
+        add_spans(run, rank, [call(1), call(1, Group("h", "1", "pair", ()), 2)], 1.0)
     assert run.groups["g"].group.ranks == (0, 1, 2)
     assert run.groups["h"].group.ranks == ()
