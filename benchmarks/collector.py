@@ -40,9 +40,9 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from otel_fr import identity, semconv
 from otel_fr.config import SpanBatching
-from otel_fr.monitor.export import spans_request
-from otel_fr.monitor.metrics import RankMetrics
-from otel_fr.monitor.span_builder import SpanBuilder
+from otel_fr.monitor.telemetry.export import spans_request
+from otel_fr.monitor.telemetry.metrics import RankMetrics
+from otel_fr.monitor.telemetry.span_builder import SpanBuilder
 from otel_fr.otlp_attributes import attributes
 from otel_fr.ring import KIND_COLLECTIVE, GroupDef, Record, RecordState, SignatureDef, SiteDef
 

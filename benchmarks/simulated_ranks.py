@@ -14,10 +14,10 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from otel_fr import identity, semconv
 from otel_fr.config import STALL_SHARE
-from otel_fr.monitor.brief_reports import FULL_SECONDS, STILL_SHARE, BriefReports
-from otel_fr.monitor.report_builder import log_record
 from otel_fr.monitor.rules import WAIT_SECONDS, Cadence, Situation, later_seconds, patience
-from otel_fr.monitor.span_builder import SCOPE
+from otel_fr.monitor.telemetry.brief_reports import FULL_SECONDS, STILL_SHARE, BriefReports
+from otel_fr.monitor.telemetry.report_builder import log_record
+from otel_fr.monitor.telemetry.span_builder import SCOPE
 from otel_fr.otlp_attributes import attributes
 from otel_fr.rank_report import DEFAULT_PEER_TIMEOUT, DropCounts, RankReport, ReportedCall, ReportedGroup
 

@@ -19,7 +19,7 @@ from otel_fr.capture import engines
 from otel_fr.capture.dispatcher import operators_of, reduce_ops_are_readable
 from otel_fr.checks.collector import check_endpoint
 from otel_fr.config import ENDPOINTS, MAX_INHERITED_BUFFER_SIZE, RECORDER_SIZES, VARIABLES, Config, is_enabled
-from otel_fr.monitor import native_stacks
+from otel_fr.monitor.process import native_stacks
 from otel_fr.operations import OPERATORS
 from otel_fr.option_names import unknown_variables
 from otel_fr.printable import one_line

@@ -1,7 +1,7 @@
 """OTLP attributes from plain values (opentelemetry/proto/common/v1/common.proto): the one encoder of monitor and
 incident traces.
 
-What changes from span to span the monitor encodes from prepared bytes (`otel_fr.monitor.span_builder`).
+What changes from span to span the monitor encodes from prepared bytes (`otel_fr.monitor.telemetry.span_builder`).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ it nor its monitor is heard of while others wait for it. A rank that is only wai
 good reason. Neither has one whose process another monitor of its machine sees run: only its own monitor is silent.
 
 Being wrong is bounded by what a rank does with it: it ends only calls that it waits in itself, in a group with a failed
-member, for longer than the stall time, or a second if that member has ended (`otel_fr.monitor.peers`).
+member, for longer than the stall time, or a second if that member has ended (`otel_fr.monitor.control.peers`).
 """
 
 from __future__ import annotations

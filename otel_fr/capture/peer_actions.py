@@ -1,7 +1,7 @@
 """What this rank does when its monitor says that a peer has failed: callbacks, and OTEL_FR_ON_PEER_FAILURE.
 
-The monitor decides when (`otel_fr.monitor.peers`); here the calls are ended, and the error that this raises in the
-training thread is made to name the failure.
+The monitor decides when (`otel_fr.monitor.control.peers`); here the calls are ended, and the error that this raises in
+the training thread is made to name the failure.
 """
 
 from __future__ import annotations

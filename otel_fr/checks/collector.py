@@ -13,7 +13,7 @@ import urllib3
 
 from otel_fr.checks.model import Outcome, Status
 from otel_fr.config import CERTIFICATE_VARIABLE, endpoint_address
-from otel_fr.monitor.endpoint_probe import SIGNALS, likely_mistake
+from otel_fr.monitor.telemetry.endpoint_probe import SIGNALS, likely_mistake
 from otel_fr.otlp_sender import endpoint_mistake, endpoint_of
 
 DATE_SECONDS: Final = 2.0

@@ -2,8 +2,8 @@
 
 RAS is a part of NCCL since 2.24: threads of all processes of a job, which know of each other. Asked for its status as
 JSON, which it has since 2.28, it answers with one object: ``ncclras -f json`` prints it, and a rank monitor saves it
-(`otel_fr.monitor.ras_client`). Source of the format: jsonWriteHeader and what follows it in src/ras/client_support.cc
-of NVIDIA/nccl.
+(`otel_fr.monitor.nccl.ras_client`). Source of the format: jsonWriteHeader and what follows it in
+src/ras/client_support.cc of NVIDIA/nccl.
 """
 
 from __future__ import annotations

@@ -14,13 +14,13 @@ from pathlib import Path
 from otel_fr import otlp_sender
 from otel_fr.config import EXPORTERS, VARIABLES, Config
 from otel_fr.monitor import logs
-from otel_fr.monitor.control import ControlClient
-from otel_fr.monitor.ending import RankProcess
-from otel_fr.monitor.endpoint_probe import EndpointTrouble
-from otel_fr.monitor.export import Exporter
-from otel_fr.monitor.link import Link
-from otel_fr.monitor.reporter import Reporter
-from otel_fr.monitor.ring_cleanup import remove_stale_rings
+from otel_fr.monitor.control.client import ControlClient
+from otel_fr.monitor.control.link import Link
+from otel_fr.monitor.process.ending import RankProcess
+from otel_fr.monitor.ring.cleanup import remove_stale_rings
+from otel_fr.monitor.telemetry.endpoint_probe import EndpointTrouble
+from otel_fr.monitor.telemetry.export import Exporter
+from otel_fr.monitor.telemetry.reporter import Reporter
 from otel_fr.monitor.watch import Monitor, ignore_job_signals
 from otel_fr.option_names import unknown_variables
 from otel_fr.ring import RingFormatError, RingReader

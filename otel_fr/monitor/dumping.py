@@ -14,11 +14,13 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Literal
 
+from otel_fr import rank_report
 from otel_fr.config import Config
 from otel_fr.dumps.device_times import DeviceTimes
 from otel_fr.dumps.places import runs_folder
 from otel_fr.dumps.write import DumpContents, is_ours, write_dump
 from otel_fr.monitor.rank_identity import RankIdentity
+from otel_fr.monitor.telemetry.reporter import Reporter
 from otel_fr.ring import RingFormatError, RingReader
 
 Format = Literal["pickle", "json"]
@@ -214,3 +216,41 @@ class Dumper:
         except Exception as error:  # noqa: BLE001 - one file that cannot be made must not end the thread
             return Result(reason, path, f"{path}: {type(error).__name__}: {error}")
         return Result(reason, path)
+
+
+def rank_info(reporter: Reporter, meta: Mapping[str, Any]) -> dict[str, Any]:
+    """What a flight-recorder file holds of the rank beyond the ring. ``meta``: of the ring."""
+    identity = reporter.identity
+    info: dict[str, Any] = {
+        "rank": identity.rank,
+        "local_rank": identity.local_rank,
+        "world_size": identity.world_size,
+        "job_id": identity.job_id,
+        "attempt": identity.attempt,
+        "run_id": identity.run_id,
+        "host": identity.host,
+        **{key: text for key in ("gpu", "pod", "node") if (text := getattr(identity, key))},
+        "pid": identity.pid,
+        "dropped": rank_report.to_object(reporter.dropped()),
+        "comm_lib_version": reporter.devices.library,
+    }
+    started = meta.get("session_started_at")
+    if identity.session:
+        info |= {SESSION: identity.session, STARTED_AT: started}
+    known = reporter.known_stacks()
+    if known is not None:
+        texts = {"stack": known.text, "site": known.site, "doing": known.doing, **known.connections._asdict()}
+        info |= {"python_blocked": known.python_blocked} | {key: text for key, text in texts.items() if text}
+    exception = reporter.exception()
+    if exception is not None:
+        info["exception"] = rank_report.to_object(exception)
+    activity = reporter.activity.reported(time.monotonic_ns())
+    if activity:
+        info["activity"] = [rank_report.to_object(item) for item in activity]
+    if reporter.activity.step is not None:
+        info["step"] = reporter.activity.step.step
+    if reporter.on_hang:
+        info["on_hang"] = reporter.on_hang
+    if reporter.thread_exceptions:
+        info["thread_exceptions"] = [rank_report.to_object(item) for item in reporter.thread_exceptions]
+    return info

@@ -124,7 +124,7 @@ def watch_exporters(
         on_trouble: called for each message.
         explain: what to say in place of an exporter's message; "": the message; None: nothing.
     """
-    for name in ("opentelemetry", "urllib3", "requests", "otel_fr.monitor.export"):
+    for name in ("opentelemetry", "urllib3", "requests", "otel_fr.monitor.telemetry.export"):
         logger = logging.getLogger(name)
         logger.propagate = False
         logger.handlers[:] = [_EndpointHandler(handler, on_trouble, explain)]

@@ -9,12 +9,12 @@ from typing import Any, Final
 
 from otel_fr import semconv as names
 from otel_fr.config import Config
-from otel_fr.monitor.ending import RankProcess
-from otel_fr.monitor.link import Link
-from otel_fr.monitor.native_stacks import Native, NativeLook
-from otel_fr.monitor.process_state import Look
-from otel_fr.monitor.reporter import Reporter
-from otel_fr.monitor.stacks import MAX_STACK, StackRequest
+from otel_fr.monitor.control.link import Link
+from otel_fr.monitor.process.ending import RankProcess
+from otel_fr.monitor.process.native_stacks import Native, NativeLook
+from otel_fr.monitor.process.stacks import MAX_STACK, StackRequest
+from otel_fr.monitor.process.state import Look
+from otel_fr.monitor.telemetry.reporter import Reporter
 from otel_fr.stacks import NATIVE_HEADING
 
 _log = logging.getLogger("otel_fr.monitor")

@@ -12,25 +12,25 @@ import time
 from pathlib import Path
 from typing import Any
 
-from otel_fr import rank_report
 from otel_fr import semconv as names
 from otel_fr.config import Config
-from otel_fr.monitor import dumping, rules
-from otel_fr.monitor.commands import REASON_REQUEST, Commands
-from otel_fr.monitor.control import ControlClient
-from otel_fr.monitor.ending import RankProcess
-from otel_fr.monitor.export import Exporter
-from otel_fr.monitor.inspector_watch import InspectorWatch, inspector_file
-from otel_fr.monitor.link import Link
+from otel_fr.monitor import rules
+from otel_fr.monitor.control.client import ControlClient
+from otel_fr.monitor.control.commands import REASON_REQUEST, Commands
+from otel_fr.monitor.control.link import Link
+from otel_fr.monitor.control.node import Node
+from otel_fr.monitor.control.verdict import Stderr, Verdict
+from otel_fr.monitor.files import REASON_RECOVERED, REASON_SIGNAL, Files
 from otel_fr.monitor.logs import release_pipes
-from otel_fr.monitor.metrics import Schedule
-from otel_fr.monitor.node import Node
-from otel_fr.monitor.ras_client import RasWatch, ras_address
-from otel_fr.monitor.recorder_watch import RecorderWatch
-from otel_fr.monitor.reporter import Reporter
+from otel_fr.monitor.nccl.inspector_watch import InspectorWatch, inspector_file
+from otel_fr.monitor.nccl.ras_client import RasWatch, ras_address
+from otel_fr.monitor.nccl.recorder_watch import RecorderWatch
+from otel_fr.monitor.process.ending import RankProcess
+from otel_fr.monitor.process.termination import Termination
 from otel_fr.monitor.stack_watch import StackWatch
-from otel_fr.monitor.termination import Termination
-from otel_fr.monitor.verdict import Stderr, Verdict
+from otel_fr.monitor.telemetry.export import Exporter
+from otel_fr.monitor.telemetry.metrics import Schedule
+from otel_fr.monitor.telemetry.reporter import Reporter
 from otel_fr.rank_report import ReportedExit
 from otel_fr.ring import RingReader
 from otel_fr.torch_recorder import SOCKET_KEY
@@ -52,9 +52,6 @@ collector that is started again, or is stopped, in the seconds in which a job fa
 LINGER_SECONDS = 1.5
 """How long the monitor stays after a clean end while the control stream is open: a mismatch is judged within 0.3 s of
 the last spans."""
-END_DUMP_SECONDS = 30.0
-"""Longest wait for the last file. The rank's pipes are closed by then, so a slow disk delays nothing else."""
-
 ERROR_LOG_SECONDS = 60.0
 """Seconds between two log messages about errors of the loop itself."""
 EXIT_WAIT_SECONDS = 30.0
@@ -64,12 +61,9 @@ STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Signals by which launchers and users end ranks."""
 
 REASON_FAILED = "collective failed"
-REASON_RECOVERED = "recovered"
 REASON_OVERDUE = "overdue"
 REASON_CRASH = "crash"
 REASON_EXCEPTION = "exception"
-REASON_SIGNAL = "signal"
-_ASKED_FOR = (REASON_SIGNAL, REASON_REQUEST)
 
 
 class Monitor:
@@ -104,37 +98,31 @@ class Monitor:
         self._control = control
         self._wake_in, self._wake_out = wake
         self._process = process
-        started = dumping.process_start_wall_ns(reader.pid_start_ns)
-        self._dumper = dumping.Dumper(ring, started, self.wake)
         self._termination = Termination(process, config.exit_grace)
         self._episodes = rules.Episodes()
-        self._recovery = rules.Recovery()
         world_size = reporter.identity.world_size or 1
         self._cadence = rules.Cadence(config.stall_seconds, config.peer_timeout, world_size)
         self._later = rules.later_seconds(reporter.identity.rank, world_size)
-        self._quorum_of_file: int | None = None
+        self._ras = RasWatch(ras_address(os.environ) if config.node_rank == 0 else None, process.pid, self.is_first)
+        self._files = Files(ring, reader, config, reporter, self._ras, self.wake)
         self._stacks = StackWatch(
             process,
             lambda: reader.meta,
             link,
             config,
             reporter,
-            dump=lambda reason: self._dump(reason, of_fault=True),
-            has_file=lambda: self._recovery.is_of(self._reporter.moved_ns),
+            dump=lambda reason: self._files.write(reason, of_fault=True),
+            has_file=self._files.shows_present_fault,
         )
         self._metrics = Schedule(config.metric_interval, config.rank, time.monotonic())
         self._recorder = RecorderWatch(lambda: reader.meta, reporter.devices, self.wake)
         self._inspector = InspectorWatch(inspector_file(os.environ, process.pid), reporter.note_device_call)
-        self._ras = RasWatch(ras_address(os.environ) if config.node_rank == 0 else None, process.pid, self.is_first)
         self._signalled = False
         self._is_action_due = False
         self._reported_at = float("-inf")
         self._report_at = 0.0
         self._flush_until: float | None = None
-        self._bad_files: set[str] = set()
         self._stop_at: float | None = None
-        self._exit: ReportedExit | None = None
-        self._last_file = ""
         self._run_id = reporter.identity.run_id
         self._verdict = Verdict(self._new_node(), config, reporter.identity.world_size)
         self._commands = Commands(
@@ -142,7 +130,7 @@ class Monitor:
             reporter,
             link,
             config,
-            dump=lambda reason: self._dump(reason, of_fault=True),
+            dump=lambda reason: self._files.write(reason, of_fault=True),
             named_as_culprit=self._stacks.named_as_culprit,
             take_stacks=lambda: self._stacks.ask(names.EVENT_STACKS, time.monotonic()),
             report=self._report_in_full,
@@ -230,13 +218,13 @@ class Monitor:
         now = now_ns / 1e9
         situation = reporter.situation(now_ns)
         if failed:
-            self._dump(REASON_FAILED, of_fault=True)
+            self._files.write(REASON_FAILED, of_fault=True)
             self._report_at = min(self._report_at, self._reported_at + FAILURE_REPORT_SECONDS)
         if reporter.new_thread_exception():
             reporter.send(names.EVENT_EXCEPTION, stacks=True)
         if reporter.new_exception():
             reporter.send(names.EVENT_EXCEPTION, stacks=True, exception=reporter.exception())
-            self._dump(REASON_EXCEPTION)
+            self._files.write(REASON_EXCEPTION)
         if reporter.clean_so_far:
             pass  # a rank that has said that it ends cleanly neither stalls nor idles
         elif self._episodes.new_stall(situation, stall_seconds, self._later) is not None:
@@ -248,16 +236,14 @@ class Monitor:
             self._stacks.ask(names.EVENT_IDLE, now)
         self._stacks.step(now)
         self._act_on_hang(now_ns)
-        self._take_results()
+        self._files.report()
         self._tell_ras(now)
         self._commands.step(now_ns)
         self._step_verdict(situation)
         if self._signalled:
             self._signalled = False
-            self._dump(REASON_SIGNAL)
-        is_over = self._recovery.is_over(situation, stall_seconds)
-        if is_over and reporter.identity.quorum == self._quorum_of_file:
-            self._dump(REASON_RECOVERED)
+            self._files.write(REASON_SIGNAL)
+        self._files.step(situation)
         interval = self._interval(situation)
         if now >= self._report_at:
             reporter.interval_s = interval
@@ -286,7 +272,7 @@ class Monitor:
             self._verdict.follow(self._new_node(), self._reporter.identity.world_size)
         is_stalled = rules.stalled_call(situation, self._config.stall_seconds) is not None
         since = situation.oldest_since_ns if is_stalled and not self._reporter.clean_so_far else None
-        self._verdict.step(since, situation.now_ns, self._last_file)
+        self._verdict.step(since, situation.now_ns, self._files.last)
 
     # ---- limits
 
@@ -295,13 +281,13 @@ class Monitor:
         if self._is_action_due and not self._stacks.is_busy:
             self._is_action_due = False
             if self._config.on_hang != "alert":
-                self._dump(REASON_OVERDUE, of_fault=True)
+                self._files.write(REASON_OVERDUE, of_fault=True)
             if self._config.on_hang == "kill":
                 self._termination.want(now_ns / 1e9)
         self._termination.step(
             now_ns / 1e9,
             is_overdue=self._reporter.activity.is_overdue(now_ns) and not self._reporter.clean_so_far,
-            is_writing=self._dumper.busy(),
+            is_writing=self._files.is_busy,
             announce=self._announce_end,
         )
 
@@ -319,7 +305,7 @@ class Monitor:
         if "stacks" in message:
             self._stacks.answered(message)
         elif command == "dump":
-            self._dump(str(message.get("reason") or REASON_REQUEST)[:200])
+            self._files.write(str(message.get("reason") or REASON_REQUEST)[:200])
         elif command == "workload_control":
             self._reporter.send_control(str(message.get("action")), str(message.get("description"))[:1000])
             self._exporter.hurry()
@@ -344,67 +330,31 @@ class Monitor:
             self._link.send({"ok": "bye"})
             self._flush_until = None
 
-    # ---- flight-recorder files
-
-    def _dump(self, reason: str, *, urgent: bool = False, of_fault: bool = False) -> None:
-        """Write the file. ``of_fault``: it shows a fault; once that is over, a newer file replaces it."""
-        self._recovery.note_file(self._reporter.moved_ns, of_fault)
-        self._quorum_of_file = self._reporter.identity.quorum
-        self._reporter.groups.refresh()
-        files = dumping.paths(self._config, self._reporter.identity, self._reporter.groups.backends)
-        if (of_fault or reason in _ASKED_FOR) and any("nccl" in backend for backend in self._reporter.groups.backends):
-            self._ras.ask(files[0][0].parent, time.monotonic())
-        info = self._reporter.dump_info()
-        if self._exit is not None:
-            info["exit"] = rank_report.to_object(self._exit)
-        self._dumper.request(reason, info, files, urgent, self._reporter.devices.seen())
-
     def _tell_ras(self, now: float) -> None:
         """Report what NCCL's RAS has answered, if it has."""
         found = self._ras.take(now)
         if found is not None:
             self._reporter.send(names.EVENT_NCCL_RAS, ras=found)
 
-    def _take_results(self, exit_: ReportedExit | None = None) -> list[dumping.Result]:
-        """Report the files written, or not written, since the last call. ``exit_``: goes into these reports."""
-        results: list[dumping.Result] = []
-        while not self._dumper.results.empty():
-            result = self._dumper.results.get()
-            results.append(result)
-            if not result.superseded:
-                self._report_file(result, exit_)
-        return results
-
-    def _report_file(self, result: dumping.Result, exit_: ReportedExit | None) -> None:
-        path = str(result.path)
-        event = names.EVENT_DUMP_FAILED if result.error else names.EVENT_DUMP_WRITTEN
-        if not result.error:
-            self._last_file = path
-            self._bad_files.discard(path)
-        elif path not in self._bad_files:
-            self._bad_files.add(path)
-            _log.error("no flight-recorder file: %s", result.error)
-        self._reporter.send(event, file=path, reason=result.reason, error=result.error or "", exit=exit_)
-
     # ---- the end
 
     def _finish(self) -> None:
         # First of all: the exit status is easiest to read until the rank's parent has waited for it.
-        exit_ = self._process.how_ended()
+        seen = self._process.how_ended()
         error = Stderr()
         release_pipes()
         now_ns = time.monotonic_ns()
         clean, is_kept = False, False
         try:
-            self._exit = self._reporter.reported_exit(exit_)
-            clean = is_kept = self._exit.is_clean
+            exit_ = self._files.exit = self._reporter.reported_exit(seen)
+            clean = is_kept = self._files.exit.is_clean
             self._tell_ras(now_ns / 1e9)
-            self._report_exit(self._exit, now_ns)
+            self._report_exit(exit_, now_ns)
             if not clean:
-                is_kept = self._write_last_file(REASON_CRASH, self._exit)
-                self._verdict.failed(self._last_file, stopped=self._was_stopped(self._exit))
-            elif self._recovery.is_pending:
-                self._write_last_file(REASON_RECOVERED)
+                is_kept = self._files.write_last(REASON_CRASH, exit_)
+                self._verdict.failed(self._files.last, stopped=self._was_stopped(exit_))
+            elif self._files.shows_fault:
+                self._files.write_last(REASON_RECOVERED)
         except Exception as problem:  # noqa: BLE001 - what was queued is still to be sent
             self._log_error("could not report the end of the rank in full", problem)
         try:
@@ -441,7 +391,8 @@ class Monitor:
         self._inspector.step(now_ns / 1e9, at_once=True)
         reporter.send_metrics()
         reporter.new_thread_exception()
-        reporter.send(names.EVENT_EXITED, stacks=True, exit=exit_, exception=reporter.exception(), file=self._last_file)
+        raised, file = reporter.exception(), self._files.last
+        reporter.send(names.EVENT_EXITED, stacks=True, exit=exit_, exception=raised, file=file)
         self._exporter.hurry()
 
     def _linger(self) -> None:
@@ -455,19 +406,10 @@ class Monitor:
             with contextlib.suppress(OSError):
                 self._wake_in.recv(4096)
             self._commands.step(time.monotonic_ns())
-            self._take_results()
-        while self._dumper.busy() and time.monotonic() < deadline + LINGER_SECONDS:
+            self._files.report()
+        while self._files.is_busy and time.monotonic() < deadline + LINGER_SECONDS:
             time.sleep(SHORT_TICK_SECONDS)
-        self._take_results()
-
-    def _write_last_file(self, reason: str, exit_: ReportedExit | None = None) -> bool:
-        """Write the file that outlives the ring; True if it is there. ``exit_``: goes into its report."""
-        self._dump(reason, urgent=True)
-        deadline = time.monotonic() + END_DUMP_SECONDS
-        while self._dumper.busy() and time.monotonic() < deadline:
-            select.select([self._wake_in], [], [], SHORT_TICK_SECONDS)
-        results = [result for result in self._take_results(exit_) if result.reason == reason]
-        return bool(results) and not any(result.error for result in results)
+        self._files.report()
 
     def _clean_up(self, is_kept: bool) -> None:
         for key in ("stack_file", SOCKET_KEY):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from otel_fr.dumps.read import load
-from otel_fr.monitor import native_stacks
+from otel_fr.monitor.process import native_stacks
 from otel_fr.stacks import NATIVE_HEADING
 from tests.support import torchrun
 from tests.support.long_tests import all_but

@@ -315,7 +315,7 @@ def _left(case: Case, run: _Run) -> list[str]:
     run.end_all()
     files = [path for path in run.rings.rglob("*") if not path.is_dir() and path.name != "filled"]
     if case.fault.blame is not Blame.NOBODY:
-        # What monitors agreed on after a failure stays an hour, so that it is not said again: otel_fr/monitor/node.py.
+        # What monitors agreed on after a failure stays an hour, so that it is not said again (monitor/control/node.py).
         files = [path for path in files if not path.parent.name.startswith("run-")]
     if not case.fault.keeps_ring and files:
         wrong.append(f"{len(files)} files are left: {', '.join(str(path) for path in files[:4])}")

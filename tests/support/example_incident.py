@@ -34,7 +34,7 @@ from rich.console import Console
 from otel_fr import identity, semconv
 from otel_fr.console.client import IncidentDetail
 from otel_fr.console.incident_view import incident_page
-from otel_fr.monitor.report_builder import log_record
+from otel_fr.monitor.telemetry.report_builder import log_record
 from otel_fr.rank_report import RankReport, ReportedCall, ReportedGroup
 from otel_fr.typed_json import typed
 from tests.support.go_template import render

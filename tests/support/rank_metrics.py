@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from otel_fr import identity, semconv
-from otel_fr.monitor.metrics import RankMetrics
+from otel_fr.monitor.telemetry.metrics import RankMetrics
 from otel_fr.otlp_attributes import attributes
 from otel_fr.ring import KIND_COLLECTIVE, GroupDef, Record, RecordState, SignatureDef, SiteDef
 

@@ -21,7 +21,7 @@ MAX_APART = 8
 """How often ranks of one group are set apart from those that they have been compared with."""
 KEPT = 64
 """Numbers at which a fingerprint is known, of those at which all ranks report theirs, and as many of the others. A rank
-passes a few between two of its reports (otel_fr/monitor/fingerprints.py)."""
+passes a few between two of its reports (otel_fr/monitor/ring/fingerprints.py)."""
 
 
 @dataclass(slots=True)

@@ -28,7 +28,7 @@ from otel_fr_collector.jobs.waits import Waits
 
 MAX_INCOMPLETE = 20_000
 """Instances of one group that are not yet complete; the oldest are evicted first. As many as the spans that a monitor
-queues without a collector (otel_fr/monitor/export.py, MAX_SPANS): one rank may be that far behind another."""
+queues without a collector (otel_fr/monitor/telemetry/export.py, MAX_SPANS): one rank may be that far behind another."""
 MAX_EXTRA = 4_096
 """Calls of one instance besides each member's first."""
 MANY_CALLS = 64

@@ -30,7 +30,7 @@ MAX_SERIES = 256
 MAX_POINTS = 131_072
 """Latest points of ranks that are kept, over all runs: 16,384 ranks with 8 of them."""
 MAX_POINTS_OF_RANK = 768
-"""A monitor sends at most 129 of each of five metrics (otel_fr/monitor/metrics.py)."""
+"""A monitor sends at most 129 of each of five metrics (otel_fr/monitor/telemetry/metrics.py)."""
 LATE_START = 30.0
 """Seconds by which the monitor of a rank may have started before anything was heard of the run."""
 WINDOW = 30.0

@@ -1,7 +1,7 @@
 """Reports that say what the rank's latest one has said, but for counts and times: most of them.
 
-A rank that moves reports its counts only (`otel_fr.monitor.brief_reports`); all ranks of a large job but one stand
-still together, and each tells again and again in which calls.
+A rank that moves reports its counts only (`otel_fr.monitor.telemetry.brief_reports`); all ranks of a large job but one
+stand still together, and each tells again and again in which calls.
 """
 
 from __future__ import annotations

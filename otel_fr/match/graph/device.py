@@ -22,7 +22,7 @@ from files written at different moments."""
 
 SEEN_SECONDS = 4.0
 """Age of what is known of calls on devices: PyTorch's recorder is asked at least every three seconds, or what it said
-counts as old (`otel_fr.monitor.device_calls.FRESH_NS`), and a rank reports each second."""
+counts as old (`otel_fr.monitor.nccl.device_calls.FRESH_NS`), and a rank reports each second."""
 
 
 @dataclass(slots=True, kw_only=True)

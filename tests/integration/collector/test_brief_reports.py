@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from otel_fr.config import Config
-from otel_fr.monitor.control import ControlClient
+from otel_fr.monitor.control.client import ControlClient
 from otel_fr.monitor.rank_identity import RankIdentity
 from otel_fr.otlp_sender import GrpcTarget
 from tests.support.collector_process import running

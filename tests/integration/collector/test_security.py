@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from otel_fr.config import Config
-from otel_fr.monitor.control import ControlClient
+from otel_fr.monitor.control.client import ControlClient
 from otel_fr.monitor.rank_identity import RankIdentity
 from otel_fr.otlp_sender import GrpcTarget, grpc_target, sender_from_env
 from tests.support.certificates import Certificates, write_certificate

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_fr.monitor import verdict
+from otel_fr.monitor.control import verdict
 from tests.support.waiting import PATIENCE, wait_for
 
 

@@ -11,7 +11,7 @@ from otel_fr import identity
 from otel_fr.config import Config
 from otel_fr.control.v1.control_pb2 import Command, Dump, PeerFailed, WatchRequest
 from otel_fr.dumps.read import load
-from otel_fr.monitor import control
+from otel_fr.monitor.control import client as control
 from otel_fr.monitor.rank_identity import RankIdentity
 from otel_fr.otlp_sender import GrpcTarget
 from tests.support.monitored_rank import play

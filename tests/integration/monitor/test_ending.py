@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from otel_fr.monitor.ending import Exit, RankProcess
+from otel_fr.monitor.process.ending import Exit, RankProcess
 from otel_fr.ring import process_start_ns
 from tests.support.waiting import PATIENCE
 

@@ -67,7 +67,7 @@ def test_a_server_that_does_not_know_metrics_is_seen_to_refuse_them(
         seen.append(is_refused)
         return True
 
-    names = ("opentelemetry", "urllib3", "requests", "otel_fr.monitor.export")
+    names = ("opentelemetry", "urllib3", "requests", "otel_fr.monitor.telemetry.export")
     kept = [(logging.getLogger(name), logging.getLogger(name).propagate) for name in names]
     handler = logging.NullHandler()
     try:

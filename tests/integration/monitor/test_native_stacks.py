@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from otel_fr.dumps.read import load
-from otel_fr.monitor import native_stacks
+from otel_fr.monitor.process import native_stacks
 from otel_fr.stacks import NATIVE_HEADING
 from tests.support.monitored_rank import play
 from tests.support.otlp_sink import grpc_sink

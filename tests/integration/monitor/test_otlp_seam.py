@@ -14,7 +14,8 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
 
 from otel_fr import otlp_sender
-from otel_fr.monitor.export import QueuedReport, reports_request, spans_request
+from otel_fr.monitor.telemetry.export import reports_request, spans_request
+from otel_fr.monitor.telemetry.queues import QueuedReport
 from otel_fr.otlp_attributes import attribute
 from tests.support.otlp_sink import Sink, grpc_sink, http_sink, make_certificate
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from otel_fr.dumps.nccl_ras import is_one, read_answer
-from otel_fr.monitor import ras_client as module
-from otel_fr.monitor.ras_client import ADDRESS, PAUSE, RasError, RasWatch, ask_ras, ras_address
+from otel_fr.monitor.nccl import ras_client as module
+from otel_fr.monitor.nccl.ras_client import ADDRESS, PAUSE, RasError, RasWatch, ask_ras, ras_address
 from tests.support.monitored_rank import play
 from tests.support.ras_server import RasServer, answer, communicator, missing, rank, ras_server, without_comma
 from tests.support.waiting import wait_for

@@ -15,7 +15,7 @@ import pytest
 from otel_fr.control.v1.control_pb2 import Command, PeerFailed
 from otel_fr.dumps.read import load
 from otel_fr.match import CallState
-from otel_fr.monitor.recorder_client import MAX_FAILURES
+from otel_fr.monitor.nccl.recorder_client import MAX_FAILURES
 from otel_fr.timed_http import ask_unix
 from tests.support import nccl_inspector
 from tests.support.collector_process import running

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_fr.monitor.ring_cleanup import KEEP_SECONDS, remove_stale_rings
+from otel_fr.monitor.ring.cleanup import KEEP_SECONDS, remove_stale_rings
 from otel_fr.ring import ProcessState, RingWriter, pid_namespace
 
 

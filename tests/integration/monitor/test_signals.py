@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from otel_fr.monitor.ending import RankProcess
+from otel_fr.monitor.process.ending import RankProcess
 from otel_fr.ring import process_start_ns, process_state
 from tests.support.monitored_rank import play
 from tests.support.waiting import wait_for

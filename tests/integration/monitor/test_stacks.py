@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from otel_fr.monitor.ending import RankProcess
-from otel_fr.monitor.stacks import (
+from otel_fr.monitor.process.ending import RankProcess
+from otel_fr.monitor.process.stacks import (
     ANSWER_SECONDS,
     PATIENCE_SECONDS,
     StackRequest,

@@ -24,7 +24,7 @@ from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.otlp.signals import LOGS, TRACES
 
 import otel_fr.dumps.contents
-import otel_fr.monitor.reporter
+import otel_fr.monitor.telemetry.reporter
 from otel_fr import rank_report
 from otel_fr import semconv as names
 from otel_fr.analyze import UNDECIDED, load
@@ -32,9 +32,10 @@ from otel_fr.config import Config, SpanBatching
 from otel_fr.dumps.write import DumpContents, write_dump
 from otel_fr.match import Ending, Evidence, Finding
 from otel_fr.monitor import rules
-from otel_fr.monitor.export import Exporter, reports_request, spans_request
-from otel_fr.monitor.reporter import Reporter
-from otel_fr.monitor.stacks import Stacks
+from otel_fr.monitor.dumping import rank_info
+from otel_fr.monitor.process.stacks import Stacks
+from otel_fr.monitor.telemetry.export import Exporter, reports_request, spans_request
+from otel_fr.monitor.telemetry.reporter import Reporter
 from otel_fr.otlp_sender import Sender
 from otel_fr.rank_report import ReportedExit
 from tests.support.random_jobs.rings import CAPACITY, STALL, Clock, RankRing
@@ -136,7 +137,7 @@ def _config(folder: Path) -> Config:
 def _from_files(trial: Trial, folder: Path) -> Verdict:
     clock = Clock()
     capacity = min(trial.view.ring, CAPACITY) if trial.view.form == "files" else CAPACITY
-    with clock.used_by(otel_fr.dumps.contents, otel_fr.monitor.reporter):
+    with clock.used_by(otel_fr.dumps.contents, otel_fr.monitor.telemetry.reporter):
         for rank in trial.job.calls:
             ring = RankRing(folder, trial, rank, clock, capacity)
             clock.now = min(trial.now, ring.ends_at)
@@ -146,7 +147,7 @@ def _from_files(trial: Trial, folder: Path) -> Verdict:
                 reporter.follow(everything=True)
                 reporter.remember_stacks(Stacks(site=ring.info.site, python_blocked=ring.info.python_blocked))
                 reporter.new_thread_exception()
-                info = reporter.dump_info()
+                info = rank_info(reporter, reader.meta)
                 if has_ended:
                     info["exit"] = rank_report.to_object(_exit(ring))
                 write_dump(
@@ -253,7 +254,7 @@ class _Live:
             self._runs, self._book, ReturnGrace(clock.monotonic()), metrics, self._publish, clock.monotonic, clock.time
         )
         rng = random.Random(trial.seed)
-        with clock.used_by(otel_fr.monitor.reporter):
+        with clock.used_by(otel_fr.monitor.telemetry.reporter):
             self._monitors = [
                 _Monitor(folder, trial, rank, clock, rng.uniform(0.0, rules.REPORT_SECONDS)) for rank in trial.job.calls
             ]
@@ -265,7 +266,7 @@ class _Live:
 
     async def run(self) -> Verdict:
         """Everything up to the moment of the trial."""
-        with self._clock.used_by(otel_fr.monitor.reporter):
+        with self._clock.used_by(otel_fr.monitor.telemetry.reporter):
             while self._clock.now < self._trial.now:
                 self._clock.now = min(self._clock.now + STEP, self._trial.now)
                 for monitor in self._monitors:

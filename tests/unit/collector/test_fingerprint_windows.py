@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from otel_fr_collector.jobs.fingerprints import Fingerprints
 
-from otel_fr.monitor.fingerprints import Fingerprints as OfMonitor
+from otel_fr.monitor.ring.fingerprints import Fingerprints as OfMonitor
 from tests.support.rings import float_signature
 from tests.unit.monitor.test_span_sampling import call
 

@@ -20,7 +20,7 @@ from otel_fr_collector.metrics import Metrics
 from otel_fr.control.v1 import control_pb2
 from otel_fr.fingerprint import MASK, NO_REDUCE_OP, hash_of, term
 from otel_fr.match import CallState, Category, Group, Signature, diagnose
-from otel_fr.monitor.fingerprints import of_range
+from otel_fr.monitor.ring.fingerprints import of_range
 from otel_fr.rank_report import ReportedRange
 from tests.support.told import apply, told, told_group
 
@@ -72,7 +72,7 @@ class Job:
         apply(self.run, rank, self.numbers[rank], self.now, groups=(progress,), fetched=fetched)
 
     def answer(self, rank: int, watcher: object) -> None:
-        """Carry out what the monitor was asked for, as `otel_fr.monitor.call_ranges` does."""
+        """Carry out what the monitor was asked for, as `otel_fr.monitor.telemetry.call_ranges` does."""
         queue = watcher._commands  # type: ignore[attr-defined]
         while not queue.empty():
             wanted = control_pb2.Command.FromString(queue.get_nowait()).fetch_calls

@@ -18,9 +18,9 @@ from otel_fr_collector.jobs.span_reader import SpanReader
 
 from otel_fr import identity, rank_report
 from otel_fr.match import CallState, Group
-from otel_fr.monitor.device_calls import Tracked
-from otel_fr.monitor.report_builder import reported_call, reported_group
-from otel_fr.monitor.span_builder import SpanBuilder
+from otel_fr.monitor.nccl.device_calls import Tracked
+from otel_fr.monitor.telemetry.report_builder import reported_call, reported_group
+from otel_fr.monitor.telemetry.span_builder import SpanBuilder
 from otel_fr.rank_report import RankReport
 from otel_fr.ring import KIND_GROUP, GroupDef, GroupProgress, NewGroup, Record, RecordState, SiteDef
 from tests.support.rings import FRAME, signature

@@ -24,7 +24,7 @@ from otel_fr_collector.service import Service
 
 from otel_fr.dumps.device_times import DeviceTimes
 from otel_fr.dumps.nccl_inspector import GPU_CLOCK, Communicator, DeviceCall
-from otel_fr.monitor.metrics import RankMetrics
+from otel_fr.monitor.telemetry.metrics import RankMetrics
 from otel_fr.ring import RecordState
 from tests.support.rank_metrics import SIZE, group, record, resource
 

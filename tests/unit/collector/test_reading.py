@@ -21,7 +21,7 @@ from otel_fr_collector.jobs.span_tails import TailReader
 from otel_fr import semconv
 from otel_fr.dumps.device_times import DeviceTimes
 from otel_fr.match import CallState, Ending
-from otel_fr.monitor.span_builder import Context, SpanBuilder
+from otel_fr.monitor.telemetry.span_builder import Context, SpanBuilder
 from otel_fr.rank_report import parse
 from otel_fr.ring import KIND_COLLECTIVE, GroupDef, Record, RecordState, SiteDef
 from tests.support.played_job import Group, Issued

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from otel_fr.config import Config
-from otel_fr.monitor import activity
-from otel_fr.monitor.activity import HEARTBEAT, OUTSIDE, SECTION, Given, Watched, watched
-from otel_fr.monitor.activity_watch import ActivityWatch
+from otel_fr.monitor.ring import activity
+from otel_fr.monitor.ring.activity import HEARTBEAT, OUTSIDE, SECTION, Given, Watched, watched
+from otel_fr.monitor.ring.activity_watch import ActivityWatch
 from otel_fr.ring import Activity, Beats, RingReader, RingWriter
 from otel_fr.ring import activity_layout as layout
 

@@ -9,7 +9,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span, Status
 
 from otel_fr import identity
 from otel_fr import semconv as names
-from otel_fr.monitor.activity_spans import MAX_KEPT, ActivitySpans
+from otel_fr.monitor.telemetry.activity_spans import MAX_KEPT, ActivitySpans
 from otel_fr.ring import Activity
 
 MAIN = 700

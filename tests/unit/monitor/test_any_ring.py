@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_fr.identity import encode_ranks
-from otel_fr.monitor.device_calls import Tracked
-from otel_fr.monitor.report_builder import reported_call, reported_group
+from otel_fr.monitor.nccl.device_calls import Tracked
+from otel_fr.monitor.telemetry.report_builder import reported_call, reported_group
 from otel_fr.rank_report import RankReport, build, fitted, parse
 from otel_fr.rank_report.bounds import MAX_DIMENSIONS, MAX_DTYPE, MAX_NAME, MAX_NUMBER, MAX_TENSORS
 from otel_fr.ring import GroupProgress, Record, RecordState, SignatureDef

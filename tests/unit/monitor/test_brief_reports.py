@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from otel_fr.monitor.brief_reports import FULL_SECONDS, BriefReports
 from otel_fr.monitor.rules import WAIT_SECONDS
+from otel_fr.monitor.telemetry.brief_reports import FULL_SECONDS, BriefReports
 from otel_fr.rank_report import (
     DropCounts,
     RankReport,

@@ -8,8 +8,15 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_fr.monitor.connections import MAX_ADDRESSES, Connections, connections_of, find_socket, host_of, parse_address
-from otel_fr.monitor.process_state import Process
+from otel_fr.monitor.process.connections import (
+    MAX_ADDRESSES,
+    Connections,
+    connections_of,
+    find_socket,
+    host_of,
+    parse_address,
+)
+from otel_fr.monitor.process.state import Process
 
 TCP = """\
   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode

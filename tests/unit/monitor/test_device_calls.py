@@ -14,12 +14,12 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 
 from otel_fr.config import Config
 from otel_fr.dumps.write import DumpContents
-from otel_fr.monitor.device_calls import Tracked
-from otel_fr.monitor.recorder_entries import parse_answer
-from otel_fr.monitor.report_builder import reported_call
-from otel_fr.monitor.reporter import Reporter
+from otel_fr.monitor.nccl.device_calls import Tracked
+from otel_fr.monitor.nccl.recorder_entries import parse_answer
 from otel_fr.monitor.rules import stalled_call
-from otel_fr.monitor.span_builder import SpanBuilder
+from otel_fr.monitor.telemetry.report_builder import reported_call
+from otel_fr.monitor.telemetry.reporter import Reporter
+from otel_fr.monitor.telemetry.span_builder import SpanBuilder
 from otel_fr.ring import KIND_COLLECTIVE, KIND_P2P, GroupDef, RecordState, RingReader, RingWriter, SiteDef
 from tests.support.otlp_messages import attributes
 from tests.support.rings import FRAME, float_signature

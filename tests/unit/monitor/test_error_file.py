@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_fr.monitor import error_file
+from otel_fr.monitor.process import error_file
 from otel_fr.rank_report import ReportedException
 
 STACK = (

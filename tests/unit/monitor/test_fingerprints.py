@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_fr.fingerprint import MASK, STEP, hash_of, term
-from otel_fr.monitor.fingerprints import SETTLED_NS, Fingerprints, of_range
+from otel_fr.monitor.ring.fingerprints import SETTLED_NS, Fingerprints, of_range
 from otel_fr.ring import KIND_P2P, GroupDef, Record
 from tests.support.records import GROUP, made_record
 from tests.support.rings import float_signature

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from otel_fr.config import Config
-from otel_fr.monitor.report_builder import MAX_DESTROYED
-from otel_fr.monitor.reporter import Reporter
+from otel_fr.monitor.telemetry.report_builder import MAX_DESTROYED
+from otel_fr.monitor.telemetry.reporter import Reporter
 from otel_fr.rank_report import ReportedGroup
 from otel_fr.ring import KIND_COLLECTIVE, GroupDef, RecordState, RingReader, RingWriter, SiteDef
 from otel_fr.ring.layout import PROGRESS_ROWS

@@ -19,9 +19,9 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from otel_fr import semconv as names
 from otel_fr.dumps.device_times import DeviceTimes
 from otel_fr.dumps.nccl_inspector import DeviceCall, LineReader
-from otel_fr.monitor import inspector_watch as module
-from otel_fr.monitor.inspector_watch import InspectorWatch, inspector_file
-from otel_fr.monitor.metrics import RankMetrics
+from otel_fr.monitor.nccl import inspector_watch as module
+from otel_fr.monitor.nccl.inspector_watch import InspectorWatch, inspector_file
+from otel_fr.monitor.telemetry.metrics import RankMetrics
 from otel_fr.ring import GroupDef, Record, RecordState
 from tests.support.nccl_inspector import call, marker, text
 from tests.support.rank_metrics import SIZE, group, record
@@ -229,7 +229,7 @@ def test_a_call_that_both_have_measured_counts_once(first: str) -> None:
 
 
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("otel_fr.monitor.inspector_durations.MAX_WAITING", 10)
+    monkeypatch.setattr("otel_fr.monitor.nccl.inspector_durations.MAX_WAITING", 10)
     metrics, of = RankMetrics("r", 1, 0), group()
     metrics.add(nccl(1, of))
     for number in range(50):

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from otel_fr.monitor.link import Link
+from otel_fr.monitor.control.link import Link
 
 
 def pair(kind: socket.SocketKind) -> tuple[Link, socket.socket]:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from otel_fr.monitor import loader_workers
-from otel_fr.monitor.loader_workers import MAX_SHOWN, MAX_TEXT, NAME, texts_of, workers_of
+from otel_fr.monitor.process import loader_workers
+from otel_fr.monitor.process.loader_workers import MAX_SHOWN, MAX_TEXT, NAME, texts_of, workers_of
 
 LOOP = "    _worker_loop (torch/utils/data/_utils/worker.py:374)\n    BaseProcess.run (multiprocessing/process.py:108)"
 BUSY = f'Thread 7 (idle): "MainThread"\n    D.__getitem__ (train.py:6)\n{LOOP}'

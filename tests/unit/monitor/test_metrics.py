@@ -12,9 +12,9 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from otel_fr import identity
 from otel_fr import semconv as names
 from otel_fr.dumps.device_times import DeviceTimes
-from otel_fr.monitor import metrics as module
-from otel_fr.monitor.metrics import BOUNDS, RankMetrics, Schedule, dtype_class, message_bytes, size_class
-from otel_fr.monitor.span_builder import trace_id
+from otel_fr.monitor.telemetry import metrics as module
+from otel_fr.monitor.telemetry.metrics import BOUNDS, RankMetrics, Schedule, dtype_class, message_bytes, size_class
+from otel_fr.monitor.telemetry.span_builder import trace_id
 from otel_fr.ring import KIND_GROUP, Activity, Record, RecordState, SignatureDef
 from tests.support.records import made_record
 from tests.support.rings import float_signature

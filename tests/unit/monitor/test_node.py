@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_fr.monitor.node import KEEP_SECONDS, Node
+from otel_fr.monitor.control.node import KEEP_SECONDS, Node
 from otel_fr.ring.layout import ProcessNow
 
 
@@ -55,8 +55,8 @@ def test_a_rank_runs_while_its_process_does_whatever_its_monitor_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     states: dict[int, ProcessNow | None] = {11: ProcessNow("R", 5), 12: ProcessNow("S", 6), 13: ProcessNow("D", 7)}
-    monkeypatch.setattr("otel_fr.monitor.node.process_start_ns", lambda pid: pid - 6)
-    monkeypatch.setattr("otel_fr.monitor.node.process_state", states.get)
+    monkeypatch.setattr("otel_fr.monitor.control.node.process_start_ns", lambda pid: pid - 6)
+    monkeypatch.setattr("otel_fr.monitor.control.node.process_state", states.get)
     nodes = [joined(tmp_path, rank, pid=pid) for rank, pid in ((0, 11), (2, 12), (10, 13))]
     without_pid = joined(tmp_path, 3)
     assert nodes[0].running() == without_pid.running() == [0, 2, 10]
@@ -72,7 +72,7 @@ def test_a_rank_runs_while_its_process_does_whatever_its_monitor_does(
 
 def test_a_rank_in_another_container_is_not_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = joined(tmp_path, 0, pid=os.getpid())
-    monkeypatch.setattr("otel_fr.monitor.node.pid_namespace", lambda: "pid:[1]")
+    monkeypatch.setattr("otel_fr.monitor.control.node.pid_namespace", lambda: "pid:[1]")
     there = joined(tmp_path, 1, pid=os.getpid())
     assert there.running() == [1]
     monkeypatch.undo()

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_fr.control.v1.control_pb2 import PeerFailed
-from otel_fr.monitor.peers import PeerWatch
+from otel_fr.monitor.control.peers import PeerWatch
 from otel_fr.ring import KIND_COLLECTIVE, GroupDef, Record, RecordState, SiteDef
 from otel_fr.ring.layout import POSTED
 from tests.support.rings import float_signature

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from otel_fr.config import Config
-from otel_fr.monitor.report_builder import reported_call
-from otel_fr.monitor.reporter import Reporter
+from otel_fr.monitor.telemetry.report_builder import reported_call
+from otel_fr.monitor.telemetry.reporter import Reporter
 from otel_fr.rank_report import to_object
 from otel_fr.ring import KIND_COLLECTIVE, KIND_P2P, POSTED, GroupDef, RecordState, RingReader, RingWriter, SiteDef
 from tests.support.rings import FRAME, float_signature

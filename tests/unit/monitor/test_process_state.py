@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from otel_fr.monitor import process_state
-from otel_fr.monitor.connections import parse_address
-from otel_fr.monitor.process_state import Process, SystemCall, look, mount_of, parse_call
+from otel_fr.monitor.process import state as process_state
+from otel_fr.monitor.process.connections import parse_address
+from otel_fr.monitor.process.state import Process, SystemCall, look, mount_of, parse_call
 
 PID = 4711
 TCP = """\

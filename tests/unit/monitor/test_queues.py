@@ -12,11 +12,11 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
 
 from otel_fr.config import SpanBatching
-from otel_fr.monitor.export import (
+from otel_fr.monitor.telemetry.export import Exporter
+from otel_fr.monitor.telemetry.queues import (
     MAX_METRICS,
     MAX_REPORTS,
     MAX_SPAN_BYTES,
-    Exporter,
     MetricsQueue,
     QueuedReport,
     ReportQueue,

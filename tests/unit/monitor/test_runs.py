@@ -14,9 +14,9 @@ from otel_fr import identity
 from otel_fr import semconv as names
 from otel_fr.capture.runs import MAX_EARLIER, Runs
 from otel_fr.config import Config
-from otel_fr.monitor.call_ranges import reported_range
-from otel_fr.monitor.export import Exporter
-from otel_fr.monitor.reporter import Reporter
+from otel_fr.monitor.telemetry.call_ranges import reported_range
+from otel_fr.monitor.telemetry.export import Exporter
+from otel_fr.monitor.telemetry.reporter import Reporter
 from otel_fr.rank_report import ReportedGroup, parse
 from otel_fr.ring import KIND_COLLECTIVE, GroupDef, RecordState, RingReader, RingWriter, SiteDef
 from tests.support.otlp_messages import attributes

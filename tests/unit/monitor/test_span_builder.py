@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span, Status
 
 from otel_fr import identity
-from otel_fr.monitor.span_builder import Context, SpanBuilder, varint
+from otel_fr.monitor.telemetry.span_builder import Context, SpanBuilder, varint
 from otel_fr.ring import KIND_COLLECTIVE, KIND_MONITORED, KIND_P2P, GroupDef, Record, RecordState, SiteDef
 from tests.support.otlp_messages import attributes
 from tests.support.rings import FRAME, float_signature

@@ -8,9 +8,9 @@ import pytest
 from opentelemetry.sdk.trace.sampling import Decision, TraceIdRatioBased
 
 from otel_fr import identity
-from otel_fr.monitor.device_calls import Tracked
-from otel_fr.monitor.span_builder import trace_id
-from otel_fr.monitor.span_sampling import KEPT_CALLS, MAX_KINDS, MIN_SEEN, SpanSampling
+from otel_fr.monitor.nccl.device_calls import Tracked
+from otel_fr.monitor.telemetry.span_builder import trace_id
+from otel_fr.monitor.telemetry.span_sampling import KEPT_CALLS, MAX_KINDS, MIN_SEEN, SpanSampling
 from otel_fr.ring import KIND_GROUP, RecordState
 from tests.support.records import made_record
 from tests.support.rings import float_signature

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_fr.monitor.tail import MAX_CHECKED, Tail
+from otel_fr.monitor.ring.tail import MAX_CHECKED, Tail
 from otel_fr.ring import KIND_COLLECTIVE, KIND_GROUP, GroupDef, RecordState, RingReader, RingWriter, SiteDef
 from otel_fr.ring.layout import HEADER, POSTED, SLOT_SIZE
 from tests.support.rings import FRAME, float_signature, signature

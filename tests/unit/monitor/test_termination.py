@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from signal import SIGKILL, SIGTERM
 
-from otel_fr.monitor.termination import FILE_SECONDS, Termination
+from otel_fr.monitor.process.termination import FILE_SECONDS, Termination
 
 
 class FakeProcess:

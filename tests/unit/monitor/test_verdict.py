@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from otel_fr.config import Config
-from otel_fr.monitor.node import Node
-from otel_fr.monitor.verdict import CORRECTION_SECONDS, MAX_LINE, MAX_SAID, SETTLED_SECONDS, Stderr, Verdict
+from otel_fr.monitor.control.node import Node
+from otel_fr.monitor.control.verdict import CORRECTION_SECONDS, MAX_LINE, MAX_SAID, SETTLED_SECONDS, Stderr, Verdict
 from tests.support.times import VirtualTime
 
 FOUND: dict[str, Any] = {
@@ -93,7 +93,7 @@ def test_a_page_that_only_the_collectors_machine_reaches_is_not_told(page: str, 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> VirtualTime:
     time = VirtualTime()
-    monkeypatch.setattr("otel_fr.monitor.verdict.time", time)
+    monkeypatch.setattr("otel_fr.monitor.control.verdict.time", time)
     return time
 
 
@@ -146,7 +146,7 @@ def test_the_verdict_at_the_end_is_corrected_once_by_what_the_collector_says_las
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: VirtualTime
 ) -> None:
     analysis = SimpleNamespace(is_over=lambda: True, result=lambda: FOUND)
-    monkeypatch.setattr("otel_fr.monitor.verdict.Analysis", lambda *_: analysis)
+    monkeypatch.setattr("otel_fr.monitor.control.verdict.Analysis", lambda *_: analysis)
     clock.sleep = clock.advance  # type: ignore[attr-defined]
     began = clock.monotonic()
 
@@ -195,7 +195,7 @@ def test_a_hang_that_a_section_explains_is_told_once_its_limit_has_passed(
         analyses.append(SimpleNamespace(is_over=lambda: True, result=lambda: answers.pop(0)))
         return analyses[-1]
 
-    monkeypatch.setattr("otel_fr.monitor.verdict.Analysis", analysis)
+    monkeypatch.setattr("otel_fr.monitor.control.verdict.Analysis", analysis)
     clock.time = clock.wall  # type: ignore[attr-defined]
     Node(tmp_path, "run", 0).join()
     one, began = verdict(tmp_path, stall_seconds=5.0), int(clock.monotonic() * 1e9)

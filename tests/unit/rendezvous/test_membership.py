@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from otel_fr.config import Config
-from otel_fr.monitor.ending import Exit
+from otel_fr.monitor.process.ending import Exit
 from otel_fr.rendezvous.membership import Membership
 
 

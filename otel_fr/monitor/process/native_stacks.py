@@ -17,8 +17,8 @@ import threading
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from otel_fr.monitor import loader_workers
-from otel_fr.monitor.process_state import Process, parse_status
+from otel_fr.monitor.process import loader_workers
+from otel_fr.monitor.process.state import Process, parse_status
 from otel_fr.stacks import NATIVE_HEADING
 
 LIMIT_SECONDS: Final = 5.0

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from otel_fr.monitor.device_calls import Tracked
-from otel_fr.monitor.fingerprints import of_range
-from otel_fr.monitor.report_builder import reported_call
+from otel_fr.monitor.nccl.device_calls import Tracked
+from otel_fr.monitor.ring.fingerprints import of_range
+from otel_fr.monitor.telemetry.report_builder import reported_call
 from otel_fr.rank_report import MAX_CALLS, MAX_FETCHED, ReportedRange
 from otel_fr.ring import KIND_COLLECTIVE, RingReader
 

@@ -1,14 +1,10 @@
-"""Bounded queues in front of the exporters, which block for up to ten seconds if an endpoint does not answer."""
+"""Sends what is queued, in threads: an exporter blocks for up to ten seconds if an endpoint does not answer."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-import zlib
-from collections import deque
-from dataclasses import dataclass
-from typing import NamedTuple
 
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
@@ -18,184 +14,17 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 
 from otel_fr.config import SpanBatching
-from otel_fr.monitor.span_builder import SCOPE
+from otel_fr.monitor.telemetry.queues import MetricsQueue, QueuedReport, ReportQueue, SpanQueue
+from otel_fr.monitor.telemetry.span_builder import SCOPE
 from otel_fr.otlp_sender import Request, Sender
 
-_log = logging.getLogger("otel_fr.monitor.export")
+_log = logging.getLogger("otel_fr.monitor.telemetry.export")
 
-MAX_SPAN_BYTES = 8 << 20
-"""Of the queued spans as they are kept; a backlog is compressed to about a tenth."""
-MAX_BATCH_BYTES = 3 << 20
-"""Of one request of spans: by default, gRPC servers reject more than 4 MiB."""
-MAX_REPORTS = 256
-MAX_REPORT_BYTES = 8 << 20
 RETRY_SECONDS = 0.5
 """Pause after a failure, since some failures are immediate and must not be retried in a tight loop."""
 _REPORT_TRIES = 3
-MAX_METRICS = 4
-"""Requests of metrics that wait: one for each run that the process was a rank of lately."""
 _SLOW_SECONDS = 2.0
 """A request that takes longer counts as trouble with the endpoint."""
-
-
-@dataclass(slots=True)
-class QueuedReport:
-    """One rank report that waits to be sent. ``progress``: a later one supersedes it."""
-
-    record: LogRecord
-    size: int
-    progress: bool
-    resource: Resource
-    tries: int = 0
-
-
-class _Chunk(NamedTuple):
-    """A serialised `ScopeSpans` without its scope; ``size`` in bytes before compression."""
-
-    spans: int
-    size: int
-    data: bytes
-    compressed: bool
-    resource: Resource
-
-
-class SpanQueue:
-    """Serialised spans. When full, the oldest are dropped. Thread safe.
-
-    Attributes:
-        batching: bounds of the queue and of a batch.
-        dropped: spans that were.
-    """
-
-    def __init__(self, batching: SpanBatching | None = None) -> None:
-        self.batching = batching or SpanBatching()
-        self._lock = threading.Lock()
-        self._chunks: deque[_Chunk] = deque()
-        self._spans = 0
-        self._bytes = 0
-        self.dropped = 0
-
-    def __len__(self) -> int:
-        return self._spans
-
-    def put(self, count: int, data: bytes, resource: Resource) -> bool:
-        """Append a serialised `ScopeSpans` of ``count`` spans and no scope; True if the sending
-        thread must be woken."""
-        batching = self.batching
-        backlog = self._spans >= batching.batch_size
-        chunk = _Chunk(count, len(data), zlib.compress(data, 1) if backlog else data, backlog, resource)
-        with self._lock:
-            was_empty = not self._chunks
-            self._chunks.append(chunk)
-            self._spans += count
-            self._bytes += len(chunk.data)
-            while (self._spans > batching.queue_size or self._bytes > MAX_SPAN_BYTES) and self._chunks:
-                self.dropped += self._pop().spans
-            return was_empty or self._spans >= batching.batch_size
-
-    def take(self) -> tuple[int, list[bytes], Resource]:
-        """The oldest spans, at most a batch of them, and the resource that they share."""
-        count, size, most = 0, 0, self.batching.batch_size
-        chunks: list[_Chunk] = []
-        with self._lock:
-            while self._chunks:
-                first = self._chunks[0]
-                if chunks and (count + first.spans > most or size + first.size > MAX_BATCH_BYTES):
-                    break
-                if chunks and first.resource is not chunks[0].resource:
-                    break
-                chunks.append(self._pop())
-                count, size = count + first.spans, size + first.size
-        data = [zlib.decompress(chunk.data) if chunk.compressed else chunk.data for chunk in chunks]
-        return count, data, chunks[0].resource if chunks else Resource()
-
-    def _pop(self) -> _Chunk:
-        chunk = self._chunks.popleft()
-        self._spans -= chunk.spans
-        self._bytes -= len(chunk.data)
-        return chunk
-
-
-class ReportQueue:
-    """Rank reports. When full, superseded progress reports are dropped first, then the oldest. Thread safe."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._items: deque[QueuedReport] = deque()
-        self._bytes = 0
-        self.dropped = 0
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def put(self, report: QueuedReport) -> None:
-        with self._lock:
-            self._items.append(report)
-            self._bytes += report.size
-            self._shrink()
-
-    def put_back(self, reports: list[QueuedReport]) -> None:
-        """Queue reports that could not be sent again, before all others."""
-        with self._lock:
-            self._items.extendleft(reversed(reports))
-            self._bytes += sum(report.size for report in reports)
-            self._shrink()
-
-    def take(self) -> list[QueuedReport]:
-        """The oldest reports, as many as share a resource and fit one request."""
-        taken: list[QueuedReport] = []
-        size = 0
-        with self._lock:
-            while self._items and (not taken or size + self._items[0].size <= MAX_BATCH_BYTES):
-                if taken and self._items[0].resource is not taken[0].resource:
-                    break
-                report = self._items.popleft()
-                size += report.size
-                self._bytes -= report.size
-                taken.append(report)
-        return taken
-
-    def _shrink(self) -> None:
-        while len(self._items) > 1 and (len(self._items) > MAX_REPORTS or self._bytes > MAX_REPORT_BYTES):
-            last = len(self._items) - 1
-            victim = next((i for i, item in enumerate(self._items) if item.progress and i < last), 0)
-            self._bytes -= self._items[victim].size
-            del self._items[victim]
-            self.dropped += 1
-
-
-class MetricsQueue:
-    """Requests of metrics. One of the same resource replaces the one that waits, because the numbers are cumulative.
-    Thread safe."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._items: dict[int, tuple[Resource, ExportMetricsServiceRequest]] = {}
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def put(self, resource: Resource, request: ExportMetricsServiceRequest) -> None:
-        with self._lock:
-            self._items.pop(id(resource), None)
-            self._items[id(resource)] = resource, request
-            while len(self._items) > MAX_METRICS:
-                del self._items[next(iter(self._items))]
-
-    def take(self) -> tuple[Resource, ExportMetricsServiceRequest] | None:
-        """The oldest."""
-        with self._lock:
-            return self._items.pop(next(iter(self._items))) if self._items else None
-
-    def put_back(self, resource: Resource, request: ExportMetricsServiceRequest) -> None:
-        """Queue one again that could not be sent, unless a newer one of its resource waits."""
-        with self._lock:
-            if len(self._items) < MAX_METRICS:
-                self._items.setdefault(id(resource), (resource, request))
-
-    def clear(self) -> None:
-        with self._lock:
-            self._items.clear()
 
 
 class _Worker:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from otel_fr.dumps.device_times import DeviceTimes
-from otel_fr.monitor.recorder_entries import Entry, Key, last_of_calls
+from otel_fr.monitor.nccl.recorder_entries import Entry, Key, last_of_calls
 from otel_fr.operations import family
 from otel_fr.ring import KIND_COLLECTIVE, KIND_P2P, POSTED, Record, RecordState
 from otel_fr.torch_recorder import is_of_device

@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 
 from otel_fr.config import Config
 from otel_fr.helper_process import python_command
-from otel_fr.monitor.node import Node
+from otel_fr.monitor.control.node import Node
 from otel_fr.presentation import count_text, ranks_text
 from otel_fr.printable import one_line
 

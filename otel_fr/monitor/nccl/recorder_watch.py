@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from otel_fr.monitor.device_calls import DeviceCalls
-from otel_fr.monitor.recorder_client import RecorderClient
+from otel_fr.monitor.nccl.device_calls import DeviceCalls
+from otel_fr.monitor.nccl.recorder_client import RecorderClient
 from otel_fr.torch_recorder import SOCKET_KEY
 
 _LOOK_SECONDS: Final = 1.0

@@ -29,8 +29,8 @@ from otel_fr import identity
 from otel_fr import semconv as names
 from otel_fr.dumps.device_times import DeviceTimes
 from otel_fr.dumps.nccl_inspector import DeviceCall
-from otel_fr.monitor.inspector_durations import InspectorDurations
-from otel_fr.monitor.span_builder import SCOPE, error_type, trace_id
+from otel_fr.monitor.nccl.inspector_durations import InspectorDurations
+from otel_fr.monitor.telemetry.span_builder import SCOPE, error_type, trace_id
 from otel_fr.operations import family
 from otel_fr.otlp_attributes import attributes
 from otel_fr.presentation import group_name

@@ -7,7 +7,6 @@ import signal
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from msgspec import structs
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
@@ -21,25 +20,23 @@ from otel_fr.dumps.nccl_inspector import DeviceCall
 from otel_fr.dumps.step_calls import StepCalls
 from otel_fr.fault_tolerance.peers import EXIT_CODE
 from otel_fr.identity import encode_ranks
-from otel_fr.monitor import error_file, report_builder
-from otel_fr.monitor.activity_spans import ActivitySpans
-from otel_fr.monitor.activity_watch import ActivityWatch
-from otel_fr.monitor.brief_reports import BriefReports
-from otel_fr.monitor.call_ranges import reported_range
-from otel_fr.monitor.device_calls import DeviceCalls, Tracked
-from otel_fr.monitor.dumping import SESSION, STARTED_AT
-from otel_fr.monitor.ending import Exit
-from otel_fr.monitor.export import Exporter
-from otel_fr.monitor.metrics import RankMetrics
+from otel_fr.monitor.nccl.device_calls import DeviceCalls, Tracked
+from otel_fr.monitor.process import error_file
+from otel_fr.monitor.process.ending import Exit
+from otel_fr.monitor.process.stacks import Stacks
 from otel_fr.monitor.rank_identity import RankIdentity
+from otel_fr.monitor.ring.activity_watch import ActivityWatch
+from otel_fr.monitor.ring.tail import Tail
 from otel_fr.monitor.rules import Situation
-from otel_fr.monitor.span_builder import SpanBuilder, trace_id
-from otel_fr.monitor.span_sampling import SpanSampling
-from otel_fr.monitor.stacks import Stacks
-from otel_fr.monitor.tail import Tail
+from otel_fr.monitor.telemetry import report_builder
+from otel_fr.monitor.telemetry.brief_reports import BriefReports
+from otel_fr.monitor.telemetry.call_ranges import reported_range
+from otel_fr.monitor.telemetry.export import Exporter
+from otel_fr.monitor.telemetry.metrics import RankMetrics
+from otel_fr.monitor.telemetry.span_sender import SpanSender
 from otel_fr.out_of_memory import OutOfMemory
 from otel_fr.rank_report import DropCounts, RankReport, ReportedDecision, ReportedException, ReportedExit, ReportedRas
-from otel_fr.ring import POSTED, Activity, ProcessState, RecordState, RingReader
+from otel_fr.ring import POSTED, ProcessState, RecordState, RingReader
 
 
 class Reporter:
@@ -50,6 +47,7 @@ class Reporter:
         devices: what PyTorch's recorder has shown.
         on_hang: what was done because a limit had passed; "": nothing.
         running_here: as `Node.running` last found them.
+        thread_exceptions: that threads did not catch, as last reported.
         interval_s: until the next progress report, at most.
         is_to_exit: the rank was asked to end, because a peer has failed.
     """
@@ -68,7 +66,7 @@ class Reporter:
         self._memory = OutOfMemory(reader.pid, first=reader.meta.get("memory") if is_first else None)
         self._had_exception = False
         self._error_file: ReportedException | None = None
-        self._thread_exceptions: tuple[ReportedException, ...] = ()
+        self.thread_exceptions: tuple[ReportedException, ...] = ()
         self._exporter: Exporter | None = None
         self.devices = DeviceCalls()
         self.activity = ActivityWatch(reader, config)
@@ -83,7 +81,7 @@ class Reporter:
 
     def connect(self, exporter: Exporter) -> None:
         """Send through ``exporter``; without one nothing is sent."""
-        self._exporter = exporter
+        self._exporter = self._spans.exporter = exporter
         self._metrics = self._new_metrics()
 
     def begin(self) -> None:
@@ -116,14 +114,9 @@ class Reporter:
 
     def _enter(self, identity: RankIdentity) -> None:
         """Report as this rank."""
-        run, rank, offset, suffix = identity.run_id, identity.rank, self._reader.wall_offset_ns, identity.name_suffix
         self.identity = identity
         self._resource = identity.resource()
-        self._builder = SpanBuilder(run, rank, offset, suffix)
-        ratio = self._config.sampling_ratio
-        all_or_none = ratio is None or ratio >= 1
-        self._sampling = None if all_or_none else SpanSampling(ratio or 0.0, lambda record: trace_id(run, rank, record))
-        self._activity_spans = ActivitySpans(run, rank, offset, self._reader.pid, suffix)
+        self._spans = SpanSender(identity, self._reader, self._config.sampling_ratio, self._exporter)
 
     def _follow_run(self) -> None:
         """Follow the calls of the run of `identity`: those before them are not its own."""
@@ -190,9 +183,9 @@ class Reporter:
         """Count the calls, and send their spans; apart from those that a monitor before has seen to their end."""
         if self._sent_until_ns:
             items = [one for one in items if (one.record.ended_ns or one.record.issued_ns) >= self._sent_until_ns]
-        sent = items if self._sampling is None else self._sampling.select(items)
+        sent = self._spans.select(items)
         self._count(items, sent)
-        self._send_spans(sent)
+        self._spans.send(sent)
 
     def _count(self, items: list[Tracked], sent: list[Tracked]) -> None:
         """``sent``: those whose spans are sent."""
@@ -204,8 +197,7 @@ class Reporter:
 
     def note_incident(self, trace: bytes) -> None:
         """An incident has opened: send what the sample leaves out of it. ``trace``: of its collective, or empty."""
-        if self._sampling is not None:
-            self._send_spans(self._sampling.note_incident(trace, list(self.tail.in_flight)))
+        self._spans.note_incident(trace, self.tail.in_flight)
 
     def note_device_call(self, call: DeviceCall) -> None:
         """NCCL Inspector has measured a call."""
@@ -221,23 +213,10 @@ class Reporter:
         if request is not None:
             exporter.put_metrics(request, self._resource)
 
-    def _send_spans(self, items: list[Tracked], rank_ended_ns: int | None = None, clean: bool = False) -> None:
-        if self._exporter is None or not self._exporter.wants_spans:
-            return
-        size = self._exporter.batch_size
-        for start in range(0, len(items), size):
-            part = items[start : start + size]
-            at = self._activity_spans.at
-            spans = [
-                self._builder.encode(item.record, rank_ended_ns, clean, at(item.record.issued_ns), item.device)
-                for item in part
-            ]
-            self._exporter.put_spans(len(spans), b"".join(spans), self._resource)
-
     def close_spans(self, now_ns: int, clean: bool) -> None:
         """The rank has ended: send the spans of its calls in flight, and of what it was in."""
-        self._send_spans(list(self.tail.in_flight.values()), now_ns, clean)
-        self._send_activity(self.activity.current, now_ns, clean)
+        self._spans.send(list(self.tail.in_flight.values()), now_ns, clean)
+        self._spans.send_activity(self.activity.current, now_ns, clean)
 
     def situation(self, now_ns: int) -> Situation:
         """What `otel_fr.monitor.rules` decides on.
@@ -286,9 +265,9 @@ class Reporter:
     def new_thread_exception(self) -> bool:
         """True when another uncaught exception of a thread is recorded."""
         found = reported_thread_exceptions(self._reader)
-        if found == self._thread_exceptions:
+        if found == self.thread_exceptions:
             return False
-        self._thread_exceptions = found
+        self.thread_exceptions = found
         return True
 
     @property
@@ -298,23 +277,11 @@ class Reporter:
     def _follow_activity(self) -> None:
         """Read what the program tells of its progress, and queue the spans of sections and steps that have ended."""
         ended = self.activity.poll(time.monotonic_ns())
-        self._activity_spans.note(self.activity.current, ended)
+        self._spans.note_activity(self.activity.current, ended)
         ended = [item for item in ended if (item.ended_ns or 0) >= self._sent_until_ns]
         for item in ended:
             self._metrics.add_step(item)
-        self._send_activity(ended)
-
-    def _send_activity(self, items: list[Activity], rank_ended_ns: int | None = None, clean: bool = False) -> None:
-        if self._exporter is None or not self._exporter.wants_spans:
-            return
-        sampling, traces = self._sampling, self._activity_spans
-        if sampling is not None:
-            items = [one for one in items if one.is_failed or rank_ended_ns or sampling.has(traces.trace_of(one))]
-        size = self._exporter.batch_size
-        for start in range(0, len(items), size):
-            part = items[start : start + size]
-            spans = [traces.encode(item, rank_ended_ns, clean) for item in part]
-            self._exporter.put_spans(len(spans), b"".join(spans), self._resource)
+        self._spans.send_activity(ended)
 
     # ---- stacks
 
@@ -421,7 +388,7 @@ class Reporter:
             report,
             exit=exit,
             exception=exception,
-            thread_exceptions=self._thread_exceptions if stacks else (),
+            thread_exceptions=self.thread_exceptions if stacks else (),
             file=file,
             reason=reason,
             error=error,
@@ -440,7 +407,7 @@ class Reporter:
         self._put(report_builder.log_record(names.EVENT_CALLS, report, time.time_ns()))
 
     def forget_told(self) -> None:
-        """The next progress report is a full one (`otel_fr.monitor.brief_reports`)."""
+        """The next progress report is a full one (`otel_fr.monitor.telemetry.brief_reports`)."""
         self._brief.forget()
 
     def _put(self, record: LogRecord, progress: bool = False) -> None:
@@ -477,43 +444,6 @@ class Reporter:
             records=lost + counters.get("dropped", 0),
             hook_errors=counters.get("hook_errors", 0),
         )
-
-    def dump_info(self) -> dict[str, Any]:
-        """What a flight-recorder file holds beyond the ring."""
-        identity = self.identity
-        info: dict[str, Any] = {
-            "rank": identity.rank,
-            "local_rank": identity.local_rank,
-            "world_size": identity.world_size,
-            "job_id": identity.job_id,
-            "attempt": identity.attempt,
-            "run_id": identity.run_id,
-            "host": identity.host,
-            **{key: text for key in ("gpu", "pod", "node") if (text := getattr(identity, key))},
-            "pid": identity.pid,
-            "dropped": rank_report.to_object(self.dropped()),
-            "comm_lib_version": self.devices.library,
-        }
-        started = self._reader.meta.get("session_started_at")
-        if identity.session:
-            info |= {SESSION: identity.session, STARTED_AT: started}
-        known = self.known_stacks()
-        if known is not None:
-            texts = {"stack": known.text, "site": known.site, "doing": known.doing, **known.connections._asdict()}
-            info |= {"python_blocked": known.python_blocked} | {key: text for key, text in texts.items() if text}
-        exception = self.exception()
-        if exception is not None:
-            info["exception"] = rank_report.to_object(exception)
-        activity = self.activity.reported(time.monotonic_ns())
-        if activity:
-            info["activity"] = [rank_report.to_object(item) for item in activity]
-        if self.activity.step is not None:
-            info["step"] = self.activity.step.step
-        if self.on_hang:
-            info["on_hang"] = self.on_hang
-        if self._thread_exceptions:
-            info["thread_exceptions"] = [rank_report.to_object(item) for item in self._thread_exceptions]
-        return info
 
 
 def _posted(item: Tracked) -> Tracked:

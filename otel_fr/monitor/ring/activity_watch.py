@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from otel_fr.config import Config
-from otel_fr.monitor import activity
-from otel_fr.monitor.activity import Given, Watched
+from otel_fr.monitor.ring import activity
+from otel_fr.monitor.ring.activity import Given, Watched
 from otel_fr.rank_report import ReportedActivity
 from otel_fr.ring import Activity, RingReader
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from otel_fr.monitor.process_state import Process, look
+from otel_fr.monitor.process.state import Process, look
 
 NAME: Final = "pt_data_worker"
 """What torch calls the main thread of each worker (torch/utils/data/_utils/worker.py)."""

@@ -18,8 +18,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from otel_fr.monitor.connections import NO_CONNECTIONS, Connections, connections_of, find_socket
-from otel_fr.monitor.system_calls import MEANINGS, Meaning, name_of
+from otel_fr.monitor.process.connections import NO_CONNECTIONS, Connections, connections_of, find_socket
+from otel_fr.monitor.process.system_calls import MEANINGS, Meaning, name_of
 
 SAMPLE_SECONDS: Final = 0.1
 """Between two looks at a thread; one that has not run in between has waited since the first."""

@@ -13,10 +13,10 @@ from otel_fr import rank_report
 from otel_fr import semconv as names
 from otel_fr.dumps.device_times import of_followed
 from otel_fr.identity import encode_ranks
-from otel_fr.monitor.device_calls import Tracked
+from otel_fr.monitor.nccl.device_calls import Tracked
 from otel_fr.monitor.rank_identity import RankIdentity
-from otel_fr.monitor.span_builder import error_type, stream_of
-from otel_fr.monitor.tail import Reached
+from otel_fr.monitor.ring.tail import Reached
+from otel_fr.monitor.telemetry.span_builder import error_type, stream_of
 from otel_fr.otlp_attributes import attributes
 from otel_fr.rank_report import RankReport, ReportedCall, ReportedGroup
 from otel_fr.ring import STATE_TEXT, GroupDef, GroupProgress, RecordState, RingReader
@@ -175,7 +175,7 @@ class GroupTracker:
 
         Args:
             unended: by group id, calls that the ring counts as ended and that PyTorch's recorder shows not to have.
-            fingerprints: by group id (`otel_fr.monitor.fingerprints`).
+            fingerprints: by group id (`otel_fr.monitor.ring.fingerprints`).
         """
         rows = (*self.refresh(), *self._leaving.values())
         found = [reported_group(self._by_devices(row, unended or {}), now_ns) for row in rows]

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from otel_fr.monitor.connections import NO_CONNECTIONS, Connections
-from otel_fr.monitor.ending import RankProcess
-from otel_fr.monitor.process_state import Process, parse_status
+from otel_fr.monitor.process.connections import NO_CONNECTIONS, Connections
+from otel_fr.monitor.process.ending import RankProcess
+from otel_fr.monitor.process.state import Process, parse_status
 from otel_fr.stacks import site_of, threads_of
 
 ANSWER_SECONDS = 0.3
@@ -44,7 +44,7 @@ _STATES = {
 class Stacks:
     """The result of a request. ``text`` and ``site`` are empty if unknown.
 
-    ``doing``: what the kernel says of the rank, as `otel_fr.monitor.process_state.describe`. ``connections``: also.
+    ``doing``: what the kernel says of the rank, as `otel_fr.monitor.process.state.describe`. ``connections``: also.
     """
 
     text: str = ""

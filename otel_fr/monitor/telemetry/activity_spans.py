@@ -15,7 +15,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from otel_fr import identity
 from otel_fr import semconv as names
-from otel_fr.monitor.span_builder import Context, varint
+from otel_fr.monitor.telemetry.span_builder import Context, varint
 from otel_fr.otlp_attributes import attributes
 from otel_fr.ring import Activity
 

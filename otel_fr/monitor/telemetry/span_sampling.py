@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from opentelemetry.sdk.trace.sampling import TraceIdRatioBased
 
-from otel_fr.monitor.device_calls import Tracked
+from otel_fr.monitor.nccl.device_calls import Tracked
 from otel_fr.ring import KIND_GROUP, GroupDef, Record, RecordState, SignatureDef
 from otel_fr.torch_recorder import is_followed
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Final, NamedTuple
 
-from otel_fr.monitor.recorder_entries import MAX_BYTES, Entry, parse_answer
+from otel_fr.monitor.nccl.recorder_entries import MAX_BYTES, Entry, parse_answer
 from otel_fr.timed_http import ask_unix
 from otel_fr.torch_recorder import DUMP_TARGET
 

@@ -12,7 +12,7 @@ from queue import Queue
 import grpc
 
 from otel_fr.control.v1.control_pb2 import Command, WatchRequest
-from otel_fr.monitor.pace import Pace
+from otel_fr.monitor.control.pace import Pace
 from otel_fr.monitor.rank_identity import RankIdentity
 from otel_fr.monitor.rules import REPORT_SECONDS
 from otel_fr.otlp_sender import GrpcTarget

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import NamedTuple
 
-from otel_fr.monitor.device_calls import DeviceCalls, Tracked
-from otel_fr.monitor.fingerprints import Fingerprints
+from otel_fr.monitor.nccl.device_calls import DeviceCalls, Tracked
+from otel_fr.monitor.ring.fingerprints import Fingerprints
 from otel_fr.ring import KIND_COLLECTIVE, GroupDef, GroupProgress, Record, RecordState, RingReader
 
 KEPT_FAILED = 16

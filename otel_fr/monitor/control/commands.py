@@ -10,13 +10,13 @@ from collections.abc import Callable
 from otel_fr import semconv as names
 from otel_fr.config import Config
 from otel_fr.control.v1.control_pb2 import Command, Dump, FetchCalls, Incident, PeerFailed
-from otel_fr.monitor.control import ControlClient
-from otel_fr.monitor.device_calls import Tracked
-from otel_fr.monitor.link import Link
-from otel_fr.monitor.pace import Pace
-from otel_fr.monitor.peers import Notice, PeerWatch
-from otel_fr.monitor.reporter import Reporter
-from otel_fr.monitor.verdict import Verdict
+from otel_fr.monitor.control.client import ControlClient
+from otel_fr.monitor.control.link import Link
+from otel_fr.monitor.control.pace import Pace
+from otel_fr.monitor.control.peers import Notice, PeerWatch
+from otel_fr.monitor.control.verdict import Verdict
+from otel_fr.monitor.nccl.device_calls import Tracked
+from otel_fr.monitor.telemetry.reporter import Reporter
 from otel_fr.presentation import ranks_text, verb
 from otel_fr.ring import POSTED, Record
 from otel_fr.torch_recorder import ends_are_seen

@@ -1,0 +1,128 @@
+"""The rank's flight-recorder files: when one is written, and what is reported of it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from otel_fr import rank_report
+from otel_fr import semconv as names
+from otel_fr.config import Config
+from otel_fr.monitor import dumping, rules
+from otel_fr.monitor.control.commands import REASON_REQUEST
+from otel_fr.monitor.nccl.ras_client import RasWatch
+from otel_fr.monitor.telemetry.reporter import Reporter
+from otel_fr.rank_report import ReportedExit
+from otel_fr.ring import RingReader
+
+_log = logging.getLogger("otel_fr.monitor")
+
+END_SECONDS = 30.0
+"""Longest wait for the last file. The rank's pipes are closed by then, so a slow disk delays nothing else."""
+_LOOK_SECONDS = 0.02
+
+REASON_RECOVERED = "recovered"
+REASON_SIGNAL = "signal"
+_ASKED_FOR = (REASON_SIGNAL, REASON_REQUEST)
+
+
+class Files:
+    """
+    Args:
+        ras: asked where a file is written for a fault of NCCL's.
+        wake: called from another thread when a file is there.
+
+    Attributes:
+        last: path of the newest file; "": there is none.
+        exit: how the rank ended, once that is known: it goes into the files.
+    """
+
+    def __init__(
+        self,
+        ring: Path,
+        reader: RingReader,
+        config: Config,
+        reporter: Reporter,
+        ras: RasWatch,
+        wake: Callable[[], None],
+    ) -> None:
+        self._reader = reader
+        self._config = config
+        self._reporter = reporter
+        self._ras = ras
+        self._dumper = dumping.Dumper(ring, dumping.process_start_wall_ns(reader.pid_start_ns), wake)
+        self._recovery = rules.Recovery()
+        self._quorum: int | None = None
+        self._bad: set[str] = set()
+        self.last = ""
+        self.exit: ReportedExit | None = None
+
+    def write(self, reason: str, *, urgent: bool = False, of_fault: bool = False) -> None:
+        """Write the file. ``of_fault``: it shows a fault; once that is over, a newer file replaces it."""
+        reporter = self._reporter
+        self._recovery.note_file(reporter.moved_ns, of_fault)
+        self._quorum = reporter.identity.quorum
+        reporter.groups.refresh()
+        files = dumping.paths(self._config, reporter.identity, reporter.groups.backends)
+        if (of_fault or reason in _ASKED_FOR) and any("nccl" in backend for backend in reporter.groups.backends):
+            self._ras.ask(files[0][0].parent, time.monotonic())
+        info = dumping.rank_info(reporter, self._reader.meta)
+        if self.exit is not None:
+            info["exit"] = rank_report.to_object(self.exit)
+        self._dumper.request(reason, info, files, urgent, reporter.devices.seen())
+
+    def step(self, situation: rules.Situation) -> None:
+        """Replace a file that shows a fault which is over."""
+        is_over = self._recovery.is_over(situation, self._config.stall_seconds)
+        if is_over and self._reporter.identity.quorum == self._quorum:
+            self.write(REASON_RECOVERED)
+
+    @property
+    def is_busy(self) -> bool:
+        """One is being written, or waits to be."""
+        return self._dumper.busy()
+
+    @property
+    def shows_fault(self) -> bool:
+        """The newest one was written for a fault."""
+        return self._recovery.is_pending
+
+    def shows_present_fault(self) -> bool:
+        """The newest one was written for a fault, and the rank has not moved since."""
+        return self._recovery.is_of(self._reporter.moved_ns)
+
+    def report(self, exit_: ReportedExit | None = None) -> list[dumping.Result]:
+        """Report those written, or not written, since the last call. ``exit_``: goes into these reports."""
+        results: list[dumping.Result] = []
+        while not self._dumper.results.empty():
+            result = self._dumper.results.get()
+            results.append(result)
+            if not result.superseded:
+                self._report(result, exit_)
+        return results
+
+    def _report(self, result: dumping.Result, exit_: ReportedExit | None) -> None:
+        path = str(result.path)
+        event = names.EVENT_DUMP_FAILED if result.error else names.EVENT_DUMP_WRITTEN
+        if not result.error:
+            self.last = path
+            self._bad.discard(path)
+        elif path not in self._bad:
+            self._bad.add(path)
+            _log.error("no flight-recorder file: %s", result.error)
+        self._reporter.send(event, file=path, reason=result.reason, error=result.error or "", exit=exit_)
+
+    def write_last(self, reason: str, exit_: ReportedExit | None = None) -> bool:
+        """Write the file that outlives the ring, and wait for it; True if it is there.
+
+        Args:
+            exit_: goes into its report.
+        """
+        self.write(reason, urgent=True)
+        deadline = time.monotonic() + END_SECONDS
+        while self.is_busy and time.monotonic() < deadline:
+            time.sleep(_LOOK_SECONDS)
+        results = [result for result in self.report(exit_) if result.reason == reason]
+        return bool(results) and not any(result.error for result in results)

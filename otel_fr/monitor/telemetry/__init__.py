@@ -1,0 +1,1 @@
+"""Spans, metrics and rank reports: made from the ring, queued and sent."""
