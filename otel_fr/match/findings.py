@@ -8,11 +8,13 @@ from otel_fr.match.case import Case
 from otel_fr.match.facts.endings import may_run
 from otel_fr.match.facts.overdue import CATEGORIES, EXCUSABLE, by_kind, is_excused
 from otel_fr.match.facts.stack_groups import groups_of
+from otel_fr.match.facts.threads import sharing
 from otel_fr.match.finding import MAX_PLACED_CULPRITS, MAX_PLACED_WAITING, Category, Finding
 from otel_fr.match.model import UNPLACED, CallState, Evidence, Overdue, Place
 from otel_fr.match.rules import decide
 from otel_fr.match.rules.claims import Claim
 from otel_fr.match.texts import decisions, ending_texts
+from otel_fr.match.texts.rank_texts import sharing_text
 from otel_fr.match.texts.sentences import MAX_ENDINGS
 from otel_fr.presentation import ranks_text, summary_text
 
@@ -34,6 +36,7 @@ class _Maker:
         self._case = case
         self._overdue = dict(case.overdue)
         """The overdue ranks that no cause named before."""
+        self._sharing = sharing(case.evidence.calls)
         self._in_call = {
             call.rank for call in case.evidence.calls if call.state in (CallState.IN_FLIGHT, CallState.UNKNOWN)
         }
@@ -54,6 +57,9 @@ class _Maker:
         details += [ending_texts.within_text(*one) for one in list(excused.items())[:MAX_ENDINGS]]
         if aborted:
             details.append(ending_texts.aborted_text(aborted, case.evidence))
+        if instance is not None and claim.caused_by is None:
+            by_threads = self._sharing.get(instance.group.id, {})
+            details += [sharing_text(instance.group, *one) for one in list(by_threads.items())[:MAX_ENDINGS]]
         differed: dict[decisions.Divergence, str] = {}
         if culprits:
             members = sorted(ranks) if instance is None else instance.group.ranks

@@ -91,6 +91,7 @@ class Call:
         gap: seconds between the end of the rank's previous call and this call; None: unknown.
         error: error.type of a failed call (``"timeout"``).
         site: ``"file:line function"``; empty: unknown.
+        thread: name of the program's thread that made it; empty: the main thread, one of PyTorch's, or unknown.
         batch: shared by the calls of one coalesced batch; None: not in a batch.
         queued: its device has not begun it; None: it is in flight on a device, and that is not known.
         caught: it failed, and its rank went on; set by the engine (`otel_fr.match.facts.recording`).
@@ -112,6 +113,7 @@ class Call:
     site: str = ""
     batch: int | None = None
     queued: bool | None = False
+    thread: str = ""
     caught: bool = False
 
 

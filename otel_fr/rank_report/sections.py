@@ -95,6 +95,7 @@ class ReportedCall(Section, frozen=True):
     is_queued: Annotated[bool, Meta(description="true: its device has not begun it; absent: it may have")] = field(
         name="queued", default=False
     )
+    thread: Annotated[Name, Meta(description="thread of the program that made the call; absent: the main thread")] = ""
 
 
 Calls = Annotated[tuple[ReportedCall, ...], Meta(max_length=MAX_CALLS)]

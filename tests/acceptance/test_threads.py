@@ -39,6 +39,18 @@ def test_the_exception_of_a_thread_is_told_and_blames_no_rank(case: str, tmp_pat
 
 
 @pytest.mark.long
+def test_a_rank_whose_threads_share_a_group_is_told(tmp_path: Path) -> None:
+    """A checkpoint is written beside the training, over the same group: which call comes first is left to chance."""
+    with torchrun.collector(tmp_path / "collector") as running:
+        job = torchrun.run(tmp_path / "job", "threads.py", "shares_group", env=torchrun.endpoint(running))
+        live = until(lambda: [one for one in running.causes() if "thread saver" in whole_text(one)])
+    offline = cause_incidents(job.analyze()[1]["incidents"])
+    for (incident,) in (live, offline):
+        assert (incident["category"], incident["culprit_ranks"]) == ("op_mismatch", [0])
+        assert "in the main thread and thread saver" in whole_text(incident)
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("case", ["trains_in_thread", "checkpoints_in_thread"])
 def test_where_a_rank_is_is_where_the_thread_is_that_issues_its_calls(case: str, tmp_path: Path) -> None:
     """Ray Train keeps the main thread for itself. A thread that only writes checkpoints does not count."""

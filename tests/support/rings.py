@@ -97,6 +97,8 @@ class RankRing:
             **meta,
         }
         self.rank = rank
+        self.thread = "MainThread"
+        """In which the next calls are made."""
         folder.mkdir(parents=True, exist_ok=True)
         self.writer = RingWriter.create([folder], f"rank{rank}", capacity, facts)
         self._groups: dict[str, tuple[int, list[int]]] = {}
@@ -142,7 +144,7 @@ class RankRing:
             index,
             writer.define_signature(what, what),
             writer.define_site(site, SiteDef(site)),
-            writer.define_thread(1, "MainThread"),
+            writer.define_thread(len(self.thread), self.thread),
             writer.generation,
             kind,
             0,

@@ -45,7 +45,7 @@ class RankCall(NamedTuple):
             says that its device has not begun it; see `is_posted`.
         is_queued: as `Call.queued`: a report says that.
         is_end_seen: its duration ends when somebody saw the end, some time after it.
-        before: as of `CompactCall`.
+        before: as of `CompactCall`. thread: as `Call.thread`: a report says that.
     """
 
     rank: int
@@ -67,6 +67,7 @@ class RankCall(NamedTuple):
     is_queued: bool | None = False
     is_end_seen: bool = False
     before: Before | None = None
+    thread: str = ""
 
     @property
     def is_posted(self) -> bool:
@@ -110,6 +111,7 @@ class RankCall(NamedTuple):
             error=self.error,
             site=self.site,
             queued=self.is_queued,
+            thread=self.thread,
         )
 
     def key(self) -> InstanceKey | None:

@@ -124,4 +124,5 @@ def merge(old: RankCall, new: RankCall) -> RankCall:
         timeout=newer.timeout if newer.timeout is not None else other.timeout,
         enqueued_wall=newer.enqueued_wall if newer.enqueued_wall is not None else other.enqueued_wall,
         site=newer.site or other.site,
+        thread=newer.thread or other.thread,
     )

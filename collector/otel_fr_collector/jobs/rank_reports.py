@@ -194,4 +194,5 @@ class _CallReader:
             age=None if not given.is_posted else age if given.is_queued else 0.0,
             is_queued=queued_of(given),
             is_end_seen=ends_are_seen(given.backend),
+            thread=interner.text(given.thread) if given.thread else "",
         )

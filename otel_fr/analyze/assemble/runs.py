@@ -19,7 +19,7 @@ from otel_fr.analyze.assemble.unseen_ends import complete_joined
 from otel_fr.analyze.notes import Note, NoteKind
 from otel_fr.config import DEFAULT_STALL_SECONDS, STALL_SHARE
 from otel_fr.dumps.columns import COMPLETED, P2P, Mask
-from otel_fr.dumps.entry import Entry
+from otel_fr.dumps.entry import Entry, own_thread
 from otel_fr.dumps.model import Dump, GroupInfo, Problem
 from otel_fr.dumps.read import MAX_RANKS
 from otel_fr.match.facts import overdue
@@ -273,6 +273,7 @@ def _calls(
                 site=entry.site,
                 batch=entry.batch,
                 queued=queued,
+                thread=own_thread(entry.thread) if dump.source == "otel-fr" else "",
             )
         )
     return found

@@ -10,9 +10,9 @@ from otel_fr.match.facts.endings import STOP_SIGNALS, runs_not, stayed_away, was
 from otel_fr.match.facts.instances import Instance, LastCall, is_posted
 from otel_fr.match.facts.machines import names_text
 from otel_fr.match.facts.recording import DEFAULT_GROUP
-from otel_fr.match.model import Call, CallState, Ending, Evidence, Progress, Rank
+from otel_fr.match.model import Call, CallState, Ending, Evidence, Group, Progress, Rank
 from otel_fr.match.texts.calls import call_text, group_of
-from otel_fr.presentation import count_text, message_text, ranks_text, signal_text
+from otel_fr.presentation import count_text, group_text, message_text, ranks_text, signal_text, verb
 
 MAX_THREADS = 2
 """Threads of a rank whose exceptions a sentence states: the last, which are the nearest to the fault."""
@@ -171,6 +171,15 @@ def thread_texts(info: Rank) -> list[str]:
         + (f" at {item.site}" if item.site else "")
         for item in info.thread_exceptions[-MAX_THREADS:]
     ]
+
+
+def sharing_text(group: Group, threads: Sequence[str], ranks: Sequence[int]) -> str:
+    """Several threads of these ranks are in calls of one group. ``threads``: names; "": the main thread."""
+    named = [f"thread {name}" if name else "the main thread" for name in threads[:MAX_THREADS]]
+    return (
+        f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} in calls of group {group_text(group.name, group.description)} "
+        f"in {' and '.join(named)} at once: their order can differ from rank to rank. Use one process group per thread"
+    )
 
 
 def raised_texts(evidence: Evidence, ranks: Iterable[int]) -> list[str]:

@@ -12,6 +12,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, SeverityNumber
 from otel_fr import rank_report
 from otel_fr import semconv as names
 from otel_fr.dumps.device_times import of_followed
+from otel_fr.dumps.entry import own_thread
 from otel_fr.identity import encode_ranks
 from otel_fr.monitor.nccl.device_calls import Tracked
 from otel_fr.monitor.rank_identity import RankIdentity
@@ -75,6 +76,7 @@ def reported_call(item: Tracked, now_ns: int) -> ReportedCall:
         duration_s=None if ended_ns is None else seconds_between(record.issued_ns, ended_ns),
         gap_s=None if item.gap_s is None else round(item.gap_s, 6),
         error=error_type(record),
+        thread=own_thread(record.thread),
         new_name=None if new is None else new.name,
         new_description="" if new is None else new.description,
         new_ranks="" if new is None else encode_ranks(new.ranks),

@@ -32,7 +32,7 @@ class SpanSender:
         self._activity = ActivitySpans(run, rank, offset, reader.pid, suffix)
 
     def select(self, items: list[Tracked]) -> list[Tracked]:
-        """The calls whose spans are to be sent."""
+        """Choose the calls whose spans are sent."""
         return items if self._sampling is None else self._sampling.select(items)
 
     def note_incident(self, trace: bytes, in_flight: Iterable[int]) -> None:

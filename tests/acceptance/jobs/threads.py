@@ -94,6 +94,15 @@ elif case == "checkpoints_in_thread":
     main_loop_begun = threading.Thread(target=main_loop, daemon=True)
     main_loop_begun.start()
     train()
+elif case == "shares_group":
+    saver = threading.Thread(target=lambda: dist.broadcast(torch.ones(8), 0), name="saver")
+    if rank == 0:
+        saver.start()
+        time.sleep(0.5)
+        dist.all_reduce(data)
+    else:
+        threading.Timer(0.5, saver.start).start()
+        dist.all_reduce(data)
 elif case == "ends_well":
     for _ in range(30):
         dist.all_reduce(data)
