@@ -11,6 +11,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.support.waiting import PATIENCE
+
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
@@ -32,6 +34,7 @@ class Watched:
 
     def __init__(self, browser: Any, **options: Any) -> None:
         self.page = browser.new_page(viewport={"width": 1400, "height": 900}, **options)
+        self.page.set_default_timeout(1000 * PATIENCE)
         self.problems: list[str] = []
         self.hosts: set[str] = set()
         self.page.on("console", lambda m: self.problems.append(m.text) if m.type in ("error", "warning") else None)

@@ -15,6 +15,7 @@ from otel_fr.analyze.output.overview import View
 from otel_fr.analyze.output.page import to_html
 from tests.support.paths import DUMPS
 from tests.support.torch_files import hostile_folder, one_missing
+from tests.support.waiting import PATIENCE
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 CHROMIUM = next((path for path in map(shutil.which, NAMES) if path), None)
@@ -40,6 +41,7 @@ def open_page(tmp_path: Path) -> Iterator[Open]:
             target = tmp_path / "page.html"
             target.write_text(to_html(load(folder), View()), encoding="utf-8")
             page = browser.new_page(**options)
+            page.set_default_timeout(1000 * PATIENCE)
             page.on("console", lambda message: said.append(message.text))
             page.on("pageerror", lambda error: said.append(str(error)))
             page.on("request", lambda request: said.extend({request.url} - {target.as_uri()}))

@@ -80,8 +80,9 @@ def opened() -> Iterator[Callable[[str], Query]]:
         def open_(text: str) -> Query:
             trace[:] = [text.encode()]
             page = browser.new_page()
+            page.set_default_timeout(1000 * PATIENCE)
             page.goto(f"http://127.0.0.1:{server.server_port}/")
-            page.wait_for_function("() => window.app?.trace?.engine", timeout=1000 * PATIENCE)
+            page.wait_for_function("() => window.app?.trace?.engine")
             return lambda sql: page.evaluate(QUERY, sql)
 
         yield open_

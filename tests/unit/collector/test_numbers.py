@@ -63,7 +63,7 @@ class Rank:
         self.collector, self.rank, self.group = collector, rank, group(world)
         self.resource = resource(rank, run=run, world=world)
         self.metrics = RankMetrics(run, rank, 0)
-        self.metrics._start -= round(age * 1e9)
+        self.age = age
         self.number = 0
         self.began = collector.now
 
@@ -78,7 +78,8 @@ class Rank:
             points: list[NumberDataPoint | HistogramDataPoint] = []
             points += [*metric.sum.data_points, *metric.histogram.data_points]
             for point in points:
-                point.time_unix_nano += round((self.collector.now - self.began) * 1e9)
+                told_of = round((self.collector.now - self.began + self.age) * 1e9)
+                point.time_unix_nano = point.start_time_unix_nano + told_of + self.number  # each is newer than the last
         return request
 
     def send(self, calls: int, seconds: float = 0.01, operation: str = "all_reduce") -> None:

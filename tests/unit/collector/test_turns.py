@@ -111,9 +111,10 @@ def test_a_tenant_has_at_most_two_large_runs_in_threads(monkeypatch: pytest.Monk
         assert max(running.values()) <= 2
         assert len(running) >= judge_module.MANY_THREADS
         go.set()
-        while service.judge.in_progress:
+        is_done = False
+        while service.judge.in_progress or not is_done:
             await asyncio.sleep(0.001)
-            service.judge.step(2.1)
+            is_done = service.judge.step(2.1)
         assert not running
 
     asyncio.run(play())
