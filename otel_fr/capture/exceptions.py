@@ -159,8 +159,13 @@ def _message(value: BaseException) -> str:
 
 
 def _origin(value: BaseException) -> BaseException:
-    """The first exception of those that led to this one, as a traceback shows them; itself, if there is no other."""
+    """The first exception of those that led to this one, as a traceback shows them; itself, if there is no other.
+
+    Nothing leads to a KeyboardInterrupt: what was handled as it came only shows where the program was.
+    """
     for _ in range(_MAX_CHAIN):
+        if isinstance(value, KeyboardInterrupt):
+            break
         earlier = value.__context__ if value.__cause__ is None and not value.__suppress_context__ else value.__cause__
         if earlier is None:
             break

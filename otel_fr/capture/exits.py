@@ -12,6 +12,7 @@ from typing import Any, Final
 from otel_fr.capture.exceptions import described
 from otel_fr.capture.replaced import Attribute, Replacements
 from otel_fr.capture.sites import Sites
+from otel_fr.communication_errors import tells_of_stop
 
 _MAX_MESSAGE: Final = 500
 """Characters: it shares 4 kB of the ring with everything else that describes the rank."""
@@ -24,8 +25,8 @@ class ExitHook:
     ``raise SystemExit`` is not seen.
 
     Attributes:
-        message: what the newest call of the main thread passed, if it was neither a number nor None; else, of one
-            with an error's status, the exception that was being handled; else "".
+        message: what the newest call of the main thread passed, if it was neither a number nor None; else the exception
+            that was being handled, if the status is an error's or the exception comes from Ctrl-C; else "".
         site: ``"file:line function"`` of that call; "" if its status was 0 or None, or there was no call.
     """
 
@@ -52,8 +53,9 @@ class ExitHook:
             is_number = status is None or isinstance(status, int)
             handled = sys.exc_info()[1]
             text = "" if is_number else str(status)
-            if is_number and status and handled is not None:
-                text = f"while handling {described(handled)}"
+            if is_number and handled is not None:
+                handling = f"while handling {described(handled)}"
+                text = handling if status or tells_of_stop(handling) else ""
             self.message = text[:_MAX_MESSAGE]
             frame = self._sites.user_frame(caller) or caller
             code = frame.f_code

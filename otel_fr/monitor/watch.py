@@ -25,7 +25,7 @@ from otel_fr.monitor.logs import release_pipes
 from otel_fr.monitor.nccl.inspector_watch import InspectorWatch, inspector_file
 from otel_fr.monitor.nccl.ras_client import RasWatch, ras_address
 from otel_fr.monitor.nccl.recorder_watch import RecorderWatch
-from otel_fr.monitor.process.ending import RankProcess
+from otel_fr.monitor.process.ending import RankProcess, was_stopped
 from otel_fr.monitor.process.termination import Termination
 from otel_fr.monitor.stack_watch import StackWatch
 from otel_fr.monitor.telemetry.export import Exporter
@@ -56,9 +56,6 @@ ERROR_LOG_SECONDS = 60.0
 """Seconds between two log messages about errors of the loop itself."""
 EXIT_WAIT_SECONDS = 30.0
 """Longest wait for a process's exit status after it has announced a clean end."""
-
-STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""Signals by which launchers and users end ranks."""
 
 REASON_FAILED = "collective failed"
 REASON_OVERDUE = "overdue"
@@ -352,7 +349,9 @@ class Monitor:
             self._report_exit(exit_, now_ns)
             if not clean:
                 is_kept = self._files.write_last(REASON_CRASH, exit_)
-                self._verdict.failed(self._files.last, stopped=self._was_stopped(exit_))
+                message = self._reader.meta.get("exit_message")
+                is_stopped = was_stopped(exit_.signal, self._reporter.exception(), message)
+                self._verdict.failed(self._files.last, stopped=is_stopped)
             elif self._files.shows_fault:
                 self._files.write_last(REASON_RECOVERED)
         except Exception as problem:  # noqa: BLE001 - what was queued is still to be sent
@@ -375,11 +374,6 @@ class Monitor:
                 break
             time.sleep(SHORT_TICK_SECONDS)
         self._clean_up(is_kept)
-
-    def _was_stopped(self, exit_: ReportedExit) -> bool:
-        """Something outside has ended the rank: a launcher, or the user's Ctrl-C."""
-        raised = self._reporter.exception()
-        return exit_.signal in STOPPING or (raised is not None and raised.type == "KeyboardInterrupt")
 
     def _report_exit(self, exit_: ReportedExit, now_ns: int) -> None:
         reporter = self._reporter

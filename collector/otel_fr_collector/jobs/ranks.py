@@ -286,5 +286,6 @@ class RankState:
                 exit_code=self.exit_code,
                 clean=exit_.is_clean,
                 exception="" if exception is None else exception.text,
+                exit_message=self.exit_message,
             )
         return self.ending is not before

@@ -375,11 +375,14 @@ def _end(dump: Dump, exit_: ReportedExit | None, exception: str) -> tuple[Ending
         signal = exit_.signal if exit_.signal > 0 else None
         # A code of 0 says nothing where the status is not known.
         code = exit_.code if exit_.code or exit_.is_known else None
-        ending = process_ending(signal=signal, exit_code=code, clean=exit_.is_clean, exception=exception)
-    elif exception:
-        ending = Ending.RAISED
+        is_clean = exit_.is_clean
+    elif exception or dump.facts.get("clean") is True:
+        is_clean = not exception
     else:
-        ending = Ending.CLEAN if dump.facts.get("clean") is True else Ending.RUNNING
+        return Ending.RUNNING, None, None
+    ending = process_ending(
+        signal=signal, exit_code=code, clean=is_clean, exception=exception, exit_message=dump.text("exit_message")
+    )
     return ending, signal, None if signal else code
 
 

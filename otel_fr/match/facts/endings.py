@@ -28,22 +28,24 @@ _PEER_EXCEPTION = "otel_fr.fault_tolerance.peers.PeerFailedError"
 """What otel-fr raises in a rank whose call it has ended for a failed peer."""
 
 
-def process_ending(*, signal: int | None, exit_code: int | None, clean: bool, exception: str) -> Ending:
+def process_ending(
+    *, signal: int | None, exit_code: int | None, clean: bool, exception: str, exit_message: str
+) -> Ending:
     """How a process ended.
 
     A signal after an uncaught exception of the main thread only ended what was left of it: the launcher's, or one at
-    the interpreter's exit.
+    the interpreter's exit. A program that turns Ctrl-C into an exit without an error has not ended well.
 
     Args:
         signal: that ended it; None or 0: none did. exit_code: None: not known. clean: it said that it ends cleanly.
-        exception: of the main thread; "": none.
+        exception: of the main thread; "": none. exit_message: as of `Rank`.
     """
-    raised = bool(exception)
+    raised, stopped = bool(exception), tells_of_stop(exit_message)
     if signal:
         return Ending.RAISED if raised and not tells_of_stop(exception) else Ending.KILLED
     if exit_code is not None:
-        return Ending.RAISED if exit_code else Ending.CLEAN
-    if raised:
+        return Ending.RAISED if exit_code or stopped else Ending.CLEAN
+    if raised or stopped:
         return Ending.RAISED
     return Ending.CLEAN if clean else Ending.GONE
 
@@ -139,8 +141,9 @@ def _awaited(evidence: Evidence, instances: Iterable[Instance], ranks: set[int])
 
 
 def raised_ranks(evidence: Evidence) -> set[int]:
-    """Ranks that ended by an uncaught exception."""
-    return {r for r, info in evidence.ranks.items() if info.ending is Ending.RAISED and info.exception}
+    """Ranks that ended by an uncaught exception that does not come from a stop from outside."""
+    raised = {r: info for r, info in evidence.ranks.items() if info.ending is Ending.RAISED and info.exception}
+    return {r for r, info in raised.items() if not was_stopped(info)}
 
 
 def _failed_alone(evidence: Evidence, instances: Iterable[Instance]) -> set[int]:
@@ -160,7 +163,7 @@ def _failed_alone(evidence: Evidence, instances: Iterable[Instance]) -> set[int]
             continue
         rank = failed[0].rank
         others = set(instance.members) - {rank}
-        if rank not in raised or was_stopped(evidence.ranks[rank]) or ended_for_peer(evidence.ranks[rank]):
+        if rank not in raised or ended_for_peer(evidence.ranks[rank]):
             continue
         ended_well = len(instance.calls) == len(instance.members) and all(
             call.rank == rank or call.state is CallState.COMPLETED for call in calls

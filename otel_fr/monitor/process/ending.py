@@ -11,6 +11,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from otel_fr.communication_errors import tells_of_stop
+from otel_fr.rank_report import ReportedException
 from otel_fr.ring import process_start_ns
 
 _PIDFD_GET_INFO = 0xC040FF0B
@@ -20,6 +22,8 @@ _PIDFD_INFO_EXIT = 1 << 3
 _PIDFD_INFO = struct.Struct("=QQ11Ii")
 """mask, cgroup id, eleven ids, exit code (a wait status)."""
 _STAT_EXIT_CODE = 52
+_STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Signals by which launchers and users end ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,17 @@ class Exit:
         """From a status as waitpid(2) gives it."""
         return cls(code=(status >> 8) & 0xFF, signal=status & 0x7F, known=True)
 
+    def is_clean(self, *, said: bool, exit_message: object) -> bool:
+        """Whether the rank has ended without an error. A program that turns Ctrl-C into an exit has not ended well.
+
+        A known exit status decides alone: a rank that calls ``sys.exit(3)`` says that it ends cleanly, too.
+
+        Args:
+            said: it has said so. exit_message: what it passed to ``sys.exit``, or was handling then.
+        """
+        is_clean = self.code == 0 and self.signal == 0 if self.known else said
+        return is_clean and not tells_of_stop(str(exit_message or ""))
+
     def is_for_nodes(self, path: str) -> bool:
         """Whether its launcher ended it because nodes join the job, and for no other reason.
 
@@ -44,6 +59,16 @@ class Exit:
         with contextlib.suppress(OSError):
             return self.signal == signal.SIGTERM and bool(path) and os.stat(path).st_size > 0
         return False
+
+
+def was_stopped(number: int, exception: ReportedException | None, exit_message: object) -> bool:
+    """Something outside has ended the rank: a launcher, or the user's Ctrl-C.
+
+    Args:
+        number: of the signal that ended it. exit_message: as of `Exit.is_clean`.
+    """
+    told = "" if exception is None else exception.text, str(exit_message or "")
+    return number in _STOPPING or any(map(tells_of_stop, told))
 
 
 def stat_fields(pid: int) -> list[str] | None:

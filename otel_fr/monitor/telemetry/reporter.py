@@ -423,11 +423,8 @@ class Reporter:
         return reported_exception(self._reader) or self._error_file
 
     def reported_exit(self, exit_: Exit) -> ReportedExit:
-        """How the rank ended. An unknown exit status counts as clean if the rank said that it ends cleanly.
-
-        A known exit status decides alone: a rank that calls ``sys.exit(3)`` says that it ends cleanly, too.
-        """
-        is_clean = exit_.code == 0 and exit_.signal == 0 if exit_.known else self.clean_so_far
+        """How the rank ended."""
+        is_clean = exit_.is_clean(said=self.clean_so_far, exit_message=self._reader.meta.get("exit_message"))
         if exit_.code and self._reader.exception is None:
             self._error_file = error_file.read(os.environ.get(error_file.VARIABLE, ""))
         reason = self._memory.reason(time.monotonic()) if exit_.signal == signal.SIGKILL else ""

@@ -100,6 +100,11 @@ kept()
             "no step (from OSError: disk)\nsee above",
         ),
         ("try:\n    work()\nexcept OSError:\n    raise ValueError('no sample') from None", "no sample"),
+        (
+            "try:\n    try:\n        work()\n    except OSError:\n        raise KeyboardInterrupt\n"
+            "except KeyboardInterrupt:\n    raise RuntimeError('interrupted')",
+            "interrupted (from KeyboardInterrupt: )",
+        ),
         ("one, two = OSError('disk'), ValueError('loop')\none.__cause__, two.__cause__ = two, one\nraise two", "loop"),
     ],
 )

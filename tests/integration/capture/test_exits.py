@@ -34,6 +34,12 @@ def leave(*status):
             "[True, 'while handling ZeroDivisionError: division by zero'] leave",
             "",
         ),
+        (
+            "try:\n    raise KeyboardInterrupt\nexcept KeyboardInterrupt:\n    leave(0)",
+            0,
+            "[True, 'while handling KeyboardInterrupt: '] ",
+            "",
+        ),
         pytest.param("leave()", 0, "[True, ''] ", "", marks=pytest.mark.long),
         pytest.param("leave(0)", 0, "[True, ''] ", "", marks=pytest.mark.long),
         pytest.param("raise SystemExit('bye')", 1, "[True, ''] ", "bye\n", marks=pytest.mark.long),

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from otel_fr import semconv
 from tests.integration.collector.test_alert_after import Site
 from tests.support.played_job import Issued, Job
 
@@ -43,7 +44,7 @@ def endings(site: Site) -> list[tuple[str, str | None]]:
     return [(one["state"], one["resolution"]) for one in site.collector.incidents()]
 
 
-@pytest.mark.parametrize("way", ["SIGTERM", "one by one", "Ctrl-C", "sys.exit", "some end well"])
+@pytest.mark.parametrize("way", ["SIGTERM", "one by one", "Ctrl-C", "sys.exit", "sys.exit(0)", "some end well"])
 def test_an_incident_ends_with_a_job_that_was_stopped(site: Site, way: str) -> None:
     with site.collector.job(3) as job:
         waiting = hang(site, job)
@@ -53,6 +54,8 @@ def test_an_incident_ends_with_a_job_that_was_stopped(site: Site, way: str) -> N
                 rank.exit(code=1, exception=CTRL_C)
             elif way == "sys.exit":
                 rank.exit(code=1, exit_message="while handling KeyboardInterrupt:")
+            elif way == "sys.exit(0)":
+                rank.exit(code=0, exit_message="while handling KeyboardInterrupt:")
             elif way == "some end well" and rank.rank == 0:
                 rank.exit(code=0, clean=True)
             else:
@@ -63,6 +66,21 @@ def test_an_incident_ends_with_a_job_that_was_stopped(site: Site, way: str) -> N
         (found,) = site.jobs()
         assert (found["state"], found["incidents"]) == ("stopped", [])
         site.time.advance(120.0)
+        assert site.receiver.told == []
+
+
+def test_the_calls_that_fail_as_ctrl_c_ends_the_first_rank_page_nobody(site: Site) -> None:
+    with site.collector.job(3) as job:
+        for call in hang(site, job):
+            rank = job.ranks[call.rank]
+            rank.fail(call, "collective_failed")
+            rank.send_report(semconv.EVENT_EXCEPTION, exception=CTRL_C)
+        job.ranks[1].send_report(semconv.EVENT_EXCEPTION, exception=CTRL_C)
+        site.time.advance(SECONDS)
+        for rank in job.ranks:
+            rank.exit(signal=signal.SIGINT, exception=CTRL_C)
+        site.time.advance(SECONDS)
+        assert endings(site) == [("resolved", "stopped")]
         assert site.receiver.told == []
 
 
