@@ -87,3 +87,12 @@ def failed_at_once(call: Call, window: float) -> bool:
     if call.state is not CallState.FAILED or gave_up(call) or call.duration is None:
         return False
     return call.duration < window
+
+
+def failed_late(call: Call, window: float) -> bool:
+    """It failed after it had lasted for the window, and its rank did not catch that.
+
+    Of a message that says nothing: nobody may have waited for it.
+    """
+    is_caught = call.caught or call.stream == "p2p"
+    return call.state is CallState.FAILED and not is_caught and call.duration is not None and call.duration >= window

@@ -9,7 +9,7 @@ from functools import cache
 from otel_fr.match.facts.device_sync import DeviceSyncs
 from otel_fr.match.facts.endings import was_stopped
 from otel_fr.match.facts.instances import Completions, Instance, InstanceKey, has_joined, is_waiting
-from otel_fr.match.facts.joined import gave_up
+from otel_fr.match.facts.joined import failed_late, gave_up
 from otel_fr.match.facts.mismatch import Mismatch
 from otel_fr.match.facts.new_groups import names_of
 from otel_fr.match.graph.nodes import Node
@@ -188,14 +188,19 @@ def _reached_from(nodes: Mapping[InstanceKey, Node], start: InstanceKey) -> set[
 
 
 def _waiting_in(evidence: Evidence, instance: Instance, deaths: frozenset[int], syncs: DeviceSyncs) -> tuple[int, ...]:
-    """The ranks that wait in it. If a member is dead, no minimum wait applies."""
+    """The ranks that wait in it. If a member is dead, no minimum wait applies.
+
+    A rank that has ended well did not wait, but for a call that had lasted for the window when it failed.
+    """
     window = 0.0 if any(rank in deaths for rank in instance.members) else evidence.window
     waiting = []
     for rank in sorted(instance.calls):
         info = evidence.ranks.get(rank)
         clean = info is not None and info.ending is Ending.CLEAN
         call = instance.call(rank)
-        if rank in deaths or clean or not (is_waiting(call, window) or syncs.waits_in(call)):
+        if rank in deaths or not (is_waiting(call, window) or syncs.waits_in(call)):
+            continue
+        if clean and not failed_late(call, evidence.window):
             continue
         if not _is_served(instance, rank):
             waiting.append(rank)

@@ -17,7 +17,7 @@ from otel_fr.match import (
     Signature,
     ThreadException,
 )
-from tests.support.evidence import BARRIER, BROADCAST, SUM, blamed, call, message, rank, verdict
+from tests.support.evidence import BARRIER, BROADCAST, SUM, WINDOW, blamed, call, message, rank, verdict
 from tests.support.evidence import cause as cause_of
 from tests.support.verdicts import causes
 
@@ -110,6 +110,18 @@ def test_ctrl_c_is_no_fault_and_hides_none(ended: dict[str, Any]) -> None:
     calls = [call(r, 5, CallState.FAILED, error="collective_failed", duration=7.0) for r in (0, 2)]
     found = blamed(calls, [*stopped, rank(1, 4, ending=Ending.RAISED, **ended)])
     assert found == [(Category.MISSING_RANK, (1,))]
+
+
+@pytest.mark.parametrize("waited", [WINDOW, WINDOW - 0.1])
+@pytest.mark.parametrize("ending", [Ending.CLEAN, Ending.UNKNOWN])
+def test_ranks_whose_call_failed_after_a_long_wait_had_waited_though_they_ended_well(
+    ending: Ending, waited: float
+) -> None:
+    """The rank that did not come has ended, or left no file; its end closed the connections."""
+    calls = [call(r, 5, CallState.FAILED, error="collective_failed", duration=waited) for r in (0, 2)]
+    absent = rank(1, 4, ending=ending) if ending is Ending.CLEAN else rank(1, ending=ending, complete=False)
+    found = blamed(calls, [rank(0, 5, ending=Ending.CLEAN), absent, rank(2, 5, ending=Ending.CLEAN)])
+    assert found == ([(Category.MISSING_RANK, (1,))] if waited == WINDOW else [])
 
 
 def test_one_rank_stopped_by_hand_while_the_others_wait_is_named() -> None:
