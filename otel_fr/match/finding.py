@@ -79,7 +79,8 @@ class Finding:
         stuck_on: what blocks a culprit, or did until its launcher ended it: ``"host"`` (all its calls completed, and it
             does not enqueue the one its peers wait for), ``"device"`` (it enqueued a call that it does not complete) or
             ``"lost"`` (nothing is heard any more of its machine); None: not known.
-        ended_ranks: culprits that have ended, and waiting ranks that were aborted while they waited.
+        ended_ranks: culprits that have ended, and waiting ranks that have given up: their calls timed out, or they were
+            aborted while they waited.
         is_excused: ranks wait for culprits only that are in sections whose limits have not passed: no fault so far.
         differed: the decisions in which culprits first differed from their peers: (name, value, step).
         summary: one sentence for the user. details: further sentences about the same evidence.

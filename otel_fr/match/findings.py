@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from otel_fr.match.case import Case
 from otel_fr.match.facts.endings import may_run
+from otel_fr.match.facts.joined import gave_up
 from otel_fr.match.facts.overdue import CATEGORIES, EXCUSABLE, by_kind, is_excused
 from otel_fr.match.facts.stack_groups import groups_of
 from otel_fr.match.facts.threads import sharing
@@ -29,6 +30,14 @@ def diagnose(evidence: Evidence) -> list[Finding]:
     claims = decide(case)
     maker = _Maker(case)
     return [maker.finding(claim) for claim in claims]
+
+
+def _gave_up(claim: Claim) -> list[int]:
+    """The ranks that wait whose calls failed at their timeout."""
+    instance = claim.instance
+    if instance is None:
+        return []
+    return [rank for rank in claim.waiting if rank in instance.calls and gave_up(instance.call(rank))]
 
 
 class _Maker:
@@ -91,7 +100,7 @@ class _Maker:
             age=claim.age,
             p2p=None if instance is None else instance.p2p,
             stuck_on="lost" if is_lost else claim.stuck_on,
-            ended_ranks=tuple(sorted({*aborted, *ended})),
+            ended_ranks=tuple(sorted({*aborted, *ended, *_gave_up(claim)})),
             is_waiting=is_waiting,
             is_excused=is_waiting and not aborted and bool(culprits) and len(excused) == len(culprits),
             places=self._places(culprits, claim.waiting),

@@ -73,7 +73,7 @@ class IncidentBook(KeptIncidents):
                 changes.extend(self._resolve(old, now))
         for finding in map(self._bounded, findings):
             incident = self._same(run.id, finding, keys)
-            if incident is not None and incident.id in matched:
+            if incident is not None and (incident.id in matched or (run.ended_clean and not incident.is_open)):
                 continue
             if incident is None or not incident.is_open:
                 changes.extend(self._open(run, finding, incident, keys, now, wall, enqueued(finding)))

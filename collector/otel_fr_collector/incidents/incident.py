@@ -14,7 +14,7 @@ from otel_fr.incident import (
     machines_of,
     timestamp,
 )
-from otel_fr.match import Category, Finding
+from otel_fr.match import Category, Ending, Finding
 from otel_fr.presentation import group_name
 from otel_fr.printable import one_line
 from otel_fr_collector.incidents.what_to_do import what_to_do
@@ -116,14 +116,21 @@ class Incident:
 
     @property
     def may_end(self) -> bool:
-        """It may end without help: its category may, and no rank that waits has given up."""
+        """It may end without help: its category may, no rank that waits has given up, and no culprit has left."""
         finding = self.finding
-        return finding.category in MAY_END and not set(finding.ended_ranks) & set(finding.waiting_ranks)
+        is_over = bool(set(finding.ended_ranks) & set(finding.waiting_ranks))
+        is_over = is_over or any(one["ending"] == Ending.CLEAN.value for one in self.culprits)
+        return finding.category in MAY_END and not is_over
 
     def note_hold(self, kind: ChangeKind, alert_after: float, now: float) -> None:
-        """When people are notified, after a change: see `may_end`. ``now``: monotonic."""
+        """When people are notified, after a change: see `may_end`. ``now``: monotonic.
+
+        Args:
+            alert_after: seconds for which its ranks must have waited; where that is not known, it must have been open.
+        """
         if kind is ChangeKind.OPENED:
-            self.alert_after = alert_after if self.may_end else 0.0
+            waited = 0.0 if self.waiting is None else self.detected - self.waiting
+            self.alert_after = max(0.0, alert_after - waited) if self.may_end else 0.0
         elif kind is ChangeKind.UPDATED and not self.may_end:
             self.alert_after = min(self.alert_after, now - self.opened)
 

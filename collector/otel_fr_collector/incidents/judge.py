@@ -276,6 +276,8 @@ class Judge:
             enqueued=lambda finding: credibility.enqueue_time(taken, finding),
             moved_on=lambda finding: credibility.has_moved_on(run, finding),
         )
+        if run.ended_clean:
+            changes += self._book.resolve_run(run.id, now)
         self._publish(changes, now)
 
     def _is_stopped(self, run: Run, findings: list[Finding], now: float) -> bool:
