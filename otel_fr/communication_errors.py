@@ -28,8 +28,10 @@ tell of wrong arguments have none of them (``ProcessGroupGloo::...``, ``... NCCL
 has ``DataLoader timed out``."""
 
 
+INTERRUPT: Final = KeyboardInterrupt.__name__
+"""What Ctrl-C raises."""
 _STOP: Final = re.compile(
-    r"(?:while handling )?(?:KeyboardInterrupt|SignalException|SystemExit: 0)|[^\n]*\(from KeyboardInterrupt\b"
+    rf"(?:while handling )?(?:{INTERRUPT}|SignalException|SystemExit: 0)|[^\n]*\(from {INTERRUPT}\b"
 )
 
 

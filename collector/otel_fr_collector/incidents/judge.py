@@ -265,7 +265,8 @@ class Judge:
         open_waits.count(run, waits, now)
         self._judging.setdefault(run.id, Judging()).note_verdict(now, spent.pause, taken.silent_since)
         self._metrics.judgement_duration.observe(spent.seconds)
-        if self._is_stopped(run, findings, now):
+        dead = {rank for one in findings if one.category is Category.RANK_DEAD for rank in one.culprit_ranks}
+        if stops.is_stopped(run, now, dead):
             self._publish(self._book.resolve_run(run.id, now, Resolution.STOPPED), now)
             return
         changes = self._book.update(
@@ -279,15 +280,6 @@ class Judge:
         if run.ended_clean:
             changes += self._book.resolve_run(run.id, now)
         self._publish(changes, now)
-
-    def _is_stopped(self, run: Run, findings: list[Finding], now: float) -> bool:
-        """Whether somebody has stopped the job: not if that was one rank, whose end the others followed."""
-        return stops.is_stopped(run, now) and not any(
-            finding.category is Category.RANK_DEAD
-            and finding.caused_by is None
-            and any(stops.was_stopped(run.ranks[rank]) for rank in finding.culprit_ranks if rank in run.ranks)
-            for finding in findings
-        )
 
     def _credible(self, run: Run, taken: Snapshot, findings: list[Finding], reason: Triggers) -> list[Finding]:
         """The causes that rest on recent reports, and the consequences of these or of causes published before.

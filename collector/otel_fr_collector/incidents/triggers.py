@@ -12,7 +12,7 @@ from otel_fr_collector.incidents.judging import Judging
 from otel_fr_collector.jobs.fingerprints import ANSWER_SECONDS
 from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.jobs.snapshot import reported_calls
-from otel_fr_collector.jobs.stops import was_stopped
+from otel_fr_collector.jobs.stops import may_follow_a_stop
 
 MISMATCH_SETTLE = 0.3
 """Seconds after a mismatch in which the other ranks' calls arrive: the majority shows which rank differs."""
@@ -22,8 +22,8 @@ calls, their round is waited for, too (`ANSWER_SECONDS`)."""
 BAD_END_SETTLE = 1.0
 """Seconds after a bad end in which the others' reports arrive: all of them together show which failed first."""
 STOPPED_SETTLE = 3.0
-"""The same where the only ranks that ended badly were asked to stop: a job that is cancelled ends rank by rank. Once
-all have ended, nothing more is waited for."""
+"""The same where the only ranks that ended badly were asked to stop, or killed in a hang: a job that is cancelled ends
+rank by rank. Once all have ended, nothing more is waited for."""
 BAD_END_MINIMUM = 0.2
 """Shortest such wait, when all others have reported since."""
 MIN_INTERVAL = 0.25
@@ -155,6 +155,6 @@ def _bad_end_settled(run: Run, now: float) -> bool:
     heard = now - run.lateness(now)
     bad = [state for state in run.ranks.values() if state.ending not in (Ending.RUNNING, Ending.CLEAN)]
     known = run.world_size is None or len(run.ranks) >= run.world_size
-    if bad and all(was_stopped(state) for state in bad):
+    if bad and all(map(may_follow_a_stop, bad)):
         return heard - since >= STOPPED_SETTLE or (known and all(s.ended is not None for s in run.ranks.values()))
     return heard - since >= BAD_END_SETTLE or (known and all(state.sent >= since for state in run.ranks.values()))

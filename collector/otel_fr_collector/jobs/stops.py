@@ -2,51 +2,58 @@
 
 from __future__ import annotations
 
-from signal import SIGKILL
+from collections.abc import Container
 
 from otel_fr.match import Ending, Rank
-from otel_fr.match.facts import endings
-from otel_fr.match.facts.endings import KILL_GRACE
+from otel_fr.match.facts import stops
+from otel_fr.match.facts.stops import KILL_GRACE
 from otel_fr_collector.jobs.ranks import RankState
 from otel_fr_collector.jobs.run import Run
 
 
-def was_stopped(state: RankState) -> bool:
-    """As `otel_fr.match.facts.endings.was_stopped`."""
-    return endings.was_stopped(
-        Rank(
-            state.rank,
-            ending=state.ending,
-            signal=state.signal,
-            exit_code=state.exit_code,
-            exception=state.exception,
-            exit_message=state.exit_message,
-            ended_by_monitor=_was_ended_by_monitor(state),
-        )
-    )
+def may_follow_a_stop(state: RankState) -> bool:
+    """It was stopped; or killed long after it had moved, maybe because it did not react to what has stopped others."""
+    idle = 0.0 if state.report is None else state.report.idle_s or 0.0
+    rank = _ending(state)
+    return stops.was_stopped(rank) or (idle >= KILL_GRACE and stops.may_be_cleared_away(rank))
 
 
-def is_stopped(run: Run, now: float) -> bool:
+def is_stopped(run: Run, now: float, dead: Container[int] = ()) -> bool:
     """All ranks have ended, some were stopped, and none ended by a fault before that.
 
     A rank that does not react is killed after the others, maybe together with its monitor, so that it falls silent.
+
+    Args:
+        dead: the ranks whose end the verdict names as a cause.
     """
     if run.world_size is None or len(run.ranks) < run.world_size:
         return False
-    stops = [state.ended for state in run.ranks.values() if was_stopped(state) and state.ended is not None]
-    if not stops or any(map(_was_ended_by_monitor, run.ranks.values())):
+    ends = [(state.ended, _ending(state)) for state in run.ranks.values() if state.ended is not None]
+    stopped = [(ended, rank) for ended, rank in ends if stops.was_stopped(rank)]
+    if not stopped or any(rank.ended_by_monitor or rank.rank in dead for _, rank in stopped):
         return False
-    behind = run.lateness(now)
-    return all(_is_over(run, state, min(stops), now, behind) for state in run.ranks.values())
+    first, behind = min(ended for ended, _ in stopped), run.lateness(now)
+    silent = [state for state in run.ranks.values() if state.ended is None]
+    return all(_is_over(rank, ended - first, dead) for ended, rank in ends) and all(
+        state.sent >= first and state.is_silent(now, run.silence_floor, behind) for state in silent
+    )
 
 
-def _is_over(run: Run, state: RankState, stopped: float, now: float, behind: float) -> bool:
-    if state.ended is None:
-        return state.sent >= stopped and state.is_silent(now, run.silence_floor, behind)
-    if state.ending is Ending.KILLED and state.signal == SIGKILL:
-        return state.ended - stopped >= KILL_GRACE
-    return state.ending is Ending.CLEAN or was_stopped(state)
+def _is_over(rank: Rank, seconds: float, dead: Container[int]) -> bool:
+    """``seconds``: from the first stop to its end."""
+    if stops.may_be_cleared_away(rank):
+        return seconds >= KILL_GRACE or rank.rank not in dead
+    return rank.ending is Ending.CLEAN or stops.was_stopped(rank)
 
 
-def _was_ended_by_monitor(state: RankState) -> bool:
-    return state.report is not None and state.report.on_hang == "kill"
+def _ending(state: RankState) -> Rank:
+    return Rank(
+        state.rank,
+        ending=state.ending,
+        signal=state.signal,
+        exit_code=state.exit_code,
+        exception=state.exception,
+        exit_message=state.exit_message,
+        kill_reason=state.kill_reason,
+        ended_by_monitor=state.report is not None and state.report.on_hang == "kill",
+    )

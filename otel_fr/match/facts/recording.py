@@ -21,9 +21,9 @@ from collections.abc import Mapping
 from signal import SIGABRT
 
 from otel_fr.communication_errors import is_communication
-from otel_fr.match.facts.endings import was_stopped
 from otel_fr.match.facts.instances import is_posted
 from otel_fr.match.facts.joined import is_too_long
+from otel_fr.match.facts.stops import was_stopped
 from otel_fr.match.model import Call, CallState, Ending, Evidence, Rank
 
 DEFAULT_GROUP = "default_pg"

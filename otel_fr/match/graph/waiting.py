@@ -7,11 +7,11 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from functools import cache
 
 from otel_fr.match.facts.device_sync import DeviceSyncs
-from otel_fr.match.facts.endings import was_stopped
 from otel_fr.match.facts.instances import Completions, Instance, InstanceKey, has_joined, is_waiting
 from otel_fr.match.facts.joined import failed_late, gave_up
 from otel_fr.match.facts.mismatch import Mismatch
 from otel_fr.match.facts.new_groups import names_of
+from otel_fr.match.facts.stops import was_stopped
 from otel_fr.match.graph.nodes import Node
 from otel_fr.match.graph.patience import Patience
 from otel_fr.match.graph.queues import Queues

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from otel_fr.match.case import Case
-from otel_fr.match.facts.endings import gave_up_at_store, was_stopped
+from otel_fr.match.facts.endings import gave_up_at_store
 from otel_fr.match.facts.instances import InstanceKey
 from otel_fr.match.facts.overdue import CATEGORIES, by_kind
+from otel_fr.match.facts.stops import was_stopped
 from otel_fr.match.finding import Category
 from otel_fr.match.model import CallState, Ending, Overdue, Rank
 from otel_fr.match.rules.blocked import died_in_mismatch

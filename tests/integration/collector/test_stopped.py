@@ -96,6 +96,24 @@ def test_a_rank_that_did_not_react_and_was_killed_later_was_stopped_too(site: Si
         assert site.receiver.told == []
 
 
+def test_ranks_that_cannot_react_to_ctrl_c_were_stopped_too(site: Site) -> None:
+    """Rank 1 does not run. Rank 2 reacts only as rank 0 is killed, which ends its call."""
+    with site.collector.job(3) as job:
+        first, second = hang(site, job)
+        job.ranks[1].extra |= {"python_blocked": True, "doing": "stopped by a signal (SIGSTOP)"}
+        site.time.advance(10.0)
+        cut_short(job, [first])
+        job.ranks[0].exit(signal=signal.SIGKILL)
+        site.time.advance(0.1)
+        job.ranks[2].fail(second, "collective_failed")
+        site.time.advance(1.5)
+        job.ranks[1].exit(signal=signal.SIGKILL)
+        job.ranks[2].exit(signal=signal.SIGINT, exception=CTRL_C)
+        site.time.advance(SECONDS)
+        assert endings(site) == [("resolved", "stopped")]
+        assert site.receiver.told == []
+
+
 def test_a_rank_that_was_killed_with_its_monitor_after_the_others_had_ended_was_stopped_too(site: Site) -> None:
     with site.collector.job(3) as job:
         cut_short(job, hang(site, job))

@@ -108,7 +108,7 @@ def judge_files(trial: Trial) -> Score:
 
 
 def judge_live(trial: Trial) -> tuple[Score, set[int]]:
-    """The incidents that are open at the moment of the trial, and every rank that one has ever named."""
+    """The incidents that are open at the moment of the trial, or were at a clean end, and every rank ever named."""
     with tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None) as folder:
         verdict = asyncio.run(_Live(trial, Path(folder)).run())
     return _score(replace(trial, view=replace(trial.view, form="live")), verdict), verdict.accused
@@ -279,6 +279,7 @@ class _Live:
         for monitor in self._monitors:
             monitor.close()
         (run,) = self._runs.by_id.values()
-        found = [replace(one.finding, caused_by=one.cause) for one in self._book.open_of(run.id)]
+        told = [one for one in self._book.known() if one.is_open or run.ended_clean]  # that end resolves all
+        found = [replace(one.finding, caused_by=one.cause) for one in told]
         findings = sorted(found, key=lambda finding: finding.caused_by is not None)
         return Verdict(findings, snapshot(run, self._clock.monotonic()).evidence(), accused=self._accused)

@@ -34,7 +34,7 @@ NOW = 100.0
 def test_a_rank_that_its_monitor_killed_was_stopped(by_monitor: bool, was_stopped: bool) -> None:
     """As for the match engine: its launcher ends the others after it, one by one."""
     report = RankReport(1, 7, (), on_hang="kill" if by_monitor else "")
-    assert stops.was_stopped(RankState(1, report, ending=Ending.KILLED, signal=9)) is was_stopped
+    assert stops.may_follow_a_stop(RankState(1, report, ending=Ending.KILLED, signal=9)) is was_stopped
 
 
 def waits(rank: int, record: int, since: float | None, state: CallState = CallState.IN_FLIGHT) -> RankCall:

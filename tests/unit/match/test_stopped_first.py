@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from signal import SIGABRT, SIGTERM
+from signal import SIGABRT, SIGINT, SIGKILL, SIGTERM
 from typing import Any
 
 import pytest
@@ -116,3 +116,46 @@ def test_of_two_stopped_ranks_the_one_that_ended_first_closed_the_connections(id
     ranks = [rank(0, 6, idle=None, **CLOSED), rank(1, 5, idle=idle, **STOPPED), rank(2, 6, idle=0.3, **STOPPED)]
     found = cause(calls, ranks)
     assert (found.category, found.culprit_ranks, found.stuck_on) == (category, (1,), None)
+
+
+KILLED: dict[str, Any] = {"ending": Ending.KILLED, "signal": SIGKILL}
+HALTED: dict[str, Any] = {**KILLED, "python_blocked": True, "doing": "stopped by a signal (SIGSTOP)"}
+INTERRUPTED: dict[str, Any] = {"ending": Ending.KILLED, "signal": SIGINT}
+
+
+def swept(absent: dict[str, Any], first: dict[str, Any], second: dict[str, Any]) -> tuple[Category, tuple[int, ...]]:
+    """Rank 1 did not join; ranks 0 and 2 waited for it, and ended after ``waited`` seconds."""
+    calls = []
+    for number, info in ((0, first), (2, second)):
+        state = CallState.FAILED if info["signal"] == SIGINT or "exception" in info else CallState.IN_FLIGHT
+        calls.append(lasted(number, 6, state, info["waited"], gap=0.1))
+    calls.append(lasted(1, 5, CallState.COMPLETED, absent["idle"]))
+    ended = [{key: value for key, value in info.items() if key != "waited"} for info in (first, second)]
+    found = cause(calls, [rank(0, 6, **ended[0]), rank(1, 5, **absent), rank(2, 6, **ended[1])])
+    return found.category, found.culprit_ranks
+
+
+def test_ranks_that_cannot_react_to_ctrl_c_are_not_dead_when_their_launcher_kills_them() -> None:
+    """The call of rank 2 fails as rank 0 is killed, and it reacts only then."""
+    for last in (INTERRUPTED, {**KILLED, "exception": "KeyboardInterrupt"}):
+        found = swept({**HALTED, "idle": 39.2}, {**KILLED, "waited": 39.0}, {**last, "waited": 39.3})
+        assert found == (Category.RANK_STUCK, (1,))
+
+
+@pytest.mark.parametrize("stop", [STOPPED, INTERRUPTED], ids=["SIGTERM", "SIGINT"])
+def test_ranks_that_are_killed_after_another_was_stopped_are_not_dead(stop: dict[str, Any]) -> None:
+    found = swept({**stop, "idle": 9.0}, {**KILLED, "waited": 39.0}, {**KILLED, "waited": 39.0})
+    assert found == (Category.MISSING_RANK, (1,))
+
+
+@pytest.mark.parametrize(
+    ("stop", "seconds", "reason"),
+    [(INTERRUPTED, 8.0, ""), (STOPPED, 1.9, ""), (INTERRUPTED, 39.0, "out of memory (cgroup limit 4.0 GiB)")],
+    ids=["before Ctrl-C", "too soon after SIGTERM", "by the kernel"],
+)
+def test_a_rank_that_was_killed_for_another_reason_is_dead(stop: dict[str, Any], seconds: float, reason: str) -> None:
+    at = 9.5 if stop is INTERRUPTED else 0.1
+    found = swept(
+        {**stop, "idle": at}, {**KILLED, "waited": seconds, "kill_reason": reason}, {**INTERRUPTED, "waited": 39.0}
+    )
+    assert found == (Category.RANK_DEAD, (0,))

@@ -1,0 +1,193 @@
+"""Ranks that were stopped from outside, by their user (Ctrl-C) or whoever ends their launcher, and what shows it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from signal import SIGHUP, SIGINT, SIGKILL, SIGTERM
+
+from otel_fr.communication_errors import INTERRUPT, is_communication, tells_of_stop
+from otel_fr.match.facts.instances import Instance, has_joined, is_waiting
+from otel_fr.match.facts.joined import failed_at_once
+from otel_fr.match.model import Call, CallState, Ending, Evidence, Rank
+
+STOP_SIGNALS = frozenset({SIGHUP, SIGINT, SIGTERM})
+"""Signals with which launchers and users end a rank that is not at fault (torchrun sends SIGTERM to its peers)."""
+
+_STOP_STATUSES = frozenset(128 + number for number in STOP_SIGNALS)
+"""Exit statuses with which programs, as shells do, say which signal ended them."""
+
+KILL_GRACE = 2.0
+"""Seconds that launchers wait at least between SIGTERM and SIGKILL; torchrun, Slurm and Kubernetes wait for 30 s."""
+REACTION = 1.0
+"""Seconds by which a rank may be killed before another one has reacted to the same Ctrl-C. One that waits in a call
+reacts once this fails, for example by the end of the rank that was killed."""
+
+
+def was_stopped(info: Rank) -> bool:
+    """It was ended by a launcher's or a user's signal, or by its monitor because it was overdue."""
+    if info.ended_by_monitor:
+        return info.ending in (Ending.KILLED, Ending.RAISED)
+    if info.ending is Ending.KILLED:  # by any signal, if an exception shows that it was stopped before
+        return info.signal in STOP_SIGNALS or tells_of_stop(info.exception)
+    if info.ending is Ending.RAISED and not info.exception:
+        return info.exit_code in _STOP_STATUSES or tells_of_stop(info.exit_message)
+    return info.ending is Ending.RAISED and tells_of_stop(info.exception)
+
+
+def by_user(info: Rank) -> bool:
+    """It was stopped by SIGINT: no launcher sends that because of a peer."""
+    if not was_stopped(info):
+        return False
+    return info.signal == SIGINT or info.exit_code == 128 + SIGINT or INTERRUPT in info.exception + info.exit_message
+
+
+def may_be_cleared_away(info: Rank) -> bool:
+    """It was killed, and not by the kernel for want of memory: whoever stops a job so ends ranks that do not react."""
+    return info.ending is Ending.KILLED and info.signal == SIGKILL and not info.kill_reason
+
+
+def cleared_away(evidence: Evidence, instances: Iterable[Instance], candidates: set[int]) -> set[int]:
+    """Those that were killed because they did not react to what had stopped others.
+
+    A rank does not react while it waits in a call, or if its Python does not run. Each time is measured by one rank,
+    from the end of its call before that one.
+    """
+    killed = {r for r in candidates if may_be_cleared_away(evidence.ranks[r])}
+    stopped = {r for r, info in evidence.ranks.items() if was_stopped(info)}
+    last = _newest(evidence, killed | stopped) if killed and stopped else {}
+    found: set[int] = set()
+    for instance in instances if last else ():
+        times = {r: time for r in instance.members if (time := _time_until(evidence, instance, r, last)) is not None}
+        earliest = min(
+            (times[r] + (-REACTION if by_user(evidence.ranks[r]) else KILL_GRACE) for r in stopped.intersection(times)),
+            default=math.inf,
+        )
+        found.update(r for r in killed.intersection(times) if times[r] >= max(earliest, KILL_GRACE))
+    return found
+
+
+def _newest(evidence: Evidence, ranks: set[int]) -> dict[int, Call]:
+    found: dict[int, Call] = {}
+    for call in evidence.calls:
+        if call.rank in ranks and (call.rank not in found or call.record > found[call.rank].record):
+            found[call.rank] = call
+    return found
+
+
+def _time_until(evidence: Evidence, instance: Instance, rank: int, last: Mapping[int, Call]) -> float | None:
+    """Seconds from the end of the call before this one until the rank was killed, or reacted to what stopped it.
+
+    None: it did neither in this call nor before it, or that is not known.
+    """
+    newest, info = last.get(rank), evidence.ranks.get(rank)
+    if newest is None or info is None or instance.p2p:
+        return None
+    if _is_next(instance, newest):
+        return info.idle
+    call = instance.call(rank) if rank in instance.calls else None
+    if call is not newest or call.state is CallState.COMPLETED:
+        return None
+    has_reacted = call.state is CallState.FAILED and was_stopped(info)
+    seconds = call.duration if has_reacted else call.age
+    return None if seconds is None else (call.gap or 0.0) + seconds
+
+
+def stopped_first(
+    evidence: Evidence, instances: Iterable[Instance], stopped: set[int], by_rank: Mapping[int, list[Call]]
+) -> frozenset[int]:
+    """Those of the stopped ranks that were stopped before their peers ended or failed, so not because of that."""
+    last = {r: max(by_rank[r], key=lambda call: call.record) for r in stopped if by_rank.get(r)}
+    found: set[int] = set()
+    for instance in instances if stopped else ():
+        first, until = _wait_times(instance, evidence.window)
+        for r in last.keys() & set(instance.members) if until and not instance.p2p else ():
+            idle = evidence.ranks[r].idle
+            if idle is None or not _is_next(instance, last[r]):
+                continue
+            if idle < first + evidence.window and idle + evidence.window <= until:
+                found.add(r)
+        broken = _broken_by(evidence, instance)
+        if broken in stopped:
+            found.add(broken)
+    return frozenset(found)
+
+
+def _is_next(instance: Instance, last: Call) -> bool:
+    """True if its rank, whose newest call this is, has completed the collective before and did not join this one."""
+    is_next = instance.key[:2] == (last.group, last.stream) and instance.key[2] == last.sequence_id + 1
+    return is_next and last.state is CallState.COMPLETED and last.rank not in instance.calls
+
+
+def _wait_times(instance: Instance, window: float) -> tuple[float, float]:
+    """When the first call was made that has lasted for the window, and until when the last has lasted or did.
+
+    Seconds by each rank's own clock, from the end of its call before; infinity and 0 if there are no such calls.
+    """
+    first, until = math.inf, 0.0
+    for call in (instance.call(r) for r in instance.calls):
+        seconds = call.duration if call.state is CallState.FAILED else call.age
+        if call.state is not CallState.COMPLETED and not call.caught and seconds is not None:
+            gap = call.gap or 0.0
+            until = max(until, gap + seconds)
+            first = min(first, gap) if seconds >= window else first
+    return first, until
+
+
+def stopped_late(evidence: Evidence, instances: Iterable[Instance], stopped: set[int]) -> set[int]:
+    """Those of the stopped ranks for which others had waited for the window before, and those that had waited so.
+
+    Whoever stops such a job may leave one rank that takes long to end.
+    """
+    found: set[int] = set()
+    for instance in instances if stopped else ():
+        first, _ = _wait_times(instance, evidence.window)
+        if first == math.inf:
+            continue
+        absent = {r for r in instance.members if has_joined(instance, r, evidence.ranks.get(r)) is False}
+        found.update(r for r in stopped & absent if (evidence.ranks[r].idle or 0.0) >= first + evidence.window)
+        if absent:
+            waiting = [r for r in stopped.intersection(instance.calls) if is_waiting(instance.call(r), evidence.window)]
+            found.update(r for r in waiting if instance.call(r).age is not None)
+    return found
+
+
+def _broken_by(evidence: Evidence, instance: Instance) -> int | None:
+    """The only member that has ended and did not join, if the call failed on others at once; None: not known.
+
+    So a call fails if the end of a rank closes its connections. One of the others at least ended by that failure; the
+    rest may go on, or may have been stopped later than that member, by each rank's own clock since the call before. A
+    call that had lasted for the window may have waited for a rank that somebody stopped for just that reason.
+    """
+    if not any(_breaks_at_once(instance.call(r), evidence.window) for r in instance.calls):
+        return None
+    absent: list[int] = []
+    raised: list[str] = []
+    stopped_at: list[float | None] = []
+    for r in instance.members:
+        info = evidence.ranks.get(r)
+        joined = has_joined(instance, r, info)
+        if info is None or joined is None:
+            return None
+        if not joined and info.has_left(instance.group.id):
+            return None  # its connections were closed when it destroyed the group, not when a rank ended
+        if info.ending is Ending.RUNNING or (joined and info.ending is Ending.UNKNOWN):
+            continue
+        call = instance.call(r) if r in instance.calls else None
+        if not joined:
+            absent.append(r)
+        elif call is not None and _breaks_at_once(call, evidence.window):
+            raised.extend([] if was_stopped(info) else [info.exception])
+        elif call is not None and was_stopped(info) and call.state is CallState.IN_FLIGHT:
+            stopped_at.append(None if call.age is None or call.gap is None else call.gap + call.age)
+        else:
+            return None
+    if len(absent) != 1 or not raised or not all(map(is_communication, raised)):
+        return None
+    idle = evidence.ranks[absent[0]].idle
+    is_first = all(idle is not None and seconds is not None and idle < seconds for seconds in stopped_at)
+    return absent[0] if is_first else None
+
+
+def _breaks_at_once(call: Call, window: float) -> bool:
+    return failed_at_once(call, window) and not call.caught
