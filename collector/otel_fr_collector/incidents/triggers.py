@@ -23,7 +23,8 @@ BAD_END_SETTLE = 1.0
 """Seconds after a bad end in which the others' reports arrive: all of them together show which failed first."""
 STOPPED_SETTLE = 3.0
 """The same where the only ranks that ended badly were asked to stop, or killed in a hang: a job that is cancelled ends
-rank by rank. Once all have ended, nothing more is waited for."""
+rank by rank. Also while a rank leaves: how it ends shows whether the others failed for that. Once all have
+ended, nothing more is waited for."""
 BAD_END_MINIMUM = 0.2
 """Shortest such wait, when all others have reported since."""
 MIN_INTERVAL = 0.25
@@ -155,6 +156,8 @@ def _bad_end_settled(run: Run, now: float) -> bool:
     heard = now - run.lateness(now)
     bad = [state for state in run.ranks.values() if state.ending not in (Ending.RUNNING, Ending.CLEAN)]
     known = run.world_size is None or len(run.ranks) >= run.world_size
-    if bad and all(map(may_follow_a_stop, bad)):
+    may_follow = bool(bad) and all(map(may_follow_a_stop, bad))
+    is_left = any(state.is_exiting and state.ended is None and not state.exception for state in run.ranks.values())
+    if may_follow or is_left:
         return heard - since >= STOPPED_SETTLE or (known and all(s.ended is not None for s in run.ranks.values()))
     return heard - since >= BAD_END_SETTLE or (known and all(state.sent >= since for state in run.ranks.values()))

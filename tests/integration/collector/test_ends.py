@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.played_job import Issued, Job
+from tests.support.times import VirtualTime
 from tests.support.virtual_collector import VirtualCollector
 from tests.support.whole_text import whole_text
 
@@ -99,6 +100,25 @@ def test_a_rank_that_left_and_that_others_wait_for_later_is_dead() -> None:
         job.skip(1)
         found = collector.wait_cause()
         assert (found["category"], found["culprit_ranks"], found["sequence_id"]) == ("rank_dead", [1], 2)
+
+
+def test_the_calls_that_fail_as_a_rank_leaves_are_judged_once_it_has_left() -> None:
+    """Its interpreter takes its time to end; whether it ends well shows who is at fault."""
+    clock = VirtualTime()
+    with VirtualCollector(clock) as collector, collector.job(3) as job:
+        job.step()
+        job.ranks[1].extra["exiting"] = True
+        clock.advance(0.1)
+        for call in job.skip(1):
+            rank = job.ranks[call.rank]
+            rank.fail(call, "collective_failed")
+            rank.exit(code=1, exception={"type": "RuntimeError", "message": "[gloo] Connection closed by peer"})
+        clock.advance(2.0)
+        job.ranks[1].exit(clean=True)
+        collector.wait_cause()
+        clock.advance(5.0)
+        found = {(line["category"], tuple(line["culprit_ranks"])) for line in _revisions(collector)}
+        assert found == {("missing_rank", (1,))}
 
 
 def test_an_incident_ends_when_the_rank_that_waited_has_given_up_and_gone_on() -> None:
