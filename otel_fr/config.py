@@ -113,7 +113,11 @@ _TRUE = frozenset({"1", "true", "yes", "on"})
 _TORCHS_TRUE = frozenset({"y", "yes", "1", "t", "true"})
 """For ``getCvarBool`` of torch's Utils.hpp."""
 _BLOCKING = ("TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT")
-_FALSE = frozenset({"0", "false", "no", "off"})
+_SWITCHES = {
+    "OTEL_FR_ENABLED": {"0", "false", "no", "off"},
+    "OTEL_SDK_DISABLED": {"true"},
+    "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": {"otel_fr", "otel-fr", "*"},
+}  # variables that switch recording off, by these words
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT")
 
 
@@ -132,13 +136,13 @@ def endpoint_address(url: str) -> tuple[str, int]:
 
 def is_enabled(env: Mapping[str, str] = os.environ) -> bool:
     """True if this process should record: an OTLP endpoint or ``OTEL_FR_ENABLED=1`` is set, and nothing disables it."""
-    own = env.get("OTEL_FR_ENABLED", "").strip().lower()
-    if own in _FALSE or env.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
-        return False
-    disabled = {name.strip() for name in env.get("OTEL_PYTHON_DISABLED_INSTRUMENTATIONS", "").split(",")}
-    if disabled & {"otel_fr", "otel-fr", "*"}:
-        return False
-    return own in _TRUE or has_endpoint(env)
+    return not disabled_by(env) and (env.get("OTEL_FR_ENABLED", "").strip().lower() in _TRUE or has_endpoint(env))
+
+
+def disabled_by(env: Mapping[str, str] = os.environ) -> str:
+    """The variable that switches recording off; "": none does."""
+    given = {name: {word.strip().lower() for word in env.get(name, "").split(",")} for name in _SWITCHES}
+    return next((name for name, words in _SWITCHES.items() if words & given[name]), "")
 
 
 def service_name(env: Mapping[str, str] = os.environ) -> str:

@@ -18,7 +18,15 @@ from otel_fr._version import __version__
 from otel_fr.capture import engines
 from otel_fr.capture.dispatcher import operators_of, reduce_ops_are_readable
 from otel_fr.checks.collector import check_endpoint
-from otel_fr.config import ENDPOINTS, MAX_INHERITED_BUFFER_SIZE, RECORDER_SIZES, VARIABLES, Config, is_enabled
+from otel_fr.config import (
+    ENDPOINTS,
+    MAX_INHERITED_BUFFER_SIZE,
+    RECORDER_SIZES,
+    VARIABLES,
+    Config,
+    disabled_by,
+    is_enabled,
+)
 from otel_fr.monitor.process import native_stacks
 from otel_fr.operations import OPERATORS
 from otel_fr.option_names import unknown_variables
@@ -30,6 +38,8 @@ from otel_fr.ring.layout import Layout, RingFormatError
 
 _CONNECT_SECONDS: Final = 3.0
 _SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 - only its free space is asked for
+
+_AUTOLOAD: Final = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 
 _MAX_RINGS: Final = 256
 """Rings that are read for errors: more than a node has ranks."""
@@ -65,9 +75,7 @@ def findings(env: Mapping[str, str]) -> Iterator[Line]:
         yield "torch", str(torch.__version__), True
         yield from _of_torch(torch, config)
     yield "native stacks", _native_stacks(config), True
-    enabled = is_enabled(env)
-    text = "yes" if enabled else "no: set OTEL_EXPORTER_OTLP_ENDPOINT, or OTEL_FR_ENABLED=1 to record without sending"
-    yield "enabled", text, enabled
+    yield _enabled(env)
     if unknown := unknown_variables(env, VARIABLES):
         yield "variables", unknown, True
     yield _ring(config)
@@ -79,6 +87,20 @@ def findings(env: Mapping[str, str]) -> Iterator[Line]:
     for name in ENDPOINTS:
         if url := env.get(name, "").strip():
             yield "endpoint", f"{hide_password(url)}: {check_endpoint(url, _CONNECT_SECONDS, env).text}", True
+
+
+def _enabled(env: Mapping[str, str]) -> Line:
+    text = "yes"
+    if name := disabled_by(env):
+        text = f"no: {name}={env[name]}"
+    elif not is_enabled(env):
+        text = "no: set OTEL_EXPORTER_OTLP_ENDPOINT, or OTEL_FR_ENABLED=1 to record without sending"
+    elif (autoload := env.get(_AUTOLOAD, "1")) != "1":  # as torch reads it
+        text = (
+            f"no: {_AUTOLOAD}={autoload} keeps PyTorch from loading otel-fr; unset it, call otel_fr.instrument(), or"
+            " start the program with opentelemetry-instrument"
+        )
+    return "enabled", text, text == "yes"
 
 
 def _of_torch(torch: ModuleType, config: Config) -> Iterator[Line]:

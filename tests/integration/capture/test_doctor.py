@@ -50,6 +50,13 @@ def test_what_prevents_recording_is_said(tmp_path: Path) -> None:
     assert found["ring folder"].startswith("none of /dev/null")
 
 
+@pytest.mark.parametrize(("variable", "value"), [("TORCH_DEVICE_BACKEND_AUTOLOAD", "0"), ("OTEL_SDK_DISABLED", "true")])
+def test_a_variable_that_switches_recording_off_is_named(tmp_path: Path, variable: str, value: str) -> None:
+    status, found = doctor(tmp_path, OTEL_FR_ENABLED="1", **{variable: value})
+    assert status == 1
+    assert found["enabled"].startswith(f"no: {variable}={value}")
+
+
 @pytest.fixture
 def cache(tmp_path: Path) -> Path:
     """The folder of a cache that has the kernel."""

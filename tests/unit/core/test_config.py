@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_fr.config import VARIABLES, Config, SpanBatching, is_enabled, resource_attributes
+from otel_fr.config import VARIABLES, Config, SpanBatching, disabled_by, is_enabled, resource_attributes
 from otel_fr.option_names import unknown_variables
 from tests.support.paths import DOCS
 
@@ -31,6 +31,15 @@ ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4317"}
 )
 def test_what_switches_recording_on(env: dict[str, str], enabled: bool) -> None:
     assert is_enabled(env) is enabled
+
+
+def test_what_switches_recording_off_has_a_name() -> None:
+    assert not disabled_by({})
+    assert not disabled_by(ENDPOINT)
+    assert disabled_by({**ENDPOINT, "OTEL_FR_ENABLED": "off"}) == "OTEL_FR_ENABLED"
+    assert disabled_by({**ENDPOINT, "OTEL_SDK_DISABLED": "TRUE"}) == "OTEL_SDK_DISABLED"
+    of_python = "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS"
+    assert disabled_by({**ENDPOINT, of_python: "flask,*"}) == of_python
 
 
 def test_the_variables_are_those_of_the_documentation() -> None:
