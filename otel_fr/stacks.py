@@ -11,6 +11,11 @@ _FRAME = re.compile(
     r'^[ |]*File "(?P<file>[^"\n]+)", line (?P<line>\d+),? in (?P<name>[^\n]+)(?:\n[ |]*    (?P<source>[^\n]*))?',
     re.MULTILINE,
 )
+_CHAINED = re.compile(
+    "^[ |]*(During handling of the above exception, another exception occurred:"
+    "|The above exception was the direct cause of the following exception:)$",
+    re.MULTILINE,
+)
 _HEADS = ("Thread ", "Current thread ", "Stack ")
 ORDER = "(most recent call "
 """In the headings of threads, and of exceptions."""
@@ -74,12 +79,30 @@ def is_newest_first(thread: str) -> bool:
 
 
 def frames_of(text: str) -> list[Frame]:
-    """The frames of the first thread, the innermost first."""
+    """The frames of the first thread, the innermost first; of chained tracebacks, those of the newest exception."""
     thread = first_thread(text)
-    found = [
-        Frame(one["file"], one["line"], one["name"].strip(), one["source"] or "") for one in _FRAME.finditer(thread)
-    ]
+    found = _frames(chain_of(thread)[-1])
     return found if is_newest_first(thread) else found[::-1]
+
+
+def places_of(text: str) -> list[str]:
+    """The places of the first thread, the outermost first. Chained tracebacks follow each other as in the text, with
+    Python's sentence between two: the newest exception is last."""
+    thread = first_thread(text)
+    found: list[str] = []
+    for part in chain_of(thread):
+        frames = [frame.place for frame in _frames(part)]
+        found += frames or ([part.strip()] if _CHAINED.fullmatch(part) and found else [])
+    return found[::-1] if is_newest_first(thread) else found
+
+
+def chain_of(thread: str) -> list[str]:
+    """The tracebacks of an exception's text, and between them what Python says of how the next one came about."""
+    return _CHAINED.split(thread)
+
+
+def _frames(text: str) -> list[Frame]:
+    return [Frame(one["file"], one["line"], one["name"].strip(), one["source"] or "") for one in _FRAME.finditer(text)]
 
 
 def site_of(stack: str) -> str:

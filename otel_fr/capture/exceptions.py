@@ -154,7 +154,8 @@ def _message(value: BaseException) -> str:
     if origin is value:
         return text
     first, end, rest = text.partition("\n")
-    why = f"(from {type_name(type(origin))}: {' '.join(str(origin).split())[:_MAX_ORIGIN]})"
+    said = " ".join(str(origin).split())[:_MAX_ORIGIN]
+    why = f"(from {type_name(type(origin))}{said and f': {said}'})"
     return f"{first} {why}{end}{rest}".strip()
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from otel_fr.match.finding import StackGroup
-from otel_fr.stacks import NEWEST_FIRST, ORDER, first_thread, frames_of
+from otel_fr.stacks import NEWEST_FIRST, ORDER, first_thread, places_of
 
 MAX_GROUPS: Final = 16
 """The groups of the most ranks are kept."""
@@ -42,7 +42,7 @@ def _main_thread(text: str) -> str:
 
 
 def _frames(text: str) -> tuple[str, ...]:
-    return tuple(frame.place[:_MAX_FRAME] for frame in frames_of(text)[MAX_FRAMES - 1 :: -1])
+    return tuple(place[:_MAX_FRAME] for place in places_of(text)[-MAX_FRAMES:])
 
 
 def groups_of(ranks: Iterable[int], stacks: Mapping[int, str]) -> tuple[StackGroup, ...]:

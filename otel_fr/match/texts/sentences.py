@@ -69,8 +69,9 @@ def waits_text(evidence: Evidence, instance: Instance, waiting: Sequence[int], a
         if any(call.state is not CallState.FAILED and may_run(evidence, call.rank) for call in calls):
             return f"{ranks_text(waiting)} {verb(waiting, 'waits', 'wait')}"
         return f"{ranks_text(waiting)} waited" + ("" if age is None else f" for {duration_text(age)}")
-    when = "" if age is None else " at once" if age < AT_ONCE else f" after {duration_text(age)}"
-    return f"it failed{when} on {ranks_text(waiting)}"
+    if age is not None and age < AT_ONCE:
+        return f"it failed at once on {ranks_text(waiting)}"
+    return f"it failed on {ranks_text(waiting)}" + ("" if age is None else f", {duration_text(age)} after the call")
 
 
 def holding_text(case: Case, node: Node, culprits: Sequence[int]) -> tuple[str, list[str]]:
@@ -163,7 +164,7 @@ def joined_text(case: Case, node: Node, lost: Sequence[int] = ()) -> tuple[str, 
     if failed:
         seconds = max((call.duration for call in failed if call.duration is not None), default=None)
         how = f"it failed with {', '.join(sorted({call.error or 'error' for call in failed}))}"
-        how += "" if seconds is None else f" after {duration_text(seconds)}"
+        how += "" if seconds is None else f" {duration_text(seconds)} after the call"
     text = f"all members joined {instance_text(node.instance)} with matching arguments, but {how}"
     details: list[str] = []
     if lost:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from otel_fr.dumps.fields import users_frame
-from otel_fr.stacks import NATIVE_HEADING, first_thread, frames_of, site_of, threads_of
+from otel_fr.stacks import NATIVE_HEADING, first_thread, frames_of, places_of, site_of, threads_of
 
 PACKAGES = "/opt/env/lib/python3.11/site-packages"
 TORCH = f"{PACKAGES}/torch/distributed/distributed_c10d.py:2900 all_gather"
@@ -93,3 +93,19 @@ def test_frames_of_a_group_of_exceptions_are_found() -> None:
         '  + Exception Group Traceback (most recent call last):\n  |   File "/home/me/job/train.py", line 42, in step\n'
     )
     assert site_of(text) == USER
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        "During handling of the above exception, another exception occurred:",
+        "The above exception was the direct cause of the following exception:",
+    ],
+)
+def test_chained_tracebacks_stay_apart_with_the_newest_exception_last(between: str) -> None:
+    """As Python prints them: the first one is what happened first."""
+    first = 'Traceback (most recent call last):\n  File "/job/data.py", line 9, in load\nOSError: no disk\n'
+    text = f"{first}\n{between}\n\n{RAISED}"
+    assert [frame.place for frame in frames_of(text)] == [frame.place for frame in frames_of(RAISED)]
+    assert places_of(text) == ["/job/data.py:9 load", between, "/home/me/job/train.py:9 <module>", USER]
+    assert places_of(text.partition("load")[2])[0] == "/home/me/job/train.py:9 <module>"  # the rest was cut off

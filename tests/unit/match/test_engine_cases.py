@@ -99,9 +99,9 @@ def test_a_job_that_is_stopped_from_outside_is_no_fault() -> None:
     "ended",
     [
         {"exception": "KeyboardInterrupt"},
-        {"exception": "RuntimeError: interrupted (from KeyboardInterrupt: )"},
+        {"exception": "RuntimeError: interrupted (from KeyboardInterrupt)"},
         {"exit_code": 1, "exit_message": "while handling KeyboardInterrupt:"},
-        {"exit_code": 1, "exit_message": "while handling RuntimeError: interrupted (from KeyboardInterrupt: )"},
+        {"exit_code": 1, "exit_message": "while handling RuntimeError: interrupted (from KeyboardInterrupt)"},
     ],
 )
 def test_ctrl_c_is_no_fault_and_hides_none(ended: dict[str, Any]) -> None:
