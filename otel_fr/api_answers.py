@@ -1,17 +1,25 @@
-"""What the API answers, as types. /api/openapi.json is made from them and from their docstrings."""
+"""What the API answers, as types. /api/openapi.json is made from them and from their docstrings.
+
+The type with most keys in common describes the keys that a docstring leaves out.
+"""
 
 from __future__ import annotations
 
 from typing import Literal, TypedDict
 
 from otel_fr.incident import CollectorIncidentData, IncidentHead
+from otel_fr.rate_answers import LatestRates
 
 JobState = Literal["running", "incident", "slow", "silent", "failed", "ended", "stopped", "replaced"]
 RankStateName = Literal["running", "silent", "unheard", "ended", "raised", "killed", "gone"]
 
 
 class ErrorData(TypedDict):
-    """Any answer but 200. ``error``: one sentence."""
+    """Any answer but 200.
+
+    Attributes:
+        error: one sentence.
+    """
 
     error: str
 
@@ -19,8 +27,12 @@ class ErrorData(TypedDict):
 class LateRank(TypedDict):
     """The rank that others wait for most, if that is no chance.
 
-    ``seconds``: how late it comes. ``share``: of the blocks of collectives in which it was late. ``waited``: share of
-    the time that others waited.
+    Attributes:
+        rank: its global number.
+        process_group: the name of a process group, or its description where it has one.
+        seconds: how late it comes.
+        share: of the blocks of collectives in which it was late.
+        waited: share of the time that others waited for it.
     """
 
     rank: int
@@ -30,96 +42,6 @@ class LateRank(TypedDict):
     waited: float
 
 
-class SlowestRank(TypedDict):
-    """The rank that costs a job most, if it is the same again and again. ``waited``: share of the time."""
-
-    rank: int
-    process_group: str
-    waited: float
-    lost_per_step_s: float | None
-
-
-class Rates(TypedDict):
-    """What communication costs. null: not known.
-
-    A collective counts once, sizes are as in nccl-tests, ``bus_bandwidth`` is in bytes per second. ``wait_share``: of
-    the time that half of a group waited for its last rank. ``step_s``: seconds of a training step. All but the waits
-    come with the ranks' metrics, every 15 s.
-    """
-
-    collectives_per_s: float | None
-    bytes_per_s: float | None
-    wait_share: float | None
-    bus_bandwidth: float | None
-    step_s: float | None
-
-
-class LatestRates(Rates):
-    """`Rates` of about the last minute."""
-
-    slowest: SlowestRank | None
-
-
-class RateIntervals(TypedDict):
-    """`Rates` as lists, by 15 s of the last 15 minutes. ``at``: Unix time."""
-
-    at: list[float]
-    collectives_per_s: list[float | None]
-    bytes_per_s: list[float | None]
-    wait_share: list[float | None]
-    bus_bandwidth: list[float | None]
-    step_s: list[float | None]
-
-
-class RankWaits(TypedDict):
-    """Columns, of at most 2,048 ranks. Waits that have not ended count from the stall time on."""
-
-    rank: list[int]
-    came_last: list[int]
-    waited_for_s: list[float]
-    waited_s: list[float]
-
-
-class SlowCall(TypedDict):
-    """A slow call."""
-
-    seconds: float | None
-    site: str
-    trace_id: str
-    span_id: str
-
-
-class OperationRates(TypedDict):
-    """One kind of calls. null: not known."""
-
-    operation: str
-    process_group: str
-    group_size: int | None
-    backend: str
-    dtype: str
-    size: str
-    calls: int
-    bytes: int
-    seconds: float
-    mean_s: float | None
-    delay_mean_s: float | None
-    device_mean_s: float | None
-    p99_s: float | None
-    algorithm_bandwidth: float | None
-    bus_bandwidth: float | None
-    slow: SlowCall | None
-
-
-class JobRates(TypedDict):
-    """What the communication of a run costs. ``operations``: the 20 kinds of calls with the most time."""
-
-    latest: LatestRates
-    since_start: Rates
-    intervals: RateIntervals
-    ranks: RankWaits
-    operations: list[OperationRates]
-
-
 class _Over(TypedDict, total=False):
     is_finished: bool
 
@@ -127,11 +49,25 @@ class _Over(TypedDict, total=False):
 class JobFacts(_Over):
     """A run.
 
-    ``state``: ``slow`` has a straggler; ``stopped``: from outside, by its user or its scheduler; ``replaced``: by a
-    newer attempt. ``hosts``: the first 4. ``lag``: collectives by which the last rank is behind. ``service``:
-    ``service.name``. ``incidents``: ids of open causes. ``collector_page``: of a run that reports to another collector
-    with the same ``--store``, that collector's page: ranks, rates and stacks are there. ``is_finished``: the run is
-    over: 60 s after a good end, else an hour after the last telemetry.
+    Attributes:
+        id: names the run in URLs.
+        collector_page: page of another collector with the same `--store`, if the run reports to that one: ranks, rates
+            and stacks are there. null: it reports to this one.
+        job: its name.
+        job_title: what the job is called for a reader.
+        attempt: 0, and one more with each restart.
+        run_id: tells runs of one job apart.
+        service: `service.name`.
+        state: `slow` has a straggler; `stopped`: from outside, by its user or its scheduler; `replaced`: by a newer
+            attempt.
+        world_size: number of ranks; null: not known.
+        hosts: the first 4.
+        lag: collectives by which the last rank is behind.
+        late: null: no rank is.
+        rates: of the last minute.
+        incidents: ids of open causes.
+        first_heard_at, last_heard_at: RFC 3339, UTC.
+        is_finished: the run is over: 60 s after a good end, else an hour after the last telemetry.
     """
 
     id: str
@@ -153,17 +89,30 @@ class JobFacts(_Over):
 
 
 class Job(JobFacts):
-    """`JobFacts` in the list. ``ranks``: how many are in each state. ``groups``: how many process groups there are."""
+    """`JobFacts` in the list.
+
+    Attributes:
+        ranks: how many are in each state.
+        groups: how many process groups there are.
+    """
 
     ranks: dict[str, int]
     groups: int
 
 
 class JobGroup(TypedDict):
-    """A process group. Ranks as text: ``0-3,8-12:2``.
+    """A process group.
 
-    ``lane``: its index in ``lanes``. ``enqueued``, ``completed``: lowest and highest number of its members.
-    ``behind``: at most 64 ranks.
+    Attributes:
+        id: 16 hex digits.
+        name: in c10d.
+        description: `group_desc`; empty: none.
+        lane: its index in `lanes`.
+        size: number of members.
+        ranks: as text: `0-3,8-12:2`.
+        enqueued, completed: lowest and highest number of collectives of its members.
+        behind: at most 64 ranks, as text.
+        behind_count: how many are.
     """
 
     id: str
@@ -179,13 +128,21 @@ class JobGroup(TypedDict):
 
 
 class RankColumns(TypedDict):
-    """Ranks in columns: item I of each list is of rank ``rank[I]``.
+    """Ranks in columns: item I of each list is of rank `rank[I]`.
 
-    ``state``: ``silent``: no report for 2.5 s; ``unheard``: never reported. ``site``: line of code. ``how``: how it
-    ended. ``idle_s``: seconds without progress. ``step``: of training. ``waits``: operation, sequence number, index of
-    the group and seconds of its oldest call in flight. ``overdue``: kind, name, seconds and limit of a heartbeat or
-    section past its limit. ``late``: in the group that waits for it most: index of the group, share of the blocks in
-    which it was late, seconds, share of the time that others waited. ``tally``: how many are in each state.
+    Attributes:
+        rank: global numbers.
+        state: `silent`: no report for 2.5 s; `unheard`: never reported.
+        host: empty: not known.
+        idle_s: seconds without progress.
+        site: line of code, `file:line function`.
+        how: how it ended.
+        waits: operation, sequence number, index of the group and seconds of its oldest call in flight.
+        step: of training.
+        overdue: kind, name, seconds and limit of a heartbeat or section past its limit.
+        late: in the group that waits for it most: index of the group, share of the blocks in which it was late,
+            seconds, share of the time that others waited.
+        tally: how many are in each state.
     """
 
     rank: list[int]
@@ -202,7 +159,13 @@ class RankColumns(TypedDict):
 
 
 class Lane(TypedDict):
-    """A column of the page's grid: groups that share no rank. Lists are as long as ``ranks.rank``; null: no group."""
+    """A column of the page's table of ranks: groups that share no rank. Lists are as long as `ranks.rank`.
+
+    Attributes:
+        name: the groups' name or description.
+        group: index in `groups`; null: no group.
+        enqueued, completed: collectives.
+    """
 
     name: str
     group: list[int | None]
@@ -211,7 +174,12 @@ class Lane(TypedDict):
 
 
 class JobDetail(JobFacts):
-    """`JobFacts` with the ranks and process groups."""
+    """`JobFacts` with the ranks and process groups.
+
+    Attributes:
+        ranks, groups: all of them.
+        lanes: the groups, by columns.
+    """
 
     ranks: RankColumns
     groups: list[JobGroup]
@@ -219,26 +187,45 @@ class JobDetail(JobFacts):
 
 
 class JobList(TypedDict):
-    """Runs."""
+    """Runs.
+
+    Attributes:
+        jobs: runs with open incidents first, then the newest.
+    """
 
     jobs: list[Job]
 
 
 class AskedRanks(TypedDict):
-    """``asked``: how many monitors."""
+    """What was asked.
+
+    Attributes:
+        asked: how many monitors.
+    """
 
     asked: int
 
 
 class PlaceOfRanks(TypedDict):
-    """Ranks at the same place: as text, ``0-3,8-12:2``. ``frames``: outermost first."""
+    """Ranks at the same place.
+
+    Attributes:
+        ranks: as text: `0-3,8-12:2`.
+        frames: `file:line function`, outermost first.
+    """
 
     ranks: str
     frames: list[str]
 
 
 class AskedStacks(TypedDict):
-    """Where ranks are. ``groups``: most ranks first, at most 256. ``not_answered``: ranks as text, ``0-3,8-12:2``."""
+    """Where ranks are.
+
+    Attributes:
+        asked_at: RFC 3339, UTC.
+        groups: most ranks first, at most 256.
+        not_answered: ranks as text: `0-3,8-12:2`.
+    """
 
     asked_at: str | None
     groups: list[PlaceOfRanks]
@@ -246,20 +233,29 @@ class AskedStacks(TypedDict):
 
 
 class ListedIncident(CollectorIncidentData):
-    """An incident in the list. ``consequence_count``: how many follow from it."""
+    """An incident in the list.
+
+    Attributes:
+        consequence_count: how many follow from it.
+    """
 
     consequence_count: int
 
 
 class IncidentList(TypedDict):
-    """Incidents, oldest first."""
+    """Incidents, oldest first.
+
+    Attributes:
+        incidents: at most 4 MiB: the oldest are left out.
+    """
 
     incidents: list[ListedIncident]
 
 
 class BriefIncidentList(TypedDict):
     """Incidents, oldest first, without stacks, call sites, values, files, waiting ranks, ranks of the group,
-    ``nccl_ras`` and most places."""
+    `nccl_ras` and most places.
+    """
 
     incidents: list[IncidentHead]
 
@@ -267,8 +263,11 @@ class BriefIncidentList(TypedDict):
 class IncidentDetail(CollectorIncidentData):
     """An incident in full.
 
-    ``links``: by name: ``page``, ``runbook``, ``trace``, ``dashboard``, with ``--alertmanager`` also ``silence``.
-    ``consequences``: ids. ``waiting_count``: ranks that wait in it or in a consequence.
+    Attributes:
+        links: by name: `page`, `runbook`, `trace`, `dashboard`, with `--alertmanager` also `silence`.
+        consequences: ids of the incidents that follow from it.
+        waiting_count: ranks that wait in it or in a consequence.
+        job_url: of its run in this API; null: the run is not kept.
     """
 
     links: dict[str, str]
@@ -278,7 +277,12 @@ class IncidentDetail(CollectorIncidentData):
 
 
 class IncidentChange(TypedDict):
-    """An event of the stream."""
+    """An event of the stream.
+
+    Attributes:
+        change: what happened to it.
+        incident: as it is now.
+    """
 
     change: Literal["opened", "updated", "resolved"]
     incident: CollectorIncidentData

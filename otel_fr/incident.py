@@ -13,7 +13,14 @@ from otel_fr.presentation import duration_text, state_summary, with_wait
 
 
 class ProcessGroupData(TypedDict):
-    """A process group. ``ranks`` are global, in rising order; empty: members unknown."""
+    """A process group.
+
+    Attributes:
+        id: 16 hex digits.
+        name: in c10d.
+        description: `group_desc`; empty: none.
+        ranks: global, in rising order; empty: members unknown.
+    """
 
     id: str
     name: str
@@ -22,14 +29,28 @@ class ProcessGroupData(TypedDict):
 
 
 class StackGroupData(TypedDict):
-    """Ranks whose threads are at the same place. ``frames``: ``"file:line function"``, outermost first."""
+    """Ranks whose threads are at the same place.
+
+    Attributes:
+        ranks: global.
+        frames: `file:line function`, outermost first.
+    """
 
     ranks: list[int]
     frames: list[str]
 
 
 class PlaceData(TypedDict):
-    """Where a rank runs, as `otel_fr.match.Place`; None: not known."""
+    """Where a rank runs, as `otel_fr.match.Place`; null: not known.
+
+    Attributes:
+        host: name of the host that the process sees.
+        pid: number of the process on its host.
+        local_rank: the launcher's `LOCAL_RANK`.
+        gpu: number on the host.
+        pod: in Kubernetes.
+        node: in Kubernetes.
+    """
 
     host: str | None
     pid: int | None
@@ -40,9 +61,35 @@ class PlaceData(TypedDict):
 
 
 class IncidentData(TypedDict):
-    """An incident as JSON; docs/reference/incident.md describes the keys. Keys of dicts are ranks as text, rising.
+    """An incident as JSON; docs/reference/incident.md has an example. Keys of dicts are ranks as text, rising.
 
     Times are RFC 3339 in UTC, as `timestamp` writes them.
+
+    Attributes:
+        id: 16 hex digits: a hash of run id and fault, the same live and from files.
+        job: name of its job.
+        attempt: 0, and one more with each restart.
+        category: of the fault.
+        rule: the rule that made it; null in incidents of earlier versions.
+        process_group: in which the fault shows.
+        operation: of the collective in which the fault shows.
+        sequence_id: number of the collective in its group.
+        culprit_ranks: none in a consequence.
+        waiting_ranks: who waits.
+        field: of a mismatch: what differs.
+        values: of a mismatch: each rank's value.
+        stuck_on: where a culprit is blocked: `host`, `device` or `lost` (nothing is heard of its machine).
+        call_sites: `file:line function`, by rank.
+        stacks: of culprits, by rank.
+        stack_groups: where culprits and waiting ranks are, most ranks first, at most 16.
+        caused_by: id of the incident that it follows from.
+        trace_id: 32 hex digits: the trace with all ranks' spans of a collective.
+        started_at, detected_at: RFC 3339, UTC.
+        state: `firing` or `resolved`.
+        summary: one sentence.
+        details: further sentences.
+        waiting_since: since when the longest waiting rank waits; null: nobody waits, or it is not known.
+        places: where ranks run, by rank: the first 256 culprits and 32 waiting ranks.
     """
 
     id: str
@@ -73,9 +120,16 @@ class IncidentData(TypedDict):
 
 
 class CulpritData(TypedDict):
-    """A culprit. ``host``: its node; ``error``: its uncaught exception, cut short. Empty: not known, or none.
-    ``replica``: torchft's name of its replica; None: it has none. ``ending``: a value of `otel_fr.match.Ending` or
-    ``"exiting"``; None: it runs, or nothing is known of it. ``signal``: the one that ended it."""
+    """A culprit. Empty: not known, or none.
+
+    Attributes:
+        rank: its global number.
+        host: its node.
+        error: its uncaught exception, cut short.
+        replica: torchft's name of its replica; null: it has none.
+        ending: a value of `otel_fr.match.Ending` or `exiting`; null: it runs, or nothing is known of it.
+        signal: the one that ended it.
+    """
 
     rank: int
     host: str
@@ -86,7 +140,13 @@ class CulpritData(TypedDict):
 
 
 class NcclRasData(TypedDict):
-    """What NCCL's RAS said, as evidence on which no verdict rests. ``lines``: sentences. ``version``: NCCL's."""
+    """What NCCL's RAS said, as evidence on which no verdict rests.
+
+    Attributes:
+        asked_at: RFC 3339, UTC.
+        version: NCCL's.
+        lines: sentences.
+    """
 
     asked_at: str | None
     version: str
@@ -98,12 +158,16 @@ class CollectorIncidentData(IncidentData):
 
     Attributes:
         job_title: what the job is called for a reader.
-        severity: ``critical``, or ``warning``: the job runs, and is slow.
-        what_to_do: one or two sentences; None: it is over, or follows from another.
-        resolution: why it has ended: ``over``, ``stopped``, ``replaced``, ``unheard`` or ``dropped``; None: it has not.
-        flight_recorder_files: rank -> path.
-        culprits: the first ones.
-        nccl_ras: None: it was not asked, or did not answer, or the incident follows from another.
+        severity: `critical`, or `warning`: the job runs, and is slow.
+        what_to_do: one or two sentences; null: it is over, or follows from another.
+        culprits: the first 16.
+        nccl_ras: null: it was not asked, or did not answer, or the incident follows from another.
+        flight_recorder_files: paths, by rank.
+        run_id: tells runs of one job apart.
+        updated_at: RFC 3339, UTC.
+        resolved_at: RFC 3339, UTC; null: it is open.
+        resolution: why it has ended: `over`, `stopped`, `replaced`, `unheard` or `dropped`; null: it has not.
+        revision: 1 when opened, one more with each change.
     """
 
     job_title: str
@@ -123,8 +187,8 @@ class CollectorIncidentData(IncidentData):
 class IncidentHead(TypedDict):
     """What the collector's API gives of an incident in every view, as far as lists show it.
 
-    ``job_title``: as of `CollectorIncidentData`. ``consequence_count``: how many incidents follow from it; None: not in
-    a list.
+    Attributes:
+        consequence_count: how many incidents follow from it; null: not in a list.
     """
 
     id: str

@@ -14,9 +14,10 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import urllib3
 
-from otel_fr.api_answers import AskedRanks, AskedStacks, LatestRates
+from otel_fr.api_answers import AskedRanks, AskedStacks
 from otel_fr.config import COLLECTOR_VARIABLE, DEFAULT_COLLECTOR, TOKEN_VARIABLE
 from otel_fr.incident import CollectorIncidentData, IncidentHead
+from otel_fr.rate_answers import LatestRates
 from otel_fr.redaction import hide_password
 from otel_fr.typed_json import typed
 

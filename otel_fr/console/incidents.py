@@ -115,10 +115,12 @@ def find(client: Client, given: str) -> IncidentDetail:
     """The incident with the id, or the one whose id begins so.
 
     Raises:
-        LookupError: no id, or more than one, begins so.
+        LookupError: no id, or more than one, begins so; or what is given is empty.
         CollectorError: as `Client.incident`.
     """
     wanted = given.strip().lower()
+    if not wanted:
+        raise LookupError("the id is empty; otel-fr incidents lists the ids")
     ids = {one["id"] for one in client.incidents(brief=True, consequences=True) if one["id"].startswith(wanted)}
     if len(ids) > 1:
         raise LookupError(f"{len(ids)} incidents have an id that begins with {printable(wanted)}")

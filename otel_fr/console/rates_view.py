@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from otel_fr.api_answers import LatestRates
 from otel_fr.presentation import duration_text
 from otel_fr.printable import one_line
+from otel_fr.rate_answers import LatestRates
 
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 

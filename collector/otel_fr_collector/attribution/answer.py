@@ -39,7 +39,17 @@ MAX_INT32 = 2**31 - 1
 
 
 class FailureData(TypedDict):
-    """One cause of the run. ``rank``, ``node``: of its first culprit; None, "": not known."""
+    """One cause of the run.
+
+    Attributes:
+        incident_id: names the incident.
+        category: of the fault.
+        rank: of its first culprit; null: not known.
+        node: of its first culprit; empty: not known.
+        error: its uncaught exception, cut short.
+        site: line of code, `file:line function`.
+        summary: one sentence.
+    """
 
     incident_id: str
     category: str
@@ -51,7 +61,14 @@ class FailureData(TypedDict):
 
 
 class ReasonData(TypedDict):
-    """One rule that holds."""
+    """One rule that holds.
+
+    Attributes:
+        rule: its name.
+        recommendation: `restart`, `exclude_node` or `stop`.
+        text: one sentence.
+        incident_ids: of the incidents that it is about.
+    """
 
     rule: str
     recommendation: str
@@ -60,7 +77,11 @@ class ReasonData(TypedDict):
 
 
 class OtherRunData(TypedDict):
-    """Another run of that name at that time. ``summary``: of its first cause; "": it has none."""
+    """Another run of that name at that time.
+
+    Attributes:
+        summary: of its first cause; empty: it has none.
+    """
 
     attempt: int
     run_id: str
@@ -70,7 +91,16 @@ class OtherRunData(TypedDict):
 
 
 class AttributionData(TypedDict):
-    """An answer as JSON; docs/guide/fault-tolerance.md says what the keys mean."""
+    """An answer as JSON; docs/guide/fault-tolerance.md has an example.
+
+    Attributes:
+        recommendation: `restart`, `exclude_node` or `stop`.
+        exclude_nodes: nodes to restart without, at most 64.
+        reasons: the rules that hold, the deciding one first.
+        failure: the first of `failures`; null: there is none.
+        failures: the causes, oldest first.
+        other_runs: runs of the same name at the same time, at most 16.
+    """
 
     job: str
     attempt: int

@@ -26,10 +26,10 @@ from otel_fr.api_answers import (
     Job,
     JobDetail,
     JobList,
-    JobRates,
 )
 from otel_fr.identity import encode_ranks
 from otel_fr.incident import timestamp, unix
+from otel_fr.rate_answers import JobRates
 from otel_fr_collector.attribution.answer import AttributionData
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.network.tokens import Access

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec.json import schema_components
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -61,7 +62,7 @@ class IncidentsQuery(PageQuery):
     """Of the list of incidents."""
 
     job: Annotated[str, Meta(description="Its name.")] | UnsetType = UNSET
-    state: Literal["firing", "resolved"] | UnsetType = UNSET
+    state: Annotated[Literal["firing", "resolved"], Meta(description="`firing`: open.")] | UnsetType = UNSET
     include: (
         Annotated[Literal["consequences"], Meta(description="Also incidents that follow from another one.")] | UnsetType
     ) = UNSET
@@ -123,5 +124,15 @@ def _read(kind: type[_Q], request: Request) -> _Q:
         return msgspec.convert(dict(request.query_params), kind, strict=False)
     except msgspec.ValidationError as error:
         reason, _, place = str(error).partition(" - at `$.")
-        where = f"{place.rstrip('`')}: " if place else ""
-        raise ApiError(400, f"{where}{reason}; /api/openapi.json describes the parameters") from None
+        name = place.rstrip("`")
+        where = f"{name}: " if name else ""
+        values = _values(kind, name)
+        allowed = f" ({' or '.join(values)} is allowed)" if values else ""
+        raise ApiError(400, f"{where}{reason}{allowed}; /api/openapi.json describes the parameters") from None
+
+
+def _values(kind: type[Struct], name: str) -> list[str]:
+    """Those that a parameter may have, if they are few."""
+    _, schemas = schema_components([kind])
+    found: list[str] = schemas[kind.__name__]["properties"].get(name, {}).get("enum", [])
+    return found

@@ -5,16 +5,19 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, is_typeddict
 
 from msgspec.json import schema_components
 
+from otel_fr import api_answers, incident, rate_answers
 from otel_fr._version import __version__
 from otel_fr.api_answers import ErrorData
+from otel_fr_collector.attribution import answer
 from otel_fr_collector.web.endpoints import JSON, Endpoint
 
 Json = dict[str, Any]
 
+_MODULES = (api_answers, rate_answers, incident, answer)
 _REF = "#/components/schemas/{name}"
 
 
@@ -29,7 +32,7 @@ def document(endpoints: Sequence[Endpoint]) -> Json:
         "info": {"title": "otel-fr collector", "version": __version__},
         "paths": paths,
         "components": {
-            "schemas": {name: _cleaned(schema) for name, schema in schemas.items()},
+            "schemas": _described(schemas),
             "responses": {"error": _response("An error.", JSON, [ErrorData])},
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
@@ -71,5 +74,23 @@ def _in_query(one: Endpoint) -> Iterable[Json]:
         yield {"name": name, "in": "query", "required": name in found["required"], **about, "schema": schema}
 
 
-def _cleaned(schema: Json) -> Json:
-    return {**schema, "description": inspect.cleandoc(schema["description"])} if "description" in schema else schema
+def _described(schemas: dict[str, Json]) -> dict[str, Json]:
+    """The schemas, each key with what a docstring says of it: its own type's, else the most similar type's."""
+    types = [kind for module in _MODULES for kind in vars(module).values() if is_typeddict(kind)]
+    known = [(kind.__annotations__.keys(), _docstring(kind.__doc__ or "")[1]) for kind in types]
+    made: dict[str, Json] = {}
+    for name, schema in schemas.items():
+        own = schema.get("properties", {})
+        about, keys = _docstring(schema.get("description", ""))
+        alike = sorted(known, key=lambda other: len(own.keys() & other[0]) / len(own.keys() | other[0]))
+        texts = {key: text for _, found in [*alike, (own.keys(), keys)] for key, text in found.items()}
+        properties = {key: {**one, "description": texts[key]} if key in texts else one for key, one in own.items()}
+        made[name] = {**schema, **({"description": about} if about else {}), "properties": properties}
+    return made
+
+
+def _docstring(text: str) -> tuple[str, dict[str, str]]:
+    """What the docstring of a type says of it, and of its keys."""
+    about, _, keys = inspect.cleandoc(text).partition("Attributes:\n")
+    found = re.findall(r"^    (\w+(?:, \w+)*): (.*(?:\n {5,}.*)*)", keys, re.MULTILINE)
+    return about.strip(), {key: " ".join(text.split()) for names, text in found for key in names.split(", ")}

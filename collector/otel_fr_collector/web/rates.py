@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from otel_fr.api_answers import JobRates, LatestRates, OperationRates, RankWaits, Rates, SlowestRank
 from otel_fr.presentation import group_name
+from otel_fr.rate_answers import JobRates, LatestRates, OperationRates, RankWaits, Rates, SlowestRank
 from otel_fr_collector.jobs import history
 from otel_fr_collector.jobs.numbers import Durations, Key, Numbers, Series, bus_factor
 from otel_fr_collector.jobs.run import Run

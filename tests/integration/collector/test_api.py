@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -166,6 +167,8 @@ def test_incidents_are_chosen_by_state_job_and_time(tmp_path: Path) -> None:
                 answer = collector.fetch(f"/api/v1/incidents?{bad}")
                 assert answer.status == 400
                 assert bad.split("=")[0] in json.loads(answer.body)["error"]
+            refused = json.loads(collector.fetch("/api/v1/incidents?state=open").body)["error"]
+            assert set(re.findall(r"\w+", refused)) >= {"firing", "resolved"}  # the values that there are
             assert collector.fetch("/api/v1/incidents/none").status == 404
             assert collector.fetch("/api/v1/jobs/none").status == 404
             answer = collector.fetch("/api/v1/none")

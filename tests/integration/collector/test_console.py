@@ -225,6 +225,9 @@ def test_at_a_terminal_incidents_fit_its_width_and_one_is_shown_in_full(
         absent = otel_fr("incidents", "show", "zz", *at)
         assert (absent.returncode, absent.stdout) == (1, "")
         assert absent.stderr == "otel-fr incidents: no incident has an id that begins with 'zz'\n"
+        empty = otel_fr("incidents", "show", "", *at)
+        assert (empty.returncode, empty.stdout) == (1, "")
+        assert "empty" in empty.stderr
         gone = otel_fr("incidents", "show", "0" * 16, *at)
         assert gone.returncode == 3
         assert "no such incident" in gone.stderr

@@ -73,6 +73,19 @@ def test_the_description_is_openapi() -> None:
         assert [set(one) for one in one["security"]] == [set(DOCUMENT["components"]["securitySchemes"])]
 
 
+def test_every_key_of_an_answer_is_described() -> None:
+    schemas = DOCUMENT["components"]["schemas"]
+    assert [
+        f"{name}.{key}"
+        for name, schema in schemas.items()
+        for key, one in schema["properties"].items()
+        if not one.get("description")
+    ] == []
+    listed, counted = schemas["JobDetail"]["properties"]["groups"], schemas["Job"]["properties"]["groups"]
+    assert listed["description"] != counted["description"]  # each type describes its own keys
+    assert not [name for name, schema in schemas.items() if "Attributes:" in schema.get("description", "")]
+
+
 def test_every_request_of_the_api_is_in_it() -> None:
     with Stage() as stage:
         routes = [one for one in make_app(stage.service).routes if isinstance(one, Route)]

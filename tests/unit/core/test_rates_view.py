@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from otel_fr.api_answers import LatestRates
 from otel_fr.console.rates_view import bytes_text, rates_cells, rates_lines, slowest_lines
+from otel_fr.rate_answers import LatestRates
 
 RATES: LatestRates = {
     "collectives_per_s": 118.4,
