@@ -47,7 +47,7 @@ def main() -> int:
             run = stage.job(1_024, "llama-1024")
             stage.hang(run, 717)
             page.goto(f"{stage.url}/#/jobs/{stage.key(run)}")
-            expect(page.locator("#grid tr[data-rank='717']")).to_be_visible()
+            expect(page.locator("#nodes .sw-culprit")).to_be_visible()
             _save(page, "ranks-1024")
         browser.close()
     return 0
@@ -62,7 +62,7 @@ def _real(page: Page, collector: Collector, folder: Path) -> None:
         page.goto(collector.http + "/")
         expect(page.locator("#jobs .item.incident .text").first).to_contain_text("did not join")
         page.locator("#jobs .item.incident").click()
-        expect(page.locator("#grid .s-culprit").first).to_be_visible()
+        expect(page.locator("#nodes .sw-culprit")).to_be_visible()
         _save(page, "hung")
         page.set_viewport_size(PHONE)
         _save(page, "phone")
@@ -72,7 +72,7 @@ def _real(page: Page, collector: Collector, folder: Path) -> None:
         _save(page, "incident")
         page.go_back()
         job.wait(PATIENCE)
-        expect(page.locator("#grid .s-dead").first).to_be_visible()
+        expect(page.locator("#nodes .sw-dead").first).to_be_visible()
         _save(page, "after-time-out")
 
 

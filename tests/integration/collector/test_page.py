@@ -80,43 +80,43 @@ def test_an_incident_shows_its_evidence_and_follows_its_changes(stage: Stage, wa
     expect(page.locator("h1")).to_have_text("job-7")
 
 
-def test_four_thousand_ranks_are_maps_with_the_odd_one_in_a_table(stage: Stage, watched: Watched) -> None:
-    run = stage.job(4_096)
+def test_a_thousand_ranks_are_a_row_for_each_host(stage: Stage, watched: Watched) -> None:
+    """The host that differs comes first, and rows say in words what they show."""
+    run = stage.job(1_024)
     page = watched.page
     page.goto(f"{stage.url}/#/jobs/{stage.key(run)}")
-    expect(page.locator("#maps canvas")).to_have_count(10)
-    expect(page.locator("#grid tbody tr")).to_have_count(0)
-    stage.hang(run, 2_717)
-    world = page.locator("#maps canvas").first
-    expect(world).to_have_attribute("aria-label", "default_pg: 1 culprit, 4095 waiting")
+    rows, cells = page.locator("#nodes [role=row]"), page.locator("#nodes [role=gridcell]")
+    expect(rows).to_have_count(128)
+    expect(cells).to_have_count(1_024)
+    expect(page.locator("#differ")).to_have_text("128 hosts")
+    stage.hang(run, 717)
+    expect(page.locator("#tally")).to_have_text("1 culprit1,023 waiting")
+    expect(page.locator("#differ")).to_have_text("128 hosts; ranks differ on node-89")
+    expect(rows.first.get_by_role("rowheader")).to_have_accessible_name("node-89: 1 culprit, 7 waiting")
+    expect(rows.first.get_by_role("gridcell", name="rank 717: culprit")).to_have_class("sw-culprit")
+    expect(rows.nth(1).get_by_role("gridcell").first).to_have_accessible_name("rank 0: waiting")
     expect(page.locator("#grid tbody tr")).to_have_count(1)
-    expect(page.locator("#grid tr[data-rank='2717']")).to_contain_text("load data.py:17")
-    assert _pixel(world, 2_717) == _color(page, "--culprit")
-    assert _pixel(world, 2_718) == _color(page, "--waits")
-    assert _pixel(page.locator("#maps canvas").nth(1), 2_717) == _color(page, "--ok")
-    watched.problems = [text for text in watched.problems if "getImageData" not in text]  # our own looking
+    expect(page.locator("#grid tr[data-rank='717']")).to_contain_text("load data.py:17")
 
 
-def test_what_is_level_is_folded_and_hosts_say_where_ranks_differ(stage: Stage, watched: Watched) -> None:
-    run = stage.job(256)
-    stage.hang(run, 70)
+def test_of_more_ranks_neighbours_share_a_cell(stage: Stage, watched: Watched) -> None:
+    run = stage.job(4_096)
+    stage.hang(run, 2_717)
     page = watched.page
     page.goto(f"{stage.url}/#/jobs/{stage.key(run)}")
-    expect(page.locator("#maps details[open]")).to_have_count(1)
-    expect(page.locator("#maps details").nth(1)).to_have_text("shard_0 · all running")
-    page.locator("#maps summary").nth(1).click()
-    expect(page.locator("#maps details[open]")).to_have_count(2)
-    hosts = page.locator("#hosts")
-    expect(hosts.locator("summary")).to_have_text("32 hosts; ranks differ on node-8")
-    hosts.locator("summary").click()
-    first = hosts.locator("tbody tr").first
-    expect(first).to_contain_text("node-8")
-    expect(first).to_contain_text("1 culprit, 7 waiting")
-    expect(first).to_contain_text("ranks 64-71")
-    stage.recover(run)
-    expect(page.locator("#maps details[open]")).to_have_count(
-        2
-    )  # one opened by the user; of the other, ranks still wait
+    rows = page.locator("#nodes [role=row]")
+    expect(rows).to_have_count(256)
+    first = rows.first.get_by_role("gridcell")
+    expect(first).to_have_count(3)
+    assert [first.nth(at).get_attribute("aria-label") for at in range(3)] == [
+        "ranks 2712-2716: waiting", "rank 2717: culprit", "ranks 2718, 2719: waiting"
+    ]  # fmt: skip
+    expect(rows.nth(1).get_by_role("gridcell")).to_have_count(1)
+    expect(page.get_by_text("256 more hosts: 2,048 waiting.")).to_be_visible()
+    rows.nth(1).get_by_role("gridcell").click()
+    expect(page.locator("#grid tr.picked")).to_have_count(8)
+    rows.nth(1).get_by_role("gridcell").click()
+    expect(page.locator("#grid tr.picked")).to_have_count(0)
 
 
 def test_a_cause_folds_its_consequences_and_says_how_long_it_lasts(stage: Stage, watched: Watched) -> None:
@@ -268,6 +268,7 @@ def test_what_ranks_do_shows_in_their_rows(stage: Stage, watched: Watched) -> No
     stage.do(change())
     page = watched.page
     page.goto(f"{stage.url}/#/jobs/{stage.key(run)}")
+    page.locator("#ranks summary").click()
     row = page.locator("#grid tr[data-rank='3']")
     expect(row).to_contain_text("43")
     expect(row).to_contain_text("section dataloading open for 45.0 s (limit 30.0 s)")
@@ -278,44 +279,30 @@ def test_what_ranks_do_shows_in_their_rows(stage: Stage, watched: Watched) -> No
     expect(raised.locator("td").last).to_have_attribute("title", re.compile("gloo $"))
 
 
-def _pixel(canvas: Any, rank: int) -> list[int]:
-    """The colour at the middle of a rank's cell: 64 cells in a row, each 4 px wide."""
-    found: list[int] = canvas.evaluate(
-        "(c, at) => [...c.getContext('2d').getImageData(at[0], at[1], 1, 1).data].slice(0, 3)",
-        [rank % 64 * 4 + 1, rank // 64 * 4 + 1],
-    )
-    return found
-
-
-def _color(page: Any, name: str) -> list[int]:
-    text = page.evaluate("name => getComputedStyle(document.documentElement).getPropertyValue(name)", name).strip()
-    return [int(text[i : i + 2], 16) for i in (1, 3, 5)]
-
-
 def test_arrow_keys_move_over_the_map_which_describes_each_rank(stage: Stage, watched: Watched) -> None:
     run = stage.job(256)
     stage.hang(run, 70)
     page = watched.page
     page.goto(f"{stage.url}/#/jobs/{stage.key(run)}")
-    expect(page.locator("#maps canvas")).to_have_count(10)
+    expect(page.locator("#nodes [role=row]")).to_have_count(32)
     expect(page.locator("#grid tbody tr")).to_have_count(1)
+    expect(page.locator("#nodes [tabindex='0']")).to_have_count(1)
     page.keyboard.press("m")
-    said = page.locator("#said")
-    expect(said).to_contain_text("rank 70; group default_pg (0): 100 enqueued, 100 completed; 1 behind")
-    nodes = page.context.new_cdp_session(page).send("Accessibility.getFullAXTree")["nodes"]
-    (cell,) = [node for node in nodes if node["role"].get("value") == "gridcell" and "value" in node.get("name", {})]
-    assert cell["name"]["value"].startswith("rank 70; group default_pg (0)")  # for screen readers
-    page.keyboard.press("ArrowDown")
-    expect(said).to_contain_text("rank 86; group default_pg (0): 101 enqueued, 100 completed")
+    said, focused = page.locator("#said"), page.locator("#nodes :focus")
+    expect(said).to_contain_text("rank 70; culprit; group default_pg (0): 100 enqueued, 100 completed; 1 behind")
+    expect(focused).to_have_accessible_name(re.compile(r"rank 70; culprit; group default_pg \(0\)"))
+    expect(focused).to_have_css("outline-style", "solid")
+    page.keyboard.press("ArrowDown")  # the host below begins with rank 0
+    expect(said).to_contain_text("rank 6; waiting; group default_pg (0): 101 enqueued, 100 completed")
     page.keyboard.press("End")
     expect(said).to_contain_text("rank 255")
     page.keyboard.press("ArrowRight")
     expect(said).to_contain_text("rank 255")
+    expect(page.locator("#grid")).to_be_hidden()
     page.keyboard.press("Enter")
     expect(page.locator("#grid tr.picked")).to_contain_text("in all_reduce number 101 for")
-    page.locator("#maps summary").nth(2).click()  # a map without a difference is folded
-    page.locator("#maps canvas").nth(2).hover(position={"x": 3, "y": 3})
-    expect(said).to_contain_text("rank 0; group shard_1")
+    expect(focused).to_have_attribute("aria-selected", "true")
+    expect(page.locator("#nodes [tabindex='0']")).to_have_count(1)
 
 
 def test_everything_is_reached_by_keyboard(stage: Stage, watched: Watched) -> None:

@@ -1,11 +1,10 @@
-// The view of one job: its open incidents, its ranks and process groups, its hosts, its past incidents.
+// The view of one job: its open incidents, its hosts and ranks, its process groups, its past incidents.
 
 import { Refused, get } from "./api.js";
 import { kindOf, makeCard, tick } from "./card.js";
 import { makeCommunication } from "./communication.js";
 import { ago, fold, h, keyed, number, setCells, setClass, setOpen, setText, when } from "./dom.js";
 import { makeGrid } from "./grid.js";
-import { makeHosts } from "./hosts.js";
 import { fillConsequences, incidentList, makeConsequences } from "./incident.js";
 import { makeStacks } from "./stacks.js";
 import { decodeRanks, groupText, rankStateText, ranksText } from "./text.js";
@@ -23,11 +22,10 @@ export function jobText(job) {
 
 export function jobView(id) {
   const grid = makeGrid();
-  const hosts = makeHosts();
   const groups = makeGroups();
   const stacks = makeStacks(id);
   const communication = makeCommunication(id);
-  const ranks = h("div", { hidden: true }, h("h2", {}, "Ranks and process groups"), grid.node, stacks.node, hosts.node, groups.node);
+  const ranks = h("div", { hidden: true }, grid.node, groups.node, stacks.node);
   const title = h("h1");
   const badge = h("span");
   const answer = makeCard();
@@ -99,7 +97,6 @@ export function jobView(id) {
     ranks.hidden = !job.lanes; // of a very large job that is over, only its line in the list is kept
     if (ranks.hidden) return;
     grid.update(job, state.incidents ?? []);
-    hosts.update(job, grid.judged());
     groups.update(job.groups);
   }
 
@@ -126,8 +123,7 @@ export function jobView(id) {
   return {
     title: "Job",
     node: h("div", {}, h("p", { class: "crumbs" }, h("a", { href: "#/" }, "Jobs")), h("div", { class: "heading" }, title, badge),
-      problem, open, advice, text,
-      ranks, communication.node, pastFold),
+      problem, open, advice, ranks, text, communication.node, pastFold),
     up: "#/",
     update(fresh, why) {
       state = fresh;
@@ -139,10 +135,7 @@ export function jobView(id) {
     tick: () => tick(open),
     outliers: grid.toggle,
     map: grid.focusMap,
-    redraw() {
-      grid.redraw();
-      communication.redraw();
-    },
+    redraw: communication.redraw,
   };
 }
 
@@ -153,7 +146,7 @@ function makeGroups() {
   const body = h("tbody");
   const head = h("tr", {}, COLUMNS.map((text) => h("th", { scope: "col" }, text)));
   const more = h("p", { class: "quiet", hidden: true });
-  const node = h("details", {}, h("summary", {}, "Process groups"),
+  const node = h("details", { class: "fold" }, h("summary", {}, "Process groups"),
     h("p", { class: "quiet" }, "Collectives that the last and the first rank have enqueued and completed."),
     h("div", { class: "scroll" }, h("table", { id: "groups" }, h("thead", {}, head), body)), more);
 

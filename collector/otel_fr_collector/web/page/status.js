@@ -94,19 +94,19 @@ export function outliers(judged, limit) {
   return { shown: found.slice(0, limit), more: Math.max(0, found.length - limit) };
 }
 
-export function describe(job, judged, lane, i) {
+// All that is known of a rank, in one line: of its groups, the one in which it differs most.
+export function describe(job, judged, i) {
   const { rank, host, state, how, site, waits, late, step, overdue, idle_s: idle } = job.ranks;
-  const parts = [`rank ${rank[i]}`];
-  const group = lane === null ? null : job.lanes[lane].group[i];
-  if (group !== null) {
-    const done = job.lanes[lane].completed[i];
-    const enqueued = job.lanes[lane].enqueued[i];
-    const front = job.groups[group].enqueued[1];
-    const known = job.groups[group];
-    parts.push(`group ${groupText(known)}: ${enqueued ?? "nothing"} enqueued, ${done ?? "nothing"} completed`);
-    if (enqueued !== null && enqueued < front && judged.cells[lane][i] !== "ok") parts.push(`${front - enqueued} behind`);
-  } else if (lane !== null) parts.push(`in no group of ${job.lanes[lane].name}`);
-  parts.push(`${judged.word(judged.worst[i], i)}${state[i] !== "running" && how[i] ? ` (${how[i]})` : ""}`);
+  const worst = judged.worst[i];
+  const parts = [`rank ${rank[i]}`, `${judged.word(worst, i)}${state[i] !== "running" && how[i] ? ` (${how[i]})` : ""}`];
+  const at = worst === "ok" ? -1 : judged.cells.findIndex((lane) => lane[i] === worst);
+  if (at >= 0) {
+    const lane = job.lanes[at];
+    const group = job.groups[lane.group[i]];
+    const enqueued = lane.enqueued[i];
+    parts.push(`group ${groupText(group)}: ${enqueued ?? "nothing"} enqueued, ${lane.completed[i] ?? "nothing"} completed`);
+    if (enqueued !== null && enqueued < group.enqueued[1]) parts.push(`${group.enqueued[1] - enqueued} behind`);
+  }
   if (waits[i]) parts.push(`in ${collectiveText(waits[i][0], waits[i][1])} for ${durationText(waits[i][3])}`);
   else if (idle[i] !== null) parts.push(`idle for ${durationText(idle[i])}`);
   if (late[i]) parts.push(`comes late in ${groupText(job.groups[late[i][0]])}: ${lateText(late[i][1], late[i][2], late[i][3])}`);
