@@ -41,6 +41,7 @@ def main() -> int:
     with sync_playwright() as program, tempfile.TemporaryDirectory() as folder:
         browser = program.chromium.launch(executable_path=chromium, args=options)
         page = browser.new_page(viewport=DESKTOP, timezone_id="UTC", color_scheme="light")
+        page.set_default_timeout(PATIENCE * 1000)
         with running(Path(folder)) as collector:
             _real(page, collector, Path(folder))
         with Stage() as stage:
@@ -57,6 +58,7 @@ def _real(page: Page, collector: Collector, folder: Path) -> None:
     """A healthy job, one that hangs, and what is left of it after its time-out."""
     with _job(collector, folder, "healthy"):
         _open_job(page, collector, "running")
+        expect(page.locator("#communication")).to_be_visible()
         _save(page, "healthy")
     with _job(collector, folder, "hung") as job:
         page.goto(collector.http + "/")
@@ -97,7 +99,6 @@ def _open_job(page: Page, collector: Collector, state: str) -> None:
     page.locator(f"#jobs .item.{state}").click()
     expect(page.locator("#grid tbody tr")).to_have_count(4)
     expect(page.locator("#grid thead")).to_contain_text("step")
-    time.sleep(3)  # so that there are some steps to be seen
 
 
 def _save(page: Page, name: str) -> None:

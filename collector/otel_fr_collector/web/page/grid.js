@@ -25,7 +25,7 @@ export function makeGrid() {
   const more = h("p", { class: "quiet" });
   const table = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Ranks" },
     h("table", { id: "grid" }, h("thead", {}, head), body));
-  const folded = fold({ class: "fold", id: "ranks" }, "Ranks and process groups", h("div", { class: "tools" }, filter), table, more);
+  const folded = fold({ class: "fold", id: "ranks" }, "Ranks", h("div", { class: "tools" }, filter), table, more);
 
   function toggle() {
     only = !only;

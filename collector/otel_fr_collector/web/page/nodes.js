@@ -24,7 +24,7 @@ export function makeNodes(pick) {
   });
   const more = h("p", { class: "quiet", hidden: true });
   const said = h("p", { class: "said", id: "said" });
-  const node = h("section", { "aria-label": "Node map" }, legend, differ, map, more, said);
+  const node = h("section", { class: "map", "aria-label": "Node map" }, legend, differ, h("div", { class: "hosts" }, map), more, said);
 
   function update(fresh, freshlyJudged, selected) {
     [job, judged, picked] = [fresh, freshlyJudged, selected];
