@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
+from otel_fr.waits.blocks import StragglerLimits
 from otel_fr_collector import event_loop, loading, logs, output
 from otel_fr_collector.ending import leave
 from otel_fr_collector.forward.backends import Tls, make_backend, read_headers
@@ -25,7 +26,6 @@ from otel_fr_collector.forward.queues import Queues
 from otel_fr_collector.forward.selection import Selection
 from otel_fr_collector.given_files import read_bytes, read_text
 from otel_fr_collector.incidents.links import GRAFANA_DASHBOARD, Links
-from otel_fr_collector.jobs.blocks import StragglerLimits
 from otel_fr_collector.loading import SettingsError
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.tls import ServerTls

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from otel_fr.control.v1 import control_pb2
+from otel_fr.waits.blocks import StragglerLimits
 from otel_fr_collector.attribution.answer import Attribution
 from otel_fr_collector.collective_metrics import CollectiveMetrics
 from otel_fr_collector.control import Control
@@ -25,7 +26,6 @@ from otel_fr_collector.incidents.incident import ChangeKind, Incident, IncidentC
 from otel_fr_collector.incidents.judge import STEP_SECONDS, Judge
 from otel_fr_collector.incidents.links import Links
 from otel_fr_collector.incidents.return_grace import ReturnGrace
-from otel_fr_collector.jobs.blocks import StragglerLimits
 from otel_fr_collector.jobs.ingest import CheckJob, Ingest
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.jobs.runs import Runs

@@ -58,7 +58,7 @@ def _real(page: Page, collector: Collector, folder: Path) -> None:
     """A healthy job, one that hangs, and what is left of it after its time-out."""
     with _job(collector, folder, "healthy"):
         _open_job(page, collector, "running")
-        expect(page.locator("#communication")).to_be_visible()
+        expect(page.locator("#charts canvas").first).to_be_visible()
         _save(page, "healthy")
     with _job(collector, folder, "hung") as job:
         page.goto(collector.http + "/")

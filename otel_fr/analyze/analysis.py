@@ -16,6 +16,7 @@ from otel_fr.analyze.collectives import Collective, collectives_of
 from otel_fr.analyze.device_durations import DeviceDurations, durations_of, read_files
 from otel_fr.analyze.notes import Note, NoteKind
 from otel_fr.analyze.open_calls import OpenCalls, long_open_calls
+from otel_fr.analyze.performance import Performance, performance_of
 from otel_fr.analyze.ras import ras_lines, read_answers
 from otel_fr.dumps.model import Dump, Problem
 from otel_fr.dumps.nccl_inspector import InspectorFile
@@ -151,6 +152,11 @@ class Analysis:
     def device_durations(self) -> DeviceDurations:
         """How long the devices executed calls, as NCCL Inspector's files show; computed on first use."""
         return durations_of(self.run, self.inspector) if self.inspector else DeviceDurations()
+
+    @cached_property
+    def performance(self) -> Performance:
+        """What communication costs, and which rank is waited for; computed on first use."""
+        return Performance() if self.run is None else performance_of(self.run)
 
     @property
     def ras_lines(self) -> list[str]:

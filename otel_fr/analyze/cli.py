@@ -12,7 +12,7 @@ from urllib.parse import urlparse
 
 from otel_fr.analyze.analysis import FAULT, HEALTHY, UNDECIDED, UNUSABLE, Analysis, load
 from otel_fr.analyze.output.overview import View
-from otel_fr.analyze.output.text import to_json, to_text
+from otel_fr.analyze.output.text import against_text, to_json, to_text
 from otel_fr.dumps.places import newest_folder, runs_folder
 from otel_fr.presentation import ago_text, count_text
 
@@ -46,6 +46,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("text", "json", "markdown", "html", "perfetto"),
         default="text",
         help="output format (default: text); perfetto: a trace for ui.perfetto.dev",
+    )
+    add(
+        "--against",
+        metavar="DIR3",
+        help="also compare the performance with the run in this folder; for --format text and json",
     )
     add(
         "--otlp",
@@ -113,20 +118,10 @@ def run(args: argparse.Namespace) -> int:
         the process's exit status: `HEALTHY` (0), `FAULT` (1), `UNUSABLE` (2, also for a usage error) or `UNDECIDED`
         (3).
     """
-    if args.transform_ft and args.group_world_size is None:
-        return _refuse("--transform-ft needs --group-world-size, the number of ranks of a torchft replica")
-    if args.just_print_entries and args.format != "text":
-        return _refuse("-j prints a table only; for programs, --output FILE.json writes every call")
-    if args.format == "perfetto" and sys.stdout.isatty():
-        return _refuse("a trace cannot be shown in a terminal: --format perfetto > trace.json")
-    replica_size = args.group_world_size if args.transform_ft else None
-    refusal = None if args.output is None else _refusal(args.output)
+    refusal = _usage_error(args)
     if refusal:
-        return _refuse(f"--output {refusal}")
-    if args.format == "perfetto" and args.output is not None and args.output.suffix.lower() == ".json":
-        return _refuse(f"--output writes the tables of all calls; for the trace use --format perfetto > {args.output}")
-    if args.otlp and not _is_endpoint(args.otlp):
-        return _refuse(f"--otlp: {args.otlp!r} is not an endpoint such as http://localhost:4317")
+        return _refuse(refusal)
+    replica_size = args.group_world_size if args.transform_ft else None
     if not args.path:
         found = newest_folder()
         if found is None:
@@ -140,7 +135,8 @@ def run(args: argparse.Namespace) -> int:
     # Millions of small objects live until the end: looking for garbage among them takes longer than reading them.
     gc.disable()
     try:
-        analysis = _load(args, replica_size)
+        analysis = _load(args, args.path, replica_size)
+        other = None if args.against is None else _load(args, [args.against], replica_size)
     except (FileNotFoundError, PermissionError) as error:
         return _refuse(str(error))
     view = View(
@@ -151,7 +147,7 @@ def run(args: argparse.Namespace) -> int:
         stacks=args.print_stack_trace,
         verbose=args.verbose,
     )
-    _print(analysis, view, args)
+    _print(analysis, view, args, other)
     status = analysis.status
     if analysis.run is None:
         print(f"otel-fr analyze: no readable flight-recorder file in {analysis.path}", file=sys.stderr)
@@ -160,6 +156,26 @@ def run(args: argparse.Namespace) -> int:
     if args.otlp and analysis.run is not None:
         status = _send(analysis, args.otlp) or status
     return status
+
+
+def _usage_error(args: argparse.Namespace) -> str | None:
+    """What is wrong with the options; None: nothing."""
+    if args.transform_ft and args.group_world_size is None:
+        return "--transform-ft needs --group-world-size, the number of ranks of a torchft replica"
+    if args.just_print_entries and args.format != "text":
+        return "-j prints a table only; for programs, --output FILE.json writes every call"
+    if args.format == "perfetto" and sys.stdout.isatty():
+        return "a trace cannot be shown in a terminal: --format perfetto > trace.json"
+    refusal = None if args.output is None else _refusal(args.output)
+    if refusal:
+        return f"--output {refusal}"
+    if args.format == "perfetto" and args.output is not None and args.output.suffix.lower() == ".json":
+        return f"--output writes the tables of all calls; for the trace use --format perfetto > {args.output}"
+    if args.against is not None and (args.just_print_entries or args.format not in ("text", "json")):
+        return "--against needs --format text or json, without -j"
+    if args.otlp and not _is_endpoint(args.otlp):
+        return f"--otlp: {args.otlp!r} is not an endpoint such as http://localhost:4317"
+    return None
 
 
 def _refuse(text: str) -> int:
@@ -197,11 +213,11 @@ def _is_endpoint(text: str) -> bool:
         return False
 
 
-def _load(args: argparse.Namespace, replica_size: int | None) -> Analysis:
+def _load(args: argparse.Namespace, path: list[str], replica_size: int | None) -> Analysis:
     workers = min(os.cpu_count() or 1, MAX_WORKERS)
     if not sys.stderr.isatty():
         return load(
-            args.path,
+            path,
             args.prefix,
             workers=workers,
             replica_size=replica_size,
@@ -211,7 +227,7 @@ def _load(args: argparse.Namespace, replica_size: int | None) -> Analysis:
 
     with loading() as progress:
         return load(
-            args.path,
+            path,
             args.prefix,
             workers=workers,
             progress=progress,
@@ -220,14 +236,14 @@ def _load(args: argparse.Namespace, replica_size: int | None) -> Analysis:
         )
 
 
-def _print(analysis: Analysis, view: View, args: argparse.Namespace) -> None:
+def _print(analysis: Analysis, view: View, args: argparse.Namespace, other: Analysis | None) -> None:
     # Each output format is imported only when it is used.
     if args.just_print_entries:
         from otel_fr.analyze.output.entries_table import entries_text
 
         sys.stdout.write(entries_text(analysis, view))
     elif args.format == "json":
-        sys.stdout.write(to_json(analysis) + "\n")
+        sys.stdout.write(to_json(analysis, other) + "\n")
     elif args.format == "markdown":
         from otel_fr.analyze.output.markdown import to_markdown
 
@@ -253,6 +269,8 @@ def _print(analysis: Analysis, view: View, args: argparse.Namespace) -> None:
         show(analysis, view)
     else:
         sys.stdout.write(to_text(analysis, view))
+    if other is not None and args.format == "text":
+        sys.stdout.write(against_text(analysis, other))
 
 
 def _write(analysis: Analysis, path: Path) -> int:

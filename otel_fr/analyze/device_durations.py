@@ -86,9 +86,11 @@ class Durations:
         if self.group is not None:
             where = f"group {group_text(self.group.name, self.group.description)}"
         least, most = min(self.ranks, key=self._seconds), max(self.ranks, key=self._seconds)
-        took = f"{_short(self.ranks[least])} each"
+        took = f"{short_text(self.ranks[least])} each"
         if len(self.ranks) > 1:
-            took = f"{_short(self.ranks[least])} each on rank {least}, {_short(self.ranks[most])} on rank {most}"
+            took = (
+                f"{short_text(self.ranks[least])} each on rank {least}, {short_text(self.ranks[most])} on rank {most}"
+            )
         speed = f"; bus bandwidth {self.bus_bandwidth / 1e9:.1f} GB/s" if self.bus_bandwidth else ""
         return f"{self.operation} of {size_text(self.size)} in {where}: {count_text(self.calls, 'call')}, {took}{speed}"
 
@@ -287,7 +289,7 @@ def _notes(read: Sequence[InspectorFile], others: int) -> Iterator[str]:
         yield f"{count_text(others, 'call')} in files of NCCL Inspector are of processes that are not of this run"
 
 
-def _short(seconds: float) -> str:
+def short_text(seconds: float) -> str:
     if seconds < 1e-3:
         return f"{seconds * 1e6:.0f} µs"
     return f"{seconds * 1e3:.1f} ms" if seconds < 1 else f"{seconds:.2f} s"

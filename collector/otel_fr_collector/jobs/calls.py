@@ -11,6 +11,7 @@ from otel_fr.match.facts.instances import InstanceKey, instance_key
 from otel_fr.match.model import Stream
 from otel_fr.operations import PIECEWISE
 from otel_fr.rank_report.bounds import MAX_NAME
+from otel_fr.waits.own_time import Before
 from otel_fr_collector.jobs.bounded import Cache, CacheBudget
 
 UNIT = 300
@@ -167,21 +168,6 @@ class Template:
 SpanCall = tuple[Template, int, int, int, int, int, float | None]
 """One span: template, sequence id, record, pair index, start and end in Unix nanoseconds, and the seconds that the
 device spent in it, by its clock (None: not known)."""
-
-
-class Before(NamedTuple):
-    """What a rank did since the previous collective of a call's group that ended on all members (`jobs.own_time`).
-
-    Attributes:
-        device: seconds that its device spent in the call; None: it has none, or what it did before is not known.
-        own: seconds that the rank took for itself, up to a difference that all members of the group share; None: as
-            ``device``.
-        messages: its sends and receives, 0: none; equal for equal ones. None: not known.
-    """
-
-    device: float | None
-    own: float | None
-    messages: int | None
 
 
 CompactCall = tuple[int, Template, int, int, int, int, int, float | None, Before | None]

@@ -9,7 +9,7 @@ from itertools import islice
 from otel_fr.match import CallState, Group, compare
 from otel_fr.match.facts.instances import InstanceKey
 from otel_fr.operations import PIECEWISE
-from otel_fr_collector.jobs.blocks import StragglerLimits
+from otel_fr.waits.blocks import StragglerLimits
 from otel_fr_collector.jobs.bounded import Ranges
 from otel_fr_collector.jobs.calls import (
     CompactCall,

@@ -13,9 +13,9 @@ from otel_fr.match.facts import overdue
 from otel_fr.match.facts.endings import process_ending
 from otel_fr.rank_report import DEFAULT_INTERVAL, RankReport
 from otel_fr.stacks import site_of
+from otel_fr.waits.own_time import OwnTime
 from otel_fr_collector.jobs.calls import UNIT, CompactCall, bare, lighten
 from otel_fr_collector.jobs.lateness import Delay
-from otel_fr_collector.jobs.own_time import OwnTime
 from otel_fr_collector.jobs.rank_reports import NOTHING, Contents
 
 GRACE = 1.5

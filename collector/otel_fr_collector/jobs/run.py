@@ -11,7 +11,7 @@ from otel_fr.match import CallState, Ending, Group, Place
 from otel_fr.match.lateness import Lateness
 from otel_fr.presentation import job_title
 from otel_fr.rank_report import RankReport
-from otel_fr_collector.jobs.blocks import StragglerLimits
+from otel_fr.waits.blocks import StragglerLimits
 from otel_fr_collector.jobs.calls import MEMBER_BYTES, UNENDED, Interner, RankCall
 from otel_fr_collector.jobs.fingerprints import Differences
 from otel_fr_collector.jobs.groups import GroupState

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from otel_fr.presentation import group_name
-from otel_fr_collector.jobs.blocks import StragglerLimits
+from otel_fr.waits.blocks import StragglerLimits
 from otel_fr_collector.jobs.lateness import Attention
 from otel_fr_collector.jobs.numbers import PastNumbers
 from otel_fr_collector.jobs.run import Run, RunId

@@ -1,19 +1,10 @@
-"""How long the ranks of a group wait for the one that comes last, from each rank's own times.
+"""How long the ranks of a group wait for the one that comes last (`otel_fr.waits.measure`), from their spans.
 
-In a collective that ends on all ranks at about the same time (`otel_fr.operations`), a rank's duration is the
-time that it waits for others and the transfer: on its device by the device's clock, where the call is a device's and
-its times are known; from enqueueing to the end by the rank's clock, where the rank itself sees the end. No two clocks
-are compared. The rank with the shortest duration came last, and the differences say by how much: a rank's lag is the
-longest duration less its own. A rank is *late* by how much its lag exceeds the lags of half of the group. The moment
-at which a thread of the host sees that a device has ended a call does not show who came last: without the device's
-times, nobody is named.
-
-The lateness counts only where the rank itself spent that time: it took longer for itself than the others by at least
-half of it, since the end of its previous call, in whatever group, or on a device since the group's collective before.
-Otherwise it came late because another call ended late, for all or for it. That excludes three cases: the later calls of
-a burst, such as DDP's buckets, which are enqueued before the previous ones end; a rank that waited for a straggler in
-another group; and a pipeline stage that waited for a message. Ranks that exchanged other messages since the group's
-collective before, as the first and the last stage of a pipeline do, have other work, and are not compared.
+A rank's duration is by its device's clock, where the call is a device's and its times are known; it is from enqueueing
+to the end by the rank's clock, where the rank itself sees the end. The moment at which a thread of the host sees that a
+device has ended a call does not show who came last: without the device's times, nobody is named. Ranks that exchanged
+other messages since the group's collective before, as the first and the last stage of a pipeline do, have other work,
+and are not compared.
 """
 
 from __future__ import annotations
@@ -25,14 +16,12 @@ from typing import Final
 from otel_fr.match import CallState
 from otel_fr.match.lateness import Lateness
 from otel_fr.operations import ENDS_TOGETHER, ENDS_TOGETHER_ON_DEVICE
-from otel_fr_collector.jobs.blocks import Blocks, StragglerLimits
+from otel_fr.waits.blocks import Blocks, StragglerLimits
+from otel_fr.waits.measure import MIN_WAIT, NANO, TIMED_SHARE, Wait, is_shown, wait_of
 from otel_fr_collector.jobs.calls import CompactCall, RankCall, expand
 from otel_fr_collector.jobs.tallies import Tallies
 from otel_fr_collector.jobs.usage import Usage
 
-MIN_WAIT = 0.001
-"""Seconds by which the last rank comes after half of the group, from which a wait is counted. Shorter ones are of the
-order of what it takes to notice the end of a call."""
 FAST = 16.0
 """Collectives per second of one group from which only one in `SAMPLE` is measured, to save time."""
 SAMPLE = 4
@@ -46,11 +35,8 @@ PERIOD = 2.0
 MAX_OPEN, MAX_TIMED = 1_024, 65_536
 """Collectives of a group whose calls have times on devices, while some members' spans are missing; and such calls of
 all runs. Monitors send spans some seconds apart."""
-TIMED_SHARE = 0.75
-"""Of the members of a group: if the times of fewer are known, a collective shows nothing."""
 MAX_BACK = 60.0
 """Seconds by which collectives may come out of order; a clock that falls further was set."""
-NANO = 1e9
 OPEN_SECONDS = 15.0
 """Since a wait was last seen to last, for which its group stands still: the run is judged each 2 s while one does."""
 MAX_LASTING = 4
@@ -258,51 +244,31 @@ class Waits:
         Args:
             of: how many it stands for; one that was counted while it lasted stands for itself.
         """
-        if durations is None:
+        if durations is None or not is_shown(durations) or not _are_alike(calls):
             return
-        least = min(durations)
-        if max(durations) - least < MIN_WAIT * NANO or least < 0:
-            return
-        usual = sorted(durations)[len(durations) // 2]
-        if _are_alike(calls):
-            self._count(calls, durations, least, usual, 1 if so_far is not NOTHING else of, so_far)
+        wait = wait_of(durations, [_own_time(call) for call in calls.values()])
+        if wait is not None:
+            self._count(list(calls), durations, wait, 1 if so_far is not NOTHING else of, so_far)
 
-    def _count(
-        self,
-        calls: Mapping[int, RankCall | CompactCall],
-        durations: list[float],
-        least: float,
-        usual: float,
-        of: int,
-        so_far: Counted,
-    ) -> None:
-        """Count a wait, if the last rank itself spent that time; and who came before the others, which evens out.
+    def _count(self, ranks: list[int], durations: list[float], wait: Wait, of: int, so_far: Counted) -> None:
+        """Count a wait, and who came before the others, which evens out.
 
         Args:
-            least, usual: of the durations. of: how many collectives it stands for. so_far: what it has counted.
+            of: how many collectives it stands for. so_far: what it has counted.
         """
-        owns = [_own_time(call) for call in calls.values()]
-        waiting = sorted(own for own, took in zip(owns, durations, strict=True) if took >= usual and own is not None)
-        usual_own = waiting[len(waiting) // 2] if waiting else 0.0
-        last, behind = durations.index(least), (usual - least) / NANO
-        is_wait = behind >= MIN_WAIT
-        if is_wait and not _is_own(owns[last], usual_own, behind):
+        for index, lag in wait.late:
+            self.blocks.add(ranks[index], lag * of, of)
+        if wait.behind < MIN_WAIT:
             return
-        add = self.blocks.add
-        for rank, own, took in zip(calls, owns, durations, strict=True):
-            lag = (usual - took) / NANO
-            if lag <= -MIN_WAIT or (lag >= MIN_WAIT and _is_own(own, usual_own, lag)):
-                add(rank, lag * of, of)
-        if not is_wait:
-            return
-        self.lost += max(0.0, behind * of - so_far.lost)
-        of_rank = self.tallies.of
-        for index, (rank, took) in enumerate(zip(calls, durations, strict=True)):
+        self.lost += max(0.0, wait.behind * of - so_far.lost)
+        of_rank, least = self.tallies.of, durations[wait.last]
+        for rank, took in zip(ranks, durations, strict=True):
             if took > least and (tally := of_rank(rank)) is not None:
                 tally.waited += max(0.0, (took - least) / NANO * of - so_far.waited.get(rank, 0.0))
-            if index == last and (tally := of_rank(rank)) is not None:
-                tally.waited_for += max(0.0, behind * of - so_far.waited_for.get(rank, 0.0))
-                tally.came_last += of
+        rank = ranks[wait.last]
+        if (tally := of_rank(rank)) is not None:
+            tally.waited_for += max(0.0, wait.behind * of - so_far.waited_for.get(rank, 0.0))
+            tally.came_last += of
 
 
 def _durations(calls: Mapping[int, RankCall | CompactCall]) -> list[float] | None:
@@ -329,10 +295,6 @@ def _own_time(call: RankCall | CompactCall) -> float | None:
     """Seconds that the rank took for itself before the call, see `Before`; None: not known."""
     gap, before = (call.gap, call.before) if isinstance(call, RankCall) else (call[7], call[8])
     return gap if before is None or before.own is None else before.own
-
-
-def _is_own(own: float | None, usual: float, lag: float) -> bool:
-    return own is None or own - usual >= lag / 2
 
 
 def _are_alike(calls: Mapping[int, RankCall | CompactCall]) -> bool:

@@ -12,9 +12,9 @@ from otel_fr.identity import encode_ranks
 from otel_fr.incident import timestamp
 from otel_fr.match import Ending, Group
 from otel_fr.presentation import UNDESCRIBED, group_name, signal_text
+from otel_fr.waits.blocks import may_be_chance
 from otel_fr_collector.incidents.book import IncidentBook
 from otel_fr_collector.jobs import stops
-from otel_fr_collector.jobs.blocks import may_be_chance
 from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.ranks import RankState
 from otel_fr_collector.jobs.run import Run, RunId

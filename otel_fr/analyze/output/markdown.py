@@ -10,6 +10,7 @@ from tabulate import tabulate
 from otel_fr._version import __version__
 from otel_fr.analyze.analysis import Analysis
 from otel_fr.analyze.output import overview
+from otel_fr.analyze.output.beside import beside
 from otel_fr.analyze.output.overview import MAX_FOLLOWED, MAX_LISTED, View, clean
 from otel_fr.match import Finding
 from otel_fr.presentation import count_text, ranks_text
@@ -36,7 +37,7 @@ def to_markdown(analysis: Analysis, view: View) -> str:
         lines += [f"and {count_text(len(causes) - view.cap, 'more fault')}", ""]
     lines += _progress(analysis, view)
     lines += _list("Not known", overview.undecided(analysis, view))
-    for title, items in overview.beside(analysis):
+    for title, items in beside(analysis):
         lines += _list(title, items)
     lines += _list("Files", overview.file_lines(analysis, view))
     lines += _list("Files that were not used", [f"{problem.path}: {problem.text}" for problem in analysis.problems])

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from otel_fr.analyze.analysis import UNDECIDED, Analysis
 from otel_fr.analyze.assemble.runs import Run
 from otel_fr.analyze.notes import NoteKind
+from otel_fr.analyze.output.beside import slowest_text
 from otel_fr.dumps.model import Dump
 from otel_fr.match import CallState, Ending, Finding, Group, Rank
 from otel_fr.match.texts.rank_texts import ending_text
@@ -164,6 +165,8 @@ def verdict(analysis: Analysis) -> str:
         text += " An older run in the same place shows a fault."
     if any(note.kind is NoteKind.NO_COMPLETIONS for note in run.notes):
         return f"{text} The files do not show which of them completed."
+    if slow := slowest_text(analysis.performance):
+        text = f"{text.removesuffix('.')}; {slow}."
     open_calls = sum(call.state is CallState.IN_FLIGHT for call in run.evidence.calls)
     return f"{text} {open_calls} of them had not completed when the files were written." if open_calls else text
 
@@ -221,16 +224,6 @@ def other_runs(analysis: Analysis) -> list[str]:
 
 def _files_text(run: Run) -> str:
     return f"{count_text(len(run.dumps), 'file')} in {os.path.dirname(run.dumps[0].path) or '.'}"
-
-
-def beside(analysis: Analysis) -> list[tuple[str, list[str]]]:
-    """Title and sentences of what NCCL itself tells, if there is something: no verdict rests on it."""
-    measured = analysis.device_durations
-    told = (
-        ("NCCL's RAS", analysis.ras_lines),
-        ("On the devices, by NCCL Inspector", [one.text for one in measured.summary] + measured.notes),
-    )
-    return [(title, items) for title, items in told if items]
 
 
 def roles(analysis: Analysis) -> dict[int, str]:

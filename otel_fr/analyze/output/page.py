@@ -13,6 +13,7 @@ from importlib.resources import files
 from otel_fr._version import __version__
 from otel_fr.analyze.analysis import FAULT, HEALTHY, UNDECIDED, UNUSABLE, Analysis
 from otel_fr.analyze.output import overview
+from otel_fr.analyze.output.beside import beside
 from otel_fr.analyze.output.overview import MAX_LISTED, View, clean
 from otel_fr.analyze.output.timeline import timeline
 from otel_fr.incident import timestamp
@@ -40,7 +41,7 @@ def to_html(analysis: Analysis, view: View) -> str:
     if analysis.run is not None:
         body += [_timeline(analysis, view), _grid(analysis, view)]
     body.append(_list("Not known", overview.undecided(analysis, view)))
-    body += [_list(title, items) for title, items in overview.beside(analysis)]
+    body += [_list(title, items) for title, items in beside(analysis)]
     body.append(_list("Files", overview.file_lines(analysis, view)))
     body.append(_list("Files that were not used", [f"{problem.path}: {problem.text}" for problem in analysis.problems]))
     policy = f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; script-src '{_hash(script)}'"

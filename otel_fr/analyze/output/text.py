@@ -9,6 +9,8 @@ from typing import Any
 
 from otel_fr.analyze.analysis import FAULT, HEALTHY, UNDECIDED, UNUSABLE, Analysis
 from otel_fr.analyze.output import overview
+from otel_fr.analyze.output.beside import beside, comparison, comparison_json
+from otel_fr.analyze.output.beside import to_json as performance_json
 from otel_fr.analyze.output.overview import MAX_FOLLOWED, MAX_LISTED, View, clean
 from otel_fr.dumps.model import Dump
 from otel_fr.incident import timestamp
@@ -30,8 +32,12 @@ stack."""
 # JSON.
 
 
-def to_json(analysis: Analysis) -> str:
-    """``{"verdict": ..., "incidents": [...], "open_calls": ..., "ranks": [...], "files": [...], ...}``."""
+def to_json(analysis: Analysis, other: Analysis | None = None) -> str:
+    """``{"verdict": ..., "incidents": [...], "open_calls": ..., "ranks": [...], "files": [...], ...}``.
+
+    Args:
+        other: a run that the performance of this one is compared with.
+    """
     run = analysis.run
     value = {
         "verdict": _VERDICTS[analysis.status],
@@ -47,6 +53,8 @@ def to_json(analysis: Analysis) -> str:
             "notes": analysis.device_durations.notes,
         },
         "nccl_ras": analysis.ras_lines,
+        "performance": performance_json(analysis.performance),
+        "against": None if other is None else comparison_json(analysis, other),
         "run": None if run is None else {"job": run.job, "attempt": run.attempt, "run_id": run.run_id},
     }
     return json.dumps(value, indent=1)
@@ -100,6 +108,12 @@ def to_text(analysis: Analysis, view: View | None = None) -> str:
     return "".join(f"{text}\n" for _, text in verdict_lines(analysis, view) + evidence_lines(analysis, view))
 
 
+def against_text(analysis: Analysis, other: Analysis) -> str:
+    """How the performance of a run compares with another one's."""
+    lines = _section(f"Against {other.path}", comparison(analysis, other), View())
+    return "".join(f"{text}\n" for _, text in _clean(lines))
+
+
 def verdict_lines(analysis: Analysis, view: View) -> list[Line]:
     """The faults, or that none was found, or what is open."""
     if analysis.findings:
@@ -117,7 +131,7 @@ def evidence_lines(analysis: Analysis, view: View) -> list[Line]:
     if analysis.run is not None:
         lines.extend(_section("Files", overview.file_lines(analysis, view), view))
         lines.extend(_section("Not known", overview.undecided(analysis, view), view))
-    for title, items in overview.beside(analysis):
+    for title, items in beside(analysis):
         lines.extend(_section(title, items, view))
     lines.extend(_section("Files that were not used", [f"{p.path}: {p.text}" for p in analysis.problems], view))
     lines.extend(_section("Other runs, older", overview.other_runs(analysis), view))

@@ -12,7 +12,6 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 from msgspec import structs
-from otel_fr_collector.jobs.blocks import Block, Late
 from otel_fr_collector.jobs.history import Sample
 from otel_fr_collector.jobs.numbers import Durations, Key, Numbers, Series
 from otel_fr_collector.jobs.rank_reports import Contents
@@ -26,6 +25,7 @@ from otel_fr import presentation
 from otel_fr.identity import encode_ranks
 from otel_fr.match import Ending, Place
 from otel_fr.match.model import Overdue
+from otel_fr.waits.blocks import Block, Late
 from tests.support.collector_process import running
 from tests.support.played_job import Job
 from tests.support.staged_collector import Stage

@@ -7,7 +7,6 @@ import random
 import pytest
 from otel_fr_collector.gauges import JobGauges
 from otel_fr_collector.jobs import tallies as tallies_module
-from otel_fr_collector.jobs.blocks import MIN_SPAN, may_be_chance
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.jobs.runs import CLEAN_FORGET, IDLE_FORGET, Runs
 from otel_fr_collector.jobs.step_rate import StepRate
@@ -16,6 +15,7 @@ from otel_fr_collector.jobs.usage import Usage
 from prometheus_client import CollectorRegistry
 
 from otel_fr.match import Group
+from otel_fr.waits.blocks import MIN_SPAN, may_be_chance
 from tests.unit.collector.test_waits import TRANSFER, Ranks, late_job
 
 GROUP = Group("g", "0", "default_pg", (0, 1, 2))

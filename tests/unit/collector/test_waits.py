@@ -7,13 +7,13 @@ import random
 from collections.abc import Callable, Iterable
 
 import pytest
-from otel_fr_collector.jobs.blocks import KEPT, MAX_LATE, MAX_WATCHED, StragglerLimits
 from otel_fr_collector.jobs.calls import CompactCall, RankCall, Template, expand
 from otel_fr_collector.jobs.usage import Usage
 from otel_fr_collector.jobs.waits import Waits
 
 from otel_fr.match import CallState, Group, Signature
 from otel_fr.operations import ENDS_TOGETHER
+from otel_fr.waits.blocks import KEPT, MAX_LATE, MAX_WATCHED, StragglerLimits
 
 LIMITS = StragglerLimits()
 GROUP = Group("g", "0", "default_pg", ())

@@ -13,10 +13,9 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from otel_fr.match.lateness import Lateness
-from otel_fr_collector.jobs.usage import Usage
 
 SECONDS = 0.4
 """Of a block at least; one collective, where they are further apart. Of several collectives, lateness adds up, and what
@@ -85,6 +84,12 @@ class Block(NamedTuple):
     spread: float
 
 
+class Room(Protocol):
+    """Where the groups whose blocks are kept are counted, those of all runs together."""
+
+    watched: int
+
+
 class Blocks:
     """Those of one group, bounded.
 
@@ -94,11 +99,11 @@ class Blocks:
         members: of the group.
     """
 
-    __slots__ = ("_limits", "_sums", "_usage", "kept", "members", "since", "until")
+    __slots__ = ("_limits", "_room", "_sums", "kept", "members", "since", "until")
 
-    def __init__(self, limits: StragglerLimits, usage: Usage) -> None:
+    def __init__(self, limits: StragglerLimits, room: Room) -> None:
         self._limits = limits
-        self._usage = usage
+        self._room = room
         self._sums: dict[int, tuple[float, int]] = {}
         self.kept: deque[Block] | None = None
         self.since = self.until = 0.0
@@ -171,7 +176,7 @@ class Blocks:
         self._sums.clear()
         if self.kept is not None:
             self.kept = None
-            self._usage.watched -= 1
+            self._room.watched -= 1
 
     def _is_quiet_since(self, at: float, windows: int = 1) -> bool:
         """Blocks in which ranks are waited for would have come since; ``windows``: so long ago that was at least."""
@@ -194,9 +199,9 @@ class Blocks:
         if not late and usual - totals[0] < least:
             return
         if self.kept is None:
-            if self._usage.watched >= MAX_WATCHED:
+            if self._room.watched >= MAX_WATCHED:
                 return
-            self._usage.watched += 1
+            self._room.watched += 1
             self.kept = deque(maxlen=KEPT)
         spread = sorted(abs(total - usual) for total in totals)[(members - 1) // 2]
         late.sort(key=lambda one: (-one.seconds, one.rank))

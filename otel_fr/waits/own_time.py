@@ -8,13 +8,44 @@ meet again. The two add up to the same on every member, so the ranks' times in c
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple, Protocol
 
+from otel_fr.match.model import Group, Signature, Stream
 from otel_fr.operations import ENDS_TOGETHER, ENDS_TOGETHER_ON_DEVICE
-from otel_fr_collector.jobs.calls import Before, Template
 
 MAX_GROUPS: Final = 32
 """Groups of one rank whose latest collective is known; beyond, all are forgotten and begin anew."""
+
+
+class Kind(Protocol):
+    """What calls of one kind have in common. ``is_end_seen``: their ends are seen some time after them."""
+
+    @property
+    def group(self) -> Group: ...
+
+    @property
+    def signature(self) -> Signature: ...
+
+    @property
+    def stream(self) -> Stream: ...
+
+    @property
+    def is_end_seen(self) -> bool: ...
+
+
+class Before(NamedTuple):
+    """What a rank did since the previous collective of a call's group that ended on all members.
+
+    Attributes:
+        device: seconds that its device spent in the call; None: it has none, or what it did before is not known.
+        own: seconds that the rank took for itself, up to a difference that all members of the group share; None: as
+            ``device``.
+        messages: its sends and receives, 0: none; equal for equal ones. None: not known.
+    """
+
+    device: float | None
+    own: float | None
+    messages: int | None
 
 
 @dataclass(slots=True)
@@ -35,7 +66,7 @@ class OwnTime:
         """Calls on a device with known times, or messages, have come: every further call matters."""
         return bool(self.marks or self.exchanged)
 
-    def note(self, template: Template, rank: int, took: float, device: float | None, *, is_next: bool) -> Before | None:
+    def note(self, kind: Kind, rank: int, took: float, device: float | None, *, is_next: bool) -> Before | None:
         """Take the rank's next call that has ended; returns what preceded it.
 
         Args:
@@ -45,12 +76,12 @@ class OwnTime:
         """
         if not is_next:
             self.marks.clear()
-        is_on_device = template.is_end_seen
+        is_on_device = kind.is_end_seen
         if is_on_device and device is None:
             self.marks.clear()  # how long its device was in it is not known
             return None
-        signature, group = template.signature, template.group.id
-        if template.stream == "p2p":
+        signature, group = kind.signature, kind.group.id
+        if kind.stream == "p2p":
             way = None if signature.peer is None else signature.peer - rank
             self.exchanged += hash((signature.operation == "send", way))
         self.spent += took if device is None else device
@@ -61,7 +92,7 @@ class OwnTime:
             own = None if device is None else mark[0] - self.spent
             before = Before(device, own, self.exchanged - mark[1])
         meetings = ENDS_TOGETHER_ON_DEVICE if is_on_device else ENDS_TOGETHER
-        is_meeting = template.stream == "collective" and signature.operation in meetings
+        is_meeting = kind.stream == "collective" and signature.operation in meetings
         if is_meeting and (device is not None or self.is_used):
             if len(self.marks) >= MAX_GROUPS:
                 self.marks.clear()

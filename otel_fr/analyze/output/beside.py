@@ -1,0 +1,171 @@
+"""Beside the verdict: what communication costs, how that compares with another run, and what NCCL itself tells."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import Any
+
+from otel_fr.analyze.analysis import Analysis
+from otel_fr.analyze.call_times import KindKey
+from otel_fr.analyze.device_durations import short_text
+from otel_fr.analyze.performance import Kind, Performance
+from otel_fr.out_of_memory import size_text
+from otel_fr.presentation import count_text, duration_text, group_text, ranks_text
+
+MAX_KINDS = 8
+"""Kinds of calls that are shown: those with the most time."""
+MIN_SHARE = 0.01
+"""Share of the time below which its number is not shown."""
+MAX_LAST = 3
+"""Ranks that came last which are shown."""
+_NAMES = ("operation", "process_group", "size_bytes", "on_device")
+_COMPARED = ("share", "mean_s", "wait_s", "transfer_s")
+
+
+def beside(analysis: Analysis) -> list[tuple[str, list[str]]]:
+    """Titles and sentences, as far as there is something. What communication costs is shown where there is no fault."""
+    costs = Performance() if analysis.findings else analysis.performance
+    measured = analysis.device_durations
+    told = (
+        (f"Communication, over {duration_text(costs.seconds)}", sentences(costs)),
+        ("NCCL's RAS", analysis.ras_lines),
+        ("On the devices, by NCCL Inspector", [one.text for one in measured.summary] + measured.notes),
+    )
+    return [(title, items) for title, items in told if items]
+
+
+def slowest_text(found: Performance) -> str:
+    """``"the others waited 70 % of the time for rank 3, before its call at train.py:44 step"``; "": for nobody."""
+    one = found.slowest
+    if one is None:
+        return ""
+    where = f", before its call at {one.before}" if one.before else ""
+    if one.before and one.after and one.after != one.before:
+        where = f", between its calls at {one.after} and {one.before}"
+    return f"the others waited {_share(one.late.waited)} of the time for {ranks_text([one.late.rank])}{where}"
+
+
+def sentences(found: Performance) -> list[str]:
+    """The kinds of calls, most time first; who is waited for; what is exposed."""
+    if not found.kinds:
+        return []
+    lines = [_kind_text(kind, found) for kind in found.kinds[:MAX_KINDS]]
+    if len(found.kinds) > MAX_KINDS:
+        lines.append(f"{count_text(len(found.kinds) - MAX_KINDS, 'more kind')} of calls with less time")
+    most = sorted(found.waited_for.items(), key=lambda item: -item[1])[:MAX_LAST]
+    last = [f"{ranks_text([rank])} for {_share(time / found.seconds)}" for rank, time in most]
+    if last:
+        lines.append(f"came last while others waited: {', '.join(last)} of the time")
+    if found.in_flight is not None:
+        lines.append(f"exposed: at most {_share(found.in_flight)} of the time; so long was a call in flight")
+    return lines
+
+
+def comparison(analysis: Analysis, other: Analysis) -> list[str]:
+    """How the calls of a run differ from those of another one, largest difference of time first."""
+    ours, theirs = analysis.performance, other.performance
+    pairs = _pairs(ours, theirs)
+    if not pairs:
+        return ["the two runs have no kind of calls with times in common"]
+    lines = [f"{1 / _pace(pairs, ours, theirs):.2f} times as long from one call to the next"]
+    lines += [f"{_name(mine.key)}: {_difference(mine, others)}" for mine, others in pairs[:MAX_KINDS]]
+    for word, found in (("this run", ours), ("the other run", theirs)):
+        if text := slowest_text(found):
+            lines.append(f"{word}: {text}")
+    return lines
+
+
+def to_json(found: Performance) -> dict[str, Any] | None:
+    """As in ``--format json``; None: no file has times."""
+    if not found.kinds:
+        return None
+    one = found.slowest
+    return {
+        "seconds": found.seconds,
+        "in_flight_share": found.in_flight,
+        "slowest": None
+        if one is None
+        else {
+            "rank": one.late.rank,
+            "process_group": group_text(one.group.name, one.group.description),
+            "waited_share": one.late.waited,
+            "late_s": one.late.seconds,
+            "before": one.before or None,
+            "after": one.after or None,
+        },
+        "waited_for_s": {str(rank): seconds for rank, seconds in sorted(found.waited_for.items())},
+        "operations": [_kind_json(kind, found) for kind in found.kinds],
+    }
+
+
+def comparison_json(analysis: Analysis, other: Analysis) -> dict[str, Any]:
+    """As ``against`` of ``--format json``; of pairs, the first is of the run itself."""
+    ours, theirs = analysis.performance, other.performance
+    pairs = _pairs(ours, theirs)
+    return {
+        "path": other.path,
+        "pace": _pace(pairs, ours, theirs) if pairs else None,
+        "performance": to_json(theirs),
+        "operations": [
+            {**{name: one[name] for name in _NAMES}, **{name: [one[name], two[name]] for name in _COMPARED}}
+            for one, two in ((_kind_json(mine, ours), _kind_json(others, theirs)) for mine, others in pairs)
+        ],
+    }
+
+
+def _pairs(ours: Performance, theirs: Performance) -> list[tuple[Kind, Kind]]:
+    """The kinds of calls that both have, largest difference of time first."""
+    known = {kind.key: kind for kind in theirs.kinds}
+    pairs = [(kind, known[kind.key]) for kind in ours.kinds if kind.key in known]
+    return sorted(pairs, key=lambda pair: -abs(pair[0].mean - pair[1].mean) * pair[0].each)
+
+
+def _pace(pairs: list[tuple[Kind, Kind]], ours: Performance, theirs: Performance) -> float:
+    """How many calls a second there are, divided by those of the other run: the median over the kinds."""
+    return median((mine.each / ours.seconds) / (others.each / theirs.seconds) for mine, others in pairs)
+
+
+def _kind_json(kind: Kind, found: Performance) -> dict[str, Any]:
+    wait, transfer = kind.parts or (None, None)
+    return {
+        "operation": kind.key.operation,
+        "process_group": kind.key.group,
+        "size_bytes": kind.key.size,
+        "on_device": kind.key.is_on_device,
+        "ranks": kind.ranks,
+        "calls": kind.calls,
+        "seconds": kind.seconds / kind.ranks,
+        "share": found.share(kind),
+        "mean_s": kind.mean,
+        "wait_s": wait,
+        "transfer_s": transfer,
+    }
+
+
+def _kind_text(kind: Kind, found: Performance) -> str:
+    calls, seconds = count_text(round(kind.each), "call"), short_text(kind.seconds / kind.ranks)
+    text = (
+        f"{_name(kind.key)}: {_share(found.share(kind))} of the time, {seconds} in {calls} of {short_text(kind.mean)}"
+    )
+    if kind.parts is None:
+        return text
+    wait, transfer = kind.parts
+    return f"{text} ({short_text(wait)} wait, {short_text(transfer)} transfer)"
+
+
+def _difference(mine: Kind, others: Kind) -> str:
+    text = f"{short_text(mine.mean)} against {short_text(others.mean)}"
+    if mine.parts is None or others.parts is None:
+        return text
+    words = zip(("wait", "transfer"), mine.parts, others.parts, strict=True)
+    parts = (f"{word} {short_text(one)} against {short_text(other)}" for word, one, other in words)
+    return f"{text} ({', '.join(parts)})"
+
+
+def _name(key: KindKey) -> str:
+    size = "" if key.size is None else f" of {size_text(key.size)}"
+    return f"{key.operation}{size} in {key.group}"
+
+
+def _share(share: float) -> str:
+    return f"{share:.0%}".replace("%", " %") if share >= MIN_SHARE else "less than 1 %"

@@ -1,0 +1,145 @@
+"""What the communication of a healthy run costs, and the rank that makes it slow."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from otel_fr.analyze import HEALTHY, Analysis, load
+from otel_fr.analyze.output.text import to_json, to_text
+from otel_fr.analyze.performance import Kind
+from otel_fr.cli import main
+from tests.support.rings import RankRing, signature
+
+REDUCE = signature("all_reduce", reduce_op="sum")
+GATHER = signature("all_gather_into_tensor", output_sizes=((6, 4),))
+BROADCAST = signature("broadcast", root=0)
+STEP, COMPUTE, TRANSFER = 0.1, 0.02, 0.004
+SITES = ((("/job/train.py", 40, "step"),), (("/job/train.py", 44, "step"),))
+
+
+def job(folder: Path, *, late: float = 0.0, world: int = 4, steps: int = 150, step: float = STEP) -> Analysis:
+    """In each step, ranks 0 and 1, and 2 and 3 exchange something, compute, and all meet; rank 3 computes longer."""
+    for rank in range(world):
+        ring = RankRing(folder / "rings", rank, world)
+        ring.group("1", (rank // 2 * 2, rank // 2 * 2 + 1), "pair")
+        for number in range(steps):
+            begin = (steps - number) * step + 1
+            ring.call(GATHER, group="1", age_s=begin, took_s=TRANSFER, site=SITES[0])
+            own = COMPUTE + (late if rank == 3 else 0.0)
+            end = TRANSFER + COMPUTE + late + TRANSFER
+            ring.call(REDUCE, age_s=begin - TRANSFER - own, took_s=end - TRANSFER - own, site=SITES[1])
+        ring.write(folder / "files", reason="command")
+    return load(folder / "files")
+
+
+def by_operation(report: Analysis) -> dict[str, Kind]:
+    return {kind.key.operation: kind for kind in report.performance.kinds}
+
+
+def test_the_rank_that_others_wait_for_is_named_with_its_lines(tmp_path: Path) -> None:
+    report = job(tmp_path, late=0.05)
+    assert report.status == HEALTHY
+    slowest = report.performance.slowest
+    assert slowest is not None
+    assert (slowest.late.rank, slowest.group.description) == (3, "default_pg")
+    assert slowest.late.waited == pytest.approx(0.5, abs=0.03)
+    assert (slowest.after, slowest.before) == ("/job/train.py:40 step", "/job/train.py:44 step")
+    first = to_text(report).splitlines()[0]
+    assert first.startswith("No fault found")
+    for part in ("50 %", "rank 3", slowest.after, slowest.before):
+        assert part in first
+    assert report.performance.waited_for.keys() == {3}
+
+
+def test_time_in_calls_is_divided_into_wait_and_transfer(tmp_path: Path) -> None:
+    report = job(tmp_path, late=0.05)
+    found, kinds = report.performance, by_operation(report)
+    assert found.seconds == pytest.approx(150 * STEP, rel=0.02)
+    reduce, gather = kinds["all_reduce"], kinds["all_gather_into_tensor"]
+    assert (reduce.calls, reduce.each, gather.key.group) == (600, 150, "pair")
+    assert reduce.parts == pytest.approx((0.0375, TRANSFER), abs=1e-3)  # of three ranks of four
+    assert gather.parts == pytest.approx((0.0, TRANSFER), abs=1e-3)
+    assert found.share(reduce) == pytest.approx(0.0415 / STEP, rel=0.05)
+    assert found.in_flight == pytest.approx((0.0415 + TRANSFER) / STEP, rel=0.05)
+
+
+def test_nobody_is_named_where_all_take_as_long(tmp_path: Path) -> None:
+    report = job(tmp_path)
+    assert report.performance.slowest is None
+    assert "waited" not in to_text(report).splitlines()[0]
+    assert json.loads(to_json(report))["performance"]["slowest"] is None
+
+
+def test_an_operation_that_need_not_end_together_has_no_parts(tmp_path: Path) -> None:
+    for rank in range(2):
+        ring = RankRing(tmp_path / "rings", rank, 2)
+        for number in range(20):
+            ring.call(BROADCAST, age_s=30 - number, took_s=0.1 + 0.4 * rank)
+        ring.write(tmp_path / "files", reason="command")
+    kind = by_operation(load(tmp_path / "files"))["broadcast"]
+    assert kind.parts is None
+    assert kind.mean == pytest.approx(0.3, abs=1e-3)
+
+
+def nccl_file(rank: int, *, timing: bool) -> dict[str, Any]:
+    """Rank 1 takes 50 ms longer for itself in each of 150 steps: its device is in the call for less."""
+    begin, entries = 1_790_000_000_000_000_000, []
+    for number in range(150):
+        created = begin + number * 100_000_000
+        entries.append({
+            "record_id": number, "pg_id": 0, "process_group": ("0", "default_pg"), "collective_seq_id": number + 1,
+            "p2p_seq_id": 0, "op_id": number + 1, "profiling_name": "nccl:all_reduce", "time_created_ns": created,
+            "input_sizes": [[4]], "input_dtypes": ["Float"], "output_sizes": [[4]], "output_dtypes": ["Float"],
+            "state": "completed", "time_discovered_started_ns": created + 1,
+            "time_discovered_completed_ns": created + 99_000_000, "retired": True, "timeout_ms": 600_000,
+            "is_p2p": False, **({"duration_ms": 1.0 if rank == 1 else 51.0} if timing else {}),
+        })  # fmt: skip
+    status = {"last_enqueued_collective": 150, "last_started_collective": 150, "last_completed_collective": 150}
+    groups = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2]"}}
+    return {"version": "2.10", "pg_config": groups, "pg_status": {"0": status}, "entries": entries}
+
+
+@pytest.mark.parametrize("timing", [True, False])
+def test_calls_on_devices_count_by_their_times_there(tmp_path: Path, timing: bool) -> None:
+    for rank in range(3):
+        (tmp_path / f"_dump_{rank}").write_bytes(pickle.dumps(nccl_file(rank, timing=timing), 2))
+    found = load(tmp_path).performance
+    assert found.in_flight is None
+    if not timing:  # when their ends were seen shows nothing
+        assert (found.kinds, found.slowest) == ([], None)
+        return
+    assert found.slowest is not None
+    assert found.slowest.late.rank == 1
+    (kind,) = found.kinds
+    assert kind.key.is_on_device
+    assert kind.parts == pytest.approx((0.1 / 3, 0.001))
+
+
+def test_two_runs_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job(tmp_path / "slow", late=0.05)
+    job(tmp_path / "fast", step=0.04)
+    folders = [str(tmp_path / name / "files") for name in ("slow", "fast")]
+    assert main(["analyze", folders[0], "--against", folders[1], "--format", "json"]) == HEALTHY
+    against = json.loads(capsys.readouterr().out)["against"]
+    assert against["path"] == folders[1]
+    assert against["pace"] == pytest.approx(0.4, rel=0.05)
+    first = against["operations"][0]
+    assert (first["operation"], first["size_bytes"]) == ("all_reduce", 48)
+    assert first["wait_s"] == pytest.approx([0.0375, 0.0], abs=1e-3)
+    assert first["transfer_s"] == pytest.approx([TRANSFER, TRANSFER], abs=1e-3)
+    assert main(["analyze", folders[0], "--against", folders[1]]) == HEALTHY
+    text = capsys.readouterr().out
+    assert f"Against {folders[1]}:" in text
+    assert re.search(r"2\.(49|50|51) times", text)
+
+
+@pytest.mark.parametrize("more", [("--format", "html"), ("-j",)])
+def test_a_comparison_has_two_forms(tmp_path: Path, more: tuple[str, ...]) -> None:
+    job(tmp_path, steps=2)
+    assert main(["analyze", str(tmp_path / "files"), "--against", str(tmp_path / "files"), *more]) == 2
