@@ -194,6 +194,29 @@ def test_the_collector_starts_with_the_arguments_of_the_example(tmp_path: Path) 
     assert 'link = ["trace=https://jaeger.example.org/trace/{trace_id}"]' in done.stdout
 
 
+def test_the_load_balancer_speaks_tls_and_passes_tokens_on() -> None:
+    values = "replicas=2,store.postgresql.existingSecret=db,tls.existingSecret=tls,tls.clientCA=clients.crt"
+    found = objects(template("--set", f"{values},tokens.existingSecret=tokens"))
+    config = yaml.safe_load(found["ConfigMap", "otel-fr-loadbalancer"]["data"]["config.yaml"])
+    for protocol in config["receivers"]["otlp"]["protocols"].values():
+        assert protocol["include_metadata"]
+        assert protocol["tls"]["client_ca_file"] == "/etc/otel-fr/tls/clients.crt"
+    sent = config["exporters"]["loadbalancing"]["protocol"]["otlp"]
+    assert not sent["tls"]["insecure"]
+    assert sent["auth"]["authenticator"] in config["service"]["extensions"]
+    assert (
+        sent["timeout"]
+        == load("otelcol/loadbalancing.yaml")["exporters"]["loadbalancing"]["protocol"]["otlp"]["timeout"]
+    )
+    spec = found["Deployment", "otel-fr-loadbalancer"]["spec"]["template"]["spec"]
+    assert {one["name"]: one.get("secret", {}).get("secretName") for one in spec["volumes"]}["tls"] == "tls"
+    (container,) = spec["containers"]
+    assert {one["name"]: one["value"] for one in container["env"]} == {
+        "TLS_CA": "/etc/otel-fr/tls/ca.crt",
+        "TLS_NAME": "otel-fr-collector.otel-fr.svc",
+    }
+
+
 @pytest.mark.parametrize(
     ("value", "says"),
     [
@@ -208,7 +231,6 @@ def test_the_collector_starts_with_the_arguments_of_the_example(tmp_path: Path) 
         ("options.alertmanger=http://a", 'Property name of "alertmanger" does not match'),
         ("fullnameOverride=Foo_Bar", "fullnameOverride: Does not match pattern"),
         ("image.pullPolicy=Sometimes", "image.pullPolicy"),
-        ("replicas=2,store.postgresql.existingSecret=db,tls.existingSecret=tls", "passes no TLS and no tokens on"),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_name(value: str, says: str) -> None:

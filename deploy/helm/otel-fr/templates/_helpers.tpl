@@ -38,13 +38,11 @@ app.kubernetes.io/part-of: otel-fr
 
 {{- define "otel-fr.balanced" -}}{{ if gt (int .Values.replicas) 1 }}yes{{ end }}{{- end -}}
 
-{{- /* What jobs set OTEL_EXPORTER_OTLP_ENDPOINT to. The load balancer has no TLS of its own here. */ -}}
+{{- /* What jobs set OTEL_EXPORTER_OTLP_ENDPOINT to. */ -}}
 {{- define "otel-fr.endpoint" -}}
-{{- if include "otel-fr.balanced" . -}}
-http://{{ include "otel-fr.balancer" . }}.{{ .Release.Namespace }}.svc:4317
-{{- else -}}
-{{ ternary "https" "http" (ne .Values.tls.existingSecret "") }}://{{ include "otel-fr.collector" . }}.{{ .Release.Namespace }}.svc:4317
-{{- end -}}
+{{- $service := include "otel-fr.collector" . -}}
+{{- if include "otel-fr.balanced" . }}{{ $service = include "otel-fr.balancer" . }}{{ end -}}
+{{ ternary "https" "http" (ne .Values.tls.existingSecret "") }}://{{ $service }}.{{ .Release.Namespace }}.svc:4317
 {{- end -}}
 
 {{- define "otel-fr.podSecurity" -}}
