@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import random
@@ -160,7 +161,9 @@ class _Run:
         arguments += [str(STEPS), str(HELD_SECONDS)]
         log = self.folder / "job.log"
         with log.open("w") as output:
-            job = torchrun.start(self.folder, str(JOB), *arguments, nproc=case.world, env=self._env, output=output)
+            # Forks of a warm process would show its environment in /proc, not their own, and load no library first.
+            start = functools.partial(torchrun.start, program=torchrun.FRESH)
+            job = start(self.folder, str(JOB), *arguments, nproc=case.world, env=self._env, output=output)
         undo: list[int] = []
         try:
             if case.fault.outside:

@@ -14,10 +14,9 @@ from typing import Any
 from otel_fr.monitor.watch import FAILED_FLUSH_SECONDS
 from otel_fr.otlp_sender import CONNECT_SECONDS
 from tests.chaos.hub import Hub
-from tests.chaos.jobs import JOB, MARK, STALL_SECONDS, VERDICT_SECONDS
+from tests.chaos.jobs import JOB, STALL_SECONDS, VERDICT_SECONDS
 from tests.support import torchrun
 from tests.support.incident_receivers import AlertSink, Receiver
-from tests.support.processes import kill, processes_with
 from tests.support.waiting import PATIENCE, wait_for
 
 _Attempt = tuple[str, int]
@@ -100,8 +99,7 @@ def run(hub: Hub, receivers: Receivers, folder: Path, seed: int, count: int, unt
             job.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             told.wrong.append(f"{place.name} hangs")
-            for pid in processes_with(f"{MARK}={place.name}\0", "environ"):
-                kill(pid)
+            job.terminate()
             job.wait()
         if job.returncode != 0:
             told.wrong.append(f"{place.name} ends with status {job.returncode}")
@@ -143,7 +141,6 @@ def _may_miss(at: float, begun: float, over: float) -> bool:
 def _start(hub: Hub, place: Path, seed: int, number: int) -> tuple[subprocess.Popen[str], Path]:
     place.mkdir()
     env = {
-        MARK: place.name,
         "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{hub.grpc}",
         "OTEL_FR_JOB_ID": f"chaos-{place.name}",
         "OTEL_FR_STALL_SECONDS": str(STALL_SECONDS),
