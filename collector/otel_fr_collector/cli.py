@@ -21,7 +21,6 @@ from otel_fr_collector.ending import leave
 from otel_fr_collector.forward.backends import Tls, make_backend, read_headers
 from otel_fr_collector.forward.forwarder import Forwarder
 from otel_fr_collector.forward.jaeger import look_for_page
-from otel_fr_collector.forward.journal import Journal
 from otel_fr_collector.forward.queues import Queues
 from otel_fr_collector.forward.selection import Selection
 from otel_fr_collector.given_files import read_bytes, read_text
@@ -44,6 +43,7 @@ from otel_fr_collector.process import CollectorProcess, Ports
 from otel_fr_collector.receive.intake import Limits
 from otel_fr_collector.service import Service
 from otel_fr_collector.settings import Settings
+from otel_fr_collector.storage.journal import Journal
 from otel_fr_collector.storage.opening import open_store
 from otel_fr_collector.storage.retention import Retention
 from otel_fr_collector.storage.store import Store

@@ -120,6 +120,7 @@ class CollectorProcess:
         except RuntimeError as error:
             raise BindError(f"cannot listen on {ports.grpc}: {error}") from error
         self.ports = replace(ports, grpc=Address(ports.grpc.host, port), http=http, otlp_http=otlp_http)
+        await self._service.begin()
         await self._grpc.start()
         for web in self._webs:
             web.start()
@@ -180,6 +181,8 @@ class CollectorProcess:
             await self._forwarder.close(left() / 2)
         if self._service.store is not None:
             self._service.store.close(time.monotonic() + left() / 2)
+            if self._service.store.ends is not None:
+                await self._service.store.ends.close(left() / 2)
 
 
 def _tune_interpreter() -> None:

@@ -130,9 +130,14 @@ class Service:
         metrics.registry.register(CollectiveMetrics(self.runs))
         if store is not None:
             self._persistence = Persistence(
-                store, self.runs, self.book, self._grace, self._resume, outlets.forget, clock, wall
+                store, self.runs, self.book, self._grace, self._resume, outlets.forget, clock, wall, self.judge.is_busy
             )
             self._persistence.restore()
+
+    async def begin(self) -> None:
+        """Continue with the verdicts that were due when the collector ended; nothing is taken before."""
+        if self._persistence is not None:
+            await self._persistence.replay(self.ingest)
 
     async def take(self, signal: str, data: bytes, check_job: CheckJob | None = None) -> bytes:
         """Take one OTLP request, and queue it for the backends; returns the response's bytes.

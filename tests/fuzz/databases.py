@@ -23,7 +23,7 @@ from tests.support.played_job import Job
 from tests.support.waiting import wait_for
 
 NO_BACKEND = "http://127.0.0.1:9/v1/traces"
-FILES = ("incidents.db", "forward.sqlite3")
+FILES = ("incidents.db", "forward.sqlite3", "ends.sqlite3")
 PAGE = 4_096
 _NEWER = re.compile(r"was written by a newer otel-fr \(version \d+")
 
@@ -45,7 +45,9 @@ def make_databases(folder: Path) -> dict[str, bytes]:
                 assert wait_for(functools.partial(_has_incident, collector, job.id))
         for number in range(1, 6):
             collector.send(TRACES, spans(number))
-        collector.kill()
+        with Job(collector, 2, "fuzz/three") as job:
+            job.ranks[1].exit(signal=9)
+            collector.kill()  # before the verdict
     return {path.name: path.read_bytes() for path in sorted(data.iterdir()) if path.name.startswith(FILES)}
 
 

@@ -10,6 +10,7 @@ from otel_fr_collector.incidents.incident import Incident
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.storage.batch import Batch, FinishedJob, of_incidents, of_notes
+from otel_fr_collector.storage.opening import open_ends
 from otel_fr_collector.storage.postgres_backend import PostgresBackend
 from otel_fr_collector.storage.retention import Retention
 from otel_fr_collector.storage.sqlite_backend import SqliteBackend
@@ -54,4 +55,5 @@ def sqlite_store(
 ) -> Store:
     """A store whose file is in the folder."""
     metrics = metrics or Metrics()
-    return Store(SqliteBackend(folder, metrics, retention, wall), metrics, wall, clock=clock)
+    backend = SqliteBackend(folder, metrics, retention, wall)
+    return Store(backend, metrics, wall, clock=clock, ends=open_ends(folder, metrics))

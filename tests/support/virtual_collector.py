@@ -18,7 +18,6 @@ import grpc
 from otel_fr_collector.control import Watcher
 from otel_fr_collector.forward import backends as clients
 from otel_fr_collector.forward.forwarder import Forwarder
-from otel_fr_collector.forward.journal import Journal
 from otel_fr_collector.forward.queues import Queues
 from otel_fr_collector.forward.selection import Selection
 from otel_fr_collector.metrics import Metrics
@@ -31,6 +30,7 @@ from otel_fr_collector.outlets.terminal import Terminal
 from otel_fr_collector.receive.intake import Intake
 from otel_fr_collector.receive.rejections import RejectedError
 from otel_fr_collector.service import TICK, Service
+from otel_fr_collector.storage.journal import Journal
 from otel_fr_collector.storage.store import Store
 from otel_fr_collector.web.app import make_app
 from otel_fr_collector.web.finished import Finished
@@ -208,6 +208,7 @@ class VirtualCollector(CollectorView):
                 thread.join(PATIENCE)
 
     async def _start(self) -> None:
+        await self.service.begin()
         self._tasks = [asyncio.create_task(self._finished.run())]
         if self._forwarder is not None:
             self._forwarder.start()
@@ -247,6 +248,8 @@ class VirtualCollector(CollectorView):
             self.store.close()
 
     async def _end(self) -> None:
+        if self.store is not None and self.store.ends is not None:
+            await self.store.ends.close(PATIENCE)
         if self._forwarder is not None:
             await self._forwarder.close(PATIENCE)
             await asyncio.sleep(0)  # what is on the queue's file is noted in the store

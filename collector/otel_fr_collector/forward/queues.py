@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
-from otel_fr_collector.forward.journal import Journal, Request
+from otel_fr_collector.storage.journal import Journal, Request
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from otel_fr.redaction import clean
 from otel_fr_collector.forward.backends import PARALLEL, Backend, BusyError, RefusedError
-from otel_fr_collector.forward.journal import Request
 from otel_fr_collector.forward.queues import Queues
 from otel_fr_collector.metrics import Metrics
+from otel_fr_collector.storage.journal import Request
 from otel_fr_collector.throttle import Throttle
 
 _log = logging.getLogger(__name__)

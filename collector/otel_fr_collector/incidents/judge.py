@@ -98,6 +98,10 @@ class Judge:
         """How many runs are being judged in a thread."""
         return len(self._in_thread)
 
+    def is_busy(self, run: RunId) -> bool:
+        """A thread is judging the run."""
+        return run in self._in_thread
+
     def is_due_soon(self, now: float) -> bool:
         """A run is being judged, or is likely to be within `SOON` seconds: nothing else should take long now."""
         return bool(self._in_thread) or any(abs(one.next_wait_at - now) < SOON for one in self._judging.values())

@@ -84,6 +84,10 @@ class KeptIncidents:
     def open_of(self, run: RunId) -> list[Incident]:
         return [incident for incident in self._by_run.get(run, ()) if incident.is_open]
 
+    def has_any(self, run: RunId) -> bool:
+        """Whether the run has had an incident."""
+        return run in self._by_run
+
     def everything(self) -> list[CollectorIncidentData]:
         """Each incident as it was last published, oldest first."""
         return [incident.data for incident in self._all.values()]

@@ -6,7 +6,7 @@ import asyncio
 import functools
 import itertools
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 
 from msgspec.structs import replace
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
@@ -21,7 +21,7 @@ from otel_fr_collector.jobs.calls import Interner
 from otel_fr_collector.jobs.numbers import KeyReader, Numbers
 from otel_fr_collector.jobs.origins import Origin, SourceError, Sources
 from otel_fr_collector.jobs.ras import read_ras
-from otel_fr_collector.jobs.run import Run
+from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.jobs.run_spans import add_spans
 from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.jobs.span_reader import SpanReader
@@ -30,7 +30,7 @@ from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.otlp.in_thread import decode_in_thread
 from otel_fr_collector.otlp.log_records import read_record
 from otel_fr_collector.otlp.metric_points import read_metric
-from otel_fr_collector.otlp.partial import RawRequest, parse_request, resource_of
+from otel_fr_collector.otlp.partial import RawRequest, bytes_of, parse_request, resource_of
 from otel_fr_collector.otlp.signals import LOGS, METRICS, TRACES, MalformedError
 from otel_fr_collector.otlp.wire import check_request
 
@@ -71,6 +71,10 @@ class Ingest:
 
     Args:
         clock, wall: monotonic and Unix time in seconds.
+
+    Attributes:
+        keep_ends: awaited before a request is acknowledged that says how ranks of these runs ended, if not well; None:
+            such requests are not kept.
     """
 
     def __init__(
@@ -93,6 +97,7 @@ class Ingest:
             (signal, kind): metrics.items_received.labels(signal, kind)
             for signal, kind in itertools.product((TRACES, METRICS, LOGS), ("otel_fr", "other", "invalid"))
         }
+        self.keep_ends: Callable[[Collection[RunId], bytes], Awaitable[None]] | None = None
         self._takers: dict[str, Callable[[RawRequest], Awaitable[bytes]]] = {
             TRACES: self._traces,
             LOGS: self._logs,
@@ -184,6 +189,7 @@ class Ingest:
         counts = {"otel_fr": 0, "other": 0, "invalid": 0}
         reports = {"accepted": 0, "late": 0, "invalid": 0}
         problems: list[str] = []
+        ended: set[RunId] = set()
         turns = _Turns()
         for found in self._of_ranks(request, counts, problems):
             if found is None:
@@ -193,7 +199,7 @@ class Ingest:
             origin, items = found
             for item in items:
                 try:
-                    counts["otel_fr" if await self._record(origin, item, reports) else "other"] += 1
+                    counts["otel_fr" if await self._record(origin, item, reports, ended) else "other"] += 1
                 except ValueError as error:
                     counts["invalid"] += 1
                     reports["invalid"] += 1
@@ -204,6 +210,8 @@ class Ingest:
         for result, count in reports.items():
             if count:
                 self._metrics.rank_reports.labels(result).inc(count)
+        if ended and self.keep_ends is not None:
+            await self.keep_ends(ended, bytes_of(request))
         response = ExportLogsServiceResponse()
         if problems:
             response.partial_success.error_message = problems[-1]
@@ -250,11 +258,12 @@ class Ingest:
             run.numbers.add(origin.rank, metric.name, self._keys.read(point.attributes), point)
         return True
 
-    async def _record(self, origin: Origin, item: bytes, reports: dict[str, int]) -> bool:
+    async def _record(self, origin: Origin, item: bytes, reports: dict[str, int], ended: set[RunId]) -> bool:
         """Take a log record of a rank. False: it is none of otel-fr's.
 
         Args:
             reports: rank reports are counted here, by what became of them.
+            ended: the run is added if the report says that its rank has ended, and not well.
 
         Raises:
             ValueError: it cannot be decoded, or is not a valid report.
@@ -276,6 +285,8 @@ class Ingest:
         taken = self._report(origin, event, given, record.time)
         if taken is not None:
             reports["accepted" if taken else "late"] += 1
+            if given.exit is not None and not given.exit.is_clean:
+                ended.add(origin.run)
         return True
 
     def _report(self, origin: Origin, event: str, given: RankReport, stamp: float) -> bool | None:

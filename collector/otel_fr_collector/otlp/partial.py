@@ -62,6 +62,12 @@ def parse_request(data: bytes) -> RawRequest:
         raise MalformedError("the request is not an OTLP message") from error
 
 
+def bytes_of(request: RawRequest) -> bytes:
+    """All of a request, with what was not read of it."""
+    encoded: bytes = cast("Any", request).SerializeToString()
+    return encoded
+
+
 def resource_of(entry: RawEntry) -> bytes:
     """The bytes of an entry's `Resource`.
 

@@ -8,6 +8,8 @@ import uuid
 from pathlib import Path
 
 from otel_fr_collector.metrics import Metrics
+from otel_fr_collector.storage.journal import Journal
+from otel_fr_collector.storage.reported_ends import FILE_NAME, ReportedEnds
 from otel_fr_collector.storage.retention import Retention
 from otel_fr_collector.storage.sqlite_backend import SqliteBackend
 from otel_fr_collector.storage.store import Store
@@ -27,14 +29,20 @@ def open_store(folder: Path | None, url: str | None, metrics: Metrics, retention
         OSError: the folder cannot be used.
         ValueError: the URL cannot be used, or the packages for PostgreSQL are not installed.
     """
+    ends = None if folder is None else open_ends(folder, metrics)
     if url is None:
-        return None if folder is None else Store(SqliteBackend(folder, metrics, retention), metrics)
+        return None if folder is None else Store(SqliteBackend(folder, metrics, retention), metrics, ends=ends)
     try:
         from otel_fr_collector.storage.postgres_backend import PostgresBackend
     except ImportError as error:
         raise ValueError(f"--store needs psycopg: pip install 'otel-fr[collector,postgresql]' ({error})") from None
     backend = PostgresBackend(url, collector_id(folder), metrics, retention)
-    return Store(backend, metrics, sharing=backend)
+    return Store(backend, metrics, sharing=backend, ends=ends)
+
+
+def open_ends(folder: Path, metrics: Metrics) -> ReportedEnds:
+    """The reports of ends that wait for verdicts."""
+    return ReportedEnds(Journal(folder / FILE_NAME, metrics, "store", "reports of ends"))
 
 
 def collector_id(folder: Path | None) -> str:

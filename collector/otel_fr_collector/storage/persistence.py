@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 
 from otel_fr.incident import CollectorIncidentData
@@ -9,8 +10,10 @@ from otel_fr_collector.incidents.book import IncidentBook
 from otel_fr_collector.incidents.incident import Incident, IncidentChange
 from otel_fr_collector.incidents.kept import MAX_INCIDENTS
 from otel_fr_collector.incidents.return_grace import ReturnGrace
+from otel_fr_collector.jobs.ingest import Ingest
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.jobs.runs import Runs
+from otel_fr_collector.otlp.signals import LOGS
 from otel_fr_collector.storage.backend import Saved
 from otel_fr_collector.storage.sharing import Heard
 from otel_fr_collector.storage.store import Store, Written
@@ -33,6 +36,7 @@ class Persistence:
         resume: called with the restored incidents, oldest first.
         forget: called with a run whose incidents another collector continues.
         clock, wall: monotonic and Unix time in seconds.
+        is_judging: whether a thread is judging a run.
     """
 
     def __init__(
@@ -45,8 +49,10 @@ class Persistence:
         forget: Callable[[RunId], None],
         clock: Callable[[], float],
         wall: Callable[[], float],
+        is_judging: Callable[[RunId], bool],
     ) -> None:
         self._store = store
+        self._is_judging = is_judging
         self._runs = runs
         self._book = book
         self._grace = grace
@@ -88,6 +94,20 @@ class Persistence:
                 if lost is not None:
                     self._grace.add(lost)
         self._resume(new)
+
+    async def replay(self, ingest: Ingest) -> None:
+        """Take again the requests that waited for a verdict when the collector ended, and keep such from now on.
+
+        Not of runs whose incidents are over: their verdict was stored.
+        """
+        ends = self._store.ends
+        if ends is None:
+            return
+        for run, data in ends.load():
+            if self._book.open_of(run) or not self._book.has_any(run):
+                with contextlib.suppress(ValueError):
+                    await ingest.take(LOGS, data)
+        ingest.keep_ends = ends.keep
 
     def may_judge(self, run: Run, now: float) -> bool:
         """Whether what others have found of a run is known, or not waited for any more. ``now``: monotonic."""
@@ -133,6 +153,15 @@ class Persistence:
             self._saved.clear()
             self._store.save(self._book.known())
         self._save_runs()
+        ends = self._store.ends
+        if ends is not None and self._store.is_up:
+            ends.let_go(run for run in ends.runs() if not self._awaits_verdict(run))
+            ends.step()
+
+    def _awaits_verdict(self, run_id: RunId) -> bool:
+        run = self._runs.by_id.get(run_id)
+        is_due = run is not None and run.bad_end_since is not None and not run.is_replaced
+        return is_due or self._is_judging(run_id)
 
     def _save_runs(self) -> None:
         """Keep how ranks of runs with open incidents ended: their monitors report it only once."""

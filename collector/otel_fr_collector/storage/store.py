@@ -16,6 +16,7 @@ from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.storage.backend import Backend, Saved, StoreError, Turn
 from otel_fr_collector.storage.batch import MAX_NOTES, Batch, FinishedJob, NoteKey, of_incidents, of_notes
+from otel_fr_collector.storage.reported_ends import ReportedEnds
 from otel_fr_collector.storage.sharing import Heard, Shared, Sharing
 
 _log = logging.getLogger(__name__)
@@ -57,6 +58,7 @@ class Store:
         sharing: the backend, if other collectors may use the database, too.
 
     Attributes:
+        ends: reports of ends that wait for a verdict; None: there is no folder for them.
         on_written: called, in the writing thread, after each write.
     """
 
@@ -68,7 +70,9 @@ class Store:
         *,
         clock: Callable[[], float] = time.monotonic,
         sharing: Sharing | None = None,
+        ends: ReportedEnds | None = None,
     ) -> None:
+        self.ends = ends
         self._backend = backend
         self._sharing = sharing
         self._metrics = metrics

@@ -158,6 +158,49 @@ def test_how_a_rank_died_is_remembered(tmp_path: Path) -> None:
             assert "SIGKILL" in str(kept["summary"])
 
 
+def test_a_fault_that_was_acknowledged_before_the_verdict_is_told_by_the_next_collector(tmp_path: Path) -> None:
+    """Its ranks have ended, and tell it once."""
+    with VirtualCollector(data=tmp_path) as first:
+        job = orphaned(first)
+        for rank in range(3):
+            job.ranks[rank].exit(signal=15)
+        job.ranks[3].exit(signal=9)
+        with restarted(first, tmp_path) as second:
+            opened = second.wait_cause()
+            assert (opened["category"], opened["culprit_ranks"]) == ("rank_dead", [3])
+            second.time.advance(2.0)  # the next clean-up lets go of the reports
+            with restarted(second, tmp_path) as third:
+                assert [one["id"] for one in listed(third)] == [opened["id"]]
+                third.time.advance(60.0)
+                assert third.lines() == []
+    assert not _waiting(tmp_path)
+
+
+def _waiting(folder: Path) -> int:
+    with contextlib.closing(sqlite3.connect(folder / "ends.sqlite3")) as db:
+        return int(db.execute("SELECT count(*) FROM request").fetchone()[0])
+
+
+def test_an_end_whose_incident_is_over_is_not_told_again(tmp_path: Path) -> None:
+    """The collector was killed after the incident was stored as resolved, and before it let go of the report."""
+    with VirtualCollector(data=tmp_path) as first, first.job(2) as job:
+        job.step()
+        job.skip(1)
+        job.ranks[1].exit(signal=9)
+        first.kill()
+    kept = (tmp_path / "ends.sqlite3").read_bytes()
+    with VirtualCollector(first.time, data=tmp_path) as second:
+        opened = second.wait_cause()
+        with second.job(2, attempt=1) as again:
+            again.step()
+            second.wait_cause(lambda one: one["state"] == "resolved")
+    (tmp_path / "ends.sqlite3").write_bytes(kept)
+    with VirtualCollector(first.time, data=tmp_path) as third:
+        third.time.advance(60.0)
+        assert third.lines() == []
+        assert [(one["id"], one["state"]) for one in listed(third)] == [(opened["id"], "resolved")]
+
+
 def test_an_attempt_that_begins_after_the_restart_closes_the_incident_of_the_one_before(tmp_path: Path) -> None:
     with VirtualCollector(data=tmp_path) as first:
         with first.job(2) as job:

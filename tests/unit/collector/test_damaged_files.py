@@ -217,7 +217,10 @@ def restored(folder: Path) -> int:
     store = sqlite_store(folder, wall=lambda: NOW)
     runs, book = Runs(), IncidentBook(lambda: NOW)
     resumed: list[object] = []
-    Persistence(store, runs, book, ReturnGrace(0.0), resumed.extend, print, lambda: 0.0, lambda: NOW).restore()
+    persistence = Persistence(
+        store, runs, book, ReturnGrace(0.0), resumed.extend, print, lambda: 0.0, lambda: NOW, lambda _: False
+    )
+    persistence.restore()
     for one in book.known():
         assert one.data["trace_id"] is None or len(bytes.fromhex(one.data["trace_id"])) == 16
         assert int(1_000 * (one.started or one.detected)) < 10**15

@@ -1,4 +1,4 @@
-"""The file under the queues of the backends: what waits there survives the end of the collector."""
+"""A file of requests that wait for something, each until then: they survive the end of the collector."""
 
 from __future__ import annotations
 
@@ -56,13 +56,19 @@ class Journal:
     After any error nothing more is written until `reopen`; what waits is in memory anyway. A damaged file is moved
     aside when it is opened.
 
+    Args:
+        part: as which its errors are counted. what: the requests, for the log.
+
     Attributes:
         is_up: everything that waits is in the file, or on its way there. Other threads may read it.
     """
 
-    def __init__(self, path: Path, metrics: Metrics) -> None:
+    def __init__(
+        self, path: Path, metrics: Metrics, part: str = "forward", what: str = "requests for the backends"
+    ) -> None:
         self._path = path
-        self._metrics = metrics
+        self._errors = metrics.errors.labels(part)
+        self._what = what
         self._db: sqlite3.Connection | None = None
         self._statements: deque[tuple[str, tuple[Any, ...]]] = deque()
         self._is_taking = True
@@ -75,28 +81,28 @@ class Journal:
         return self._db is not None
 
     def load(self) -> list[tuple[str, Request]]:
-        """Open the file and return what waits there, by backend, the oldest first; nothing if it cannot be used now.
+        """Open the file and return what waits there, by what for, the oldest first; nothing if it cannot be used now.
 
         Raises:
             NewerVersionError: a newer otel-fr has written the file.
         """
         return self._open([])
 
-    def add(self, request: Request, backends: Iterable[str]) -> asyncio.Future[None] | None:
+    def add(self, request: Request, names: Iterable[str]) -> asyncio.Future[None] | None:
         """Write a request that waits for these; the result is done when it is on disk, or the file has failed."""
-        return self._write([(_ADD, request), *((_ADD_PENDING, (request.id, name)) for name in backends)])
+        return self._write([(_ADD, request), *((_ADD_PENDING, (request.id, name)) for name in names)])
 
-    def remove(self, backend: str, ids: Iterable[int]) -> asyncio.Future[None] | None:
-        """Delete requests that wait for a backend no longer."""
+    def remove(self, name: str, ids: Iterable[int]) -> asyncio.Future[None] | None:
+        """Delete requests that wait for this no longer."""
         numbers = list(ids)
-        gone = [(_REMOVE_PENDING, (number, backend)) for number in numbers]
+        gone = [(_REMOVE_PENDING, (number, name)) for number in numbers]
         return self._write([*gone, *((_REMOVE, (number,)) for number in numbers)])
 
     async def reopen(self, held: Collection[tuple[str, Request]]) -> list[tuple[str, Request]]:
         """Try again after an error: write all that waits. Returns what the file held, if it is read for the first time.
 
         Args:
-            held: what waits, by backend.
+            held: what waits, by what for.
         """
         self._statements.clear()
         self._is_taking = True
@@ -170,14 +176,14 @@ class Journal:
         self._statements.clear()
         if not self._has_failed:
             self._has_failed = True
-            self._metrics.errors.labels("forward").inc()
+            self._errors.inc()
             _log.error(
-                "cannot use %s (%s): keeping requests for the backends in memory only",
-                *(self._path, error),
+                "cannot use %s (%s): keeping %s in memory only",
+                *(self._path, error, self._what),
             )
 
     def _note_damage(self) -> None:
-        self._metrics.errors.labels("forward").inc()
+        self._errors.inc()
 
     def _close(self) -> None:
         if self._db is not None:
@@ -202,7 +208,7 @@ def _prepare(db: sqlite3.Connection, path: Path) -> None:
 
 
 def _read(db: sqlite3.Connection) -> list[tuple[str, Request]]:
-    """What waits, by backend. One damaged request must not keep the others from being sent: it is deleted."""
+    """What waits, by what for. One damaged request must not keep the others from being sent: it is deleted."""
     db.executescript(_REMOVE_DAMAGED)
     requests = {row[0]: Request(*row) for row in db.execute("SELECT id, signal, data FROM request")}
     pending = db.execute("SELECT backend, request FROM pending ORDER BY request").fetchall()
