@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import errno
 import fcntl
 import functools
 import logging
@@ -351,11 +352,14 @@ def _locked_folder(folder: Path | None) -> Iterator[None]:
     if folder is None:
         yield
         return
+    path = folder / "lock"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = (folder / "lock").open("w")
+        lock = path.open("a")
     except OSError as error:
-        raise SettingsError(f"--data {folder}: {error.strerror or error}") from error
+        if error.errno != errno.EROFS or not path.exists():
+            raise SettingsError(f"--data {folder}: {error.strerror or error}") from error
+        lock = path.open()  # its disk has failed since the last start: hangs are found without it
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

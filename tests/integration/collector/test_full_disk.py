@@ -1,7 +1,8 @@
-"""A queue of a backend on a full disk: it continues in memory, says so, and returns to the disk on its own."""
+"""A full disk, and one that turned read-only: the collector continues in memory, says so, and returns to the disk."""
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -57,3 +58,17 @@ def test_a_full_disk_costs_no_verdict_and_no_request(tmp_path: Path, is_killed: 
             with running(tmp_path / "two", *options, program=patched(**ALL_SOON)) as collector:
                 assert wait_for(lambda: set(sent[: safe - 1]) <= set(backend.taken))
                 assert wait_for(lambda: collector.metric(UP) == 1)
+
+
+def test_a_collector_whose_disk_has_become_read_only_starts_and_finds_hangs(tmp_path: Path) -> None:
+    """As ext4 does it after an error: a restart must not be the end of all verdicts."""
+    with tmpfs(tmp_path / "disk", "size=3m") as disk:
+        options = ("--data", str(disk / "data"))
+        with running(tmp_path / "one", *options) as collector:
+            assert collector.stop() == 0
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        with running(tmp_path / "two", *options) as collector, Job(collector, 2) as job:
+            job.step()
+            job.ranks[1].exit(signal=9)
+            assert collector.wait_cause()["culprit_ranks"] == [1]
+            assert collector.get("/healthz").startswith("degraded: incidents wait in memory")
