@@ -37,6 +37,8 @@ _MAX_FILES: Final = 16_384
 _MAX_POLLED: Final = 16
 _TABLES: Final = ("net/tcp", "net/tcp6")
 _SOCKET: Final = "socket:["
+_FREEZER: Final = ("freezer", "refrigerator", "get_signal")
+"""In the name of the function in which a frozen process waits. Linux 6.18 inlines ``do_freezer_trap`` in the last."""
 _STOPPED: Final = {"T": "stopped by a signal", "Z": "a zombie: its parent has not waited for it", "X": "dead"}
 _REMOTE: Final = ("nfs", "fuse", "lustre", "ceph", "cifs", "smb", "9p", "gpfs", "beegfs", "gluster", "afs")
 """Types of file systems, or their beginnings, whose server the text names."""
@@ -198,7 +200,7 @@ def describe(process: Process, before: Sample, after: Sample) -> str:
         return _describe_stop(process, after.state)
     if after.state in _STOPPED:
         return _STOPPED[after.state]
-    if "freezer" in after.wchan or "refrigerator" in after.wchan:
+    if any(part in after.wchan for part in _FREEZER):
         return "frozen by its cgroup"
     if before.state == after.state == "R":
         return "running on a CPU"

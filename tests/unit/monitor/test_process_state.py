@@ -64,6 +64,7 @@ def said(tmp_path: Path) -> str:
         ({"state": "Z"}, "a zombie: its parent has not waited for it"),
         ({"state": "R", "call": "running\n"}, "running on a CPU"),
         ({"state": "D", "wchan": "__refrigerator"}, "frozen by its cgroup"),
+        ({"state": "S", "wchan": "get_signal"}, "frozen by its cgroup"),
         ({"call": "202 0x1 0x0 0x0 0x0 0x0 0x0 0x7 0x8\n", "wchan": "futex_wait_queue"}, "waiting for another thread"),
         ({"call": "230 0x0 0x0 0x7 0x7 0x0 0x0 0x7 0x8\n"}, "sleeping"),
         ({"call": "0 0x3 0x7 0x10 0x0 0x0 0x0 0x7 0x8\n", "wchan": "pipe_read"}, "reading /tmp/fifo (pipe_read)"),
