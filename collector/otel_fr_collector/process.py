@@ -11,7 +11,9 @@ import sys
 import time
 from collections.abc import Awaitable
 from dataclasses import dataclass, field, replace
+from typing import NoReturn
 
+import grpc.aio
 from starlette.applications import Starlette
 
 from otel_fr_collector.ending import Ending
@@ -130,6 +132,7 @@ class CollectorProcess:
         _tune_interpreter()
         loop = asyncio.get_running_loop()
         self._tasks += [loop.create_task(self._service.run()), loop.create_task(finished.run())]
+        self._tasks.append(loop.create_task(_watch(self._grpc)))
         if self._service.store is not None and self._service.store.is_shared:
             self._tasks.append(loop.create_task(finished.show()))
         self._tasks.append(loop.create_task(_collect_garbage(self._service.judge)))
@@ -212,6 +215,16 @@ async def _end_revoked(tokens: Tokens) -> None:
     while True:
         await asyncio.sleep(CHECK_SECONDS)
         tokens.end_revoked()
+
+
+async def _watch(server: grpc.aio.Server) -> NoReturn:
+    """A collector that hears nothing must not look well: it ends, and whoever runs it starts it again.
+
+    Raises:
+        Exception: the server has ended.
+    """
+    await server.wait_for_termination()
+    raise RuntimeError("the gRPC server has ended")
 
 
 async def _wait(event: asyncio.Event) -> None:

@@ -18,6 +18,7 @@ from otel_fr_collector.attribution.answer import Attribution, as_message
 from otel_fr_collector.control import REPORT_INTERVAL, Control, TooManyWatchersError
 from otel_fr_collector.otlp import status as otlp_status
 from otel_fr_collector.otlp.signals import METHODS
+from otel_fr_collector.receive.any_path import make_server
 from otel_fr_collector.receive.inflate import Inflater, encoding_of
 from otel_fr_collector.receive.intake import READ_SECONDS, IncomingRequest, Intake, too_slow
 from otel_fr_collector.receive.rejections import Reason, RejectedError, malformed
@@ -92,8 +93,16 @@ def make_grpc_server(control: Control, attribution: Attribution, intake: Intake)
     The requests are unary; they are served as streams of one request because that is the only way to see, and to count,
     a request that comes slowly, or that gRPC itself has rejected as too large.
     """
-    server = grpc.aio.server(
-        options=[
+    reader = _Reader(intake)
+    services: dict[str, dict[str, grpc.RpcMethodHandler[bytes, bytes]]] = {
+        CONTROL_SERVICE: {"Watch": grpc.stream_stream_rpc_method_handler(_watch(control, intake, reader))},
+        ATTRIBUTION_SERVICE: {"Get": grpc.stream_unary_rpc_method_handler(_attribute(attribution, intake, reader))},
+    }
+    for name, method in METHODS.items():
+        _, path, call = method.split("/")
+        services[path] = {call: grpc.stream_unary_rpc_method_handler(_export(intake, reader, name))}
+    return make_server(
+        [
             ("grpc.max_receive_message_length", intake.limits.max_request_size),
             # Before 1.85 gRPC decompresses a message completely before it checks its size (tried with 1.63 to 1.83).
             ("grpc.per_message_decompression", 0),
@@ -110,18 +119,9 @@ def make_grpc_server(control: Control, attribution: Attribution, intake: Intake)
             ("grpc.keepalive_timeout_ms", 20_000),
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.http2.min_ping_interval_without_data_ms", 5_000),  # monitors ask after 10 s
-        ]
+        ],
+        services,
     )
-    reader = _Reader(intake)
-    for name, method in METHODS.items():
-        _, path, call = method.split("/")
-        handler = grpc.stream_unary_rpc_method_handler(_export(intake, reader, name))
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(path, {call: handler}),))
-    watch = grpc.stream_stream_rpc_method_handler(_watch(control, intake, reader))
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(CONTROL_SERVICE, {"Watch": watch}),))
-    get = grpc.stream_unary_rpc_method_handler(_attribute(attribution, intake, reader))
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(ATTRIBUTION_SERVICE, {"Get": get}),))
-    return server
 
 
 def _max_connections() -> int:

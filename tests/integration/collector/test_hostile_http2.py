@@ -10,14 +10,16 @@ from pathlib import Path
 
 import grpc
 import pytest
+from otel_fr_collector.receive import any_path
 from otel_fr_collector.receive.grpc_server import CONNECTIONS_SHARE, MAX_STREAMS
 
 from otel_fr.control.v1 import control_pb2
 from tests.support import hostile_http2
-from tests.support.collector_process import running
+from tests.support.collector_process import patched, running
 from tests.support.grpc_calls import WATCH, stream
-from tests.support.hostile_http2 import Attack
+from tests.support.hostile_http2 import END_HEADERS, END_STREAM, HEADERS, Attack
 from tests.support.tenants import As, tokens_file
+from tests.support.waiting import PATIENCE
 
 MIB = 1 << 20
 MOST_RESIDENT = 400 * MIB
@@ -70,3 +72,41 @@ def test_connections_over_grpc_leave_files_for_the_rest(tmp_path: Path) -> None:
         clients = [stack.enter_context(socket.create_connection((host, int(port)))) for _ in range(FILES)]
         assert sum(bool(client.recv(1)) for client in clients) <= FILES * CONNECTIONS_SHARE
         assert collector.get("/healthz") == "ok\n"
+
+
+def ask_for_no_text(address: str) -> bytes:
+    """A request whose path is no UTF-8; its answer."""
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port))) as client:
+        client.settimeout(PATIENCE)
+        block = hostile_http2.request(b"/otel\xff/Export")
+        client.sendall(
+            hostile_http2.PREFACE
+            + hostile_http2.settings()
+            + hostile_http2.frame(HEADERS, END_HEADERS | END_STREAM, 1, block)
+        )
+        answer = b""
+        while b"grpc-status" not in answer and (more := client.recv(1 << 16)):
+            answer += more
+        return answer
+
+
+def test_a_path_that_is_no_text_ends_its_request_and_nothing_else(tmp_path: Path) -> None:
+    with running(tmp_path, *tokens_file(tmp_path)) as collector, As(collector, "team-b").job(2, "team-b/a") as job:
+        job.step()
+        assert b"Method not found" in ask_for_no_text(collector.grpc)
+        with pytest.raises(grpc.RpcError) as caught:
+            collector.send("/no.such.Service/Method", b"")
+        assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        job.skip(1)
+        assert collector.wait_cause()["culprit_ranks"] == [1]
+        assert "Traceback" not in collector.said()
+
+
+@pytest.mark.skipif(not any_path.DECODES_IN_LOOP, reason="no request ends the server of this grpcio")
+def test_a_collector_whose_grpc_port_has_closed_ends(tmp_path: Path) -> None:
+    """It would look well, and hear of nothing."""
+    with running(tmp_path, program=patched(receive__any_path__DECODES_IN_LOOP=0)) as collector:
+        ask_for_no_text(collector.grpc)
+        assert collector.process.wait(PATIENCE) == 1
+        assert "internal error: the collector stops" in collector.said()

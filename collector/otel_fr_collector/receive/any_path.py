@@ -1,0 +1,58 @@
+"""A gRPC server that does not end when the path of a request is no UTF-8.
+
+grpcio (1.85) decodes the paths of all requests in the loop that takes them, so one such request of anybody who can
+connect ends the server. It does so only for methods that are not registered with gRPC's core, which compares the paths
+of those that are. So all methods are registered, and the paths of other requests are not read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import grpc
+import grpc.aio
+
+_cygrpc: Any = importlib.import_module("grpc._cython.cygrpc")
+DECODES_IN_LOOP = hasattr(_cygrpc.AioServer, "_make_request_call_future")
+"""Earlier versions, which register no methods, decode a path where an error ends just that request."""
+
+
+class _Calls(_cygrpc.AioServer):  # type: ignore[misc]
+    """grpcio's, apart from requests for methods that are not registered."""
+
+    def _make_request_call_future(self, method: bytes | None) -> asyncio.Future[Any]:
+        if method is not None:
+            registered: asyncio.Future[Any] = super()._make_request_call_future(method)
+            return registered
+        return asyncio.get_running_loop().create_task(self._refuse())
+
+    async def _refuse(self) -> None:
+        """Answer all such requests with UNIMPLEMENTED, until the server stops: `_request_call` raises then."""
+        loop, nothing = asyncio.get_running_loop(), _cygrpc._MethodResolver([], {})
+        answers: set[asyncio.Task[None]] = set()  # asyncio keeps no reference to a task
+        while True:
+            call = await self._request_call()
+            work = _cygrpc._handle_rpc("", nothing, (), call, loop, False)
+            answer = loop.create_task(_cygrpc._schedule_rpc_coro(work, call, loop, ""))
+            answers.add(answer)
+            answer.add_done_callback(answers.discard)
+
+
+def make_server(
+    options: Sequence[tuple[str, int]], services: Mapping[str, Mapping[str, grpc.RpcMethodHandler[bytes, bytes]]]
+) -> grpc.aio.Server:
+    """A server that is not yet started. ``services``: by name, the handlers of their methods."""
+    if not DECODES_IN_LOOP:
+        handlers = [grpc.method_handlers_generic_handler(name, dict(methods)) for name, methods in services.items()]
+        return grpc.aio.server(handlers=handlers, options=options)
+    kind: Any = importlib.import_module("grpc.aio._server").Server
+    server = kind.__new__(kind)
+    server._loop = _cygrpc.get_working_loop()
+    server._server = _Calls(server._loop, None, (), (), tuple(options), None)
+    for name, methods in services.items():
+        server.add_registered_method_handlers(name, methods)
+    made: grpc.aio.Server = server
+    return made
