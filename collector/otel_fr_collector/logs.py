@@ -43,3 +43,9 @@ def set_up(form: str, level: str, out: Unblocked) -> None:
     handler = logging.StreamHandler(out)
     handler.setFormatter(_Json() if form == "json" else _Text("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
+    logging.getLogger("grpc._cython.cygrpc").addFilter(_is_no_header)
+
+
+def _is_no_header(record: logging.LogRecord) -> bool:
+    """False for what grpcio logs, with a stack, of each header of anybody's that is no UTF-8."""
+    return record.msg != "Invalid encoding on %s"

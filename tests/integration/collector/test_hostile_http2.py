@@ -75,11 +75,11 @@ def test_connections_over_grpc_leave_files_for_the_rest(tmp_path: Path) -> None:
 
 
 def ask_for_no_text(address: str) -> bytes:
-    """A request whose path is no UTF-8; its answer."""
+    """A request whose path, and a header, are no UTF-8; its answer."""
     host, _, port = address.rpartition(":")
     with socket.create_connection((host, int(port))) as client:
         client.settimeout(PATIENCE)
-        block = hostile_http2.request(b"/otel\xff/Export")
+        block = hostile_http2.request(b"/otel\xff/Export") + hostile_http2.literal(b"x", b"a\xff")
         client.sendall(
             hostile_http2.PREFACE
             + hostile_http2.settings()
