@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from otel_fr.match.case import Case
+from otel_fr.match.facts.endings import is_halted
 from otel_fr.match.facts.instances import InstanceKey
 from otel_fr.match.finding import Category
 from otel_fr.match.graph.device import StuckDevice, stuck_devices
@@ -28,7 +29,11 @@ def _stuck(case: Case, claims: Claims) -> Iterator[Claim]:
         instance, culprits = case.instances[key], [stuck.rank for stuck in alike]
         others = dict.fromkeys(id_ for stuck in alike for id_ in stuck.groups if id_ != instance.group.id)
         shared = [case.evidence.groups[id_] for id_ in others]
-        summary, details = device_texts.device_text(instance, culprits, alike[0].ahead, waiting, shared, case.machines)
+        known = [case.evidence.ranks.get(rank) for rank in culprits]
+        halted = known[0].doing if known[0] is not None and all(map(is_halted, known)) else ""
+        summary, details = device_texts.device_text(
+            instance, culprits, alike[0].ahead, waiting, shared, case.machines, halted
+        )
         yield Claim(
             category=Category.RANK_STUCK,
             culprits=tuple(sorted(culprits)),
@@ -37,7 +42,7 @@ def _stuck(case: Case, claims: Claims) -> Iterator[Claim]:
             details=tuple(details),
             instance=instance,
             age=case.nodes[key].age if key in case.nodes else None,
-            stuck_on="device",
+            stuck_on=None if halted else "device",
             explains=tuple(behind),
         )
 

@@ -21,15 +21,17 @@ def device_text(
     waiting: list[int],
     others: list[Group],
     machines: Machines,
+    halted: str,
 ) -> tuple[str, list[str]]:
     """Which call ranks enqueued and do not complete, and details.
 
     Args:
+        halted: what the kernel says of their processes if no thread of them runs; "": they run.
         ahead: a member that has completed more, and its last completed number.
         others: further groups in which members completed calls that the culprits did not.
     """
     text = (
-        f"{machines.named(culprits)} {verb(culprits, 'is', 'are')} blocked on the device:"
+        f"{machines.named(culprits)} {verb(culprits, 'is', 'are')} {message_text(halted) or 'blocked on the device'}:"
         f" {verb(culprits, 'it', 'they')} enqueued {instance_text(instance)} and did not complete it,"
         f" while rank {ahead[0]} has completed {'its half' if instance.p2p else f'number {ahead[1]}'}"
     )

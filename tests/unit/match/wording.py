@@ -211,6 +211,8 @@ def stuck() -> Cases:
     yield "its device has not begun the call", verdict(calls, four, size=4)
     behind = [call(1, 5), *(call(r, 6) for r in range(3))]
     yield "its device does not complete a call", verdict(behind, [rank(0, 6, 5), rank(1, 6, 4), rank(2, 6, 5)])
+    halted = rank(1, 6, 4, python_blocked=True, doing=stopped)
+    yield "it is stopped in a call that others completed", verdict(behind, [rank(0, 6, 5), halted, rank(2, 6, 5)])
     both = [call(1, 5), call(1, 5, group=TP, record=6), call(0, 6), call(2, 6)]
     ranks = [rank(0, 6), rank(1, 5, counts={"t": (5, 4)}), rank(2, 6, counts={"t": (5, 5)})]
     yield "its device does not complete calls of two groups", verdict(both, ranks, TP)
