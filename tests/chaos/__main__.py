@@ -23,6 +23,7 @@ from tabulate import tabulate
 from tests.chaos import jobs, kills
 from tests.chaos.faults import FAULTS
 from tests.chaos.hub import Hub
+from tests.support.freezer import hierarchy
 from tests.support.mounts import tmpfs
 
 MIB = 1 << 20
@@ -135,6 +136,8 @@ def _impossible(folder: Path, clock: Path | None) -> dict[str, str]:
         found |= {name: "no C compiler" for name in FAULTS if "clock" in name}
     if os.geteuid() == 0:
         found["processes"] = "does not hold for root"
+    if hierarchy() is None:
+        found |= {name: "no cgroups to make" for name in FAULTS if "frozen" in name}
     try:
         with tmpfs(folder / "tried", "size=64k"):
             pass

@@ -53,6 +53,8 @@ FAULTS = {
         Fault("close", Blame.PERHAPS, early=True),
         Fault("never", Blame.PERHAPS, early=True, late=False),
         Fault("stopped", Blame.PERHAPS, outside=True),
+        Fault("frozen", Blame.PERHAPS, outside=True),
+        Fault("all frozen", Blame.NOBODY, outside=True),
         Fault("gil", Blame.PERHAPS),
         Fault("sleep", Blame.PERHAPS),
         Fault("fork", Blame.NOBODY, early=True),

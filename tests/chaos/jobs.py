@@ -23,6 +23,7 @@ from tests.chaos.faults import FAULTS, HELD_SECONDS, STEPS, Blame, Fault
 from tests.chaos.hub import Hub
 from tests.support import torchrun
 from tests.support.commands import otel_fr
+from tests.support.freezer import frozen, hierarchy
 from tests.support.mounts import tmpfs
 from tests.support.ports import free_address
 from tests.support.processes import kill, monitor_of, processes_with
@@ -197,6 +198,10 @@ class _Run:
             (self.folder / "struck").touch()
             time.sleep(HELD_SECONDS)
             kill(rank, signal.SIGCONT)
+        elif name.endswith("frozen") and (root := hierarchy()) is not None:
+            with frozen([rank] if name == "frozen" else self.processes(), root):
+                (self.folder / "struck").touch()
+                time.sleep(HELD_SECONDS)
         elif hub is not None and name.startswith("monitor"):
             monitor = wait_for(lambda: monitor_of(rank, self.rings))
             kill(monitor, signal.SIGKILL if name.endswith("killed") else signal.SIGSTOP)
