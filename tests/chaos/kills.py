@@ -189,4 +189,12 @@ def _count(told: Told, faults: dict[_Attempt, int], unheard: set[_Attempt], rece
             told.wrong.append(
                 f"the innocent of {one['job']}, attempt {one['attempt']}: {one['category']} {one['culprit_ranks']}"
             )
-    told.wrong += [f"no alert of {incident}" for incident in sorted(set(new.values()) - receivers.alerts())]
+    shown = [last[incident] for incident in receivers.alerts() & last.keys()]
+    untold = [last[incident] for incident in sorted(set(new.values()) - receivers.alerts())]
+    told.wrong += [f"no alert of {one['id']}" for one in untold if not any(_share(one, other) for other in shown)]
+
+
+def _share(one: dict[str, Any], later: dict[str, Any]) -> bool:
+    """Whether one alert stands for two incidents that were open at the same time, and shows the later one."""
+    is_alike = (one["job"], one["category"]) == (later["job"], later["category"])
+    return is_alike and one["detected_at"] <= later["detected_at"] <= (one["resolved_at"] or later["detected_at"])
