@@ -35,8 +35,10 @@ JOB = Path(__file__).with_name("job.py")
 MARK = "CHAOS_JOB"
 """Variable by which the processes of a job are found, whatever they have become."""
 STALL_SECONDS = torchrun.UNHURRIED
+START_SECONDS = 900.0
+"""For its ranks to be ready, if something is to be done from outside then: with a load of 60 they took 140 s."""
 END_SECONDS = 150.0
-"""A job that lasts longer hangs: its groups time out long before."""
+"""A job that lasts longer hangs: its groups time out long before. Where it waits for what is done, from then on."""
 GONE_SECONDS = 60.0
 """For its monitors to end: they try for 30 s to tell of a failure."""
 VERDICT_SECONDS = 40.0
@@ -185,7 +187,7 @@ class _Run:
     def _strike(self, job: subprocess.Popen[str], hub: Hub | None, relay: Relay | None) -> list[int]:
         """Do from outside what the case says; returns processes that stay stopped until the job has ended."""
         ready = self.folder / f"ready-{self.case.victim}"
-        if not wait_for(lambda: ready.exists() or job.poll() is not None) or not ready.exists():
+        if not wait_for(lambda: ready.exists() or job.poll() is not None, START_SECONDS) or not ready.exists():
             return []
         rank = int(ready.read_text())
         time.sleep(self.case.delay)
