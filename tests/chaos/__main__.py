@@ -107,7 +107,9 @@ def _kills(folder: Path, seed: int, count: int, until: float) -> bool:
     for wrong in told.wrong:
         print(f"    seed {seed}: {wrong}")
     print(f"lost {told.lost}, told twice as new {told.twice}, repeated with the same key {told.repeated}")
-    print(f"not told, as the collector was away too long: {told.unheard}; told without the rank: {told.unnamed}")
+    print(f"not told, as the collector was away too long: {told.unheard}; told without the rank: {len(told.unnamed)}")
+    for unnamed in told.unnamed:
+        print(f"    {unnamed}")
     _print_collector(hub, trouble)
     return not told.wrong and not trouble
 

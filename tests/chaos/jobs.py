@@ -36,7 +36,7 @@ MARK = "CHAOS_JOB"
 """Variable by which the processes of a job are found, whatever they have become."""
 STALL_SECONDS = torchrun.UNHURRIED
 START_SECONDS = 900.0
-"""For its ranks to be ready, if something is to be done from outside then: with a load of 60 they took 140 s."""
+"""For its ranks to be ready, where a fault comes from outside: with a load of 60 they took 140 s."""
 END_SECONDS = 150.0
 """A job that lasts longer hangs: its groups time out long before. Where it waits for what is done, from then on."""
 GONE_SECONDS = 60.0

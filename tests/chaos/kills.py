@@ -40,7 +40,7 @@ class Told:
 
     Attributes:
         unheard: not told, and not lost: the collector was away for longer than monitors try.
-        unnamed: told, but without the rank that failed.
+        unnamed: told, but without the rank that failed: what was said, with the job and the attempt.
     """
 
     kills: int = 0
@@ -48,9 +48,9 @@ class Told:
     posts: int = 0
     lost: int = 0
     unheard: int = 0
-    unnamed: int = 0
     twice: int = 0
     repeated: int = 0
+    unnamed: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
 
 
@@ -169,7 +169,7 @@ def _count(told: Told, faults: dict[_Attempt, int], unheard: set[_Attempt], rece
     told.posts = len(posts)
     lost = _untold(faults, receivers)
     told.unheard = len(lost & unheard)
-    told.unnamed = len(_untold(faults, receivers, named=True) - lost)
+    unnamed = _untold(faults, receivers, named=True) - lost
     lost -= unheard
     told.lost = len(lost)
     told.wrong += [f"the webhook was not told of {job}, attempt {attempt}" for job, attempt in sorted(lost)]
@@ -184,6 +184,11 @@ def _count(told: Told, faults: dict[_Attempt, int], unheard: set[_Attempt], rece
         for incident in twice
     ]
     last = {body["incident"]["id"]: body["incident"] for _, body in posts}
+    told.unnamed = [
+        f"{one['job']}, attempt {one['attempt']}: {one['summary']}"
+        for one in last.values()
+        if (one["job"], one["attempt"]) in unnamed
+    ]
     for one in last.values():
         if one["caused_by"] is None and one["culprit_ranks"] not in ([], [faults.get((one["job"], one["attempt"]))]):
             told.wrong.append(
