@@ -14,6 +14,7 @@ from otel_fr import identity
 from otel_fr.analyze.assemble.runs import Run, build_runs
 from otel_fr.analyze.collectives import Collective, collectives_of
 from otel_fr.analyze.device_durations import DeviceDurations, durations_of, read_files
+from otel_fr.analyze.first_lines import first_lines, with_first_lines
 from otel_fr.analyze.notes import Note, NoteKind
 from otel_fr.analyze.open_calls import OpenCalls, long_open_calls
 from otel_fr.analyze.performance import Performance, performance_of
@@ -203,9 +204,10 @@ class Analysis:
         runs, more = build_runs(dumps)
         for run in runs:
             run.run_id = run.run_id or _computed_run_id(run)
-        findings = diagnose(runs[0].evidence) if runs else []
+        findings = [with_first_lines(runs[0], one) for one in diagnose(runs[0].evidence)] if runs else []
         if runs and not findings:
             runs[0].notes += [Note(NoteKind.OPEN_COLLECTIVE, text) for text in open_questions(runs[0].evidence)]
+            runs[0].notes += [Note(NoteKind.ELSEWHERE, text) for text in first_lines(runs[0])]
         answers = [read_answers(Path(one)) for one in paths]
         inspected = [read_files(Path(one)) for one in devices]
         return cls(

@@ -23,6 +23,8 @@ class NoteKind(Enum):
     """Sends and receives that cannot be matched."""
     OPEN_COLLECTIVE = auto()
     """A collective that may be blocked or still running (`otel_fr.match.open_questions`)."""
+    ELSEWHERE = auto()
+    """A rank came out of step with its group, and no fault shows: whether that does harm is not known."""
 
 
 @dataclass(frozen=True, slots=True)
