@@ -1,4 +1,4 @@
-# make demo | test | test-all | test-fast | test-torch | simulated-device | test-gpu | nccl-table | machines | fuzz | chaos | lint | bench | bench-steps | bench-verdicts | bench-scale | wheel | sanitize | docs | screenshots | example-incident | proto
+# make demo | test | test-all | test-fast | test-torch | simulated-device | test-gpu | nccl-table | machines | fuzz | chaos | lint | bench | bench-steps | bench-verdicts | bench-localisation | bench-scale | wheel | sanitize | docs | screenshots | example-incident | proto
 # Everything is installed into .venv first.
 PYTHON ?= python3
 VENV ?= .venv
@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # The CPU build where the index offers one; any other spec can pull gigabytes of CUDA packages.
 TORCH ?= torch==2.13.0
 
-.PHONY: setup demo test test-all test-fast test-torch simulated-device test-gpu nccl-table machines fuzz chaos lint format bench bench-steps bench-verdicts bench-scale wheel sanitize docs screenshots example-incident soak proto clean
+.PHONY: setup demo test test-all test-fast test-torch simulated-device test-gpu nccl-table machines fuzz chaos lint format bench bench-steps bench-verdicts bench-localisation bench-scale wheel sanitize docs screenshots example-incident soak proto clean
 .DELETE_ON_ERROR:
 
 $(VENV)/.ready: pyproject.toml
@@ -147,6 +147,12 @@ bench-steps: setup
 # Random jobs with one fault each, and healthy ones; some minutes on two cores.
 bench-verdicts: setup
 	$(BIN)/python benchmarks/verdicts.py
+
+# Real jobs with faults, and which tool of the field names the right rank: docs/development/localisation.md. Half an hour on
+# two processors; LOCALISATION: more options, such as --quick, five minutes. On NCCL if `make simulated-device` has been run.
+LOCALISATION ?=
+bench-localisation: setup
+	PYTHONPATH=.:collector $(BIN)/python -m benchmarks.localisation $(LOCALISATION)
 
 # One job of 1,024 to 16,384 simulated ranks, and 2,048 jobs of 8, on one collector: what a report costs, and when a rank
 # that left a collective out is named; five minutes. SCALE: more options.

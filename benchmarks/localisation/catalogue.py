@@ -1,0 +1,62 @@
+"""The programs of the benchmark and their truths: each file of ``programs/`` says its own in ``TRUTH``."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+PROGRAMS = Path(__file__).with_name("programs")
+NEEDS_A_DEVICE = ("device", "simulated device")
+
+
+@dataclass(frozen=True)
+class Program:
+    """One job.
+
+    Attributes:
+        name: of the file, or of a made-up job. kind: of the fault; "healthy": none.
+        culprits: each of these sets of ranks is right, and no other; empty: nobody is at fault.
+        world: ranks of the job. needs: "device": no such fault on a CPU; "simulated device": it is the device's;
+            "plain start": its processes are known by their environment.
+        script, arguments: what torchrun runs.
+    """
+
+    name: str
+    kind: str
+    culprits: tuple[frozenset[int], ...]
+    world: int
+    script: Path
+    needs: str = ""
+    arguments: tuple[str, ...] = ()
+
+    @property
+    def is_healthy(self) -> bool:
+        return not self.culprits
+
+    def runs_on(self, backend: str) -> bool:
+        return backend != "gloo" or self.needs not in NEEDS_A_DEVICE
+
+
+def read(path: Path) -> Program:
+    """The program of a file, which is not executed.
+
+    Raises:
+        ValueError: it has no ``TRUTH``.
+    """
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "TRUTH":
+            truth = ast.literal_eval(node.value)
+            culprits = tuple(map(frozenset, truth.pop("culprits")))
+            return Program(name=path.stem, script=path, culprits=culprits, **truth)
+    raise ValueError(f"{path}: no TRUTH")
+
+
+def catalogue(names: Iterable[str] = ()) -> list[Program]:
+    """All programs, faults first; or those of these names."""
+    wanted = set(names)
+    found = [read(path) for path in sorted(PROGRAMS.glob("*.py")) if not wanted or path.stem in wanted]
+    if missing := wanted - {program.name for program in found}:
+        raise ValueError(f"no such program: {', '.join(sorted(missing))}")
+    return sorted(found, key=lambda program: program.is_healthy)

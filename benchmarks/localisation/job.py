@@ -1,0 +1,138 @@
+"""What the programs of this benchmark share: they join as the environment says, and mark the moment of their fault.
+
+A program is run by torchrun. It knows of no tool. Where PyTorch does not write a file, a thread writes what its recorder
+has when the benchmark asks for it, as a job's own signal handler would.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+BACKEND = os.environ["LOCALISATION_BACKEND"]
+FOLDER = Path(os.environ["LOCALISATION_FOLDER"])
+TIMEOUT = timedelta(seconds=float(os.environ["LOCALISATION_TIMEOUT"]))
+"""PyTorch's limit of one call, once the job has begun."""
+BEGIN = timedelta(seconds=float(os.environ.get("LOCALISATION_BEGIN", "300")))
+"""The same until then: a busy machine takes long to start a job."""
+FLOATS = 1 << 14
+PAUSE = 0.02
+"""Seconds of a step."""
+_ASK_SECONDS = 0.2
+
+_own: Any = dist
+_recorder: Any = torch._C._distributed_c10d
+
+
+def _join() -> torch.device:
+    if BACKEND == "gloo":
+        dist.init_process_group("gloo", timeout=BEGIN)
+        return torch.device("cpu")
+    found = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(found)
+    dist.init_process_group(BACKEND, timeout=BEGIN, device_id=found if BACKEND == "nccl2" else None)
+    return found
+
+
+device = _join()
+rank, world = dist.get_rank(), dist.get_world_size()
+data = torch.ones(FLOATS, device=device)
+
+
+def wait() -> float:
+    """The value comes to the host, which waits for the device."""
+    return float(data[0].item())
+
+
+def step() -> None:
+    """One step of training: gradients, and then the loss comes to the host."""
+    dist.all_reduce(data)
+    wait()
+    time.sleep(PAUSE)
+
+
+def new_group(ranks: Sequence[int]) -> Any:
+    """A process group that has been used once, so that its communicator is there."""
+    group = dist.new_group(list(ranks), timeout=BEGIN)
+    if rank in ranks:
+        dist.all_reduce(data, group=group)
+        wait()
+        _limit(group)
+    return group
+
+
+def fault() -> None:
+    """The fault begins now, in this rank."""
+    _mark("fault", str(time.time()))
+
+
+def device_fault(text: str) -> None:
+    """The simulated device does this from now on (tests/simulated_device/README.md); it looks every 20 ms."""
+    control = Path(os.environ["SIMDEV_CONTROL"])
+    part = control.with_suffix(".part")
+    part.write_text(text + "\n")
+    fault()
+    part.rename(control)
+    time.sleep(0.2)
+
+
+def lose_host() -> None:
+    """All that belongs to this rank stops, at once and for good, whoever started it."""
+    mine = (f"LOCALISATION_FOLDER={FOLDER}".encode(), f"RANK={rank}".encode())
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                if set(mine) <= set((entry / "environ").read_bytes().split(b"\0")):
+                    os.kill(int(entry.name), signal.SIGSTOP)
+    fault()
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def end() -> None:
+    """The end of a program that comes so far."""
+    dist.destroy_process_group()
+
+
+def _limit(group: Any) -> None:
+    # Its name since torch 2.14, and before.
+    (getattr(_own, "set_timeout", None) or _own.distributed_c10d._set_pg_timeout)(TIMEOUT, group)
+
+
+def _mark(name: str, text: str) -> None:
+    part = FOLDER / f"part_{name}_{rank}"
+    part.write_text(text)
+    part.rename(FOLDER / f"{name}_{rank}")
+
+
+def _recorded() -> bytes:
+    made: bytes = _recorder._dump_nccl_trace() if BACKEND == "nccl" else _recorder._dump_fr_trace()
+    return made
+
+
+def _write_when_asked() -> None:
+    while not (FOLDER / "ask").exists():
+        time.sleep(_ASK_SECONDS)
+    made = _recorded()
+    part = FOLDER / f"part_trace_{rank}"
+    part.write_bytes(made)
+    part.rename(FOLDER / "torch" / f"trace_{rank}")
+
+
+dist.all_reduce(data)
+wait()
+_limit(dist.group.WORLD)
+if BACKEND != "nccl2":
+    _recorded()  # symbols are read from files the first time, for seconds: not after the fault
+_mark("started", str(os.getpid()))
+if BACKEND != "nccl2":
+    threading.Thread(target=_write_when_asked, daemon=True).start()

@@ -1,0 +1,12 @@
+"""A collective ends on the other ranks' devices, and not on rank 1's."""
+
+from benchmarks.localisation.job import device_fault, rank, step
+
+TRUTH = {"kind": "endless kernel", "culprits": [[1]], "world": 3, "needs": "simulated device"}
+
+for _ in range(20):
+    step()
+if rank == 1:
+    device_fault("endless rank=1")
+while True:
+    step()

@@ -1,0 +1,13 @@
+"""Every rank pauses for two seconds in turn, as Python's garbage collection or a file server makes it."""
+
+import time
+
+from benchmarks.localisation.job import end, rank, step, world
+
+TRUTH = {"kind": "healthy", "culprits": [], "world": 3}
+
+for number in range(120):
+    if number % 30 == 0 and number // 30 % world == rank:
+        time.sleep(2)
+    step()
+end()

@@ -1,0 +1,14 @@
+"""Rank 1 is 12 seconds late, once; PyTorch's limit is longer, and the job continues."""
+
+import time
+
+from benchmarks.localisation.job import end, fault, rank, step
+
+TRUTH = {"kind": "late", "culprits": [[1]], "world": 3}
+
+for number in range(150):
+    if rank == 1 and number == 20:
+        fault()
+        time.sleep(12)
+    step()
+end()

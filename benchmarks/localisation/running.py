@@ -1,0 +1,197 @@
+"""Runs one program under torchrun, while tools look on; what is left is for their answers."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.localisation.catalogue import Program
+from tests.support import torchrun, warm
+from tests.support.commands import BIN
+from tests.support.paths import ROOT
+from tests.support.processes import kill
+from tests.support.simulated_device import SimulatedDevice
+from tests.support.waiting import wait_for
+
+START_SECONDS = 420.0
+"""A job that has not begun, or a fault that has not, by then is no verdict on anybody."""
+TIMEOUT = 15.0
+"""PyTorch's limit of a call. By default it is 600 s on NCCL and 1,800 s on gloo: what waits for it is so much later."""
+ASK_AFTER = 5.0
+"""Seconds from the fault at which PyTorch's files are asked for where it does not write them."""
+FILES_SECONDS = 60.0
+"""After the limit, for PyTorch's watchdog to write files and end the ranks."""
+RAISED_SECONDS = 6.0
+"""The same on gloo, where a call's end by the limit is an exception."""
+SETTLE_SECONDS = 3.0
+HEALTHY_ASK = 3.0
+HEALTHY_SECONDS = 180.0
+PREFIX = "trace_"
+_READ_EARLY = "TORCH_DISTRIBUTED_DEBUG"
+"""A variable that torch reads as it is imported."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where programs run. ``device``: simulated; None: on gloo with the torch of this Python."""
+
+    backend: str
+    device: SimulatedDevice | None
+
+    @property
+    def bin(self) -> Path:
+        """Of the jobs' Python."""
+        return self.device.bin if self.device else BIN
+
+
+@dataclass
+class Finished:
+    """A job that is over.
+
+    Attributes:
+        lines: of its output, with when they came. fault_at: when the last of its faults began; None: it has none.
+    """
+
+    program: Program
+    setting: Setting
+    folder: Path
+    lines: list[tuple[float, str]] = field(default_factory=list)
+    fault_at: float | None = None
+
+    @property
+    def output(self) -> str:
+        return "".join(line for _, line in self.lines)
+
+    def newest(self, folder: str, pattern: str = "*") -> float | None:
+        """When the last of these files was complete; None: there is none."""
+        return max((path.stat().st_mtime for path in (self.folder / folder).glob(pattern)), default=None)
+
+
+class NotStartedError(Exception):
+    """The job did not come to its fault in time: the machine is too busy, or the program is broken."""
+
+
+class _Reader(threading.Thread):
+    def __init__(self, process: subprocess.Popen[str], lines: list[tuple[float, str]]) -> None:
+        super().__init__(daemon=True)
+        self._process = process
+        self._lines = lines
+        self.start()
+
+    def run(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.append((time.time(), line))
+
+
+def run(program: Program, setting: Setting, folder: Path, env: Mapping[str, str]) -> Finished:
+    """Run the program until its fault has had all its consequences. ``env``: what the tools add.
+
+    Raises:
+        NotStartedError: it is no verdict.
+    """
+    job = Finished(program, setting, folder)
+    (folder / "torch").mkdir()
+    with _started(program, setting, folder, env) as process:
+        reader = _Reader(process, job.lines)
+        try:
+            _follow(job, process)
+        finally:
+            _finish(job, process)
+            reader.join()
+    time.sleep(SETTLE_SECONDS)
+    (folder / "output.txt").write_text(job.output)
+    return job
+
+
+def environment(program: Program, setting: Setting, folder: Path) -> dict[str, str]:
+    """Of the job: PyTorch's recorder and its files are on, and calls on devices are not timed, as by default."""
+    own = {
+        "LOCALISATION_BACKEND": setting.backend,
+        "LOCALISATION_FOLDER": str(folder),
+        "LOCALISATION_TIMEOUT": str(TIMEOUT),
+        "PYTHONPATH": f"{ROOT}:{ROOT / 'collector'}",
+        "TORCH_FR_DUMP_TEMP_FILE": str(folder / "torch" / PREFIX),
+        "TORCH_FR_BUFFER_SIZE": "2000",
+        "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+        "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "2000",
+    }
+    if setting.device is None:
+        return own
+    control = folder / "device" if program.needs == "simulated device" else None
+    return {**setting.device.env(control=control), **own}
+
+
+def _started(program: Program, setting: Setting, folder: Path, env: Mapping[str, str]) -> subprocess.Popen[str]:
+    python = str(setting.bin / "python")
+    is_plain = warm.FRESH or program.needs in ("simulated device", "plain start") or _READ_EARLY in env
+    command = [python, "-m", "torch.distributed.run"] if is_plain else warm.torchrun(python)
+    return torchrun.start(
+        folder, str(program.script), *program.arguments, nproc=program.world, program=command,
+        env={**environment(program, setting, folder), **env},
+    )  # fmt: skip
+
+
+def _follow(job: Finished, process: subprocess.Popen[str]) -> None:
+    """Wait for what the job has to show."""
+    world = job.program.world
+    wait_for(lambda: len(_marks(job, "started")) == world or process.poll() is not None, START_SECONDS)
+    if len(_marks(job, "started")) < world:
+        raise NotStartedError(f"{len(_marks(job, 'started'))} of {world} ranks came: {_tail(job)}")
+    if job.program.is_healthy:
+        time.sleep(HEALTHY_ASK)
+        (job.folder / "ask").touch()
+        wait_for(lambda: process.poll() is not None, HEALTHY_SECONDS)
+        return
+    wait_for(lambda: _marks(job, "fault") or process.poll() is not None, START_SECONDS)
+    if not _marks(job, "fault"):
+        raise NotStartedError(f"it ended without its fault: {_tail(job)}")
+    begun = time.monotonic()
+
+    def over(seconds: float) -> bool:
+        return wait_for(lambda: process.poll() is not None, begun + seconds - time.monotonic())
+
+    is_gloo = job.setting.backend == "gloo"
+    if not over(ASK_AFTER):
+        if is_gloo:
+            (job.folder / "ask").touch()
+        over(TIMEOUT + (RAISED_SECONDS if is_gloo else FILES_SECONDS))
+    job.fault_at = max(_marks(job, "fault"))
+
+
+def _marks(job: Finished, name: str) -> list[float]:
+    return [float(path.read_text()) for path in job.folder.glob(f"{name}_*")]
+
+
+def _tail(job: Finished) -> str:
+    return "".join(line for _, line in job.lines[-12:])
+
+
+def _finish(job: Finished, process: subprocess.Popen[str]) -> None:
+    """End what still runs, as a launcher would, but without its grace of 30 seconds."""
+    started = {int(number) for number in _marks(job, "started")}
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        wait_for(lambda: process.poll() is not None, RAISED_SECONDS)
+    for pid, is_stopped in _processes(job.folder):
+        if pid in started or is_stopped:  # what belongs to a lost host is stopped, too
+            kill(pid)
+    if not wait_for(lambda: process.poll() is not None, START_SECONDS):
+        process.kill()
+
+
+def _processes(folder: Path) -> Iterator[tuple[int, bool]]:
+    """The processes that were started in this folder, and whether they are stopped."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):  # it has ended, or is another user's
+                if (entry / "cwd").readlink() == folder:
+                    status = (entry / "status").read_text()
+                    yield int(entry.name), re.search(r"^State:\s+T", status, re.MULTILINE) is not None

@@ -1,0 +1,39 @@
+"""torchfrtrace, PyTorch's analyzer, on PyTorch's files."""
+
+from __future__ import annotations
+
+import re
+
+from benchmarks.localisation.answers import Answer, named
+from benchmarks.localisation.running import PREFIX, Finished
+from benchmarks.localisation.tools.tool import OnFiles, command, last_line
+
+_MISSING = re.compile(r"missing ranks: \{([\d, ]+)\}")
+_CULPRIT = re.compile(r"Culprit rank (\d+)")
+_INCOMPLETE = "--allow-incomplete-ranks"
+
+
+class TorchFrTrace(OnFiles):
+    """As users call it. Where it ends because files are missing, it is called again with the option for that."""
+
+    name = "torchfrtrace"
+
+    def answer(self, job: Finished) -> Answer:
+        if job.newest("torch") is None:
+            return Answer("silent", text="no file")
+        program = [job.setting.bin / "python", "-m", "torch.distributed.flight_recorder.fr_trace"]
+        options = ["-p", PREFIX, job.folder / "torch"]
+        status, output = command(*program, *options)
+        if status and "missing dump files" in output.lower():
+            status, output = command(*program, *options, _INCOMPLETE)
+        return from_output(status, output)
+
+
+def from_output(status: int, output: str) -> Answer:
+    """It names ranks in two ways: those that are missing, and the culprits of mismatches."""
+    if status:
+        return Answer("crash", text=last_line(output))
+    ranks = {int(rank) for found in _MISSING.findall(output) for rank in found.split(",")}
+    ranks |= {int(rank) for rank in _CULPRIT.findall(output)}
+    said = [line for line in output.splitlines() if _MISSING.search(line) or _CULPRIT.search(line)]
+    return named(ranks, "; ".join(said)[:300])
