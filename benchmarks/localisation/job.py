@@ -1,6 +1,6 @@
 """What the programs of this benchmark share: they join as the environment says, and mark the moment of their fault.
 
-A program is run by torchrun. It knows of no tool. Where PyTorch does not write a file, a thread writes what its recorder
+A program is run by torchrun. It knows of no tool. Where PyTorch writes no file, a thread writes what its recorder
 has when the benchmark asks for it, as a job's own signal handler would.
 """
 
