@@ -50,8 +50,15 @@ def main() -> int:
     parser.add_argument("--tools", nargs="+", choices=[tool.name for tool in TOOLS])
     parser.add_argument("--jobs", type=int, default=4, help="jobs that run at a time (default: %(default)s)")
     parser.add_argument("--keep", type=Path, help="a folder for what each job left")
+    parser.add_argument("--print", type=Path, nargs="+", metavar="FILE", help="only print the tables of these results")
     parser.add_argument("--results", type=Path, default=RESULTS, help="JSON (default: %(default)s)")
     args = parser.parse_args()
+    if args.print:
+        read = [json.loads(path.read_text()) for path in args.print]
+        print(
+            report([row for one in read for row in one["rows"]], [name for one in read for name in one["not_started"]])
+        )
+        return 0
     begun = time.monotonic()
     chosen = catalogue(args.programs or (QUICK if args.quick else ()))
     tools = [tool for tool in TOOLS if not args.tools or tool.name in args.tools]

@@ -35,6 +35,7 @@ _recorder: Any = torch._C._distributed_c10d
 
 
 def _join() -> torch.device:
+    dist.set_debug_level_from_env()  # torch reads it as it is imported, which may have been before
     if BACKEND == "gloo":
         dist.init_process_group("gloo", timeout=BEGIN)
         return torch.device("cpu")

@@ -22,7 +22,7 @@ from tests.support.waiting import wait_for
 
 START_SECONDS = 420.0
 """A job that has not begun, or a fault that has not, by then is no verdict on anybody."""
-TIMEOUT = 15.0
+TIMEOUT = 12.0
 """PyTorch's limit of a call. By default it is 600 s on NCCL and 1,800 s on gloo: what waits for it is so much later."""
 ASK_AFTER = 5.0
 """Seconds from the fault at which PyTorch's files are asked for where it does not write them."""
@@ -34,8 +34,6 @@ SETTLE_SECONDS = 3.0
 HEALTHY_ASK = 3.0
 HEALTHY_SECONDS = 180.0
 PREFIX = "trace_"
-_READ_EARLY = "TORCH_DISTRIBUTED_DEBUG"
-"""A variable that torch reads as it is imported."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +129,7 @@ def environment(program: Program, setting: Setting, folder: Path) -> dict[str, s
 
 def _started(program: Program, setting: Setting, folder: Path, env: Mapping[str, str]) -> subprocess.Popen[str]:
     python = str(setting.bin / "python")
-    is_plain = warm.FRESH or program.needs in ("simulated device", "plain start") or _READ_EARLY in env
+    is_plain = warm.FRESH or program.needs in ("simulated device", "plain start")
     command = [python, "-m", "torch.distributed.run"] if is_plain else warm.torchrun(python)
     return torchrun.start(
         folder, str(program.script), *program.arguments, nproc=program.world, program=command,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.localisation.answers import Answer, named
 from benchmarks.localisation.running import PREFIX, Finished
-from benchmarks.localisation.tools.tool import OnFiles, command, last_line
+from benchmarks.localisation.tools.tool import OnFiles, last_line, module
 from tests.support.paths import ROOT
 
 VERSION = "0.7.0"
@@ -34,7 +34,7 @@ class Nvrx(OnFiles):
         if job.newest("torch") is None:
             return Answer("silent", text="no file")
         options = ["--fr-path", job.folder / "torch", "-p", f"{PREFIX}*", "--emit-stdout"]
-        return from_output(*command(sys.executable, "-m", _MODULE, *options, PYTHONPATH=str(FOLDER)))
+        return from_output(*module(Path(sys.executable), _MODULE, *options, PYTHONPATH=str(FOLDER)))
 
 
 def from_output(status: int, output: str) -> Answer:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from benchmarks.localisation.answers import Answer
 from benchmarks.localisation.running import Finished
+from tests.support import warm
 
 SECONDS = 120.0
 """For a command that reads files."""
@@ -42,12 +42,17 @@ class OnFiles:
         return {}
 
 
-def command(*arguments: object, **env: str) -> tuple[int, str]:
-    """Run a command; its exit status, and what it printed. ``env``: all of its environment but PATH."""
-    words: Sequence[str] = [str(argument) for argument in arguments]
-    given = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", **env}
-    done = subprocess.run(words, env=given, capture_output=True, text=True, timeout=SECONDS, check=False)
-    return done.returncode, done.stdout + done.stderr
+def module(python: Path, *arguments: object, imports_torch: bool = False, **env: str) -> tuple[int, str]:
+    """Run a module of Python; its exit status, and what it printed. ``env``: all of its environment but PATH."""
+    command = [str(python), "-m", *map(str, arguments)]
+    options: dict[str, Any] = {"env": {"PATH": "/usr/bin:/bin", **env}, "stdout": subprocess.PIPE}
+    options["stderr"] = subprocess.STDOUT
+    with warm.rank(command, **options) if imports_torch else subprocess.Popen(command, text=True, **options) as process:
+        try:
+            output, _ = process.communicate(timeout=SECONDS)
+        finally:
+            process.kill()
+    return process.returncode, output
 
 
 def last_line(text: str) -> str:

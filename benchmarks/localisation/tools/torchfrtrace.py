@@ -6,10 +6,11 @@ import re
 
 from benchmarks.localisation.answers import Answer, named
 from benchmarks.localisation.running import PREFIX, Finished
-from benchmarks.localisation.tools.tool import OnFiles, command, last_line
+from benchmarks.localisation.tools.tool import OnFiles, last_line, module
 
 _MISSING = re.compile(r"missing ranks: \{([\d, ]+)\}")
 _CULPRIT = re.compile(r"Culprit rank (\d+)")
+_MODULE = "torch.distributed.flight_recorder.fr_trace"
 _INCOMPLETE = "--allow-incomplete-ranks"
 
 
@@ -21,11 +22,10 @@ class TorchFrTrace(OnFiles):
     def answer(self, job: Finished) -> Answer:
         if job.newest("torch") is None:
             return Answer("silent", text="no file")
-        program = [job.setting.bin / "python", "-m", "torch.distributed.flight_recorder.fr_trace"]
-        options = ["-p", PREFIX, job.folder / "torch"]
-        status, output = command(*program, *options)
+        python, options = job.setting.bin / "python", [_MODULE, "-p", PREFIX, job.folder / "torch"]
+        status, output = module(python, *options, imports_torch=True)
         if status and "missing dump files" in output.lower():
-            status, output = command(*program, *options, _INCOMPLETE)
+            status, output = module(python, *options, _INCOMPLETE, imports_torch=True)
         return from_output(status, output)
 
 
