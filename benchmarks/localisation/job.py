@@ -25,6 +25,8 @@ TIMEOUT = timedelta(seconds=float(os.environ["LOCALISATION_TIMEOUT"]))
 """PyTorch's limit of one call, once the job has begun."""
 BEGIN = timedelta(seconds=float(os.environ.get("LOCALISATION_BEGIN", "300")))
 """The same until then: a busy machine takes long to start a job."""
+WRITES_FILES = BACKEND != "nccl2" and os.environ.get("LOCALISATION_FILES") != "0"
+"""There is a recorder that shows something, and a tool that reads its files."""
 FLOATS = 1 << 14
 PAUSE = 0.02
 """Seconds of a step."""
@@ -132,8 +134,8 @@ def _write_when_asked() -> None:
 dist.all_reduce(data)
 wait()
 _limit(dist.group.WORLD)
-if BACKEND != "nccl2":
+if WRITES_FILES:
     _recorded()  # symbols are read from files the first time, for seconds: not after the fault
 _mark("started", str(os.getpid()))
-if BACKEND != "nccl2":
+if WRITES_FILES:
     threading.Thread(target=_write_when_asked, daemon=True).start()

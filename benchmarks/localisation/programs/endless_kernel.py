@@ -7,6 +7,6 @@ TRUTH = {"kind": "endless kernel", "culprits": [[1]], "world": 3, "needs": "simu
 for _ in range(20):
     step()
 if rank == 1:
-    device_fault("endless rank=1")
+    device_fault("endless rank=1 after=25")
 while True:
     step()

@@ -25,7 +25,8 @@ class Wrapper:
 
     def prepare(self, folder: Path, stack: ExitStack) -> dict[str, str]:
         # Its own barrier keeps the limit with which the group was made.
-        return {"TORCH_DISTRIBUTED_DEBUG": "DETAIL", "LOCALISATION_BEGIN": str(TIMEOUT), "OTEL_FR_ENABLED": "0"}
+        own = {"TORCH_DISTRIBUTED_DEBUG": "DETAIL", "LOCALISATION_BEGIN": str(TIMEOUT)}
+        return {**own, "LOCALISATION_FILES": "0", "OTEL_FR_ENABLED": "0"}
 
     def answer(self, job: Finished) -> Answer:
         return from_lines(job.lines)
