@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import grpc
 import grpc.aio
+
+_log = logging.getLogger(__name__)
 
 _cygrpc: Any = importlib.import_module("grpc._cython.cygrpc")
 DECODES_IN_LOOP = hasattr(_cygrpc.AioServer, "_make_request_call_future")
@@ -45,9 +48,21 @@ def make_server(
     options: Sequence[tuple[str, int]], services: Mapping[str, Mapping[str, grpc.RpcMethodHandler[bytes, bytes]]]
 ) -> grpc.aio.Server:
     """A server that is not yet started. ``services``: by name, the handlers of their methods."""
-    if not DECODES_IN_LOOP:
-        handlers = [grpc.method_handlers_generic_handler(name, dict(methods)) for name, methods in services.items()]
-        return grpc.aio.server(handlers=handlers, options=options)
+    if DECODES_IN_LOOP:
+        try:
+            return _make_registered(options, services)
+        except (AttributeError, TypeError, ImportError) as error:
+            _log.warning("this grpcio is unknown: a request with an invalid path can end the gRPC server (%s)", error)
+    handlers = [grpc.method_handlers_generic_handler(name, dict(methods)) for name, methods in services.items()]
+    return grpc.aio.server(handlers=handlers, options=options)
+
+
+def _make_registered(
+    options: Sequence[tuple[str, int]], services: Mapping[str, Mapping[str, grpc.RpcMethodHandler[bytes, bytes]]]
+) -> grpc.aio.Server:
+    """Raises:
+    AttributeError, TypeError, ImportError: grpcio's inside is not as it was in 1.85.
+    """
     kind: Any = importlib.import_module("grpc.aio._server").Server
     server = kind.__new__(kind)
     server._loop = _cygrpc.get_working_loop()

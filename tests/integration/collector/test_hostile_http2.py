@@ -18,6 +18,7 @@ from tests.support import hostile_http2
 from tests.support.collector_process import patched, running
 from tests.support.grpc_calls import WATCH, stream
 from tests.support.hostile_http2 import END_HEADERS, END_STREAM, HEADERS, Attack
+from tests.support.played_job import Job
 from tests.support.tenants import As, tokens_file
 from tests.support.waiting import PATIENCE
 
@@ -110,3 +111,12 @@ def test_a_collector_whose_grpc_port_has_closed_ends(tmp_path: Path) -> None:
         ask_for_no_text(collector.grpc)
         assert collector.process.wait(PATIENCE) == 1
         assert "internal error: the collector stops" in collector.said()
+
+
+@pytest.mark.skipif(not any_path.DECODES_IN_LOOP, reason="no request ends the server of this grpcio")
+def test_a_collector_on_a_grpcio_whose_inside_is_unknown_starts(tmp_path: Path) -> None:
+    with running(tmp_path, program=patched(receive__any_path___Calls=0)) as collector, Job(collector, 2) as job:
+        job.step()
+        job.skip(1)
+        assert collector.wait_cause()["culprit_ranks"] == [1]
+        assert "this grpcio is unknown" in collector.said()
