@@ -113,3 +113,8 @@ def site_of(stack: str) -> str:
     frames = frames_of(stack)
     users = [frame for frame in frames if not (is_library(frame.file) or _PACKAGES in frame.file)]
     return next((frame.place for frame in users or frames), "")
+
+
+def own_thread(name: str) -> str:
+    """The name of a thread that the program has started; "": the main thread, or one of PyTorch's (autograd's)."""
+    return "" if name == "MainThread" or name.startswith("Dummy-") else name

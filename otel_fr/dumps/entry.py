@@ -43,8 +43,3 @@ class Entry(NamedTuple):
     ended_ns: int | None = None
     backend: str = ""
     thread: str = ""
-
-
-def own_thread(name: str) -> str:
-    """The name of a thread that the program has started; "": the main thread, or one of PyTorch's (autograd's)."""
-    return "" if name == "MainThread" or name.startswith("Dummy-") else name

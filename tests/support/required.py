@@ -9,7 +9,7 @@ REQUIRED = os.environ.get("OTEL_FR_TEST_REQUIRE") == "1"
 
 ACCEPTED = re.compile(
     # Programs that neither PyPI nor Debian has.
-    r"no OpenTelemetry Collector here|no Jaeger here"
+    r"no OpenTelemetry Collector here|no headers_setter|no Jaeger here"
     # What the version of torch that the tests are made for does not have.
     r"|torch (before \d|has no )|from torch \d\.\d+ on|this torch|needs torch \d"
     # What a container or its kernel may forbid.

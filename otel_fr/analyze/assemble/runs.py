@@ -19,7 +19,7 @@ from otel_fr.analyze.assemble.unseen_ends import complete_joined
 from otel_fr.analyze.notes import Note, NoteKind
 from otel_fr.config import DEFAULT_STALL_SECONDS, STALL_SHARE
 from otel_fr.dumps.columns import COMPLETED, P2P, Mask
-from otel_fr.dumps.entry import Entry, own_thread
+from otel_fr.dumps.entry import Entry
 from otel_fr.dumps.model import Dump, GroupInfo, Problem
 from otel_fr.dumps.read import MAX_RANKS
 from otel_fr.match.facts import overdue
@@ -52,7 +52,7 @@ from otel_fr.rank_report import (
     section_of,
     sections_of,
 )
-from otel_fr.stacks import site_of
+from otel_fr.stacks import own_thread, site_of
 from otel_fr.torch_recorder import ends_are_seen
 
 MAX_HOST = 256

@@ -12,7 +12,6 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, SeverityNumber
 from otel_fr import rank_report
 from otel_fr import semconv as names
 from otel_fr.dumps.device_times import of_followed
-from otel_fr.dumps.entry import own_thread
 from otel_fr.identity import encode_ranks
 from otel_fr.monitor.nccl.device_calls import Tracked
 from otel_fr.monitor.rank_identity import RankIdentity
@@ -21,6 +20,7 @@ from otel_fr.monitor.telemetry.span_builder import error_type, stream_of
 from otel_fr.otlp_attributes import attributes
 from otel_fr.rank_report import RankReport, ReportedCall, ReportedGroup
 from otel_fr.ring import STATE_TEXT, GroupDef, GroupProgress, RecordState, RingReader
+from otel_fr.stacks import own_thread
 from otel_fr.torch_recorder import is_followed
 
 MAX_DESTROYED = 64

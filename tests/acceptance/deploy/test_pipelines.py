@@ -65,8 +65,12 @@ def jaeger(folder: Path) -> Iterator[dict[str, str]]:
         yield {**env, "METRICS": f"127.0.0.1:{own['JAEGER_METRICS_PORT']}"}
 
 
+OVERLAYS = {"loadbalancing-tls", "loadbalancing-tokens"}
+"""Parts beside another file: test_secured_balancer.py."""
+
+
 @needs_otelcol
-@pytest.mark.parametrize("name", sorted(path.stem for path in (DEPLOY / "otelcol").glob("*.yaml")))
+@pytest.mark.parametrize("name", sorted({path.stem for path in (DEPLOY / "otelcol").glob("*.yaml")} - OVERLAYS))
 def test_the_otel_collector_takes_the_configuration(name: str) -> None:
     command = [str(OTELCOL), "validate", "--config", str(DEPLOY / "otelcol" / f"{name}.yaml")]
     done = subprocess.run(command, capture_output=True, text=True)

@@ -103,7 +103,7 @@ kept()
         (
             "try:\n    try:\n        work()\n    except OSError:\n        raise KeyboardInterrupt\n"
             "except KeyboardInterrupt:\n    raise RuntimeError('interrupted')",
-            "interrupted (from KeyboardInterrupt: )",
+            "interrupted (from KeyboardInterrupt)",
         ),
         ("one, two = OSError('disk'), ValueError('loop')\none.__cause__, two.__cause__ = two, one\nraise two", "loop"),
     ],

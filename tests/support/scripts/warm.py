@@ -81,6 +81,8 @@ def serve(listener: socket.socket, held: int) -> list[str]:
             take(dict(zip(files, received, strict=True)))
             os.environ.clear()
             os.environ.update(environment)
+            given = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
+            sys.path[1:1] = [part for part in given if part not in sys.path]
             os.chdir(folder)
             return list(command)
         elif asked[-1]:
