@@ -15,9 +15,9 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from benchmarks.localisation.catalogue import Program, catalogue
-from benchmarks.localisation.field import TOOLS, Row, observe, runs
+from benchmarks.localisation.field import TOOLS, Row, ended_by, observe, runs
 from benchmarks.localisation.held_out import MADE_UP, held_out
-from benchmarks.localisation.running import TIMEOUT, NotStartedError, Setting
+from benchmarks.localisation.running import TIMEOUT, EndedEarlyError, NotStartedError, Setting
 from benchmarks.localisation.tables import programs, summary
 from benchmarks.localisation.tools.tool import Tool
 from tests.simulated_device.install import DEFAULT_TORCH, Place
@@ -50,14 +50,19 @@ def main() -> int:
     parser.add_argument("--tools", nargs="+", choices=[tool.name for tool in TOOLS])
     parser.add_argument("--jobs", type=int, default=4, help="jobs that run at a time (default: %(default)s)")
     parser.add_argument("--keep", type=Path, help="a folder for what each job left")
-    parser.add_argument("--print", type=Path, nargs="+", metavar="FILE", help="only print the tables of these results")
+    parser.add_argument(
+        "--print",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="only print these results; of two rows for one answer, the last",
+    )
     parser.add_argument("--results", type=Path, default=RESULTS, help="JSON (default: %(default)s)")
     args = parser.parse_args()
     if args.print:
         read = [json.loads(path.read_text()) for path in args.print]
-        print(
-            report([row for one in read for row in one["rows"]], [name for one in read for name in one["not_started"]])
-        )
+        latest = {(row["backend"], row["program"], row["tool"]): row for one in read for row in one["rows"]}
+        print(report(list(latest.values()), []))
         return 0
     begun = time.monotonic()
     chosen = catalogue(args.programs or (QUICK if args.quick else ()))
@@ -131,7 +136,9 @@ def _twice(program: Program, place: Setting, tools: Sequence[Tool], keep: Path |
         try:
             return observe(program, place, tools, keep)
         except NotStartedError as error:
-            why = str(error)
+            why, ended = str(error), isinstance(error, EndedEarlyError)
+    if ended and tools[0].own_run:
+        return [ended_by(program, place, tool) for tool in tools]
     return f"{place.backend} {program.name}: {why}"
 
 

@@ -19,7 +19,8 @@ class Program:
         name: of the file, or of a made-up job. kind: of the fault; "healthy": none.
         culprits: each of these sets of ranks is right, and no other; empty: nobody is at fault.
         world: ranks of the job. needs: "device": no such fault on a CPU; "simulated device": it is the device's;
-            "plain start": its processes are known by their environment.
+            "values": it branches on computed values, which are arbitrary on the simulated device; "plain start": its
+            processes are known by their environment.
         script, arguments: what torchrun runs.
     """
 
@@ -36,7 +37,7 @@ class Program:
         return not self.culprits
 
     def runs_on(self, backend: str) -> bool:
-        return backend != "gloo" or self.needs not in NEEDS_A_DEVICE
+        return self.needs not in NEEDS_A_DEVICE if backend == "gloo" else self.needs != "values"
 
 
 def read(path: Path) -> Program:

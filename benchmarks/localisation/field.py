@@ -53,6 +53,11 @@ def observe(program: Program, setting: Setting, tools: Sequence[Tool], keep: Pat
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def ended_by(program: Program, setting: Setting, tool: Tool) -> Row:
+    """The row of a tool that ended the job before its fault."""
+    return row(Finished(program, setting, Path()), tool, Answer("crash", text="it ended the job before its fault"), 0.0)
+
+
 def _asked(job: Finished, tool: Tool) -> tuple[Answer, float]:
     """Its answer, and how long it thought."""
     begun = time.monotonic()

@@ -76,6 +76,10 @@ class NotStartedError(Exception):
     """The job did not come to its fault in time: the machine is too busy, or the program is broken."""
 
 
+class EndedEarlyError(NotStartedError):
+    """The job began, and ended before its fault; or it has none, and failed."""
+
+
 class _Reader(threading.Thread):
     def __init__(self, process: subprocess.Popen[str], lines: list[tuple[float, str]]) -> None:
         super().__init__(daemon=True)
@@ -104,8 +108,8 @@ def run(program: Program, setting: Setting, folder: Path, env: Mapping[str, str]
         finally:
             _finish(job, process)
             reader.join()
+            (folder / "output.txt").write_text(job.output)
     time.sleep(SETTLE_SECONDS)
-    (folder / "output.txt").write_text(job.output)
     return job
 
 
@@ -146,11 +150,12 @@ def _follow(job: Finished, process: subprocess.Popen[str]) -> None:
     if job.program.is_healthy:
         time.sleep(HEALTHY_ASK)
         (job.folder / "ask").touch()
-        wait_for(lambda: process.poll() is not None, HEALTHY_SECONDS)
+        if wait_for(lambda: process.poll() is not None, HEALTHY_SECONDS) and process.returncode:
+            raise EndedEarlyError(f"a healthy job failed: {_tail(job)}")
         return
     wait_for(lambda: _marks(job, "fault") or process.poll() is not None, START_SECONDS)
     if not _marks(job, "fault"):
-        raise NotStartedError(f"it ended without its fault: {_tail(job)}")
+        raise EndedEarlyError(f"it ended without its fault: {_tail(job)}")
     begun = time.monotonic()
 
     def over(seconds: float) -> bool:

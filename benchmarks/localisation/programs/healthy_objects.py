@@ -6,7 +6,7 @@ import torch.distributed as dist
 
 from benchmarks.localisation.job import end, rank, step, world
 
-TRUTH = {"kind": "healthy", "culprits": [], "world": 3}
+TRUTH = {"kind": "healthy", "culprits": [], "world": 3, "needs": "values"}
 
 for number in range(100):
     settings: list[Any] = [{"number": number, "text": "x" * number} if rank == 0 else None]

@@ -77,6 +77,9 @@ def test_faults_of_a_device_are_no_programs_of_gloo() -> None:
     assert not stuck.runs_on("gloo")
     assert stuck.runs_on("nccl")
     assert missing.runs_on("gloo")
+    (objects,) = catalogue(["healthy_objects"])
+    assert objects.runs_on("gloo")
+    assert not objects.runs_on("nccl")
 
 
 def test_a_seed_makes_the_same_jobs(tmp_path: Path) -> None:
