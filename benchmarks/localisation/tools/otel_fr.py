@@ -79,7 +79,7 @@ def from_report(status: int, stdout: str, stderr: str = "") -> Answer:
     """The answer of ``otel-fr analyze --format json``."""
     if status == UNDECIDED:
         return Answer("undecided", text="undecided")
-    if status not in (0, 1):
+    if status not in (0, 1) or not stdout:  # Python's own exit status of an exception is 1
         return Answer("crash", text=stderr[-300:])
     causes = cause_incidents(json.loads(stdout)["incidents"])
     return named(_ranks(causes), _text(causes), otherwise="undecided" if causes else "silent")

@@ -131,3 +131,4 @@ def test_otel_fr_on_files() -> None:
     assert otel_fr.from_report(0, json.dumps({"incidents": []})).kind == "silent"
     assert otel_fr.from_report(3, "").kind == "undecided"
     assert otel_fr.from_report(2, "", "no readable file").kind == "crash"
+    assert otel_fr.from_report(1, "", "Traceback ...").kind == "crash"
