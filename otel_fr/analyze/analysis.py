@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -35,6 +36,8 @@ MAX_OLDER = 4
 """Older runs that are judged where the newest shows no fault."""
 
 A = TypeVar("A", bound="Analysis")
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(kw_only=True, repr=False)
@@ -157,7 +160,11 @@ class Analysis:
     @cached_property
     def performance(self) -> Performance:
         """What communication costs, and which rank is waited for; computed on first use."""
-        return Performance() if self.run is None else performance_of(self.run)
+        try:
+            return Performance() if self.run is None else performance_of(self.run)
+        except Exception:  # noqa: BLE001  whatever files hold, they must not cost the verdict
+            _log.warning("could not measure the performance of this run", exc_info=True)
+            return Performance()
 
     @property
     def ras_lines(self) -> list[str]:

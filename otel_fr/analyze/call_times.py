@@ -21,6 +21,7 @@ from otel_fr.torch_recorder import ends_are_seen
 from otel_fr.waits.measure import NANO
 from otel_fr.waits.own_time import OwnTime
 
+_POSITIVE = (1 << 63) - 1
 _SAME = 1e-7
 """Seconds by which equal durations may differ after rounding."""
 
@@ -45,7 +46,7 @@ class CallTimes(NamedTuple):
     Attributes:
         dump, position: where a call is. group: index in ``Run.evidence.groups``. kind: index of its `KindKey`.
         created: ns. took: seconds. own: seconds that the rank took for itself before; NaN: not known.
-        messages: as `waits.own_time.Before.messages`; -1: not known.
+        messages: of `waits.own_time.Before.messages`, 63 bits; -1: not known.
     """
 
     dump: Integers
@@ -159,6 +160,6 @@ def _note_all(
         kind, seconds = _CallKind(group, entry.signature, entry.stream, is_seen), float(took[at])
         before = own_time.note(kind, rank, seconds, seconds if is_seen else None, is_next=is_next)
         if before is not None:
-            messages[at] = -1 if before.messages is None else before.messages
+            messages[at] = -1 if before.messages is None else before.messages & _POSITIVE
         if is_seen:
             own[at] = np.nan if before is None or before.own is None else before.own

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from otel_fr.analyze import HEALTHY, Analysis, load
+from otel_fr.analyze import HEALTHY, Analysis, analysis, load
 from otel_fr.analyze.output.text import to_json, to_text
 from otel_fr.analyze.performance import Kind
 from otel_fr.cli import main
@@ -67,6 +67,31 @@ def test_time_in_calls_is_divided_into_wait_and_transfer(tmp_path: Path) -> None
     assert gather.parts == pytest.approx((0.0, TRANSFER), abs=1e-3)
     assert found.share(reduce) == pytest.approx(0.0415 / STEP, rel=0.05)
     assert found.in_flight == pytest.approx((0.0415 + TRANSFER) / STEP, rel=0.05)
+
+
+def test_any_number_of_messages_is_compared(tmp_path: Path) -> None:
+    """The sum that tells equal messages from others has any size, and any sign."""
+    for rank in range(2):
+        ring = RankRing(tmp_path / "rings", rank, 2)
+        for number in range(60):
+            begin = 20.0 - number * STEP
+            what = signature(("send", "recv")[rank], ((number + 1, 4),), peer=1 - rank, tag=number)
+            for message in range(9):
+                ring.call(what, age_s=begin - message * 0.005, took_s=TRANSFER)
+            ring.call(REDUCE, age_s=begin - 0.06, took_s=TRANSFER)
+        ring.write(tmp_path / "files", reason="command")
+    found = load(tmp_path / "files").performance
+    assert {kind.key.operation: kind.calls for kind in found.kinds}["all_reduce"] == 120
+
+
+def test_files_that_cannot_be_measured_are_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(run: object) -> None:
+        raise OverflowError
+
+    monkeypatch.setattr(analysis, "performance_of", fail)
+    report = job(tmp_path)
+    assert report.status == HEALTHY
+    assert not report.performance.kinds
 
 
 def test_nobody_is_named_where_all_take_as_long(tmp_path: Path) -> None:
