@@ -229,9 +229,9 @@ class EntryReader(ABC):
         known = self._signatures.get(values)
         if known is None:
             operation, ins, outs, in_types, out_types, *rest = values
-            sizes = fields.checked_sizes(ins), fields.checked_sizes(outs)
-            types = fields.checked_dtypes(in_types), fields.checked_dtypes(out_types)
-            known = Signature(operation, *sizes, *types, *rest)
+            ins, in_types = fields.defined(fields.checked_sizes(ins), fields.checked_dtypes(in_types))
+            outs, out_types = fields.defined(fields.checked_sizes(outs), fields.checked_dtypes(out_types))
+            known = Signature(operation, ins, outs, in_types, out_types, *rest)
             self._signatures[values] = known
         return known
 

@@ -18,6 +18,7 @@ MAX_DIMENSIONS = 64
 _LARGEST = 1 << 62
 """Recorders write no larger number; columns of 64 bits hold sums of two such."""
 
+_UNDEFINED = "UNKNOWN_SCALAR"
 _MAX_DTYPES = 4096
 _MAX_NAME = 1024
 """Characters of a file name or function name that are kept."""
@@ -89,6 +90,17 @@ def dtypes(value: object) -> tuple[str, ...]:
 def checked_dtypes(names: tuple[object, ...]) -> tuple[str, ...]:
     """The names among them."""
     return tuple(name for name in names if isinstance(name, str) and name)
+
+
+def defined(sizes: Sizes, dtypes: tuple[str, ...]) -> tuple[Sizes, tuple[str, ...]]:
+    """Without the tensors that PyTorch makes up where a rank passes none, as of a scatter on all ranks but the root.
+
+    Their dtype is `c10::ScalarType::Undefined`, whose name PyTorch prints so.
+    """
+    if _UNDEFINED not in dtypes or len(sizes) != len(dtypes):
+        return sizes, dtypes
+    kept = [(size, dtype) for size, dtype in zip(sizes, dtypes, strict=True) if dtype != _UNDEFINED]
+    return tuple([size for size, _ in kept]), tuple([dtype for _, dtype in kept])
 
 
 def splits(value: object) -> tuple[int, ...] | None:

@@ -148,6 +148,8 @@ def _run(job: str, attempt: int, run_id: str, dumps: list[Dump]) -> Run:
     has_completions = any(dump.has_completions for dump in dumps)
     if not has_completions:
         notes.append(Note(NoteKind.NO_COMPLETIONS, "the recorder does not record which calls completed"))
+    stall = max((_number(dump.facts.get("stall_seconds")) or 0.0 for dump in dumps), default=0.0)
+    window = STALL_SHARE * (stall or DEFAULT_STALL_SECONDS)  # as old as a file is that a stall has caused
     calls: list[Call] = []
     ranks: dict[int, Rank] = {}
     columns = RunColumns(dumps, ids, groups)
@@ -158,7 +160,7 @@ def _run(job: str, attempt: int, run_id: str, dumps: list[Dump]) -> Run:
             # Its groups are known only from its calls, and some were overwritten: it may have used others.
             unseen = [id_ for id_, group in groups.items() if dump.rank in group.ranks]
             ranks[dump.rank].progress = {**{id_: Progress() for id_ in unseen}, **ranks[dump.rank].progress}
-        calls.extend(_calls(dump, of_rank, ids[dump.rank], decided, has_completions, showing))
+        calls.extend(_calls(dump, of_rank, ids[dump.rank], decided, has_completions, showing, window))
     reported_size = max((dump.integer("world_size") or 0 for dump in dumps), default=0)
     world_size = reported_size if 0 < reported_size <= MAX_RANKS else None
     absent = {rank for group in groups.values() for rank in group.ranks}.union(range(world_size or 0)) - set(ranks)
@@ -168,7 +170,6 @@ def _run(job: str, attempt: int, run_id: str, dumps: list[Dump]) -> Run:
         text = f"no file for {ranks_text(absent)}: {verb(absent, 'its', 'their')} progress is not known"
         notes.append(Note(NoteKind.NO_FILE, text))
     notes += _noted(NoteKind.OUTDATED_FILE, _drop_outdated(dumps, ranks, columns.last_completed()))
-    stall = max((_number(dump.facts.get("stall_seconds")) or 0.0 for dump in dumps), default=0.0)
     written = max((dump.integer("written_at") or 0 for dump in dumps), default=0)
     return Run(
         job=job,
@@ -179,7 +180,7 @@ def _run(job: str, attempt: int, run_id: str, dumps: list[Dump]) -> Run:
             groups=groups,
             calls=complete_joined(calls, groups),
             ranks=ranks,
-            window=STALL_SHARE * (stall or DEFAULT_STALL_SECONDS),  # as old as a file is that a stall has caused
+            window=window,
             world_size=world_size,
             kept_patterns=kept_patterns(dumps, messages, ids),
         ),
@@ -232,11 +233,12 @@ def _calls(
     decided: Mask,
     has_completions: bool,
     showing: Container[str],
+    window: float,
 ) -> list[Call]:
     """The calls that the match engine must see: those that are not decided, and the newest.
 
     Args:
-        showing: `showing_begins`.
+        showing: `showing_begins`. window: of the evidence.
     """
     entries, pairs = dump.entries, messages.entries
     newest = int(entries.record[~_destroys(dump)].max(initial=-1))  # the engine sets those aside
@@ -265,7 +267,7 @@ def _calls(
                 signature=entry.signature,
                 state=state,
                 pair_index=entry.pair_index or 0,
-                age=_since(dump, entry) if queued else entry.age,
+                age=_since(dump, entry) if queued else _age(dump, entry, window),
                 duration=entry.duration,
                 gap=entry.gap,
                 timeout=entry.timeout,
@@ -277,6 +279,18 @@ def _calls(
             )
         )
     return found
+
+
+def _age(dump: Dump, entry: Entry, window: float) -> float | None:
+    """Seconds for which it has been in flight; None: not known.
+
+    PyTorch's files do not say when they were written, but a file is no older than its file system says: a call that was
+    enqueued just before that is young. Copying makes a file newer and the age unknown, never a call younger.
+    """
+    if entry.age is not None or entry.created_ns is None or not dump.modified_ns:
+        return entry.age
+    age = (dump.modified_ns - entry.created_ns) / 1e9
+    return max(0.0, age) if abs(age) < window else None  # a file system's clock is coarser than a rank's
 
 
 def _since(dump: Dump, entry: Entry) -> float | None:
