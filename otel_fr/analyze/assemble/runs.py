@@ -9,6 +9,7 @@ import numpy as np
 from msgspec import structs
 
 from otel_fr import identity
+from otel_fr.analyze.assemble.ages import age_of, since
 from otel_fr.analyze.assemble.file_sets import split
 from otel_fr.analyze.assemble.message_numbers import number_messages
 from otel_fr.analyze.assemble.message_patterns import kept_patterns
@@ -19,7 +20,6 @@ from otel_fr.analyze.assemble.unseen_ends import complete_joined
 from otel_fr.analyze.notes import Note, NoteKind
 from otel_fr.config import DEFAULT_STALL_SECONDS, STALL_SHARE
 from otel_fr.dumps.columns import COMPLETED, P2P, Mask
-from otel_fr.dumps.entry import Entry
 from otel_fr.dumps.model import Dump, GroupInfo, Problem
 from otel_fr.dumps.read import MAX_RANKS
 from otel_fr.match.facts import overdue
@@ -267,7 +267,7 @@ def _calls(
                 signature=entry.signature,
                 state=state,
                 pair_index=entry.pair_index or 0,
-                age=_since(dump, entry) if queued else _age(dump, entry, window),
+                age=since(dump, entry) if queued else age_of(dump, entry, window),
                 duration=entry.duration,
                 gap=entry.gap,
                 timeout=entry.timeout,
@@ -279,25 +279,6 @@ def _calls(
             )
         )
     return found
-
-
-def _age(dump: Dump, entry: Entry, window: float) -> float | None:
-    """Seconds for which it has been in flight; None: not known.
-
-    PyTorch's files do not say when they were written, but a file is no older than its file system says: a call that was
-    enqueued just before that is young. Copying makes a file newer and the age unknown, never a call younger.
-    """
-    if entry.age is not None or entry.created_ns is None or not dump.modified_ns:
-        return entry.age
-    age = (dump.modified_ns - entry.created_ns) / 1e9
-    return max(0.0, age) if abs(age) < window else None  # a file system's clock is coarser than a rank's
-
-
-def _since(dump: Dump, entry: Entry) -> float | None:
-    """Seconds from the enqueueing of a call to the writing of the file. (`Entry.age` of a call that its device has not
-    begun is 0.)"""
-    written = dump.integer("written_at")
-    return None if written is None or entry.created_ns is None else max(0.0, (written - entry.created_ns) / 1e9)
 
 
 # Ranks.
