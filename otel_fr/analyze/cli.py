@@ -153,6 +153,8 @@ def run(args: argparse.Namespace) -> int:
         print(f"otel-fr analyze: no readable flight-recorder file in {analysis.path}", file=sys.stderr)
     elif args.output is not None:
         status = _write(analysis, args.output) or status
+    if other is not None and other.run is None:
+        status = _refuse(f"--against: no readable flight-recorder file in {other.path}")
     if args.otlp and analysis.run is not None:
         status = _send(analysis, args.otlp) or status
     return status

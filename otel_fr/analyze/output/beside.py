@@ -65,14 +65,25 @@ def comparison(analysis: Analysis, other: Analysis) -> list[str]:
     """How the calls of a run differ from those of another one, largest difference of time first."""
     ours, theirs = analysis.performance, other.performance
     pairs = _pairs(ours, theirs)
+    lines = [*_doubts("this run", analysis), *_doubts("the other run", other)]
     if not pairs:
-        return ["the two runs have no kind of calls with times in common"]
-    lines = [f"{1 / _pace(pairs, ours, theirs):.2f} times as long from one call to the next"]
+        return [*lines, "the two runs have no kind of calls with times in common"]
+    lines += [f"{1 / _pace(pairs, ours, theirs):.2f} times as long from one call to the next"]
     lines += [f"{_name(mine.key)}: {_difference(mine, others)}" for mine, others in pairs[:MAX_KINDS]]
     for word, found in (("this run", ours), ("the other run", theirs)):
         if text := slowest_text(found):
             lines.append(f"{word}: {text}")
     return lines
+
+
+def _doubts(name: str, analysis: Analysis) -> list[str]:
+    """Why the times of a run may say little."""
+    found = []
+    if analysis.absent:
+        found.append(f"{name} has no file of {ranks_text(analysis.absent)}: the times are of the other ranks only")
+    if analysis.findings:
+        found.append(f"{name} shows a fault, so its times may not be its usual ones")
+    return found
 
 
 def to_json(found: Performance) -> dict[str, Any] | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from otel_fr.analyze import HEALTHY, Analysis, analysis, load
+from otel_fr.analyze import HEALTHY, UNUSABLE, Analysis, analysis, load
 from otel_fr.analyze.output.text import to_json, to_text
 from otel_fr.analyze.performance import Kind
 from otel_fr.cli import main
@@ -82,6 +82,18 @@ def test_any_number_of_messages_is_compared(tmp_path: Path) -> None:
         ring.write(tmp_path / "files", reason="command")
     found = load(tmp_path / "files").performance
     assert {kind.key.operation: kind.calls for kind in found.kinds}["all_reduce"] == 120
+
+
+def test_a_run_that_cannot_be_compared_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job(tmp_path)
+    whole, part, empty = (tmp_path / name for name in ("files", "part", "empty"))
+    part.mkdir()
+    empty.mkdir()
+    (part / "trace_3").write_bytes((whole / "trace_3").read_bytes())
+    assert main(["analyze", str(whole), "--against", str(empty)]) == UNUSABLE
+    assert "no readable flight-recorder file" in capsys.readouterr().err
+    assert main(["analyze", str(whole), "--against", str(part)]) == HEALTHY
+    assert "the other run has no file of ranks 0-2" in capsys.readouterr().out
 
 
 def test_files_that_cannot_be_measured_are_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
