@@ -23,7 +23,7 @@ LONGER = {
     "otel_fr/monitor/watch.py": 437,
     "tests/integration/capture/test_process.py": 486,
     "tests/integration/capture/test_recording.py": 481,
-    "tests/integration/collector/test_page.py": 621,
+    "tests/integration/collector/test_page.py": 622,
     "tests/integration/monitor/test_watch.py": 432,
     "tests/unit/monitor/test_device_calls.py": 421,
 }
