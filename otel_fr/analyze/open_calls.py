@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from otel_fr.analyze.assemble.ages import young_calls
 from otel_fr.analyze.assemble.runs import Run
 from otel_fr.analyze.notes import NoteKind
 from otel_fr.dumps.columns import NONE
@@ -60,9 +61,9 @@ def long_open_calls(run: Run) -> OpenCalls | None:
         return None
     case = Case(evidence)
     lagging = lagging_calls(case)
-    recent = {dump.rank: _recent(dump, evidence.window) for dump in run.dumps}
+    young = {dump.rank: young_calls(dump, evidence.window) for dump in run.dumps}
     calls = [
-        c for c in calls if (c.rank, c.record) not in lagging or c.record not in recent[c.rank] or c.age is not None
+        c for c in calls if (c.rank, c.record) not in lagging or c.record not in young[c.rank] or c.age is not None
     ]
     found = suspects(case)
     if not calls or (unknown and not found):
@@ -74,20 +75,6 @@ def long_open_calls(run: Run) -> OpenCalls | None:
         suspects=found,
         missing=_missing(run, calls),
     )
-
-
-def _recent(dump: Dump, window: float) -> frozenset[int]:
-    """Records of calls enqueued within ``window`` seconds before the file was last written: they cannot be older.
-
-    Copying a file may make it look newer, and the age unknown, but never makes a call look younger.
-    """
-    created = dump.entries.created
-    if created is None or not dump.modified_ns:
-        return frozenset()
-    age = dump.modified_ns - created
-    # A file system's clock is coarser than the rank's: the file may seem some milliseconds older than the call.
-    recent = (created != NONE) & (np.abs(age) < window * 1e9)
-    return frozenset(dump.entries.record[recent].tolist())
 
 
 def _oldest(run: Run, calls: Iterable[Call], found: list[Suspects]) -> str:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from otel_fr.dumps.columns import NONE
 from otel_fr.dumps.entry import Entry
 from otel_fr.dumps.model import Dump
 
 
-def age_of(dump: Dump, entry: Entry, window: float) -> float | None:
-    """Seconds for which it has been in flight; None: not known.
+def young_calls(dump: Dump, window: float) -> dict[int, float]:
+    """By record, the age of the calls that were enqueued within ``window`` seconds before the file was written.
 
-    PyTorch's files do not say when they were written, but a file is no older than its file system says: a call that was
-    enqueued just before that is young. Copying makes a file newer and the age unknown, never a call younger.
+    PyTorch's files do not say when that was, but a file is no older than its file system says. Copying makes it newer,
+    and the ages of its calls unknown, but never makes a call look younger.
     """
-    if entry.age is not None or entry.created_ns is None or not dump.modified_ns:
-        return entry.age
-    age = (dump.modified_ns - entry.created_ns) / 1e9
-    return max(0.0, age) if abs(age) < window else None  # a file system's clock is coarser than a rank's
+    created = dump.entries.created
+    if created is None or not dump.modified_ns:
+        return {}
+    age = dump.modified_ns - created
+    # A file system's clock is coarser than the rank's: the file may seem some milliseconds older than the call.
+    young = (created != NONE) & (np.abs(age) < window * 1e9)
+    seconds = np.maximum(age[young], 0) / 1e9
+    return dict(zip(dump.entries.record[young].tolist(), seconds.tolist(), strict=True))
 
 
 def since(dump: Dump, entry: Entry) -> float | None:

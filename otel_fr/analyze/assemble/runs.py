@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import structs
 
 from otel_fr import identity
-from otel_fr.analyze.assemble.ages import age_of, since
+from otel_fr.analyze.assemble.ages import since, young_calls
 from otel_fr.analyze.assemble.file_sets import split
 from otel_fr.analyze.assemble.message_numbers import number_messages
 from otel_fr.analyze.assemble.message_patterns import kept_patterns
@@ -155,12 +155,12 @@ def _run(job: str, attempt: int, run_id: str, dumps: list[Dump]) -> Run:
     columns = RunColumns(dumps, ids, groups)
     showing = showing_begins(dumps)
     for dump, of_rank, decided in zip(dumps, messages, columns.decided(), strict=True):
-        ranks[dump.rank] = _rank(dump, ids[dump.rank])
+        ranks[dump.rank] = _rank(dump, own := ids[dump.rank])
         if dump.partial and not any(info.ranks for info in dump.groups.values()):
             # Its groups are known only from its calls, and some were overwritten: it may have used others.
             unseen = [id_ for id_, group in groups.items() if dump.rank in group.ranks]
             ranks[dump.rank].progress = {**{id_: Progress() for id_ in unseen}, **ranks[dump.rank].progress}
-        calls.extend(_calls(dump, of_rank, ids[dump.rank], decided, has_completions, showing, window))
+        calls.extend(_calls(dump, of_rank, own, decided, has_completions, showing, young_calls(dump, window)))
     reported_size = max((dump.integer("world_size") or 0 for dump in dumps), default=0)
     world_size = reported_size if 0 < reported_size <= MAX_RANKS else None
     absent = {rank for group in groups.values() for rank in group.ranks}.union(range(world_size or 0)) - set(ranks)
@@ -233,12 +233,12 @@ def _calls(
     decided: Mask,
     has_completions: bool,
     showing: Container[str],
-    window: float,
+    young: Mapping[int, float],
 ) -> list[Call]:
     """The calls that the match engine must see: those that are not decided, and the newest.
 
     Args:
-        showing: `showing_begins`. window: of the evidence.
+        showing: `showing_begins`. young: `young_calls`.
     """
     entries, pairs = dump.entries, messages.entries
     newest = int(entries.record[~_destroys(dump)].max(initial=-1))  # the engine sets those aside
@@ -267,7 +267,7 @@ def _calls(
                 signature=entry.signature,
                 state=state,
                 pair_index=entry.pair_index or 0,
-                age=since(dump, entry) if queued else age_of(dump, entry, window),
+                age=since(dump, entry) if queued else young.get(entry.record) if entry.age is None else entry.age,
                 duration=entry.duration,
                 gap=entry.gap,
                 timeout=entry.timeout,
