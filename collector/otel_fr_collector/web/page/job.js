@@ -11,6 +11,7 @@ import { decodeRanks, groupText, rankStateText, ranksText } from "./text.js";
 
 const GROUPS = 200; // process groups in the table, those with the slowest ranks first
 const PAST = 50; // resolved incidents
+const SETTLE = 1200; // ms: an answer may be 1 s old, so after the last change one more is asked for
 
 export function jobText(job) {
   const tally = job.ranks.tally ?? job.ranks;
@@ -41,6 +42,7 @@ export function jobView(id) {
   let loading = false;
   let again = false;
   let advised = false;
+  let settled = 0;
   let state = {};
 
   async function load() {
@@ -66,6 +68,10 @@ export function jobView(id) {
       again = false;
       setTimeout(load, 250);
     }
+  }
+
+  function refresh() {
+    if (!job || !(document.hidden || job.is_finished)) load();
   }
 
   function show() {
@@ -130,7 +136,9 @@ export function jobView(id) {
       if (why === "incident") {
         show();
         advise();
-      } else if (!job || !(document.hidden || job.is_finished)) load();
+      } else refresh();
+      clearTimeout(settled);
+      settled = setTimeout(() => text.isConnected && refresh(), SETTLE);
     },
     tick: () => tick(open),
     outliers: grid.toggle,
