@@ -40,7 +40,6 @@ def test_each_operation_gives_its_values(simulated_device: SimulatedDevice, tmp_
     assert_right(simulated_device.run(tmp_path, JOBS / "values.py", nproc=3))
 
 
-@pytest.mark.long
 def test_each_fault_acts_and_can_be_lifted(simulated_device: SimulatedDevice, tmp_path: Path) -> None:
     control = tmp_path / "faults"
     env = {"TORCH_NCCL_ENABLE_TIMING": "1"}

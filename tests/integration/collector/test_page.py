@@ -80,7 +80,6 @@ def test_an_incident_shows_its_evidence_and_follows_its_changes(stage: Stage, wa
     expect(page.locator("h1")).to_have_text("job-7")
 
 
-@pytest.mark.long
 def test_a_thousand_ranks_are_a_row_for_each_host(stage: Stage, watched: Watched) -> None:
     """The host that differs comes first, and rows say in words what they show."""
     run = stage.job(1_024)

@@ -95,15 +95,16 @@ with faults(f"endless rank=1 after={kernels}"):
     struck.wait()
     behind = torch.cuda.Event()
     behind.record()
+    if rank == 0:
+        until(struck.is_completed)  # so the kernel has begun on rank 1: it is the one that the fault strikes
+        until(behind.query)
+    meet()
     with torch.cuda.stream(torch.cuda.Stream()):
         elsewhere = call(other)
         elsewhere.wait()
         done = torch.cuda.Event()
         done.record()
     done.synchronize()
-    if rank == 0:
-        until(struck.is_completed)
-        until(behind.query)
     meet()
     if rank == 1:
         assert not struck.is_completed()
