@@ -8,7 +8,7 @@ import functools
 import itertools
 import logging
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator
 
 from otel_fr.match import Category, Finding, diagnose
@@ -86,7 +86,7 @@ class Judge:
         self._clock = clock
         self._wall = wall
         self._workers = Workers(THREADS, "otel-fr judge")
-        self._judging: dict[RunId, Judging] = {}
+        self._judging: defaultdict[RunId, Judging] = defaultdict(Judging)
         self._in_thread: dict[RunId, asyncio.Task[None]] = {}
         self._threads_of: Counter[str] = Counter()
         self._rounds: dict[str, deque[Run]] = {}
@@ -108,7 +108,8 @@ class Judge:
 
     def forget_dropped(self) -> None:
         """Forget the runs that are no longer known."""
-        self._judging = {run: one for run, one in self._judging.items() if run in self._runs.by_id}
+        for run in self._judging.keys() - self._runs.by_id.keys():
+            del self._judging[run]
 
     def step(self, now: float) -> bool:
         """Judge the runs for which it is time.
@@ -183,7 +184,7 @@ class Judge:
             return
         if self._grace.waits_for(run, now):
             return  # also at shutdown: its ranks are reconnecting and report to the next collector
-        judging = self._judging.setdefault(run.id, Judging())
+        judging = self._judging[run.id]
         self._note_slowness(run, judging, now, final=final)
         has_open = bool(self._book.open_faults(run.id))
         last_change = self._book.changed.get(run.id, float("-inf"))
@@ -267,7 +268,7 @@ class Judge:
         """Publish what follows from the findings, which hold for the moment of the snapshot, and count its waits."""
         now = self._clock()
         open_waits.count(run, waits, now)
-        self._judging.setdefault(run.id, Judging()).note_verdict(now, spent.pause, taken.silent_since)
+        self._judging[run.id].note_verdict(now, spent.pause, taken.silent_since)
         self._metrics.judgement_duration.observe(spent.seconds)
         dead = {rank for one in findings if one.category is Category.RANK_DEAD for rank in one.culprit_ranks}
         if stops.is_stopped(run, now, dead):
@@ -304,7 +305,7 @@ class Judge:
 
     def _cannot_judge(self, run: Run) -> None:
         self._metrics.errors.labels("judge").inc()
-        self._judging.setdefault(run.id, Judging()).judged_at = self._clock()
+        self._judging[run.id].judged_at = self._clock()
         run.mark_judged(mismatch=True, bad_end=True)
         if run.id not in self._failed and len(self._failed) < MAX_LOGGED_FAILURES:
             self._failed.add(run.id)
