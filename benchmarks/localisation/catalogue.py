@@ -55,7 +55,7 @@ def read(path: Path) -> Program:
 
 
 def catalogue(names: Iterable[str] = ()) -> list[Program]:
-    """All programs, faults first; or those of these names."""
+    """The programs, faults first. ``names``: only these; none: all."""
     wanted = set(names)
     found = [read(path) for path in sorted(PROGRAMS.glob("*.py")) if not wanted or path.stem in wanted]
     if missing := wanted - {program.name for program in found}:

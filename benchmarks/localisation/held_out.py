@@ -1,6 +1,6 @@
 """Jobs made up by a seed: random programs with one fault, and healthy ones, so that no tool can be tuned to a list.
 
-They are those of tests/support/random_jobs, played on a real process group by play.py.
+tests/support/random_jobs makes them, and play.py plays them on a real process group.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ HEALTHY_EVERY = 4
 
 
 def held_out(count: int, seed: int, folder: Path) -> list[Program]:
-    """So many jobs of this seed. Their files are written to the folder."""
+    """Make jobs from the seed, and write their files to the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     rng = random.Random(f"localisation {seed}")
     kinds = itertools.cycle(rng.sample(KINDS, len(KINDS)))

@@ -118,7 +118,7 @@ class Service:
         self._disagreements = Disagreements(self.control, metrics)
         self._slow_looks = SlowLooks(self.runs, self.control)
         self._over_since: dict[RunId, float] = {}
-        """`Run.last_seen` of runs when they were last found to have no rank that is heard of."""
+        """By run, its `Run.last_seen` when it was last found without a rank that still reports."""
         self._to_publish: deque[_Unpublished] = deque()
         self.on_dropped: Callable[[Run], None] = lambda _: None
         self.on_over: Callable[[Run], None] = lambda _: None

@@ -1,4 +1,4 @@
-"""Only rank 0 comes to the barrier after the checkpoint; the others go on."""
+"""Only rank 0 calls the barrier after the checkpoint. The other ranks continue to train."""
 
 import torch.distributed as dist
 

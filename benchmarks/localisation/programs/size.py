@@ -1,4 +1,4 @@
-"""Rank 2's last batch is smaller than those of the others."""
+"""Rank 2's last batch is smaller than the other ranks' batches."""
 
 import torch.distributed as dist
 

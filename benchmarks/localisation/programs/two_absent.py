@@ -1,4 +1,4 @@
-"""Two pairs of ranks. In one, rank 1 reads for ever; in the other, rank 3 is stopped."""
+"""Two pairs of ranks. Rank 1 of the first pair reads for ever. Rank 3 of the second pair is stopped."""
 
 import os
 import signal

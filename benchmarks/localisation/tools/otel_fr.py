@@ -1,4 +1,4 @@
-"""otel-fr: live, on its own files, and on those of PyTorch's recorder."""
+"""otel-fr: live, on its own files, and on PyTorch's files."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Wrapper:
 
 
 def from_lines(lines: Iterable[tuple[float, str]]) -> Answer:
-    """The answer of the job's output. Ranks in these texts are those of the group, as PyTorch prints them."""
+    """What the job's output says. PyTorch's messages number the ranks within their process group."""
     absent, runs = set[int](), dict[int, str]()
     at, said = None, ""
     for when, line in lines:
