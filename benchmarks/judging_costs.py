@@ -40,15 +40,17 @@ def stalled(job: Job) -> Run:
     now = [START]
     runs = Runs()
     ingest = Ingest(runs, Metrics(), lambda: now[0], lambda: 1e9 + now[0])
-    ranks = [rank for rank in range(job.world) if rank != job.culprit]
-    parts = [ranks[at : at + BATCH] for at in range(0, len(ranks), BATCH)] + [[job.culprit]]
+    told = [rank for rank in range(job.world) if rank == job.culprit or job.is_witness(rank)]
+    others = sorted(set(range(job.world)) - set(told))
+    parts = [[rank] for rank in told] + [others[at : at + BATCH] for at in range(0, len(others), BATCH)]
     loop = asyncio.new_event_loop()
     rounds = ((STEADY, False, False), (1.0, True, True), (3.0, True, False), (4.4, True, False))
     garbage = None
     for number, (still, skipped, brief) in enumerate(rounds, NUMBER + 1):
         now[0] = START + still
         for part in parts:
-            data = job.request(part, semconv.EVENT_PROGRESS, skipped=skipped, brief=brief)
+            is_brief = brief or (skipped and part[0] not in told)
+            data = job.request(part, semconv.EVENT_PROGRESS, skipped=skipped, brief=is_brief)
             data = placed(data, number, CALLS, max(still, 0.0), int(1e18 + 1e9 * now[0]))
             loop.run_until_complete(ingest.take(LOGS, data))
         garbage = garbage or GarbageCollection(now[0])

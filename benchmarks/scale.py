@@ -43,8 +43,8 @@ GIVE_UP = 60.0
 """Seconds after which an incident is not waited for any more."""
 TICK = 0.02
 """Seconds between two looks at which simulated monitors are due to report; they have no event to wait for."""
-WARM_SECONDS = 6.0
-"""In which each rank has reported in full, and again."""
+WARM_SECONDS, WARM_RANKS = 6.0, 8_192
+"""In which each rank has reported in full, and again; a second more for so many ranks."""
 MANY_JOBS = "2048x8"
 T = TypeVar("T")
 COLLECTORS, RANKS_OF_EACH = 8, 12_500
@@ -97,7 +97,10 @@ def _batches(jobs: list[Job], batch: int, longest: float) -> list[Batch]:
     """
     first, *others = jobs
     ranks = [rank for rank in range(first.world) if rank != first.culprit]
-    parts: list[list[tuple[Job, tuple[int, ...]]]] = [[(first, tuple(some))] for some in _pieces(ranks, batch)]
+    parts: list[list[tuple[Job, tuple[int, ...]]]] = []
+    for witnesses in (True, False):
+        own = [rank for rank in ranks if first.is_witness(rank) is witnesses]
+        parts += [[(first, tuple(some))] for some in _pieces(own, batch)]
     together = max(1, batch // first.world)
     parts += [[(job, tuple(range(job.world))) for job in some] for some in _pieces(others, together)]
     parts.append([(first, (first.culprit,))])
@@ -112,16 +115,20 @@ def measure(count: int, world: int, batch: int, seconds: float, longest: float, 
     """``count`` jobs of ``world`` ranks: ``seconds`` of steady reports, ``longest`` s apart at most, then the skip."""
     result = Result(count, world)
     jobs = [Job(world, number) for number in range(count)]
-    server = collector(folder)
+    server = collector(folder, "--job-memory", "768MiB")
     try:
         options = [("grpc.max_send_message_length", -1)]
         with grpc.insecure_channel(server.address, options=options) as channel:
             export = channel.unary_unary(EXPORT, None, None)
             batches = _batches(jobs, batch, longest)
+            for one in batches:
+                if one.job is jobs[0]:
+                    one.prepare()
             start = time.monotonic()
+            warm = WARM_SECONDS + world * count / WARM_RANKS
             for index, one in enumerate(batches):
-                one.due = start + index / len(batches) * WARM_SECONDS / 2
-            _until(batches, export, start + WARM_SECONDS)  # the ranks, their groups and signatures are new
+                one.due = start + index / len(batches) * warm / 2
+            _until(batches, export, start + warm)  # the ranks, their groups and signatures are new
             sent, size = sum(batch.sent for batch in batches), sum(batch.bytes for batch in batches)
             cpu, begun = server.cpu(), time.monotonic()
             _until(batches, export, begun + seconds)
@@ -149,10 +156,6 @@ def _skip(
     incidents: Path,
 ) -> None:
     """The culprit of the job leaves the call out; wait for the incident."""
-    for batch in batches:
-        if batch.job is job:
-            batch.prepare()
-            _until(batches, export, time.monotonic() + TICK)  # the others' reports go on
     cpu, skipped = server.cpu(), time.monotonic()
     while (now := time.monotonic()) < skipped + GIVE_UP:
         for batch in batches:

@@ -14,15 +14,17 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from otel_fr import identity, semconv
 from otel_fr.config import STALL_SHARE
-from otel_fr.monitor.rules import WAIT_SECONDS, Cadence, Situation, later_seconds, patience
-from otel_fr.monitor.telemetry.brief_reports import FULL_SECONDS, STILL_SHARE, BriefReports
+from otel_fr.monitor.rules import CROWD, WAIT_SECONDS, Cadence, Situation
+from otel_fr.monitor.telemetry.brief_reports import STILL_SHARE, BriefReports, full_seconds
 from otel_fr.monitor.telemetry.report_builder import log_record
 from otel_fr.monitor.telemetry.span_builder import SCOPE
+from otel_fr.monitor.witness import is_one
 from otel_fr.otlp_attributes import attributes
 from otel_fr.rank_report import DEFAULT_PEER_TIMEOUT, DropCounts, RankReport, ReportedCall, ReportedGroup
 
 BATCH = 64
 """Ranks to a request."""
+CALLS_A_SECOND = 20
 STALL = 5.0
 """Default of ``OTEL_FR_STALL_SECONDS``."""
 
@@ -61,6 +63,11 @@ class Job:
         self.culprit = world // 3
         self.run_id = identity.run_id(self.name, 0, "scale")
         self._texts: dict[str, tuple[str, str]] = {}
+        self._began = time.monotonic()
+
+    def calls_at(self, now: float) -> int:
+        """How many calls each rank has made by a monotonic time."""
+        return CALLS + int(CALLS_A_SECOND * max(0.0, now - self._began))
 
     def _group(self, name: str, description: str, ranks: range, enqueued: int) -> ReportedGroup:
         if name not in self._texts:
@@ -88,6 +95,10 @@ class Job:
             self._group(f"tp_{first}", "tp", range(first, min(first + 8, world)), CALLS),
             self._group(f"dp_{rank % 8}", "dp", range(rank % 8, world, 8), CALLS),
         )
+
+    def is_witness(self, rank: int) -> bool:
+        """The rank says at once that it waits in the world, as the monitor's rules have it."""
+        return self.world <= CROWD or is_one(rank, self.world)
 
     def call(self, group: str, number: int, state: str, age: float) -> ReportedCall:
         shape = ((4096, 1024),)
@@ -120,9 +131,18 @@ class Job:
         )  # fmt: skip
 
     def request(
-        self, ranks: Iterable[int], event: str, *, skipped: bool = False, told: bool = False, brief: bool = False
+        self,
+        ranks: Iterable[int],
+        event: str,
+        *,
+        skipped: bool = False,
+        told: bool = False,
+        brief: bool = False,
+        listed: bool = False,
     ) -> bytes:
-        """``brief``: as it is once a full one has been sent."""
+        """Args:
+        brief: as it is once a full one has been sent. listed: in the wait that it is in now.
+        """
         request = ExportLogsServiceRequest()
         for rank in ranks:
             report = self.report(rank, skipped=skipped, told=told)
@@ -132,6 +152,10 @@ class Job:
                 report = form.form(report, 1.0)
                 if not report.is_brief:
                     raise ValueError("a report that should be brief is not")
+                if listed:
+                    report = structs.replace(report, in_flight=self.report(rank, skipped=skipped, told=False).in_flight)
+                elif skipped and rank != self.culprit:  # AGE is shorter than a wait that brief reports mention
+                    report = structs.replace(report, unlisted_s=AGE)
             record: LogRecord = log_record(event, report, STAMP)
             values: dict[str, str | int] = {
                 semconv.SERVICE_NAME: "trainer",
@@ -157,7 +181,8 @@ class Batch:
     The ranks have moved as usual for long, and the collector allows long intervals (docs/reference/rank-report.md).
 
     Args:
-        parts: ranks of jobs of one size, of one job if that leaves a call out.
+        parts: ranks of jobs of one size, of one job if that leaves a call out; then all of them are witnesses of the
+            world, or none is.
         longest: seconds between reports that the collector allows.
     """
 
@@ -168,72 +193,74 @@ class Batch:
         self.due = 0.0
         self.sent = self.bytes = 0
         self._is_culprit = ranks == (job.culprit,)
+        self._is_witness = job.is_witness(ranks[0])
         self._parts = parts
         self._full = self._request(semconv.EVENT_PROGRESS)
         self._brief = self._request(semconv.EVENT_PROGRESS, brief=True)
-        self._stopped = self._skipped = self._told = b""
+        self._stopped = self._listed = self._skipped = self._told = b""
         self._full_due = 0.0
         self._is_told = False
         self._number = NUMBER
-        self._calls = CALLS
         self._under_way: grpc.Future[bytes] | None = None
         self._reported = 0.0
         self._told_after = STALL_SHARE * STALL
-        self._brief_until = STILL_SHARE * STALL
-        if not self._is_culprit:
-            self._told_after += later_seconds(ranks[0], job.world)
-            self._brief_until = min(self._brief_until, WAIT_SECONDS * patience(job.world))
+        self._brief_until = STILL_SHARE * STALL if self._is_culprit else WAIT_SECONDS
+        self._full_seconds = full_seconds(job.world)
         self._cadence = Cadence(STALL, DEFAULT_PEER_TIMEOUT, job.world)
         self._cadence.most = longest
         self._cadence.interval(Situation(0, 0))
 
-    def _request(self, event: str, *, skipped: bool = False, told: bool = False, brief: bool = False) -> bytes:
-        """Encoded requests one after the other are one request."""
-        return b"".join(
-            job.request(ranks, event, skipped=skipped, told=told, brief=brief) for job, ranks in self._parts
-        )
+    def _request(self, event: str, **form: bool) -> bytes:
+        """Encoded requests one after the other are one request. ``form``: as of `Job.request`."""
+        return b"".join(job.request(ranks, event, **form) for job, ranks in self._parts)
 
     def prepare(self) -> None:
         """Make what is sent once the call is left out."""
         self._stopped = self._request(semconv.EVENT_PROGRESS, skipped=True, brief=True)
+        self._listed = self._request(semconv.EVENT_PROGRESS, skipped=True, brief=True, listed=True)
         self._skipped = self._request(semconv.EVENT_PROGRESS, skipped=True)
-        event = semconv.EVENT_IDLE if self._is_culprit else semconv.EVENT_STALLED
-        self._told = self._request(event, skipped=True, told=True)
+        if self._is_culprit or self._is_witness:
+            event = semconv.EVENT_IDLE if self._is_culprit else semconv.EVENT_STALLED
+            self._told = self._request(event, skipped=True, told=True)
 
     def _interval(self, now: float, skipped_at: float | None) -> float:
         now_ns = int(now * 1e9)
         if skipped_at is None:
             return self._cadence.interval(Situation(now_ns, now_ns))
         since = int(skipped_at * 1e9)
-        return self._cadence.interval(Situation(now_ns, since, None if self._is_culprit else 1, since))
+        oldest, is_witness = (None, True) if self._is_culprit else (1, self._is_witness)
+        return self._cadence.interval(Situation(now_ns, since, oldest, since, is_witness))
 
     def step(self, export: grpc.UnaryUnaryMultiCallable[bytes, bytes], now: float, skipped_at: float | None) -> None:
         """Send what is due."""
         interval = self._interval(now, skipped_at)
         self.due = min(self.due, self._reported + interval) if self._reported else self.due
-        is_told = skipped_at is None or self._is_told or now - skipped_at < self._told_after
-        if is_told and now < self.due:
+        speaks = skipped_at is not None and (self._is_culprit or self._is_witness)
+        has_told = not speaks or self._is_told or now - (skipped_at or 0.0) < self._told_after
+        if has_told and now < self.due:
             return
         if self._under_way is not None and not self._under_way.done():
             return  # a monitor, too, waits for the answer
-        if is_told:
+        if has_told:
             self._reported, self.due = now, now + interval
-        if skipped_at is not None:
-            still = now - skipped_at
-            data = self._told if not is_told else self._stopped if still < self._brief_until else self._skipped
-            self._is_told = self._is_told or not is_told
+        still = 0.0 if skipped_at is None else now - skipped_at
+        if not has_told:
+            data, self._is_told = self._told, True
+        elif speaks and still >= self._brief_until:
+            data = self._skipped
         elif now < self._full_due:
-            data = self._brief
+            data = self._brief if skipped_at is None else self._stopped
         else:
-            data = self._full
+            data = self._full if skipped_at is None else self._skipped
+            if skipped_at is not None:
+                self._stopped = self._listed
             share = random.uniform(0.5, 1.0) if not self._full_due else 1.0  # as monitors do
-            self._full_due = now + share * FULL_SECONDS
-        self._send(export, data, 0.0 if skipped_at is None else now - skipped_at)
-        self._calls += 20 if skipped_at is None else 0
+            self._full_due = now + share * self._full_seconds
+        self._send(export, data, self.job.calls_at(now if skipped_at is None else skipped_at), still)
 
-    def _send(self, export: grpc.UnaryUnaryMultiCallable[bytes, bytes], data: bytes, still: float) -> None:
+    def _send(self, export: grpc.UnaryUnaryMultiCallable[bytes, bytes], data: bytes, calls: int, still: float) -> None:
         self._number += 1
-        data = placed(data, self._number, self._calls, still, time.time_ns())
+        data = placed(data, self._number, calls, still, time.time_ns())
         self._under_way = export.future(data, timeout=30)
         self.sent += self.count
         self.bytes += len(data)

@@ -143,6 +143,7 @@ async def _serve(effective: Settings, metrics: Metrics, out: Unblocked | None, e
         links=links,
         tenant_of=whose,
         straggler_limits=StragglerLimits(effective.straggler_seconds),
+        job_memory=effective.job_memory,
         alert_after=effective.alert_after,
     )
     process = CollectorProcess(service, outlets, forwarder, ports, effective.stop_seconds)

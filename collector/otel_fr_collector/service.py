@@ -29,6 +29,7 @@ from otel_fr_collector.incidents.return_grace import ReturnGrace
 from otel_fr_collector.jobs.ingest import CheckJob, Ingest
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.jobs.runs import Runs
+from otel_fr_collector.jobs.usage import JOB_MEMORY, MAX_KEPT
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.tokens import tenant_of
 from otel_fr_collector.outlets.outlets import Outlets
@@ -78,6 +79,7 @@ class Service:
         tenant_of: the tenant of a job's name.
         straggler_limits: when a rank counts as one that always comes last.
         alert_after: as of `IncidentBook`.
+        job_memory: bytes of what is kept of runs, and of caches of what they send.
         clock, wall: monotonic and Unix time in seconds.
     """
 
@@ -95,16 +97,18 @@ class Service:
         tenant_of: Callable[[str], str] = tenant_of,
         straggler_limits: StragglerLimits | None = None,
         alert_after: float = 0.0,
+        job_memory: int = JOB_MEMORY,
     ) -> None:
         self.metrics = metrics
-        self.runs = Runs(tenant_of=tenant_of, straggler_limits=straggler_limits)
+        kept = job_memory * MAX_KEPT // JOB_MEMORY
+        self.runs = Runs(tenant_of=tenant_of, straggler_limits=straggler_limits, most=kept)
         self.book = IncidentBook(wall, tenant_of, alert_after)
         self.store = store
         self.outlets = outlets
         self.links = links or Links()
         self.control = Control(tenant_of)
         self.attribution = Attribution(self.runs, self.book, store, clock)
-        self.ingest = Ingest(self.runs, metrics, clock, wall)
+        self.ingest = Ingest(self.runs, metrics, clock, wall, cached=job_memory - kept)
         self._retention = retention or Retention()
         self._forwarder = forwarder
         self.clock = clock

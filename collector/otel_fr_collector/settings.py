@@ -15,6 +15,7 @@ from otel_fr_collector.database_url import database_url
 from otel_fr_collector.forward.backends import parse_backend
 from otel_fr_collector.given_files import read_text
 from otel_fr_collector.incidents.links import FIELDS, parse_link
+from otel_fr_collector.jobs.usage import JOB_MEMORY
 from otel_fr_collector.network.address import Address
 from otel_fr_collector.outlets.alertmanager import parse_label
 from otel_fr_collector.receive.intake import MAX_REQUEST
@@ -81,6 +82,13 @@ def _address_or_off(text: str) -> Address | None:
 
 def _store(text: str) -> str | Path:
     return Path(text) if text.startswith(("/", ".")) else database_url(text)
+
+
+def _job_memory(text: str) -> int:
+    size = parse_size(text)
+    if size < JOB_MEMORY:
+        raise ValueError(f"{text!r} is less than {JOB_MEMORY >> 20}MiB")
+    return size
 
 
 def _queue_size(text: str) -> int:
@@ -167,6 +175,13 @@ class Settings:
         default="64MiB",
         text="total size of requests in flight; one client address may have half of it; above the limit, clients"
         " retry later",
+        metavar="SIZE",
+    )
+    job_memory: int = _option(
+        _IN,
+        _job_memory,
+        default=f"{JOB_MEMORY >> 20}MiB",
+        text="memory for what jobs send; a job of 100,000 ranks needs 768MiB",
         metavar="SIZE",
     )
 

@@ -86,7 +86,7 @@ class _Maker:
             sequence_id=None if instance is None else instance.sequence_id,
             stream="collective" if instance is None else instance.stream,
             culprit_ranks=culprits,
-            waiting_ranks=claim.waiting,
+            waiting_ranks=claim.waiting if instance is None else instance.with_counted(claim.waiting),
             summary=summary_text(said[0]),
             details=tuple([summary_text(text) for text in details]),
             field=claim.field,

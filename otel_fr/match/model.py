@@ -245,6 +245,7 @@ class Rank:
         progress: by group id; a group is missing if the rank has not used it.
         has_gaps: errors of its recording: its calls and counts may lack some, so they are no ground for a verdict.
         complete: the evidence has every call that the rank has in flight, and `progress` is exact.
+        unlisted: seconds that it has waited in a call that the evidence does not have; None: in none.
         records_creations: its recorder records the creation of groups; other recorders, and an otel-fr that was started
             after the default group was created, do not.
         file: its flight-recorder file.
@@ -279,6 +280,7 @@ class Rank:
     progress: dict[str, Progress] = dataclasses.field(default_factory=dict)
     has_gaps: bool = False
     complete: bool = True
+    unlisted: float | None = None
     records_creations: bool = True
     file: str = ""
     overdue: tuple[Overdue, ...] = ()

@@ -5,7 +5,7 @@ All times are the rank's monotonic clock in nanoseconds (one clock per machine),
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from otel_fr.config import STALL_SHARE
 
@@ -18,16 +18,15 @@ RECOVERED_EVERY_SECONDS = 30.0
 """Shortest time between two such files: a program may catch a failed call every second, for as long as it runs."""
 REPORT_SECONDS = 1.0
 QUICK_REPORT_SECONDS = 0.25
-QUICK_RANKS = 1_024
-"""Ranks of a job up to which reports are so quick; of larger ones, the interval grows with them, to the usual one: all
-ranks but one stand still together, and one collector takes in what they report."""
 WAIT_SECONDS, STILL_SECONDS = 0.5, 1.0
-"""How long a call is in flight, or nothing moves, from which a rank does not move as usual. In jobs of more than
-`MANY_RANKS` longer, up to four times: nearly all ranks wait when one does not come, and one collector takes it in."""
-MANY_RANKS = 4_096
-LATER_SECONDS = 6.0
-"""Over which the ranks of a job of 16,384 that wait in a call spread their stacks; smaller jobs spread them over less,
-and up to `MANY_RANKS` ranks not at all. Where each waits is reported before, so the verdict waits for no stack."""
+"""How long a call is in flight, or nothing moves, from which a rank does not move as usual."""
+CROWD = 1_024
+"""Ranks of a job up to which each one that waits says so at once. In larger jobs nearly all ranks wait when one does
+not come: only `WITNESSES` of each group do, the others' counts show it when they report next."""
+WITNESSES = 8
+SPARSE_RANKS = 16_384
+"""Ranks of a job up to which a rank that has just begun to move reports each second. The interval grows with larger
+jobs, and from twice as many on the longest one does too, up to twice."""
 USUAL_SHARE = 12.0
 """Seconds for which a rank has moved as usual, for each second between two of its reports."""
 
@@ -40,12 +39,14 @@ class Situation:
         moved_ns: when the rank last enqueued or ended a call; before its first call: when the monitor started.
         oldest: record id of the call that may have been waited for longest; None: there is none.
         oldest_since_ns: since when it may have been waited for.
+        is_witness: whether the rank says at once that it waits in that call (`otel_fr.monitor.witness`).
     """
 
     now_ns: int
     moved_ns: int
     oldest: int | None = None
     oldest_since_ns: int = 0
+    is_witness: bool = True
 
 
 def seconds_between(start_ns: int, end_ns: int) -> float:
@@ -66,22 +67,11 @@ def is_idle(situation: Situation, stall_seconds: float) -> bool:
     return situation.oldest is None and still >= STALL_SHARE * stall_seconds
 
 
-def report_interval(situation: Situation, stall_seconds: float, world_size: int = 1) -> float:
+def report_interval(situation: Situation, stall_seconds: float) -> float:
     """Seconds from one progress report to the next, of a rank about which only this is known."""
     still = seconds_between(situation.moved_ns, situation.now_ns)
     quick = QUICK_FROM * stall_seconds <= still <= QUICK_UNTIL * stall_seconds
-    return min(REPORT_SECONDS, QUICK_REPORT_SECONDS * max(1.0, world_size / QUICK_RANKS)) if quick else REPORT_SECONDS
-
-
-def patience(world_size: int) -> float:
-    """By which factor a wait is longer before it is reported, in a job of so many ranks: 1 to 4."""
-    return min(4.0, max(1.0, world_size / MANY_RANKS))
-
-
-def later_seconds(rank: int, world_size: int) -> float:
-    """How much later than others a rank reports its stall: spread evenly over the ranks of a large job."""
-    share = rank * 0.6180339887 % 1.0  # the golden ratio: neighbours are far apart, and no two ranks meet
-    return share * LATER_SECONDS * (patience(world_size) - 1.0) / 3.0
+    return QUICK_REPORT_SECONDS if quick else REPORT_SECONDS
 
 
 class Cadence:
@@ -93,12 +83,13 @@ class Cadence:
 
     def __init__(self, stall_seconds: float, peer_timeout: float, world_size: int) -> None:
         self._stall = stall_seconds
-        # Two reports within the time after which others may give the rank up, or are judged to wait for it.
-        self._most = max(REPORT_SECONDS, min(stall_seconds, peer_timeout) / 2)
-        self._world_size = world_size
-        self._patience = patience(world_size)
-        self._longest_wait = min(WAIT_SECONDS * self._patience, QUICK_FROM * stall_seconds)
-        self._longest_still = min(STILL_SECONDS * max(1.0, self._patience / 2), QUICK_FROM * stall_seconds)
+        # Two reports within the time after which others may give the rank up, or are judged to wait for it; of the
+        # largest jobs one.
+        share = min(1.0, max(0.5, world_size / SPARSE_RANKS / 4))
+        self._most = max(REPORT_SECONDS, min(stall_seconds, peer_timeout) * share)
+        self._least = REPORT_SECONDS * max(1.0, world_size / SPARSE_RANKS)
+        self._longest_wait = min(WAIT_SECONDS, QUICK_FROM * stall_seconds)
+        self._longest_still = min(STILL_SECONDS, QUICK_FROM * stall_seconds)
         self._usual_since_ns: int | None = None
         self.most = REPORT_SECONDS
 
@@ -107,16 +98,13 @@ class Cadence:
         now_ns = situation.now_ns
         still = seconds_between(situation.moved_ns, now_ns)
         wait = 0.0 if situation.oldest is None else seconds_between(situation.oldest_since_ns, now_ns)
-        if wait >= self._longest_wait or still >= self._longest_still:
+        if situation.is_witness and (wait >= self._longest_wait or still >= self._longest_still):
             self._usual_since_ns = None
-            quick = report_interval(situation, self._stall, self._world_size)
-            if self._patience <= 1.0 or situation.oldest is None:
-                return quick  # a rank that waits for no other may be the one that all others wait for
-            return max(quick, min(self._patience, self._most, self.most))
+            return report_interval(situation, self._stall)
         if self._usual_since_ns is None:
             self._usual_since_ns = now_ns
         usual = seconds_between(self._usual_since_ns, now_ns)
-        return max(REPORT_SECONDS, min(usual / USUAL_SHARE, self._most, self.most))
+        return max(REPORT_SECONDS, min(max(self._least, usual / USUAL_SHARE), self._most, self.most))
 
 
 class Episodes:
@@ -126,10 +114,8 @@ class Episodes:
         self._stalled: int | None = None
         self._idle: int | None = None
 
-    def new_stall(self, situation: Situation, stall_seconds: float, later: float = 0.0) -> int | None:
-        """The stalled call, the first time that it counts as stalled, or ``later`` seconds after that."""
-        if later:
-            situation = replace(situation, now_ns=situation.now_ns - int(later * 1e9))
+    def new_stall(self, situation: Situation, stall_seconds: float) -> int | None:
+        """The stalled call, the first time that it counts as stalled."""
         call = stalled_call(situation, stall_seconds)
         if call is None or call == self._stalled:
             return None

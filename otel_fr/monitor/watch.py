@@ -99,7 +99,6 @@ class Monitor:
         self._episodes = rules.Episodes()
         world_size = reporter.identity.world_size or 1
         self._cadence = rules.Cadence(config.stall_seconds, config.peer_timeout, world_size)
-        self._later = rules.later_seconds(reporter.identity.rank, world_size)
         self._ras = RasWatch(ras_address(os.environ) if config.node_rank == 0 else None, process.pid, self.is_first)
         self._files = Files(ring, reader, config, reporter, self._ras, self.wake)
         self._stacks = StackWatch(
@@ -224,7 +223,7 @@ class Monitor:
             self._files.write(REASON_EXCEPTION)
         if reporter.clean_so_far:
             pass  # a rank that has said that it ends cleanly neither stalls nor idles
-        elif self._episodes.new_stall(situation, stall_seconds, self._later) is not None:
+        elif self._episodes.new_stall(situation, stall_seconds) is not None:
             self._stacks.ask(names.EVENT_STALLED, now)
         elif reporter.activity.new_overdue(now_ns):
             self._is_action_due = True

@@ -181,6 +181,9 @@ class RankReport(Section, frozen=True, tag_field=VERSION_KEY, tag=VERSION):
     is_brief: Annotated[bool, Meta(description="true: the report leaves out texts of groups, new calls and `last`")] = (
         field(name="brief", default=False)
     )
+    unlisted_s: Annotated[
+        Seconds | None, Meta(description="for which the rank has waited in a call that the report leaves out")
+    ] = None
     sampled: Annotated[
         Annotated[float, Meta(ge=0, le=1)] | None, Meta(description="share of the traces that are sent, if not 1")
     ] = None

@@ -10,9 +10,10 @@ import logging
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from otel_fr.match import Category, Finding, diagnose
-from otel_fr_collector.incidents import credibility, slowness, triggers
+from otel_fr_collector.incidents import credibility, slowness, triggers, witnesses
 from otel_fr_collector.incidents.book import IncidentBook
 from otel_fr_collector.incidents.incident import IncidentChange, Resolution
 from otel_fr_collector.incidents.judging import Judging
@@ -22,7 +23,7 @@ from otel_fr_collector.jobs import open_waits, stops
 from otel_fr_collector.jobs.open_waits import OpenWait
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.jobs.runs import Runs
-from otel_fr_collector.jobs.snapshot import Snapshot, in_pieces
+from otel_fr_collector.jobs.snapshot import Snapshot, in_pieces, largest_size
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.http_client import Workers
 
@@ -209,7 +210,7 @@ class Judge:
 
     def _has_room(self, run: Run) -> bool:
         """Whether a thread is free for the run, should it need one."""
-        if run.largest_size <= MAX_SIZE_ON_LOOP:
+        if largest_size(run) <= MAX_SIZE_ON_LOOP:
             return True
         most = 2 if len(self._in_thread) < MANY_THREADS else 1
         return len(self._in_thread) < THREADS and self._threads_of[run.tenant] < most
@@ -223,7 +224,7 @@ class Judge:
         judging.judged_at = now
         run.mark_judged(mismatch=reason.mismatch, bad_end=reason.bad_end)
         if taken is not None and taken.size <= MAX_SIZE_ON_LOOP:
-            self._conclude(run, taken, reason, *_verdict(taken, spent), spent)
+            self._conclude(run, taken, reason, _verdict(taken, spent), spent)
             return
         work = self._judge_in_thread(run, taken, pieces, reason, spent)
         self._in_thread[run.id] = asyncio.get_running_loop().create_task(work)
@@ -245,9 +246,9 @@ class Judge:
                 with spent.cpu():
                     while taken is None and time.perf_counter() < end:
                         taken = next(pieces)
-            findings, waits = await self._workers.run(functools.partial(_verdict, taken, spent))
+            verdict = await self._workers.run(functools.partial(_verdict, taken, spent))
             if self._runs.by_id.get(run.id) is run and not run.is_replaced:
-                self._conclude(run, taken, reason, findings, waits, spent)
+                self._conclude(run, taken, reason, verdict, spent)
         except Exception:  # noqa: BLE001  as in `step`
             self._cannot_judge(run)
         finally:
@@ -261,13 +262,14 @@ class Judge:
         run: Run,
         taken: Snapshot,
         reason: Triggers,
-        findings: list[Finding],
-        waits: list[OpenWait],
+        verdict: _Verdict,
         spent: _Spent,
     ) -> None:
         """Publish what follows from the findings, which hold for the moment of the snapshot, and count its waits."""
         now = self._clock()
-        open_waits.count(run, waits, now)
+        findings = verdict.findings
+        open_waits.count(run, verdict.waits, now)
+        run.to_ask |= verdict.to_ask
         self._judging[run.id].note_verdict(now, spent.pause, taken.silent_since)
         self._metrics.judgement_duration.observe(spent.seconds)
         dead = {rank for one in findings if one.category is Category.RANK_DEAD for rank in one.culprit_ranks}
@@ -299,6 +301,7 @@ class Judge:
             if one.caused_by is None
             and (one.key in known or not one.is_excused)
             and credibility.is_credible(run, taken, one, reason)
+            and not witnesses.is_early(taken, one)
         ]
         known.update(finding.key for finding in causes)
         return causes + [f for f in findings if f.caused_by is not None and f.caused_by in known]
@@ -339,9 +342,18 @@ class _Spent:
         return max(self._cpu, WAITED_SHARE * self.seconds)
 
 
-def _verdict(taken: Snapshot, spent: _Spent) -> tuple[list[Finding], list[OpenWait]]:
+class _Verdict(NamedTuple):
+    """What follows from a snapshot. ``to_ask``: see `witnesses`."""
+
+    findings: list[Finding]
+    waits: list[OpenWait]
+    to_ask: set[int]
+
+
+def _verdict(taken: Snapshot, spent: _Spent) -> _Verdict:
     with spent.cpu():
-        return diagnose(taken.evidence()), open_waits.find(taken)
+        findings = diagnose(taken.evidence())
+        return _Verdict(findings, open_waits.find(taken), witnesses.to_ask(taken, findings))
 
 
 def _in_turn(runs: Runs) -> list[Run]:

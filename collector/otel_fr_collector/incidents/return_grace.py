@@ -68,13 +68,12 @@ class ReturnGrace:
         if run.id not in self._until:
             return False
         until = self._until[run.id]
-        reporting = [rank for rank in run.ranks.values() if rank.report is not None]
         if until is None:
-            if not reporting:
+            if all(rank.report is None for rank in run.ranks.values()):
                 return True
             until = self._until[run.id] = now + RECONNECT_SECONDS
-        back = sum(rank.report is not None or rank.ended is not None for rank in run.ranks.values())
-        if now >= until or (run.world_size is not None and back >= run.world_size):
+        are_known = run.world_size is not None and len(run.ranks) >= run.world_size
+        if now >= until or (are_known and all(rank.report or rank.ended is not None for rank in run.ranks.values())):
             del self._until[run.id]
             return False
         return True

@@ -110,7 +110,7 @@ def look_at_waits(run: Run, now: float) -> Waits:
     next_at = math.inf
     is_overdue = False
     behind = run.lateness(now)
-    for state in run.ranks.values():
+    for state in run.waiting.values():
         report = state.report
         if report is None or state.ended is not None:
             continue

@@ -17,7 +17,7 @@ from otel_fr import semconv as names
 from otel_fr.rank_report import RankReport, parse
 from otel_fr.stacks import site_of
 from otel_fr_collector.jobs.asked_stacks import StackRequests
-from otel_fr_collector.jobs.calls import Interner
+from otel_fr_collector.jobs.calls import MAX_CACHED, Interner
 from otel_fr_collector.jobs.numbers import KeyReader, Numbers
 from otel_fr_collector.jobs.origins import Origin, SourceError, Sources
 from otel_fr_collector.jobs.ras import read_ras
@@ -71,6 +71,7 @@ class Ingest:
 
     Args:
         clock, wall: monotonic and Unix time in seconds.
+        cached: bytes of all caches.
 
     Attributes:
         keep_ends: awaited before a request is acknowledged that says how ranks of these runs ended, if not well; None:
@@ -83,13 +84,14 @@ class Ingest:
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
+        cached: int = MAX_CACHED,
     ) -> None:
         self._runs = runs
         self._metrics = metrics
         self._clock = clock
         self._wall = wall
         self.stack_requests = StackRequests()
-        self._interner = Interner()
+        self._interner = Interner(cached)
         self._spans = SpanReader(self._interner)
         self._sources = Sources(self._interner.budget)
         self._keys = KeyReader(self._interner.budget)

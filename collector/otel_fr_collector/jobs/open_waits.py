@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from otel_fr.match import WAIT_SHARE
@@ -42,13 +43,32 @@ def find(taken: Snapshot) -> list[OpenWait]:
     found = []
     for (name, sequence), waited in by_instance.items():
         group = taken.groups.get(name)
-        if group is None or 2 * len(waited) < len(group.ranks):
+        if group is None:
+            continue
+        waited.update(_counted(taken, group.ranks, name, sequence))
+        if 2 * len(waited) < len(group.ranks):
             continue
         missing = [rank for rank in group.ranks if not _has_made(taken, rank, name, sequence)]
         if missing:
-            absent = [rank for rank in missing if rank not in longest]
+            absent = [rank for rank in missing if rank not in longest and not _waits_unlisted(taken, rank)]
             found.append(OpenWait(name, sequence, waited, absent, len(group.ranks)))
     return found
+
+
+def _counted(taken: Snapshot, members: Iterable[int], group: str, sequence: int) -> Iterator[tuple[int, float]]:
+    """The members that wait in it by their counts, and for how long."""
+    for rank in members:
+        info = taken.ranks.get(rank)
+        if info is None or info.unlisted is None or info.unlisted < WAIT_SHARE * taken.stall:
+            continue
+        own = info.progress.get(group)
+        if own is not None and (own.enqueued or 0) >= sequence > (own.completed or 0):
+            yield rank, info.unlisted
+
+
+def _waits_unlisted(taken: Snapshot, rank: int) -> bool:
+    info = taken.ranks.get(rank)
+    return info is not None and info.unlisted is not None
 
 
 def _has_made(taken: Snapshot, rank: int, group: str, sequence: int) -> bool:

@@ -18,7 +18,7 @@ from otel_fr_collector.jobs.calls import (
     weight_of_texts,
 )
 
-MAX_GROUP_RANKS = 65_536
+MAX_GROUP_RANKS = 100_000
 """Members of one group."""
 
 MAX_NEW_MEMBERS = 262_144

@@ -194,6 +194,7 @@ class RankState:
                 step=given.step,
                 step_s=given.step_s,
                 interval_s=given.interval_s,
+                unlisted_s=given.unlisted_s,
             )
         if given.activity:
             self.note_within(overdue.reported_within(given.activity))

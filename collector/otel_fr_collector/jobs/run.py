@@ -23,21 +23,21 @@ from otel_fr_collector.jobs.ranks import DESTROYED, RankState
 from otel_fr_collector.jobs.ras import RasAnswer
 from otel_fr_collector.jobs.same_reports import says_the_same
 from otel_fr_collector.jobs.step_rate import StepRate
+from otel_fr_collector.jobs.unlisted import MAX_ASKED, is_unseen
 from otel_fr_collector.jobs.usage import GROUP_BYTES, PROGRESS_BYTES, RANK_BYTES, Usage
 from otel_fr_collector.jobs.waits import Waits
 from otel_fr_collector.jobs.workload import WorkloadRequest
 
-MAX_RANKS_PER_RUN = 16_384
-MAX_RANKS = 65_536
+MAX_RANKS_PER_RUN = 100_000
+MAX_RANKS = 200_000
 """Over all runs, as far as there is room (`usage.MAX_KEPT`); this holds for all limits over all runs."""
-MAX_GROUPS_PER_RUN = 4_096
-MAX_GROUPS = 32_768
-"""Over all runs."""
+MAX_GROUPS_PER_RUN = 32_768
+MAX_GROUPS = 65_536
 MAX_MEMBERS = 1_000_000
 """Ranks in the member lists of all groups of all runs; a group for which there is no room has unknown members."""
-MAX_PROGRESS_ENTRIES = 131_072
-"""Pairs of a rank and a group whose progress is kept, over all runs: 16,384 ranks in 8 groups."""
-MAX_REPORTED = 250_000
+MAX_PROGRESS_ENTRIES = 1_048_576
+"""Pairs of a rank and a group whose progress is kept, over all runs: 100,000 ranks in 10 groups."""
+MAX_REPORTED = 1_000_000
 """Size of the ranks' latest reports over all runs, in units of one call; beyond it new ones are cut short."""
 CUT_CALLS, CUT_STACK = 4, 4_096
 """Calls in flight, and characters of each text, that are kept of a report that is cut short."""
@@ -60,6 +60,7 @@ class Run:
     Attributes:
         resource: text attributes of the job's resource, for the telemetry that the collector itself sends about it.
         mismatch_since, bad_end_since: when a mismatch, or a bad end, not yet judged was first seen; None: none is.
+        waiting: the ranks whose latest report has calls in flight, or what is overdue.
         has_news: something arrived since the run was last judged.
         lags: of its ranks' reports. attention: of the collector.
         members, progress_entries: total length of its groups' member lists, and of its ranks' `progress`.
@@ -68,7 +69,7 @@ class Run:
         requests: by rank, what it has asked to be done with its node or the job.
         is_sampled: its ranks send the spans of some traces only.
         differences: where its ranks are seen to have made different collectives.
-        to_ask: ranks whose brief reports name groups about which nothing else is known.
+        to_ask: ranks whose brief reports leave out what is needed, and is not known from others.
         steps: how fast its training steps go by.
         numbers: calls, bytes and durations, as monitors count them. history: what its communication cost, over time.
         ras: what NCCL's RAS has said last; None: nothing.
@@ -81,6 +82,7 @@ class Run:
     world_size: int | None = None
     resource: dict[str, str] = field(default_factory=dict)
     ranks: dict[int, RankState] = field(default_factory=dict)
+    waiting: dict[int, RankState] = field(default_factory=dict)
     groups: dict[str, GroupState] = field(default_factory=dict)
     mismatch_since: float | None = None
     bad_end_since: float | None = None
@@ -112,12 +114,6 @@ class Run:
     def weight(self) -> int:
         """Size of its incomplete instances, in units of one call."""
         return sum(group.weight for group in self.groups.values())
-
-    @property
-    def largest_size(self) -> int:
-        """About what a snapshot of it has at most: ranks, also those not heard of, members of groups, and calls."""
-        expected = min(self.world_size or 0, MAX_RANKS_PER_RUN)
-        return max(len(self.ranks), expected) + self.members + self.progress_entries + self.call_count
 
     @property
     def known_for(self) -> float:
@@ -286,8 +282,7 @@ class Run:
             contents = read(given, interner, now=now - lag, wall=wall - lag)
         groups = self.groups
         new = [one for one in given.groups if (group := groups.get(one.id)) is None or not group.group.ranks]
-        named = MemberReader(interner).groups(new) if new else []
-        state = known or self.rank_state(given.rank)
+        named, state = MemberReader(interner).groups(new) if new else [], known or self.rank_state(given.rank)
         if state is None:
             return None
         before = state.contents
@@ -307,6 +302,8 @@ class Run:
             if given.is_brief and group is not None and not group.group.ranks and not one.ranks:
                 self.to_ask.add(given.rank)
         self._take_counts(state, given, now)
+        if len(self.to_ask) < MAX_ASKED and is_unseen(given, groups):
+            self.to_ask.add(given.rank)
         if contents is None:
             return 0
         self._take_contents(state, given, contents, before, now)
@@ -339,6 +336,9 @@ class Run:
         self, state: RankState, given: RankReport, contents: Contents, before: Contents, now: float
     ) -> None:
         """What a report says beside counts and times. ``before``: what the one before it said."""
+        self.waiting.pop(state.rank, None)
+        if contents.inflight or contents.overdue:
+            self.waiting[state.rank] = state
         fetched, last = self._take_fetched(given.rank, contents.fetched), contents.last
         self._end_calls(state, before.inflight)
         for call in [*fetched, *contents.failed, *contents.inflight, *([last] if last else [])]:

@@ -10,7 +10,7 @@ from otel_fr_collector.jobs.lateness import Attention
 from otel_fr_collector.jobs.numbers import PastNumbers
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.jobs.tallies import PastTallies
-from otel_fr_collector.jobs.usage import Usage
+from otel_fr_collector.jobs.usage import MAX_KEPT, Usage
 from otel_fr_collector.network.tokens import tenant_of
 from otel_fr_collector.shares import Holdings, Owner
 
@@ -31,6 +31,7 @@ class Runs:
 
     Args:
         tenant_of: the tenant of a job's name.
+        most: bytes of all that is kept of them.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class Runs:
         max_weight: int = MAX_WEIGHT,
         tenant_of: Callable[[str], str] = tenant_of,
         straggler_limits: StragglerLimits | None = None,
+        most: int = MAX_KEPT,
     ) -> None:
         self._straggler_limits = straggler_limits or StragglerLimits()
         self._max_runs = max_runs
@@ -50,7 +52,7 @@ class Runs:
         self.by_id: dict[RunId, Run] = {}
         self.by_tenant: dict[str, dict[RunId, Run]] = {}
         """The runs of each tenant, in the same order."""
-        self.usage = Usage()
+        self.usage = Usage(most)
         self.attention = Attention()
         self.past = PastTallies()
         self.past_numbers = PastNumbers()

@@ -39,6 +39,7 @@ def says_the_same(state: RankState, given: RankReport, sent: float) -> bool:
         step=known.step,
         step_s=known.step_s,
         interval_s=known.interval_s,
+        unlisted_s=known.unlisted_s,
         sampled=known.sampled,
         groups=(),
         in_flight=(),

@@ -82,6 +82,12 @@ class Snapshot:
         return Evidence(groups=self.groups, calls=calls, ranks=self.ranks, window=window, world_size=self.world_size)
 
 
+def largest_size(run: Run) -> int:
+    """About what a snapshot of it has at most: ranks, also those not heard of, members of groups, and calls."""
+    expected = min(run.world_size or 0, MAX_EXPECTED)
+    return max(len(run.ranks), expected) + run.members + run.progress_entries + run.call_count
+
+
 def snapshot(run: Run, now: float, wall: float = 0.0) -> Snapshot:
     """The run at the monotonic time ``now``. ``wall``: Unix time."""
     return next(taken for taken in in_pieces(run, now, wall) if taken is not None)
@@ -175,6 +181,7 @@ def _rank(state: RankState, now: float, silent: bool, longest: float, known: _Kn
         has_gaps=state.has_gaps,
         complete=report is not None and report.in_flight_more == 0 and not silent,
         records_creations=report is not None and report.records_creations,
+        unlisted=None if report is None or report.unlisted_s is None else report.unlisted_s + since,
         overdue=tuple([item._replace(age=item.age + since) for item in state.contents.overdue]),
         within=_within(state, now),
         ended_by_monitor=report is not None and report.on_hang == "kill" and state.ended is not None,

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from otel_fr_collector.jobs.calls import MEMBER_BYTES, UNIT
+from otel_fr_collector.jobs.calls import MAX_CACHED, MEMBER_BYTES, UNIT
 
 MAX_KEPT = 144 << 20
-"""Bytes of all that is kept of all runs, counted by the sizes below and by `UNIT`."""
+"""Bytes of all that is kept of all runs, counted by the sizes below and by `UNIT`, unless `--job-memory` says more."""
+JOB_MEMORY = MAX_KEPT + MAX_CACHED
+"""Default of ``--job-memory``: of what is kept of runs, and of caches."""
 RANK_BYTES, GROUP_BYTES, PROGRESS_BYTES = 700, 1_000, 600
 """Of one rank without its report, one group without members and calls, one rank's progress in one group with its newest
 call: measured with tracemalloc."""
@@ -30,8 +32,10 @@ class Usage:
         timed: calls with times on devices whose collectives are not whole (`jobs.waits`).
         tallies: pairs of a rank and a group whose totals are kept (`jobs.tallies`).
         is_full: a run smaller than its share was refused room since room was last made.
+        most: bytes that may be kept.
     """
 
+    most: int = MAX_KEPT
     runs: int = 0
     ranks: int = 0
     groups: int = 0
@@ -63,15 +67,15 @@ class Usage:
 
     def has_room(self, size: int) -> bool:
         """Whether so many bytes more can be kept as long as their run."""
-        return self.fixed + size <= MAX_KEPT - (MIN_CALLS + MIN_REPORTED) * UNIT
+        return self.fixed + size <= self.most - (MIN_CALLS + MIN_REPORTED) * UNIT
 
     def room_for_reports(self, most: int) -> int:
         """Units that all reports together may have, at most ``most``."""
-        return min(most, max(MIN_REPORTED, (MAX_KEPT - self.fixed) // UNIT - MIN_CALLS))
+        return min(most, max(MIN_REPORTED, (self.most - self.fixed) // UNIT - MIN_CALLS))
 
     def room_for_calls(self, most: int) -> int:
         """Units that the calls of all incomplete instances together may have, at most ``most``."""
-        return min(most, max(MIN_CALLS, (MAX_KEPT - self.fixed) // UNIT - self.reported))
+        return min(most, max(MIN_CALLS, (self.most - self.fixed) // UNIT - self.reported))
 
     def refuse(self, kind: str, held: int, limit: int) -> None:
         """Count a refusal: the run has ``held`` of a kind, and all runs together may have ``limit``."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -22,6 +22,7 @@ class Instance:
     Attributes:
         members: the ranks that must join; for p2p (source, destination).
         calls: rank -> its calls, in the rank's order; more than one only for a coalesced batch.
+        counted: ranks that wait in it by their counts; the evidence does not have their calls (`Rank.unlisted`).
     """
 
     key: InstanceKey
@@ -29,6 +30,7 @@ class Instance:
     stream: Stream
     members: tuple[int, ...]
     calls: dict[int, list[Call]] = field(default_factory=dict)
+    counted: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
@@ -48,6 +50,10 @@ class Instance:
     def call(self, rank: int) -> Call:
         """The rank's call; of a batch the last one, which ends the batch."""
         return self.calls[rank][-1]
+
+    def with_counted(self, waiting: tuple[int, ...]) -> tuple[int, ...]:
+        """These ranks, which wait in it, and the counted ones, ascending."""
+        return tuple(sorted({*waiting, *self.counted})) if self.counted else waiting
 
     @property
     def operation(self) -> str:
@@ -112,7 +118,27 @@ def line_up(evidence: Evidence) -> dict[InstanceKey, Instance]:
         elif call.stream == "group":
             instance.members = _members_of_both(instance.members, members_of(group, call.signature))
         instance.calls.setdefault(call.rank, []).append(call)
+    unlisted = {rank: info for rank, info in evidence.ranks.items() if info.unlisted is not None}
+    for instance in found.values() if unlisted else ():
+        instance.counted = _counted(instance, unlisted)
     return {key: found[key] for key in sorted(found, key=lambda k: tuple(str(part).zfill(20) for part in k))}
+
+
+def _counted(instance: Instance, unlisted: Mapping[int, Rank]) -> tuple[int, ...]:
+    """Args:
+    unlisted: the ranks that wait in a call that the evidence does not have.
+    """
+    if instance.stream != "collective":
+        return ()
+    group, number, calls = instance.group.id, instance.sequence_id, instance.calls
+    counts = [(rank, unlisted[rank].progress.get(group)) for rank in instance.members if rank in unlisted]
+    return tuple(
+        [
+            rank
+            for rank, own in counts
+            if own is not None and (own.enqueued or 0) >= number > (own.completed or 0) and rank not in calls
+        ]
+    )
 
 
 class Completions:

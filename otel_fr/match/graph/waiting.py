@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import cache
 
 from otel_fr.match.facts.device_sync import DeviceSyncs
@@ -15,7 +15,7 @@ from otel_fr.match.facts.stops import was_stopped
 from otel_fr.match.graph.nodes import Node
 from otel_fr.match.graph.patience import Patience
 from otel_fr.match.graph.queues import Queues
-from otel_fr.match.model import CallState, Ending, Evidence
+from otel_fr.match.model import CallState, Ending, Evidence, Rank
 
 MAX_WAITS = 256
 """Instances in which one rank waits that are followed as what others wait for: those that it enqueued first. A rank's
@@ -52,7 +52,7 @@ def build(
             for node in nodes.values():
                 if node.mismatch is None and node.instance.stream != "group" and node.instance.group.name in names:
                     node.mismatch = bad
-    waits = _waits(nodes)
+    waits = _Waits(nodes)
     joined = {key for key, node in nodes.items() if _all_joined(evidence, node.instance, deaths)}
     reached = _reached(evidence) if joined else {}
     heads: dict[tuple[str, str], InstanceKey] = {}
@@ -83,17 +83,32 @@ def build(
     return nodes
 
 
-def _waits(nodes: Mapping[InstanceKey, Node]) -> dict[int, list[InstanceKey]]:
-    """Rank -> the instances in which it waits, `MAX_WAITS` at most: those that it enqueued first."""
-    waits: dict[int, list[InstanceKey]] = {}
-    for key, node in nodes.items():
-        for rank in node.waiting:
-            waits.setdefault(rank, []).append(key)
-    for rank, keys in waits.items():
-        if len(keys) > MAX_WAITS:
-            oldest = set(sorted(keys, key=lambda key: nodes[key].instance.call(rank).record)[:MAX_WAITS])
-            waits[rank] = [key for key in keys if key in oldest]
-    return waits
+class _Waits:
+    """The instances in which each rank waits."""
+
+    def __init__(self, nodes: Mapping[InstanceKey, Node]) -> None:
+        self._nodes = nodes
+        self._known: dict[int, list[InstanceKey]] = {}
+        waits = self._known
+        for key, node in nodes.items():
+            for rank in node.waiting:
+                waits.setdefault(rank, []).append(key)
+        for rank, keys in waits.items():
+            if len(keys) > MAX_WAITS:
+                oldest = set(sorted(keys, key=lambda key: nodes[key].instance.call(rank).record)[:MAX_WAITS])
+                waits[rank] = [key for key in keys if key in oldest]
+
+    def of(self, rank: int) -> Sequence[InstanceKey]:
+        """`MAX_WAITS` at most: those that it enqueued first."""
+        return self._known.get(rank, ())
+
+    def counted(self, info: Rank) -> list[InstanceKey]:
+        """The same by its counts, if the evidence does not have its call."""
+        if info.unlisted is None:
+            return []
+        counts = [(group, own.enqueued) for group, own in info.progress.items() if own.enqueued != own.completed]
+        keys: list[InstanceKey] = [(group, "collective", number) for group, number in counts if number]
+        return [key for key in keys if key in self._nodes]
 
 
 def _takes_any(evidence: Evidence) -> set[tuple[str, int]]:
@@ -235,7 +250,7 @@ def _is_served(instance: Instance, rank: int) -> bool:
 def _sort_members(
     evidence: Evidence,
     node: Node,
-    waits: Mapping[int, list[InstanceKey]],
+    waits: _Waits,
     deaths: frozenset[int],
     takes_any: set[tuple[str, int]],
     is_later: Callable[[InstanceKey], bool],
@@ -253,7 +268,7 @@ def _sort_members(
             if joined is not True or _was_in_it(instance, rank):
                 node.dead.append(rank)
         elif joined is True:
-            queues.sort(node, rank, waits.get(rank, ()))
+            queues.sort(node, rank, waits.of(rank))
         elif info is not None and info.has_gaps:
             node.unrecorded.append(rank)
         elif info is None or info.ending is Ending.UNKNOWN:
@@ -261,7 +276,7 @@ def _sort_members(
         elif joined is None:
             if info.records_creations or instance.stream != "group":
                 untold.append(rank)
-            elif elsewhere := waits.get(rank):  # it is not known what it created, but it waits in another call
+            elif elsewhere := list(waits.of(rank)):  # it is not known what it created, but it waits in another call
                 node.next[rank] = elsewhere
             else:
                 node.unrecorded.append(rank)
@@ -273,9 +288,9 @@ def _sort_members(
         elif info.has_left(instance.group.id) and not info.exception:
             # One that is exiting because its own collective failed had waited there: it did not leave.
             node.idle.append(rank)
-        elif elsewhere := [key for key in waits.get(rank, ()) if not is_later(key)]:
+        elif elsewhere := [key for key in waits.of(rank) if not is_later(key)] or waits.counted(info):
             node.next[rank] = elsewhere
-        elif patience.may_join(info, seconds):
+        elif info.unlisted is not None or patience.may_join(info, seconds):
             node.undecided.append(rank)
         else:
             node.idle.append(rank)

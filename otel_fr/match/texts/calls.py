@@ -37,7 +37,7 @@ def new_group_text(operation: str, number: int, new: NewGroup) -> str:
 
 def waiting_text(ranks: Iterable[int], instance: Instance) -> str:
     """``"ranks 0, 2 wait in all_reduce number 5 of group dp (3)"``."""
-    ranks = list(ranks)
+    ranks = instance.with_counted(tuple(ranks))
     return f"{ranks_text(ranks)} {verb(ranks, 'waits', 'wait')} in {instance_text(instance)}"
 
 

@@ -65,6 +65,7 @@ def waits_text(evidence: Evidence, instance: Instance, waiting: Sequence[int], a
     It says last that ranks wait, for `otel_fr.presentation.with_wait`.
     """
     calls = [instance.call(rank) for rank in waiting]
+    waiting = instance.with_counted(tuple(waiting))
     if any(call.state is not CallState.FAILED or call.error == "timeout" for call in calls):
         if any(call.state is not CallState.FAILED and may_run(evidence, call.rank) for call in calls):
             return f"{ranks_text(waiting)} {verb(waiting, 'waits', 'wait')}"
@@ -283,6 +284,5 @@ def straggler_text(instance: Instance, late: list[Call], machines: Machines) -> 
 
 def downstream_text(instance: Instance, waiting: Iterable[int], missing: list[int]) -> str:
     """A consequence: who waits where because of a fault elsewhere, and for whom."""
-    waiting = list(waiting)
-    text = f"{ranks_text(waiting)} {verb(waiting, 'waits', 'wait')} in {instance_text(instance)}"
+    text = waiting_text(waiting, instance)
     return text + (f" for {ranks_text(missing)}" if missing else "")

@@ -34,6 +34,7 @@ from otel_fr.monitor.telemetry.call_ranges import reported_range
 from otel_fr.monitor.telemetry.export import Exporter
 from otel_fr.monitor.telemetry.metrics import RankMetrics
 from otel_fr.monitor.telemetry.span_sender import SpanSender
+from otel_fr.monitor.witness import Witness
 from otel_fr.out_of_memory import OutOfMemory
 from otel_fr.rank_report import DropCounts, RankReport, ReportedDecision, ReportedException, ReportedExit, ReportedRas
 from otel_fr.ring import POSTED, ProcessState, RecordState, RingReader
@@ -43,7 +44,7 @@ class Reporter:
     """Follows the ring, and builds and sends spans and reports.
 
     Attributes:
-        identity: of the rank. tail, groups, activity: what has been read of the ring.
+        identity, witness: of the rank. tail, groups, activity: what has been read of the ring.
         devices: what PyTorch's recorder has shown.
         on_hang: what was done because a limit had passed; "": nothing.
         running_here: as `Node.running` last found them.
@@ -116,6 +117,7 @@ class Reporter:
         """Report as this rank."""
         self.identity = identity
         self._resource = identity.resource()
+        self.witness = Witness(identity.rank, identity.world_size or 1)
         self._spans = SpanSender(identity, self._reader, self._config.sampling_ratio, self._exporter)
 
     def _follow_run(self) -> None:
@@ -232,9 +234,10 @@ class Reporter:
                 break
             if not record.is_posted and (oldest is None or record.since_ns < oldest.since_ns):
                 oldest = record
+        self.witness.note(oldest)
         if oldest is None:
             return Situation(now_ns, self.moved_ns)
-        return Situation(now_ns, self.moved_ns, oldest.record_id, oldest.since_ns)
+        return Situation(now_ns, self.moved_ns, oldest.record_id, oldest.since_ns, self.witness.is_one)
 
     def in_flight(self, now_ns: int) -> Mapping[int, Tracked]:
         """By record id, the calls in flight, oldest first.
@@ -282,8 +285,6 @@ class Reporter:
         for item in ended:
             self._metrics.add_step(item)
         self._spans.send_activity(ended)
-
-    # ---- stacks
 
     def remember_stacks(self, stacks: Stacks) -> None:
         """Report these stacks until the rank moves on."""
@@ -374,12 +375,14 @@ class Reporter:
         error: str = "",
         ras: ReportedRas | None = None,
     ) -> None:
-        """Build a report now, and send it as ``event``.
+        """Build a report now, and send it as ``event``; that the rank is stalled, its group's witnesses say.
 
         Args:
             stacks: with the rank's stacks, if they are known, and the exceptions of its threads.
             exit, exception, file, reason, error, ras: as in `otel_fr.rank_report.RankReport`.
         """
+        if event == names.EVENT_STALLED and not self.witness.is_one:
+            return
         self._memory.look(time.monotonic())
         report = self.build(time.monotonic_ns(), stacks=stacks)
         if file and not report.decisions:  # the collector has asked for it, of a rank that continues
@@ -395,8 +398,8 @@ class Reporter:
             ras=ras,
         )
         is_progress = event == names.EVENT_PROGRESS
-        if is_progress:
-            report = self._brief.form(report, time.monotonic())
+        if is_progress or (event == names.EVENT_DUMP_WRITTEN and not self.witness.is_one):
+            report = self._brief.form(report, time.monotonic(), is_witness=self.witness.is_one)
         self._put(report_builder.log_record(event, report, time.time_ns()), progress=is_progress)
 
     def send_calls(self, group: str, first: int, last: int) -> None:

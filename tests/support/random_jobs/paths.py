@@ -12,6 +12,8 @@ import random
 import tempfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 from otel_fr_collector.incidents.book import IncidentBook
 from otel_fr_collector.incidents.incident import IncidentChange
@@ -47,6 +49,9 @@ STEP = 0.25
 """Seconds between two looks at the rings, which is the shortest time between two reports of a rank, and between two
 judgements of a run."""
 
+
+UNTOLD_SECONDS = 2.5
+"""Seconds between two reports of a rank that waits and is no witness."""
 
 _MEMORY = Path("/dev/shm")
 """Where rings are: writing thousands of files to a disk would take most of the time."""
@@ -107,9 +112,15 @@ def judge_files(trial: Trial) -> Score:
     return _score(replace(trial, view=replace(trial.view, form="files")), verdict)
 
 
-def judge_live(trial: Trial) -> tuple[Score, set[int]]:
-    """The incidents that are open at the moment of the trial, or were at a clean end, and every rank ever named."""
-    with tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None) as folder:
+def judge_live(trial: Trial, *, in_crowd: bool = False) -> tuple[Score, set[int]]:
+    """The incidents that are open at the moment of the trial, or were at a clean end, and every rank ever named.
+
+    Args:
+        in_crowd: as in a large job: one rank of each group says that it waits, the others if they are asked.
+    """
+    limits: dict[str, Any] = {"CROWD": 0, "WITNESSES": 1} if in_crowd else {"CROWD": rules.CROWD}
+    memory = _MEMORY if _MEMORY.is_dir() else None
+    with tempfile.TemporaryDirectory(dir=memory) as folder, mock.patch.multiple(rules, **limits):
         verdict = asyncio.run(_Live(trial, Path(folder)).run())
     return _score(replace(trial, view=replace(trial.view, form="live")), verdict), verdict.accused
 
@@ -200,10 +211,16 @@ class _Monitor:
             self._ask(names.EVENT_STALLED)
         elif self._episodes.new_idle(situation, STALL):
             self._ask(names.EVENT_IDLE)
+        interval = rules.report_interval(situation, STALL) if situation.is_witness else UNTOLD_SECONDS
         if now >= self._report_at or failed:
             reporter.send(names.EVENT_PROGRESS)
-            self._report_at = now + rules.report_interval(situation, STALL)
-        self._report_at = min(self._report_at, now + rules.report_interval(situation, STALL))
+            self._report_at = now + interval
+        self._report_at = min(self._report_at, now + interval)
+
+    def report_in_full(self) -> None:
+        """The collector asks for it."""
+        self._reporter.forget_told()
+        self._report_at = self._clock.now
 
     def _ask(self, event: str) -> None:
         info = self.ring.info
@@ -255,9 +272,10 @@ class _Live:
         )
         rng = random.Random(trial.seed)
         with clock.used_by(otel_fr.monitor.telemetry.reporter):
-            self._monitors = [
-                _Monitor(folder, trial, rank, clock, rng.uniform(0.0, rules.REPORT_SECONDS)) for rank in trial.job.calls
-            ]
+            self._by_rank = {
+                rank: _Monitor(folder, trial, rank, clock, rng.uniform(0.0, rules.REPORT_SECONDS))
+                for rank in trial.job.calls
+            }
 
     def _publish(self, changes: list[IncidentChange], now: float) -> None:
         for change in changes:
@@ -269,14 +287,18 @@ class _Live:
         with self._clock.used_by(otel_fr.monitor.telemetry.reporter):
             while self._clock.now < self._trial.now:
                 self._clock.now = min(self._clock.now + STEP, self._trial.now)
-                for monitor in self._monitors:
+                for monitor in self._by_rank.values():
                     monitor.step()
                     for signal, data in monitor.requests():
                         await self._ingest.take(signal, data)
                 self._judge.step(self._clock.monotonic())
                 while self._judge.in_progress:
                     await asyncio.sleep(0.001)
-        for monitor in self._monitors:
+                for run in self._runs.by_id.values():
+                    for rank in run.to_ask:
+                        self._by_rank[rank].report_in_full()
+                    run.to_ask.clear()
+        for monitor in self._by_rank.values():
             monitor.close()
         (run,) = self._runs.by_id.values()
         told = [one for one in self._book.known() if one.is_open or run.ended_clean]  # that end resolves all

@@ -9,6 +9,7 @@ from otel_fr_collector.jobs.bounded import CacheBudget
 from otel_fr_collector.jobs.calls import MAX_CACHED
 from otel_fr_collector.jobs.origins import Sources
 from otel_fr_collector.jobs.run import MAX_RANKS_PER_RUN
+from otel_fr_collector.jobs.usage import JOB_MEMORY
 
 from otel_fr import semconv
 from otel_fr.otlp_attributes import attributes
@@ -43,7 +44,7 @@ def test_the_sources_of_the_largest_run_are_read_once(monkeypatch: pytest.Monkey
         return read_source(given)
 
     monkeypatch.setattr(origins, "read_source", counted)
-    sources = Sources(CacheBudget(MAX_CACHED))
+    sources = Sources(CacheBudget((768 << 20) * MAX_CACHED // JOB_MEMORY))  # as documented for such a job
     resources = [resource(rank) for rank in range(MAX_RANKS_PER_RUN)]
     found = [[sources.read(one) for one in resources] for _ in range(2)]
     assert len(read) == MAX_RANKS_PER_RUN

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.support.random_jobs.faults import OF_MESSAGES
-from tests.support.random_jobs.paths import compare_paths
+from tests.support.random_jobs.paths import compare_paths, judge_live
 from tests.support.random_jobs.programs import LAYOUTS
 from tests.support.random_jobs.trials import KINDS, WITH_MESSAGES, random_trial
 
@@ -23,6 +25,18 @@ def test_files_and_the_collector_lead_to_the_same_verdict(number: int) -> None:
     found = compare_paths(trial)
     assert not found.differs
     assert found.strays == ()
+
+
+@pytest.mark.parametrize("number", range(len(KINDS)), ids=KINDS)
+def test_a_few_witnesses_of_each_group_lead_to_the_same_verdict(number: int) -> None:
+    """As in a large job; some seconds later, because others are asked where they wait."""
+    layouts = WITH_MESSAGES if KINDS[number] in OF_MESSAGES else NAMES
+    tried = (random_trial(seed, KINDS[number], layouts[(number + 1) % len(layouts)]) for seed in range(SEEDS))
+    trial = next(trial for trial in tried if trial is not None)
+    trial = replace(trial, now=trial.now + 8.0)
+    (in_full, named), (in_crowd, also_named) = judge_live(trial), judge_live(trial, in_crowd=True)
+    assert in_crowd.outcome == in_full.outcome
+    assert also_named <= named | {trial.truth}
 
 
 @pytest.mark.parametrize(

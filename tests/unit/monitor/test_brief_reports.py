@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from otel_fr.monitor.rules import WAIT_SECONDS
-from otel_fr.monitor.telemetry.brief_reports import FULL_SECONDS, BriefReports
+from otel_fr.monitor.telemetry.brief_reports import FULL_SECONDS, BriefReports, full_seconds
 from otel_fr.rank_report import (
     DropCounts,
     RankReport,
@@ -131,12 +131,42 @@ def test_a_call_that_was_told_in_flight_is_told_until_it_has_ended() -> None:
     assert (report.is_brief, report.in_flight) == (True, (CALL,))
 
 
-def test_in_a_large_job_longer_waits_are_nothing_unusual() -> None:
-    waits = moved(in_flight=(replace(CALL, record=50, age_s=1.9),))
-    reports = BriefReports(16_384)
-    reports.form(REPORT, 0.0)
-    assert reports.form(waits, 1.0).is_brief
-    assert not told().form(waits, 1.0).is_brief
+WAITS = moved(in_flight=(replace(CALL, record=50, age_s=9.0),), idle_s=9.0, site="x.py:1 f", python_blocked=False)
+
+
+def test_a_rank_that_is_no_witness_says_only_that_it_waits() -> None:
+    report = told().form(replace(WAITS, doing="sleeping"), 1.0, is_witness=False)
+    assert (report.is_brief, report.in_flight, report.unlisted_s) == (True, (), 9.0)
+    assert (report.site, report.doing, report.python_blocked) == ("", "", None)
+    assert told().form(WAITS, 1.0) is WAITS, "a witness says where"
+
+
+def test_once_asked_it_lists_its_call_until_that_has_ended() -> None:
+    reports = told()
+    reports.forget()
+    assert reports.form(WAITS, 1.0, is_witness=False) is WAITS
+    report = reports.form(WAITS, 2.0, is_witness=False)
+    assert (report.is_brief, report.in_flight, report.unlisted_s) == (True, WAITS.in_flight, None)
+
+
+@pytest.mark.parametrize(
+    "unusual",
+    [
+        {"python_blocked": True},
+        {"unreached": ("10.0.0.7:41234",)},
+        {"failed": (replace(CALL, state="failed"),)},
+        {"is_exiting": True},
+        {"activity": (ReportedActivity("heartbeat", age_s=9.0, limit_s=5.0, is_overdue=True),)},
+    ],
+    ids=lambda unusual: "-".join(unusual),
+)
+def test_more_than_a_wait_is_told_in_full_by_each_rank(unusual: dict[str, Any]) -> None:
+    report = replace(WAITS, **unusual)
+    assert told().form(report, 1.0, is_witness=False) is report
+
+
+def test_full_reports_are_more_seldom_in_the_largest_jobs() -> None:
+    assert [full_seconds(size) for size in (1, 16_384, 32_768)] == [FULL_SECONDS, FULL_SECONDS, 2 * FULL_SECONDS]
 
 
 calls = st.builds(

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from otel_fr.monitor.rules import (
     REPORT_SECONDS,
+    WITNESSES,
     Cadence,
     Episodes,
     Recovery,
     Situation,
     is_idle,
-    later_seconds,
     report_interval,
     stalled_call,
 )
+from otel_fr.monitor.witness import is_one
 
 STALL = 5.0
 
@@ -48,11 +52,6 @@ def test_a_rank_with_a_call_in_flight_is_never_idle() -> None:
 )
 def test_reports_come_quickly_from_half_the_window_to_twice_the_window(still: float, interval: float) -> None:
     assert report_interval(at(100 + still, moved=100), STALL) == interval
-
-
-@pytest.mark.parametrize(("world_size", "interval"), [(1, 0.25), (1_024, 0.25), (2_048, 0.5), (16_384, 1.0)])
-def test_ranks_of_large_jobs_that_stand_still_report_less_often(world_size: int, interval: float) -> None:
-    assert report_interval(at(103, moved=100), STALL, world_size) == interval
 
 
 def steady(cadence: Cadence, seconds: int) -> list[float]:
@@ -92,23 +91,37 @@ def test_a_rank_that_stands_still_or_waits_reports_each_second_again_at_once(unu
     assert cadence.interval(at(101, moved=101)) == REPORT_SECONDS
 
 
-def test_ranks_of_a_large_job_tell_later_that_they_wait_and_each_at_a_time_of_its_own() -> None:
+@pytest.mark.parametrize(
+    ("world_size", "least", "most"),
+    [(1_024, 1.0, 2.5), (16_384, 1.0, 2.5), (32_768, 2.0, 2.5), (49_152, 3.0, 3.75), (100_000, 5.0, 5.0)],
+)
+def test_ranks_of_the_largest_jobs_report_less_often(world_size: int, least: float, most: float) -> None:
+    cadence = Cadence(STALL, 5.0, world_size)
+    assert set(steady(cadence, 100)) == {REPORT_SECONDS}, "the collector allows no more"
+    cadence = Cadence(STALL, 5.0, world_size)
+    cadence.most = 5.0
+    intervals = steady(cadence, 100)
+    assert (intervals[0], intervals[-1]) == (least, most)
+
+
+def test_a_rank_that_is_no_witness_reports_its_wait_when_its_next_report_is_due() -> None:
     cadence = Cadence(STALL, 5.0, 16_384)
     cadence.most = 5.0
     assert steady(cadence, 100)[-1] == 2.5
-    assert cadence.interval(at(101.9, moved=100, oldest=7, issued=100)) == 2.5
-    assert cadence.interval(at(102, moved=100, oldest=7, issued=100)) == 2.5, (
-        "told at 2 s, and with its stacks after 4 s"
-    )
-    assert cadence.interval(at(104, moved=100)) == REPORT_SECONDS, "it waits for none: all others may wait for it"
-    cadence.most = REPORT_SECONDS
-    assert cadence.interval(at(103, moved=100, oldest=7, issued=100)) == REPORT_SECONDS
-    assert {later_seconds(rank, 4_096) for rank in range(4_096)} == {0.0}
-    later = sorted(later_seconds(rank, 16_384) for rank in range(16_384))
-    assert 0.0 <= later[0] < later[-1] < 6.0
-    assert max(b - a for a, b in itertools.pairwise(later)) < 0.004
-    episodes = Episodes()
-    assert [episodes.new_stall(at(t, oldest=7), STALL, 1.0) for t in (4.0, 4.9, 5.0)] == [None, None, 7]
+    waits = at(103, moved=100, oldest=7, issued=100)
+    assert cadence.interval(replace(waits, is_witness=False)) == 2.5
+    assert cadence.interval(waits) == 0.25
+
+
+@given(st.integers(1, 100_000))
+def test_each_group_of_a_large_job_has_a_few_witnesses(size: int) -> None:
+    assert sum(is_one(place, size) for place in range(size)) == min(size, WITNESSES)
+    assert is_one(0, size)
+
+
+def test_the_witnesses_of_a_group_are_spread_over_it() -> None:
+    found = [place for place in range(10_000) if is_one(place, 10_000)]
+    assert {b - a for a, b in itertools.pairwise(found)} == {1_250}
 
 
 def test_a_collector_that_goes_away_takes_its_word_with_it() -> None:

@@ -1,0 +1,58 @@
+"""Which ranks to ask for a full report: in large jobs, most ranks that wait do not say in which call.
+
+A few ranks of each group say so (`otel_fr.monitor.witness`), and the counts of the others show who is where. That
+decides most verdicts. It does not show what a rank called that left out what its peers wait in, and it does not show
+whether all calls of a collective fit together, nor what each device does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from otel_fr.match import Finding
+from otel_fr_collector.jobs.calls import UNENDED
+from otel_fr_collector.jobs.snapshot import Snapshot
+
+MAX_ABSENT = 64
+"""Ranks that are asked because others wait for them in one collective."""
+MAX_ASKED = 8_192
+"""Ranks that are asked after one judgement: taking their reports costs half a second of CPU."""
+PATIENCE = 3.0
+"""For so many stall times, a verdict that names nobody waits for the ranks that were asked."""
+
+
+def to_ask(taken: Snapshot, findings: Iterable[Finding]) -> set[int]:
+    """The ranks without whose calls the findings may be wrong."""
+    unlisted = {rank for rank, info in taken.ranks.items() if info.unlisted is not None}
+    if not unlisted:
+        return set()
+    asked: set[int] = set()
+    open_ = {(call.group, call.sequence_id) for call in taken.calls if call.state in UNENDED and call.stream != "p2p"}
+    for group_id, number in open_:
+        absent = [
+            rank for rank in taken.groups[group_id].ranks if rank in unlisted and _lacks(taken, rank, group_id, number)
+        ]
+        asked.update(absent[:MAX_ABSENT])
+    for one in findings:
+        if names_nobody(one):
+            asked.update(unlisted.intersection(one.waiting_ranks))
+    return set(sorted(asked)[:MAX_ASKED])
+
+
+def names_nobody(finding: Finding) -> bool:
+    """Its collective was joined by all, or its calls do not fit together: each call matters."""
+    return finding.category.is_mismatch or not finding.culprit_ranks
+
+
+def is_early(taken: Snapshot, finding: Finding) -> bool:
+    """It names nobody, and ranks that were asked for their calls may still answer."""
+    if finding.category.is_mismatch or finding.culprit_ranks or finding.age is None:
+        return False
+    is_asked = any(info.unlisted is not None for rank in finding.waiting_ranks if (info := taken.ranks.get(rank)))
+    return is_asked and finding.age < PATIENCE * taken.stall
+
+
+def _lacks(taken: Snapshot, rank: int, group: str, number: int) -> bool:
+    """By its counts, the rank has not enqueued the collective."""
+    own = taken.ranks[rank].progress.get(group)
+    return own is None or (own.enqueued or 0) < number
