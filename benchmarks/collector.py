@@ -69,10 +69,14 @@ import sys, time
 from concurrent.futures import ThreadPoolExecutor
 import grpc
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as trace, trace_service_pb2_grpc as trace_grpc
+from opentelemetry.proto.collector.logs.v1 import logs_service_pb2 as logs, logs_service_pb2_grpc as logs_grpc
 class Trace(trace_grpc.TraceServiceServicer):
     def Export(self, request, context): return trace.ExportTraceServiceResponse()
+class Logs(logs_grpc.LogsServiceServicer):
+    def Export(self, request, context): return logs.ExportLogsServiceResponse()
 server = grpc.server(ThreadPoolExecutor(4), options=[("grpc.max_receive_message_length", 64 << 20)])
 trace_grpc.add_TraceServiceServicer_to_server(Trace(), server)
+logs_grpc.add_LogsServiceServicer_to_server(Logs(), server)
 print("gRPC on 127.0.0.1:%d, " % server.add_insecure_port("127.0.0.1:0"), file=sys.stderr, flush=True)
 server.start(); time.sleep(3600)
 """

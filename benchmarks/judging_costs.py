@@ -35,10 +35,14 @@ START, STEADY, JUDGED = 1_000.0, -20.0, 4.6
 """Of the collector's clock: the skip. Seconds after it: the full reports, the verdict."""
 
 
+KEPT = 512 << 20
+"""Bytes for the run: enough for 100,000 ranks."""
+
+
 def stalled(job: Job) -> Run:
     """The run, as the collector knows it when the wait is long enough."""
     now = [START]
-    runs = Runs()
+    runs = Runs(most=KEPT)
     ingest = Ingest(runs, Metrics(), lambda: now[0], lambda: 1e9 + now[0])
     told = [rank for rank in range(job.world) if rank == job.culprit or job.is_witness(rank)]
     others = sorted(set(range(job.world)) - set(told))

@@ -191,7 +191,7 @@ class Batch:
         self.job = job
         self.count = sum(len(some) for _, some in parts)
         self.due = 0.0
-        self.sent = self.bytes = 0
+        self.sent = self.bytes = self.refused = 0
         self._is_culprit = ranks == (job.culprit,)
         self._is_witness = job.is_witness(ranks[0])
         self._parts = parts
@@ -199,7 +199,7 @@ class Batch:
         self._brief = self._request(semconv.EVENT_PROGRESS, brief=True)
         self._stopped = self._listed = self._skipped = self._told = b""
         self._full_due = 0.0
-        self._is_told = False
+        self._is_told = self._has_listed = False
         self._number = NUMBER
         self._under_way: grpc.Future[bytes] | None = None
         self._reported = 0.0
@@ -223,6 +223,10 @@ class Batch:
             event = semconv.EVENT_IDLE if self._is_culprit else semconv.EVENT_STALLED
             self._told = self._request(event, skipped=True, told=True)
 
+    def resume(self, now: float) -> None:
+        """The culprit has made the call, so all ranks move again."""
+        self._is_told, self._has_listed, self._reported, self.due = False, False, 0.0, now
+
     def _interval(self, now: float, skipped_at: float | None) -> float:
         now_ns = int(now * 1e9)
         if skipped_at is None:
@@ -241,6 +245,7 @@ class Batch:
             return
         if self._under_way is not None and not self._under_way.done():
             return  # a monitor, too, waits for the answer
+        self.refused += self._under_way is not None and self._under_way.exception() is not None
         if has_told:
             self._reported, self.due = now, now + interval
         still = 0.0 if skipped_at is None else now - skipped_at
@@ -249,11 +254,10 @@ class Batch:
         elif speaks and still >= self._brief_until:
             data = self._skipped
         elif now < self._full_due:
-            data = self._brief if skipped_at is None else self._stopped
+            data = self._brief if skipped_at is None else self._listed if self._has_listed else self._stopped
         else:
             data = self._full if skipped_at is None else self._skipped
-            if skipped_at is not None:
-                self._stopped = self._listed
+            self._has_listed = skipped_at is not None
             share = random.uniform(0.5, 1.0) if not self._full_due else 1.0  # as monitors do
             self._full_due = now + share * self._full_seconds
         self._send(export, data, self.job.calls_at(now if skipped_at is None else skipped_at), still)

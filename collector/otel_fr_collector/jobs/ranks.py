@@ -133,8 +133,12 @@ class RankState:
     def has_destroyed(self, group: str) -> bool:
         """It has destroyed a group that is in `progress`; a rank that has ended: it did not have the group any more."""
         last = self.progress[group][2]
-        newest = self.report.number if self.ended is not None and self.report is not None else 0
-        return last == DESTROYED or 0 < last < newest
+        return last == DESTROYED or 0 < last < self.newest_number
+
+    @property
+    def newest_number(self) -> int:
+        """Of a rank that has ended, the number of its last report: it destroyed the groups that are not in it; 0."""
+        return self.report.number if self.ended is not None and self.report is not None else 0
 
     def note_destroyed(self, group: str, site: str) -> None:
         """A span shows that the rank has destroyed the group."""
@@ -142,12 +146,6 @@ class RankState:
         if len(self.destroyed_at) >= MAX_DESTROYED:
             del self.destroyed_at[next(iter(self.destroyed_at))]
         self.destroyed_at[group] = site
-
-    def messages(self, group: str) -> int | None:
-        """The number of its last send or receive in a group that is in `progress`; None: a span shows that it went on
-        since the report that has this number."""
-        own = self.progress[group]
-        return own[3] if own[4] == own[0] else None
 
     @property
     def weight(self) -> int:

@@ -12,7 +12,7 @@ from otel_fr.rank_report import DEFAULT_INTERVAL
 from otel_fr_collector.jobs.calls import UNENDED, RankCall, expand
 from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.incomplete import IncompleteInstance
-from otel_fr_collector.jobs.ranks import SILENCE, RankState
+from otel_fr_collector.jobs.ranks import DESTROYED, SILENCE, RankState
 from otel_fr_collector.jobs.run import MAX_RANKS_PER_RUN, Run
 
 MAX_CALLS = 50_000
@@ -118,10 +118,10 @@ def in_pieces(run: Run, now: float, wall: float = 0.0) -> Iterator[Snapshot | No
     for number, state in enumerate(list(run.ranks.values()), 1):
         calls.add_rank(state)
         silent = state.is_silent(now, floor, behind)
-        taken.ranks[state.rank] = _rank(state, now, silent, longest, known)
+        until = taken.until[state.rank] = _until(state, now)
+        taken.ranks[state.rank] = _rank(state, now, until, silent, longest, known)
         settled = state.report is None or state.ended is not None or silent
         taken.reported_at[state.rank] = math.inf if settled else state.sent
-        taken.until[state.rank] = _until(state, now)
         if silent and state.report is not None:
             taken.silent_since[state.rank] = state.sent
             taken.ranks[state.rank].heard_at = wall - (now - state.sent) if wall else None
@@ -150,8 +150,9 @@ def _until(state: RankState, now: float) -> float:
     return min(now - state.lag, state.ended if state.ended is not None else state.sent + state.silence)
 
 
-def _rank(state: RankState, now: float, silent: bool, longest: float, known: _Known) -> Rank:
+def _rank(state: RankState, now: float, until: float, silent: bool, longest: float, known: _Known) -> Rank:
     """Args:
+    until: as of `Snapshot`.
     longest: seconds in which every rank that runs has reported. known: see `_progress`.
     """
     report = state.report
@@ -173,7 +174,7 @@ def _rank(state: RankState, now: float, silent: bool, longest: float, known: _Kn
         thread_exceptions=state.thread_exceptions,
         python_blocked=state.python_blocked,
         idle=report.idle_s + since if report and report.idle_s is not None else None,
-        completed_age=None if state.completed_at is None else max(0.0, _until(state, now) - state.completed_at),
+        completed_age=None if state.completed_at is None else max(0.0, until - state.completed_at),
         ended_for=max(0.0, now - state.ended - longest) if state.ended is not None else None,
         site=state.site,
         stack=state.stack,
@@ -217,8 +218,12 @@ def _since(state: RankState, now: float) -> float:
 def _progress(state: RankState, known: _Known) -> dict[str, Progress]:
     """By group. Ranks of a job are mostly level: equal entries are made once, and shared."""
     found: dict[str, Progress] = {}
+    destroyed_at, newest = state.destroyed_at, state.newest_number
     for gid, own in state.progress.items():
-        key = own[0], own[1], state.has_destroyed(gid), state.messages(gid), state.destroyed_at.get(gid, "")
+        enqueued, completed, last, messages, of = own
+        is_destroyed = last == DESTROYED or 0 < last < newest
+        site = destroyed_at.get(gid, "") if destroyed_at else ""
+        key = enqueued, completed, is_destroyed, messages if of == enqueued else None, site
         one = known.get(key)
         if one is None:
             one = known[key] = Progress(key[0], key[1], destroyed=key[2], messages=key[3], destroyed_at=key[4])
@@ -252,6 +257,8 @@ class _Calls:
 
     def add_rank(self, state: RankState) -> None:
         said = state.contents
+        if not (said.inflight or said.failed or said.last or state.latest):
+            return
         self._add(reported_calls(self._run, state))
         self._add(said.failed)
         self._add([call for call in said.inflight if call.signature.destroys])
