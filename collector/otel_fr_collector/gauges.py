@@ -66,15 +66,11 @@ class JobGauges(Collector):
         family = empty(GaugeMetricFamily, "otel_fr_progress_lag")
         lags: dict[tuple[str, str], int] = {}
         for run in self._runs.by_id.values():
-            enqueued: dict[str, list[int]] = {}
-            for rank in run.ranks.values():
-                for group, own in rank.progress.items():
-                    enqueued.setdefault(group, []).append(own[0])
-            for group, counts in enqueued.items():
+            for group, (low, high) in run.levels.by_group().spans().items():
                 state = run.groups.get(group)
                 if state is not None:
                     label = _labels(run, state)
-                    lags[label] = max(lags.get(label, 0), max(counts) - min(counts))
+                    lags[label] = max(lags.get(label, 0), high - low)
         for values in sorted(lags, key=lambda key: -lags[key])[:MAX_SERIES]:
             family.add_metric(values, lags[values])
         return family

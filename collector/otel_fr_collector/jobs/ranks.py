@@ -88,7 +88,7 @@ class RankState:
     progress: dict[str, list[int]] = field(default_factory=dict)
     """By group id: last number enqueued, last completed, from reports and spans alike; and the number of the last
     report in which the group was live, or `DESTROYED`; the last number of a message and of a collective that a report
-    showed enqueued (-1: no report did)."""
+    showed enqueued (-1: no report did); and its place in the run's `Levels`."""
     latest: dict[str, CompactCall] = field(default_factory=dict)
     """By group id: the newest collective a span shows completed."""
     destroyed_at: dict[str, str] = field(default_factory=dict)
@@ -110,7 +110,9 @@ class RankState:
             floor: no silence is counted before this time.
             behind: reports that were sent less than so many seconds ago may be on their way.
         """
-        return self.ended is None and self.silent_for(now, floor, behind) > self.silence
+        if self.ended is not None or now - max(self.arrived, floor) <= self.silence:
+            return False  # nearly always; all ranks of a job are asked each second
+        return self.silent_for(now, floor, behind) > self.silence
 
     def silent_for(self, now: float, floor: float, behind: float) -> float:
         """Seconds without a report. Arguments as of `is_silent`."""

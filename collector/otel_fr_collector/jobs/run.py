@@ -17,6 +17,7 @@ from otel_fr_collector.jobs.fingerprints import Differences
 from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.history import History, Sample, take
 from otel_fr_collector.jobs.lateness import MAX_BEHIND, Attention, Lags
+from otel_fr_collector.jobs.levels import Levels
 from otel_fr_collector.jobs.numbers import Numbers
 from otel_fr_collector.jobs.rank_reports import MAX_GROUP_RANKS, Contents, KeptRange, MemberReader, read
 from otel_fr_collector.jobs.ranks import DESTROYED, RankState
@@ -62,7 +63,7 @@ class Run:
         mismatch_since, bad_end_since: when a mismatch, or a bad end, not yet judged was first seen; None: none is.
         waiting: the ranks whose latest report has calls in flight, or what is overdue.
         has_news: something arrived since the run was last judged.
-        lags: of its ranks' reports. attention: of the collector.
+        lags: of its ranks' reports. attention: of the collector. levels: counts of `progress`, as columns.
         members, progress_entries: total length of its groups' member lists, and of its ranks' `progress`.
         is_replaced: a newer attempt of its job has replaced it; it is judged no more.
         behind: by id, its groups with instances that are yet to be compared (`GroupState.compare_pieces`).
@@ -70,9 +71,8 @@ class Run:
         is_sampled: its ranks send the spans of some traces only.
         differences: where its ranks are seen to have made different collectives.
         to_ask: ranks whose brief reports leave out what is needed, and is not known from others.
-        steps: how fast its training steps go by.
         numbers: calls, bytes and durations, as monitors count them. history: what its communication cost, over time.
-        ras: what NCCL's RAS has said last; None: nothing.
+        steps: how fast its training steps go by. ras: what NCCL's RAS has said last; None: nothing.
         tenant: whose job it is (`otel_fr_collector.network.tokens.tenant_of`).
     """
 
@@ -89,6 +89,7 @@ class Run:
     has_news: bool = False
     members: int = 0
     progress_entries: int = 0
+    levels: Levels = field(default_factory=Levels, repr=False)
     is_replaced: bool = False
     tenant: str = ""
     behind: dict[str, GroupState] = field(default_factory=dict)
@@ -172,6 +173,7 @@ class Run:
             known = self.rank_state(state.rank)
             if known is not None and known.report is None:
                 self.ranks[state.rank] = state
+                self.levels.add_all(state.rank, state.progress)
 
     def note_origin(
         self,
@@ -251,11 +253,11 @@ class Run:
             if self.usage.progress_entries >= MAX_PROGRESS_ENTRIES or not self.usage.has_room(PROGRESS_BYTES):
                 self.usage.refuse("progress", self.progress_entries, MAX_PROGRESS_ENTRIES)
                 return None
-            own = state.progress[group] = [0, 0, 0, 0, -1]
+            own = state.progress[group] = [0, 0, 0, 0, -1, self.levels.add(state.rank, group)]
             self.progress_entries += 1
             self.usage.progress_entries += 1
-        own[0] = max(own[0], enqueued)
-        own[1] = max(own[1], completed)
+        own[0] = self.levels.enqueued[own[5]] = max(own[0], enqueued)
+        own[1] = self.levels.completed[own[5]] = max(own[1], completed)
         return own
 
     def apply(
@@ -312,6 +314,7 @@ class Run:
     def _take_counts(self, state: RankState, given: RankReport, now: float) -> None:
         """The rank's progress in its groups."""
         groups, progress, number = self.groups, state.progress, given.number
+        enqueued, completed = self.levels.enqueued, self.levels.completed
         for one in given.groups:
             group = groups.get(one.id)
             if group is None:  # there was no room for it
@@ -324,9 +327,9 @@ class Run:
                 if own is None:
                     continue
             if one.enqueued > own[0]:
-                own[0] = one.enqueued
+                own[0] = enqueued[own[5]] = one.enqueued
             if one.completed > own[1]:
-                own[1] = one.completed
+                own[1] = completed[own[5]] = one.completed
             own[2] = DESTROYED if one.is_destroyed else number
             own[3], own[4] = one.p2p_enqueued, -1 if one.is_destroyed else one.enqueued
             if one.fingerprint:
@@ -390,10 +393,7 @@ class Run:
         is_still = latest is not None and latest.wait is not None and latest.wait <= 0
         if self.ended_clean or is_still or any(group.waits.is_open(now) for group in self.groups.values()):
             return
-        for state in self.groups.values():
-            found = state.waits.slowest()
-            if found is not None:
-                yield state, found
+        yield from ((one, found) for one in self.groups.values() if (found := one.waits.slowest()) is not None)
 
     def compare_pieces(self) -> bool:
         """Compare some of what came before the members of a group were known. True: there is more to compare."""

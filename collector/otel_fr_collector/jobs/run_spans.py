@@ -60,7 +60,7 @@ def add_spans(run: Run, rank: int, calls: Iterable[SpanCall], now: float) -> Non
             _add_completed(run, state, group, completed, newest, now)
         if template.stream == "collective":
             if own is not None and sequence > own[0]:
-                own[0] = sequence
+                run.note_progress(state, group_id, sequence, 0)
         elif template.stream == "group" and template.signature.destroys:
             if template.state is CallState.COMPLETED:
                 state.note_destroyed(group_id, template.site)

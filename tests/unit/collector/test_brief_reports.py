@@ -132,7 +132,7 @@ def test_a_brief_report_after_the_first_takes_the_short_way() -> None:
     assert take(run, body(3, enqueued=7, step=4), 3.0) == 0
     assert take(run, body(3, enqueued=7, step=4), 3.0) is None, "a duplicate"
     state = run.ranks[1]
-    assert (state.progress["a1"], state.arrived) == ([7, 7, 3, 2, 7], 3.0)
+    assert (state.progress["a1"][:5], state.arrived) == ([7, 7, 3, 2, 7], 3.0)
     assert run.to_ask == set()
 
 
