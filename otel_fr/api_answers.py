@@ -12,6 +12,9 @@ from otel_fr.rate_answers import LatestRates
 
 JobState = Literal["running", "incident", "slow", "silent", "failed", "ended", "stopped", "replaced"]
 RankStateName = Literal["running", "silent", "unheard", "ended", "raised", "killed", "gone"]
+NodeRankState = Literal[
+    "culprit", "raised", "killed", "gone", "slow", "behind", "silent", "unheard", "waiting", "ended", "running"
+]
 
 
 class ErrorData(TypedDict):
@@ -173,17 +176,65 @@ class Lane(TypedDict):
     completed: list[int | None]
 
 
+class WaitingRanks(TypedDict):
+    """Ranks in one call, those of a job of more than 1,024 ranks for 3 s or longer; each counts in its oldest call.
+
+    Attributes:
+        operation: such as `all_reduce`.
+        sequence_id: its number in its group.
+        group: index in `groups`; null: not known.
+        seconds: for which the first of them has been in it.
+        count: how many ranks.
+        ranks: the first 64 ranges of them, as text.
+    """
+
+    operation: str
+    sequence_id: int
+    group: int | None
+    seconds: float
+    count: int
+    ranks: str
+
+
+class NodeRange(TypedDict):
+    """Hosts that follow each other, by their lowest ranks, and whose ranks are in the same states.
+
+    Attributes:
+        first, last: names of hosts; empty: not known.
+        hosts: how many.
+        ranks: as text.
+        states: how many of the ranks are in each state. `culprit`, `slow`: of an open incident; `waiting`: for 3 s or
+            longer in one call; `behind`: in no call that others wait in.
+    """
+
+    first: str
+    last: str
+    hosts: int
+    ranks: str
+    states: dict[NodeRankState, int]
+
+
 class JobDetail(JobFacts):
     """`JobFacts` with the ranks and process groups.
 
     Attributes:
-        ranks, groups: all of them.
+        ranks: all of them; of more than 1,024, those that are asked for and 256 that differ from the rest.
+        groups: all of them; of such a job, those of these ranks and the 200 whose ranks differ most.
+        group_count: how many there are.
         lanes: the groups, by columns.
+        steps: lowest and highest training step of its ranks; null: not known.
+        waiting: the calls that most ranks are in, at most 64.
+        nodes: all hosts of a job of more than 1,024 ranks, those whose ranks differ first; at most 1,024 items:
+            the last one has all the rest.
     """
 
     ranks: RankColumns
     groups: list[JobGroup]
+    group_count: int
     lanes: list[Lane]
+    steps: list[int] | None
+    waiting: list[WaitingRanks]
+    nodes: list[NodeRange]
 
 
 class JobList(TypedDict):

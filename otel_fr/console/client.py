@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import urllib3
 
-from otel_fr.api_answers import AskedRanks, AskedStacks
+from otel_fr.api_answers import AskedRanks, AskedStacks, WaitingRanks
 from otel_fr.config import COLLECTOR_VARIABLE, DEFAULT_COLLECTOR, TOKEN_VARIABLE
 from otel_fr.incident import CollectorIncidentData, IncidentHead
 from otel_fr.rate_answers import LatestRates
@@ -61,7 +61,10 @@ class JobHead(TypedDict):
 
 
 class RankColumns(TypedDict):
-    """The ranks of a job in columns: item I of each list is of rank ``rank[I]``; ``tally``: as in `JobHead`."""
+    """Ranks of a job in columns: item I of each list is of rank ``rank[I]``; ``tally``: as in `JobHead`.
+
+    Of a large job, those that differ from the rest, or are asked for.
+    """
 
     rank: list[int]
     state: list[str]
@@ -81,7 +84,7 @@ class GroupHead(TypedDict):
 
 
 class JobDetail(TypedDict):
-    """One job in full, as far as it is shown. ``job_title``: as of `JobHead`."""
+    """One job in full, as far as it is shown. ``job_title``: as of `JobHead`. ``steps``: the lowest and the highest."""
 
     job: str
     job_title: str
@@ -92,6 +95,8 @@ class JobDetail(TypedDict):
     rates: LatestRates | None
     ranks: RankColumns
     groups: list[GroupHead]
+    steps: list[int] | None
+    waiting: list[WaitingRanks] | None
 
 
 class AdviceReason(TypedDict):
@@ -238,13 +243,18 @@ class Client:
         """
         return self._one(f"incidents/{quote(number, safe='')}", IncidentDetail)
 
-    def job(self, key: str) -> JobDetail | None:
-        """One job in full; None: the collector does not know it any more. ``key``: its ``id`` in the list.
+    def job(self, key: str, rank: int | None = None) -> JobDetail | None:
+        """One job in full; None: the collector does not know it any more.
+
+        Args:
+            key: its ``id`` in the list.
+            rank: one that is in it also if the job is large.
 
         Raises:
             CollectorError: the collector cannot be reached, refuses the request, or answers something else.
         """
-        return self._one_if_there(f"jobs/{quote(key, safe='')}", JobDetail)
+        asked = "" if rank is None else f"?ranks={rank}"
+        return self._one_if_there(f"jobs/{quote(key, safe='')}{asked}", JobDetail)
 
     def ask_stacks(self, key: str) -> int:
         """Ask the ranks of a job where they are; how many are asked. ``key``: the job's ``id`` in the list.

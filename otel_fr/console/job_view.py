@@ -14,6 +14,7 @@ from rich.text import Text
 from otel_fr.console.client import Advice, JobDetail, JobHead, LateRank
 from otel_fr.console.incident_view import job_text
 from otel_fr.console.rates_view import rates_cells, rates_lines, slowest_lines
+from otel_fr.identity import decode_ranks
 from otel_fr.incident import IncidentHead, unix
 from otel_fr.presentation import (
     ago_text,
@@ -146,9 +147,8 @@ def _sections(job: JobDetail, advice: Advice | None) -> Iterable[tuple[str, list
     world = "?" if job["world_size"] is None else job["world_size"]
     others = _not_running(tally)
     yield "ranks", [f"{tally.get('running', 0)} of {world} running" + (f", {others}" if others else "")]
-    steps = [step for step in columns["step"] if isinstance(step, int)]
-    if steps:
-        low, high = min(steps), max(steps)
+    if job["steps"]:
+        low, high = job["steps"]
         yield "step", [str(low) if low == high else f"{low} to {high}"]
     yield "rates", rates_lines(job["rates"])
     yield "slowest", slowest_lines(job["rates"])
@@ -165,18 +165,14 @@ def _sections(job: JobDetail, advice: Advice | None) -> Iterable[tuple[str, list
 
 
 def _waiting(job: JobDetail) -> list[str]:
-    """Ranks that wait in one collective share a line: the longest wait counts."""
-    found: dict[tuple[str, str], list[tuple[int, float]]] = {}
-    for rank, waits in zip(job["ranks"]["rank"], job["ranks"]["waits"], strict=False):
-        if waits:
-            operation, number, group, seconds = waits
-            where = collective_text(one_line(str(operation)), number)
-            found.setdefault((where, _group_name(job, group)), []).append((rank, float(seconds)))
-    lines = sorted(found.items(), key=lambda item: -max(seconds for _, seconds in item[1]))
-    return [
-        f"{ranks_text(rank for rank, _ in who)} in {where}{group}: {duration_text(max(s for _, s in who))}"
-        for (where, group), who in lines
-    ]
+    """The calls that ranks wait in, each with the rank that waits longest."""
+    lines = []
+    for one in sorted(job["waiting"] or [], key=lambda one: -one["seconds"]):
+        where = collective_text(one_line(one["operation"]), one["sequence_id"]) + _group_name(job, one["group"])
+        ranks = decode_ranks(one["ranks"])
+        more = f" (of {one['count']})" if len(ranks) < one["count"] else ""
+        lines.append(f"{ranks_text(ranks)}{more} in {where}: {duration_text(one['seconds'])}")
+    return lines
 
 
 def _overdue(job: JobDetail) -> list[str]:

@@ -134,10 +134,11 @@ class Tools:
         return text + (f"\n[TRUNCATED: {more} more open incidents; list_incidents has them]" if more else "")
 
     def _rank(self, job: str, rank: int, attempt: int | None) -> str:
-        head, detail = self._job(job, attempt)
+        head, detail = self._job(job, attempt, rank)
         text = texts.rank_text(texts.job_name(head), detail, rank, self._open(head)[0])
         if text is None:
-            raise ToolError(f"{texts.job_name(head)} has no rank {rank}")
+            name, is_known = texts.job_name(head), rank < (head["world_size"] or 0)
+            raise ToolError(f"nothing is kept of rank {rank} of {name}" if is_known else f"{name} has no rank {rank}")
         return text
 
     def _stacks(self, job: str, attempt: int | None) -> str:
@@ -179,11 +180,11 @@ class Tools:
 
         return [one for one in self._client.jobs() if job in names(one)]
 
-    def _job(self, job: str, attempt: int | None) -> tuple[JobHead, JobDetail]:
+    def _job(self, job: str, attempt: int | None, rank: int | None = None) -> tuple[JobHead, JobDetail]:
         found = [one for one in self._named(job) if attempt in (None, one["attempt"])]
         if found:
             head = max(found, key=lambda one: (one["attempt"], one["last_heard_at"] or ""))
-            detail = self._client.job(head["id"])
+            detail = self._client.job(head["id"], rank)
             if detail is not None:
                 return head, detail
         which = "" if attempt is None else f" attempt {attempt}"

@@ -43,11 +43,13 @@ from otel_fr_collector.web.endpoints import (
     ApiError,
     Endpoint,
     IncidentsQuery,
+    JobQuery,
     JobsQuery,
     RunQuery,
     routes_of,
 )
 from otel_fr_collector.web.finished import Finished
+from otel_fr_collector.web.fresh import FRESH, Fresh
 from otel_fr_collector.web.incident_lists import (
     MAX_BYTES,
     MAX_READ,
@@ -58,14 +60,11 @@ from otel_fr_collector.web.incident_lists import (
     stored,
     stored_consequences,
 )
-from otel_fr_collector.web.job_views import detail, job_key, summary
+from otel_fr_collector.web.job_detail import Picture, detail, picture
+from otel_fr_collector.web.job_views import job_key, summary
 from otel_fr_collector.web.openapi import document
 from otel_fr_collector.web.rates import rates
 
-FRESH = 1.0
-"""Seconds for which one response about a job is reused."""
-CACHED = 60.0
-"""Seconds without a request after which a response is dropped from the cache."""
 PING = 15
 """Seconds without an event after which a listener is sent a comment, so that no proxy closes the connection."""
 SEND_TIMEOUT = 30
@@ -136,8 +135,7 @@ class Api:
         self._service = service
         self._answers = answers
         self._finished = finished
-        self._cache: dict[str, tuple[float, bytes, bytes]] = {}
-        self._making: dict[str, asyncio.Lock] = {}
+        self._fresh = Fresh(service.clock)
         self._ticker: asyncio.Task[None] | None = None
         self._description: tuple[bytes, bytes] | None = None
 
@@ -156,9 +154,10 @@ class Api:
             found = await self._finished.jobs(_access(request), query.before_unix, query.limit)
             return _json(request, *await self._packed(json.dumps({"jobs": found}).encode()))
 
-    async def job(self, request: Request) -> Response:
-        """One run with its ranks and process groups; of a finished one of thousands of ranks, without these."""
+    async def job(self, request: Request, query: JobQuery) -> Response:
+        """One run with its ranks and process groups; of a finished one of thousands of groups, without these."""
         key = request.path_params["id"]
+        asked = query.asked
         run = self._run(key)
         if run is None:
             return await self._finished_job(request, key)
@@ -166,11 +165,19 @@ class Api:
             raise ApiError(404, NO_JOB)
 
         async def make() -> bytes:
-            return json.dumps(
-                await detail(run, self._service.book, self._service.clock(), self._service.wall())
-            ).encode()
+            now = self._service.clock()
+            return json.dumps(await detail(run, await self._picture(run), now, asked)).encode()
 
-        return _json(request, *await self._fresh(key, make))
+        if not asked:
+            return _json(request, *await self._fresh_body(key, make))
+        async with self._answers.making(owner_of(request.scope)):
+            return _json(request, *await self._packed(await make()))
+
+    async def _picture(self, run: Run) -> Picture:
+        service = self._service
+        return await self._fresh.get(
+            f"picture {job_key(run.id)}", lambda: picture(run, service.book, service.clock(), service.wall())
+        )
 
     async def rates(self, request: Request) -> Response:
         """What the communication of a run costs, until the run is over."""
@@ -179,7 +186,7 @@ class Api:
         async def make() -> bytes:
             return json.dumps(await rates(run, self._service.clock(), self._service.wall())).encode()
 
-        return _json(request, *await self._fresh(f"rates {job_key(run.id)}", make))
+        return _json(request, *await self._fresh_body(f"rates {job_key(run.id)}", make))
 
     async def ask_stacks(self, request: Request) -> Response:
         """Ask all ranks of a run where they are."""
@@ -322,7 +329,7 @@ class Api:
             await asyncio.sleep(FRESH)
 
     async def _jobs(self, access: Access) -> tuple[bytes, bytes]:
-        return await self._fresh(f"jobs {access.prefix}", lambda: self._make_jobs(access))
+        return await self._fresh_body(f"jobs {access.prefix}", lambda: self._make_jobs(access))
 
     async def _make_jobs(self, access: Access) -> bytes:
         found: list[Mapping[str, object]] = []
@@ -331,7 +338,7 @@ class Api:
         runs = sorted(self._service.runs.by_id.values(), key=lambda run: (not book.open_of(run.id), -run.first_seen))
         for run in runs:
             if access.may_see(run.id.job):
-                found.append(summary(run, book, self._service.clock(), self._service.wall()))
+                found.append(await summary(run, book, self._service.clock(), self._service.wall()))
                 await asyncio.sleep(0)
         elsewhere = {one["id"]: one for one in await self._finished.elsewhere(access)}
         found = [one for one in found if one["id"] not in elsewhere or not _has_left(one, elsewhere[one["id"]])]
@@ -339,18 +346,14 @@ class Api:
         found += [one for number, one in elsewhere.items() if number not in known]
         return json.dumps({"jobs": found}).encode()
 
-    async def _fresh(self, key: str, make: Callable[[], Awaitable[bytes]]) -> tuple[bytes, bytes]:
-        """A response, plain and compressed, made at most once in `FRESH` seconds however many clients ask."""
-        async with self._making.setdefault(key, asyncio.Lock()):
-            now = self._service.clock()
-            known = self._cache.get(key)
-            if known is None or now - known[0] >= FRESH:
-                body = await make()
-                known = self._cache[key] = (self._service.clock(), body, await _pack(body))
-        for old in [name for name, (at, _, _) in self._cache.items() if now - at > CACHED]:
-            del self._cache[old]
-            self._making.pop(old, None)
-        return known[1:]
+    async def _fresh_body(self, key: str, make: Callable[[], Awaitable[bytes]]) -> tuple[bytes, bytes]:
+        """A response, plain and compressed."""
+
+        async def packed() -> tuple[bytes, bytes]:
+            body = await make()
+            return body, await _pack(body)
+
+        return await self._fresh.get(key, packed)
 
 
 def _access(request: Request) -> Access:
@@ -379,7 +382,7 @@ def _json(request: Request, body: bytes, packed: bytes) -> Response:
 
 ENDPOINTS = (
     Endpoint("/api/v1/jobs", Api.jobs, (JobList,), JobsQuery),
-    Endpoint("/api/v1/jobs/{id}", Api.job, (JobDetail, Job)),
+    Endpoint("/api/v1/jobs/{id}", Api.job, (JobDetail, Job), JobQuery),
     Endpoint("/api/v1/jobs/{id}/rates", Api.rates, (JobRates,)),
     Endpoint("/api/v1/jobs/{id}/stacks", Api.stacks, (AskedStacks,)),
     Endpoint("/api/v1/jobs/{id}/stacks", Api.ask_stacks, (AskedRanks,), method="POST", access=("read", "write")),

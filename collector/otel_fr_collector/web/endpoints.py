@@ -14,11 +14,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from otel_fr.identity import decode_ranks
 from otel_fr_collector.storage.backend import MAX_PAGE
 
 _Q = TypeVar("_Q", bound=Struct)
 DATA_HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 JSON = "application/json"
+MAX_RANKS_TEXT = 8_192
+"""Characters."""
+MAX_ASKED = 1_024
+"""Ranks of a large job that one request asks for."""
 
 
 class ApiError(HTTPException):
@@ -56,6 +61,34 @@ class JobsQuery(PageQuery):
         ]
         | UnsetType
     ) = UNSET
+
+
+class JobQuery(Struct):
+    """Of one run."""
+
+    ranks: (
+        Annotated[
+            str,
+            Meta(
+                max_length=MAX_RANKS_TEXT,
+                description="Of a job of more than 1,024 ranks, also these, at most 1,024: `0-3,8-12:2`.",
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+
+    @property
+    def asked(self) -> list[int]:
+        """Raises:
+        ApiError: these are no ranks, or too many.
+        """
+        try:
+            found = decode_ranks(self.ranks or "", limit=MAX_ASKED)
+        except ValueError as error:
+            raise ApiError(400, f"ranks: {error}") from None
+        if len(found) > MAX_ASKED:
+            raise ApiError(400, f"ranks: {len(found)} are too many; at most {MAX_ASKED} can be asked for")
+        return found
 
 
 class IncidentsQuery(PageQuery):

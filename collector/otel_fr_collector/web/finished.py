@@ -16,7 +16,8 @@ from otel_fr_collector.network.tokens import EVERYTHING, Access
 from otel_fr_collector.service import Service
 from otel_fr_collector.storage.backend import MAX_PAGE, StoreError
 from otel_fr_collector.storage.batch import FinishedJob
-from otel_fr_collector.web.job_views import detail, job_key, summary
+from otel_fr_collector.web.job_detail import detail, picture
+from otel_fr_collector.web.job_views import job_key, summary
 
 _log = logging.getLogger(__name__)
 
@@ -30,7 +31,7 @@ groups take 20 kB."""
 SHOW_SECONDS = 5.0
 """Seconds between two lines of a running job for the other collectors."""
 SHOWN_AT_ONCE = 64
-"""Of large runs each takes a millisecond."""
+"""The others follow a second later."""
 HEARD_SECONDS = 15.0
 """Since its last telemetry, after which a job of another collector counts as over."""
 _AT_END: dict[JobState, JobState] = {"incident": "failed", "slow": "silent"}
@@ -72,12 +73,12 @@ class Finished:
         while True:
             await asyncio.sleep(1.0)
             try:
-                self._show(self._service.clock())
+                await self._show(self._service.clock())
             except Exception:  # noqa: BLE001  as in `run`
                 self._service.metrics.errors.labels("housekeeping").inc()
                 _log.exception("could not share running jobs with other collectors")
 
-    def _show(self, now: float) -> None:
+    async def _show(self, now: float) -> None:
         store, runs = self._service.store, self._service.runs.by_id
         if store is None or store.problem:
             return
@@ -87,7 +88,7 @@ class Finished:
         for run in due[:SHOWN_AT_ONCE]:
             self._shown[run.id] = now
             wall = self._service.wall()
-            shown = {**summary(run, self._service.book, now, wall), "collector_page": self._service.links.page}
+            shown = {**await summary(run, self._service.book, now, wall), "collector_page": self._service.links.page}
             store.save_job(
                 FinishedJob(job_key(run.id), run.id.job, wall - (now - run.last_seen), json.dumps(shown), b"")
             )
@@ -157,9 +158,10 @@ class Finished:
 
     async def _finished(self, run: Run) -> FinishedJob:
         now, wall = self._service.clock(), self._service.wall()
-        head = summary(run, self._service.book, now, wall)
+        seen = await picture(run, self._service.book, now, wall)
+        head = seen.head
         head["state"] = _AT_END.get(head["state"], head["state"])
-        whole = {**await detail(run, self._service.book, now, wall), "state": head["state"]}
+        whole = await detail(run, seen, now)
         ended = wall - (now - run.last_seen)
         packed = await asyncio.to_thread(_pack, {**whole, "is_finished": True})
         text = json.dumps({**head, "is_finished": True})

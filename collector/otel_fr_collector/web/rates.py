@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from otel_fr.match.lateness import Lateness
 from otel_fr.presentation import group_name
 from otel_fr.rate_answers import JobRates, LatestRates, OperationRates, RankWaits, Rates, SlowestRank
 from otel_fr_collector.jobs import history
+from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.numbers import Durations, Key, Numbers, Series, bus_factor
 from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.jobs.tallies import RankTally
@@ -21,17 +23,20 @@ CHUNK = 512
 QUANTILE = 0.99
 
 
-def latest_rates(run: Run, now: float) -> LatestRates:
-    """Of about the latest minute, and the rank that is waited for; ``now``: monotonic."""
-    return {**_rates(run.history.latest(run.sample(now))), "slowest": slowest(run, now)}
+def latest_rates(run: Run, named: Sequence[tuple[GroupState, Lateness]], now: float) -> LatestRates:
+    """Of about the latest minute, and the rank that is waited for.
+
+    Args:
+        named: `Run.slowest`. now: monotonic.
+    """
+    return {**_rates(run.history.latest(run.sample(now))), "slowest": _slowest(run, named, now)}
 
 
-def slowest(run: Run, now: float) -> SlowestRank | None:
+def _slowest(run: Run, named: Sequence[tuple[GroupState, Lateness]], now: float) -> SlowestRank | None:
     """The rank that costs the job most, if it is the same again and again; None: nobody is named."""
-    found = list(run.slowest(now))
-    if not found:
+    if not named:
         return None
-    state, one = max(found, key=lambda item: item[1].waited)
+    state, one = max(named, key=lambda item: item[1].waited)
     steps = run.steps.per_second(now)
     return {
         "rank": one.rank,
@@ -45,7 +50,7 @@ async def rates(run: Run, now: float, wall: float) -> JobRates:
     """All of it; ``now``, ``wall``: monotonic and Unix time. Yields to the event loop now and then."""
     intervals = list(run.history.intervals())
     return {
-        "latest": latest_rates(run, now),
+        "latest": latest_rates(run, list(run.slowest(now)), now),
         "since_start": _rates(run.history.since_start(run.sample(now))),
         "intervals": {
             "at": [round(wall - (now - one.at), 1) for one in intervals],

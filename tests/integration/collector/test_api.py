@@ -19,9 +19,9 @@ from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.network.tokens import EVERYTHING
 from otel_fr_collector.outlets import event_stream as stream_module
 from otel_fr_collector.outlets.event_stream import Event, EventStream
-from otel_fr_collector.web.job_views import detail, job_key
+from otel_fr_collector.web.job_detail import Picture, picture
+from otel_fr_collector.web.job_views import job_key
 
-from otel_fr.api_answers import JobDetail
 from tests.support.collector_process import Collector, running
 from tests.support.collector_view import CollectorView
 from tests.support.played_job import Job
@@ -239,34 +239,6 @@ def test_listeners_are_bounded(stage: Stage, monkeypatch: pytest.MonkeyPatch) ->
     assert wait_for(lambda: not stage.service.outlets.event_stream.accesses())  # those who leave make room
 
 
-def test_a_job_of_four_thousand_ranks_is_shown_in_pieces(stage: Stage) -> None:
-    """While it is put together, whatever else waits in the event loop gets its turn many times."""
-    run = stage.job(4_096)
-
-    async def count() -> tuple[int, JobDetail]:
-        turns = 0
-        done = asyncio.Event()
-
-        async def other() -> None:
-            nonlocal turns
-            while not done.is_set():
-                turns += 1
-                await asyncio.sleep(0)
-
-        task = asyncio.ensure_future(other())
-        found = await detail(run, stage.service.book, 0.0, 0.0)
-        done.set()
-        await task
-        return turns, found
-
-    turns, found = stage.do(count())
-    assert turns > 500
-    assert len(found["ranks"]["rank"]) == 4_096
-    assert found["lanes"][0]["name"] == "default_pg"
-    assert len(found["lanes"]) == 10
-    assert len(found["groups"]) == 8 + 512 + 8
-
-
 @pytest.mark.parametrize("kept", [True, False], ids=["stored", "in memory"])
 def test_a_list_has_causes_with_the_number_of_their_consequences(tmp_path: Path, *, kept: bool) -> None:
     """Rank 2 is missing in a group with ranks 0 and 1; by that rank 0 is missing in a group with rank 3."""
@@ -300,18 +272,18 @@ def test_a_list_that_would_be_too_large_leaves_out_the_oldest(stage: Stage, monk
 
 
 def test_many_who_ask_at_once_share_one_answer(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    from otel_fr_collector.web import api
+    from otel_fr_collector.web import api, fresh
 
     run = stage.job(256)
     made = []
 
-    async def counted(*arguments: Any) -> JobDetail:
+    async def counted(*arguments: Any) -> Picture:
         made.append(1)
         await asyncio.sleep(0.05)
-        return await detail(*arguments)
+        return await picture(*arguments)
 
-    monkeypatch.setattr(api, "detail", counted)
-    monkeypatch.setattr(api, "FRESH", 600.0)
+    monkeypatch.setattr(api, "picture", counted)
+    monkeypatch.setattr(fresh, "FRESH", 600.0)
     answers: list[bytes] = []
     request = Request(f"{stage.url}/api/v1/jobs/{stage.key(run)}", headers={"Accept-Encoding": "gzip"})
 

@@ -99,26 +99,6 @@ def test_a_thousand_ranks_are_a_row_for_each_host(stage: Stage, watched: Watched
     expect(page.locator("#grid tr[data-rank='717']")).to_contain_text("load data.py:17")
 
 
-def test_of_more_ranks_neighbours_share_a_cell(stage: Stage, watched: Watched) -> None:
-    run = stage.job(4_096)
-    stage.hang(run, 2_717)
-    page = watched.page
-    page.goto(f"{stage.url}/#/jobs/{stage.key(run)}")
-    rows = page.locator("#nodes [role=row]")
-    expect(rows).to_have_count(256)
-    first = rows.first.get_by_role("gridcell")
-    expect(first).to_have_count(3)
-    assert [first.nth(at).get_attribute("aria-label") for at in range(3)] == [
-        "ranks 2712-2716: waiting", "rank 2717: culprit", "ranks 2718, 2719: waiting"
-    ]  # fmt: skip
-    expect(rows.nth(1).get_by_role("gridcell")).to_have_count(1)
-    expect(page.get_by_text("256 more hosts: 2,048 waiting.")).to_be_visible()
-    rows.nth(1).get_by_role("gridcell").click()
-    expect(page.locator("#grid tr.picked")).to_have_count(8)
-    rows.nth(1).get_by_role("gridcell").click()
-    expect(page.locator("#grid tr.picked")).to_have_count(0)
-
-
 def test_a_cause_folds_its_consequences_and_says_how_long_it_lasts(stage: Stage, watched: Watched) -> None:
     run = stage.job(8)
     stage.hang(run, 5, with_consequence=True)
@@ -166,7 +146,7 @@ def test_a_job_of_another_collector_is_listed_and_leads_to_its_page(
 
     async def move() -> None:
         service, finished = stage.service, stage.finished
-        shown = summary(other, service.book, time.monotonic(), time.time())
+        shown = await summary(other, service.book, time.monotonic(), time.time())
         shown["collector_page"] = "https://other.example/fr"
         service.runs.by_id.pop(other.id)
         finished._latest.append(FinishedJob(stage.key(other), other.id.job, time.time() + 60.0, json.dumps(shown), b""))

@@ -10,12 +10,12 @@ from otel_fr_collector.gauges import JobGauges
 from otel_fr_collector.incidents.book import IncidentBook
 from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.jobs.runs import Runs
-from otel_fr_collector.web.job_views import detail
 from prometheus_client import CollectorRegistry, generate_latest
 
 from otel_fr.incident_trace import IncidentSpans, RankFacts
 from otel_fr.match import Group
 from tests.support.incident_data import incident_change
+from tests.support.job_answers import job_answer
 from tests.support.paths import ROOT
 
 GROUP = Group("g", "7", "undefined", (0, 1))
@@ -42,7 +42,7 @@ def test_a_group_without_a_description_has_its_name_in_labels_metrics_traces_and
     data["trace_id"] = "ab" * 16
     spans = IncidentSpans(data, 1_000.0)
     assert spans.waiting(RankFacts(0), 1_001.0).name == "waits: all_reduce 7 [rank 0]"
-    seen = asyncio.run(detail(run, IncidentBook(), 1.0, 1_000.0))
+    seen = asyncio.run(job_answer(run, IncidentBook(), 1.0, 1_000.0))
     assert "undefined" not in json.dumps(seen["lanes"])
 
 

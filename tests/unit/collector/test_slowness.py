@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from otel_fr_collector.gauges import JobGauges
 from otel_fr_collector.incidents.book import IncidentBook
@@ -12,11 +14,12 @@ from otel_fr_collector.jobs.origins import make_run_id
 from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.jobs.run_spans import add_spans
 from otel_fr_collector.jobs.runs import Runs
-from otel_fr_collector.web.job_views import detail, summary
+from otel_fr_collector.web.job_views import summary
 
 from otel_fr.incident import timestamp, told
 from otel_fr.match import CallState, Category, Ending, Group, Place, Signature
 from tests.support.evidence import finding
+from tests.support.job_answers import job_answer
 
 RUN = make_run_id("job", 0, "r")
 GROUP = Group("g", "0", "default_pg", ())
@@ -90,9 +93,9 @@ def test_it_is_a_warning_that_tells_since_when_the_rank_is_slow() -> None:
     assert opened.incident.started == pytest.approx(began, abs=1.0)
     assert timestamp(began)[11:18] in told(opened.data)  # type: ignore[index]
     assert opened.data["severity"] == "warning"
-    assert summary(job.run, job.book, 1.0, 1e9)["state"] == "slow"
+    assert asyncio.run(summary(job.run, job.book, 1.0, 1e9))["state"] == "slow"
     job.hang(1)
-    assert summary(job.run, job.book, 1.0, 1e9)["state"] == "incident"
+    assert asyncio.run(summary(job.run, job.book, 1.0, 1e9))["state"] == "incident"
 
 
 def test_a_second_rank_is_an_update_and_a_return_opens_it_again(job: Job) -> None:
@@ -176,7 +179,7 @@ def test_metrics_list_and_page_show_who_comes_last(job: Job) -> None:
     assert values == {
         ("otel_fr_straggler_wait_ratio", "1"): pytest.approx(0.337, rel=0.02),
     }
-    shown = summary(job.run, job.book, 1.0, 1e9)["late"]
+    shown = asyncio.run(summary(job.run, job.book, 1.0, 1e9))["late"]
     assert shown == {
         "rank": 1,
         "process_group": "default_pg",
@@ -187,12 +190,10 @@ def test_metrics_list_and_page_show_who_comes_last(job: Job) -> None:
 
 
 async def _ranks(job: Job) -> object:
-    return (await detail(job.run, job.book, 1.0, 1e9))["ranks"]
+    return (await job_answer(job.run, job.book, 1.0, 1e9))["ranks"]
 
 
 def test_the_page_has_a_column(job: Job) -> None:
-    import asyncio
-
     ranks = asyncio.run(_ranks(job))
     assert isinstance(ranks, dict)
     assert ranks["late"] == [None, [0, 1.0, 0.15, pytest.approx(0.33, abs=0.01)], None]

@@ -57,3 +57,29 @@ def test_ranks_that_have_passed_one_limit_share_a_line() -> None:
     lines = shown(job_page(job, None), 80)
     assert "overdue      rank 3: no heartbeat for 70.0 s (limit 60.0 s)" in lines
     assert "             ranks 1, 2: section loading open for 47.0 s (limit 30.0 s)" in lines
+
+
+def test_ranks_that_wait_in_one_call_share_a_line() -> None:
+    """Of a large job, only the ranks that differ are listed; the calls say how many are in them."""
+    call = {
+        "operation": "all_reduce",
+        "sequence_id": 7,
+        "group": 0,
+        "seconds": 5.0,
+        "count": 99_999,
+        "ranks": "0-3,5-9",
+    }
+    columns = {name: [None] for name in ("step", "waits", "late", "overdue")}
+    ranks = {
+        "rank": [4],
+        "state": ["killed"],
+        "how": ["signal 9"],
+        "tally": {"running": 99_999, "killed": 1},
+        **columns,
+    }
+    group = {"name": "0", "description": "default_pg"}
+    known = {"groups": [group], "ranks": ranks, "waiting": [call], "steps": [40, 42]}
+    lines = shown(job_page(typed(JobDetail, {**HEAD, **known}), None), 100)
+    assert "waiting      ranks 0-3, 5-9 (of 99999) in all_reduce number 7 of default_pg: 5.0 s" in lines
+    assert "step         40 to 42" in lines
+    assert "not running  rank 4: killed, signal 9" in lines

@@ -1,25 +1,38 @@
-// The ranks: a map by host, and below it a table with their process groups. Of large jobs, the table has only the ranks
-// that differ and those that the user selects on the map.
+// The ranks: a map by host, and below it a table with their process groups. Of many ranks, the table has only those that
+// differ and those that the user selects on the map. Of a large job, the collector lists only these, and those of the
+// hosts that the user has opened.
 
 import { fold, h, keyed, number, setClass, setText } from "./dom.js";
 import { makeNodes } from "./nodes.js";
-import { judge, outliers } from "./status.js";
-import { collectiveText, durationText, lateText, overdueText, siteShortener } from "./text.js";
+import { makeRanges, rangeText, tallyOf } from "./ranges.js";
+import { LEVEL, STATUSES, judge, outliers, tally } from "./status.js";
+import { collectiveText, decodeRanks, durationText, lateText, overdueText, siteShortener } from "./text.js";
 
 const TABLE = 64; // ranks up to which every rank has a row
 const ROWS = 100; // rows of the table of outliers
 const HOW = 120; // characters of how a rank ended, in the table; the rest shows under the pointer
 const LANES = 12; // lanes with a column of their own; the first are the largest groups
+const OPENED = 512; // ranks of a large job that are shown at once
 
-export function makeGrid() {
+// `ask()` is called when `asked` has changed.
+export function makeGrid(ask) {
   let job = null;
   let judged = null;
   let short = siteShortener([]);
   let only = false;
-  const picked = new Set();
+  const picked = new Set(); // ranks
+  let opened = null; // of a large job, hosts whose ranks are shown: {title, ranks, at}
 
   const filter = h("button", { type: "button", id: "outliers", "aria-pressed": "false", onclick: () => toggle() }, "Outliers only");
+  const legend = h("div", { class: "legend", id: "tally" });
+  const differ = h("p", { class: "quiet", id: "differ", hidden: true });
+  const ranges = makeRanges(open);
   const nodes = makeNodes(pick);
+  const title = h("span", { id: "opened" });
+  const before = h("button", { type: "button", onclick: () => turn(-OPENED) }, "Previous");
+  const next = h("button", { type: "button", onclick: () => turn(OPENED) }, "Next");
+  const tools = h("div", { class: "tools" }, title, before, next, h("button", { type: "button", onclick: () => open(null) }, "Close"));
+  const map = h("section", { class: "map", "aria-label": "Node map" }, legend, differ, ranges.node, tools, nodes.node);
   const head = h("tr");
   const body = h("tbody");
   const more = h("p", { class: "quiet" });
@@ -34,14 +47,30 @@ export function makeGrid() {
     draw();
   }
 
-  function pick(indexes) {
-    const isNew = indexes.some((i) => !picked.has(i));
-    for (const i of indexes.slice(0, ROWS)) {
-      if (isNew) picked.add(i);
-      else picked.delete(i);
+  function pick(ranks) {
+    const isNew = ranks.some((rank) => !picked.has(rank));
+    for (const rank of ranks) {
+      if (isNew && picked.size < ROWS) picked.add(rank);
+      else picked.delete(rank);
     }
     if (isNew) folded.open = true;
     draw();
+  }
+
+  function open(range) {
+    opened = range && { title: rangeText(range), ranks: decodeRanks(range.ranks), at: 0 };
+    draw();
+    ask();
+  }
+
+  function turn(by) {
+    opened.at += by;
+    draw();
+    ask();
+  }
+
+  function shownOfOpened() {
+    return opened ? opened.ranks.slice(opened.at, opened.at + OPENED) : [];
   }
 
   function update(fresh, incidents) {
@@ -52,15 +81,40 @@ export function makeGrid() {
   }
 
   function draw() {
-    const small = job.ranks.rank.length <= TABLE;
+    const isLarge = job.nodes?.length > 0;
+    const small = !isLarge && job.ranks.rank.length <= TABLE;
     filter.hidden = !small;
-    nodes.update(job, judged, picked);
-    drawTable(job.lanes.slice(0, LANES), small);
+    const counts = isLarge ? tallyOf(job.nodes) : tally(judged, judged.worst);
+    keyed(legend, counts, ([, word]) => word, ([status]) => h("span", {}, h("i", { class: `sw-${status}` }), h("span")),
+      (item, [, word, count]) => setText(item.lastChild, `${number(count)} ${word}`));
+    const all = job.ranks.rank.map((_, i) => i);
+    const wanted = new Set(shownOfOpened());
+    const inCells = isLarge ? all.filter((i) => wanted.has(job.ranks.rank[i])) : all;
+    const byCell = nodes.update(job, judged, picked, inCells);
+    const { hosts, odd } = isLarge ? ranges.update(job.nodes, !job.is_finished) : byCell;
+    ranges.node.hidden = !isLarge;
+    nodes.node.hidden = isLarge && !opened;
+    tools.hidden = !isLarge || !opened;
+    if (opened) drawTools();
+    differ.hidden = hosts < 2;
+    setText(differ, `${number(hosts)} hosts${odd.length ? `; ranks differ on ${listText(odd)}` : ""}`);
+    const total = counts.filter(([status]) => STATUSES.findIndex(([name]) => name === status) < LEVEL).reduce((sum, one) => sum + one[2], 0);
+    drawTable(job.lanes.slice(0, LANES), small, total);
   }
-  function drawTable(lanes, small) {
-    const chosen = outliers(judged, ROWS);
-    let rows = small && !only ? job.ranks.rank.map((_, i) => i) : chosen.shown;
-    if (!small) rows = [...new Set([...picked].filter((i) => i < job.ranks.rank.length)), ...rows.filter((i) => !picked.has(i))];
+
+  function drawTools() {
+    const { ranks, at } = opened;
+    const last = Math.min(ranks.length, at + OPENED);
+    setText(title, `${opened.title}${ranks.length > OPENED ? `: ${number(at + 1)} to ${number(last)} of ${number(ranks.length)} ranks` : ""}`);
+    before.hidden = at === 0;
+    next.hidden = last === ranks.length;
+  }
+
+  function drawTable(lanes, small, differing) {
+    const { rank } = job.ranks;
+    const { shown } = outliers(judged, ROWS);
+    let rows = small && !only ? rank.map((_, i) => i) : shown;
+    if (!small) rows = [...rank.keys()].filter((i) => picked.has(rank[i])).concat(rows.filter((i) => !picked.has(rank[i])));
     const extras = extra();
     const columns = ["rank", "state", ...lanes.map((lane) => lane.name), ...extras.map(([name]) => name), "where it is"];
     keyed(head, columns.map((text, i) => ({ text, i })), (c) => c.i, () => h("th", { scope: "col" }), (cell, c) => setText(cell, c.text));
@@ -68,7 +122,7 @@ export function makeGrid() {
     table.hidden = !rows.length;
     const texts = [];
     if (!rows.length) texts.push(small ? "No rank differs from the rest." : "No rank differs from the rest. Select one on the map to see it here.");
-    if (chosen.more && rows.length) texts.push(`${number(chosen.more)} more differ.`);
+    if (differing > shown.length && rows.length) texts.push(`${number(differing - shown.length)} more differ.`);
     if (job.lanes.length > LANES) texts.push(`${job.lanes.length - LANES} more columns are not shown.`);
     setText(more, texts.join(" "));
   }
@@ -89,7 +143,7 @@ export function makeGrid() {
   function fillRow(row, i, lanes, extras) {
     const { state, how, waits, overdue, site, host } = job.ranks;
     const width = lanes.length + extras.length + 3;
-    setClass(row, picked.has(i) ? "picked" : "");
+    setClass(row, picked.has(job.ranks.rank[i]) ? "picked" : "");
     while (row.children.length < width) row.append(h("td"));
     while (row.children.length > width) row.lastChild.remove();
     const worst = judged.worst[i];
@@ -125,9 +179,23 @@ export function makeGrid() {
     return `${enqueued}${pending ? ` (${pending} in flight)` : ""}${lag && status !== "ok" ? ` −${lag}` : ""}`;
   }
 
-  return { node: h("div", {}, nodes.node, folded), toggle, focusMap: nodes.focus, update };
+  // Of a large job, the ranks that the collector is to list besides those that differ.
+  function asked() {
+    return job?.nodes?.length ? [...new Set([...shownOfOpened(), ...picked])].sort((a, b) => a - b) : [];
+  }
+
+  function focusMap() {
+    if (nodes.node.hidden) ranges.focus();
+    else nodes.focus();
+  }
+
+  return { node: h("div", {}, map, folded), toggle, focusMap, update, asked };
 }
 
 function clipped(text) {
   return text?.length > HOW ? `${text.slice(0, HOW)} ...` : text;
+}
+
+function listText(names) {
+  return names.slice(0, 3).join(", ") + (names.length > 3 ? ` and ${number(names.length - 3)} more` : "");
 }

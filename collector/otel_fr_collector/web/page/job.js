@@ -7,22 +7,23 @@ import { ago, fold, h, keyed, number, setCells, setClass, setOpen, setText, when
 import { makeGrid } from "./grid.js";
 import { fillConsequences, incidentList, makeConsequences } from "./incident.js";
 import { makeStacks } from "./stacks.js";
-import { decodeRanks, groupText, rankStateText, ranksText } from "./text.js";
+import { decodeRanks, encodeRanks, groupText, rankStateText, ranksText } from "./text.js";
 
 const GROUPS = 200; // process groups in the table, those with the slowest ranks first
 const PAST = 50; // resolved incidents
 const SETTLE = 1200; // ms: an answer may be 1 s old, so after the last change one more is asked for
+const SETTLE_LARGE = 15000; // of a large job it may be older
 
 export function jobText(job) {
   const tally = job.ranks.tally ?? job.ranks;
   const states = Object.entries(tally).map(([state, count]) => `${number(count)} ${rankStateText(state)}`);
-  const groups = job.groups.length ?? job.groups;
+  const groups = job.group_count ?? job.groups.length ?? job.groups;
   const world = job.world_size === null ? "" : ` of ${number(job.world_size)} ranks`;
   return `${states.join(", ")}${world} · ${number(groups)} process group${groups === 1 ? "" : "s"}`;
 }
 
 export function jobView(id) {
-  const grid = makeGrid();
+  const grid = makeGrid(() => load());
   const groups = makeGroups();
   const stacks = makeStacks(id);
   const communication = makeCommunication(id);
@@ -52,7 +53,8 @@ export function jobView(id) {
     }
     loading = true;
     try {
-      job = await get(`jobs/${encodeURIComponent(id)}`);
+      const asked = encodeRanks(grid.asked());
+      job = await get(`jobs/${encodeURIComponent(id)}${asked && `?ranks=${asked}`}`);
       problem.hidden = true;
     } catch (error) {
       problem.hidden = false;
@@ -103,7 +105,7 @@ export function jobView(id) {
     ranks.hidden = !job.lanes; // of a very large job that is over, only its line in the list is kept
     if (ranks.hidden) return;
     grid.update(job, state.incidents ?? []);
-    groups.update(job.groups);
+    groups.update(job.groups, job.group_count ?? job.groups.length);
   }
 
   // What to do next is asked for only where something has failed, and the job has ended.
@@ -138,7 +140,7 @@ export function jobView(id) {
         advise();
       } else refresh();
       clearTimeout(settled);
-      settled = setTimeout(() => text.isConnected && refresh(), SETTLE);
+      settled = setTimeout(() => text.isConnected && refresh(), job?.nodes?.length ? SETTLE_LARGE : SETTLE);
     },
     tick: () => tick(open),
     outliers: grid.toggle,
@@ -158,11 +160,11 @@ function makeGroups() {
     h("p", { class: "quiet" }, "Collectives that the last and the first rank have enqueued and completed."),
     h("div", { class: "scroll" }, h("table", { id: "groups" }, h("thead", {}, head), body)), more);
 
-  function update(groups) {
+  function update(groups, count) {
     const lag = (one) => one.enqueued[1] - one.enqueued[0];
     const worst = [...groups].sort((a, b) => lag(b) - lag(a)).slice(0, GROUPS);
-    more.hidden = groups.length <= GROUPS;
-    setText(more, `The ${GROUPS} of ${number(groups.length)} whose ranks differ most.`);
+    more.hidden = count <= GROUPS;
+    setText(more, `The ${GROUPS} of ${number(count)} whose ranks differ most.`);
     keyed(body, worst, (one) => one.id, () => h("tr", {}, h("th", { scope: "row" }), COLUMNS.slice(1).map(() => h("td"))), (row, one) => {
       const texts = [groupText(one), membersText(one), ...one.enqueued.map(number), ...one.completed.map(number), behindText(one)];
       setCells(row, texts);

@@ -17,6 +17,7 @@ export const STATUSES = [
 ];
 const WORDS = new Map(STATUSES.map(([name, word]) => [name, word]));
 const ORDER = new Map(STATUSES.map(([name], index) => [name, index]));
+export const LEVEL = ORDER.get("waits") ?? 0; // from here on a status is no difference from the rest
 const WAITING = 3; // s in one collective after which a rank counts as waiting
 
 // The grid of a job: cells[lane][i] is a status or null (not a member); worst[i] is a rank's worst one.
@@ -31,7 +32,7 @@ export function judge(job, incidents) {
     }
   }
   const { rank, state, waits } = job.ranks;
-  const awaited = new Set(waits.filter((one) => one && one[3] >= WAITING).map((one) => one[2])); // groups
+  const awaited = new Set((job.waiting ?? []).filter((one) => one.seconds >= WAITING).map((one) => one.group));
   const worst = new Array(rank.length).fill("ok");
   const cells = job.lanes.map((lane) =>
     lane.group.map((group, i) => {
@@ -76,6 +77,15 @@ function blame(incidents) {
   return incidents.some((one) => kindOf(one) === "firing") ? "culprit" : "slow";
 }
 
+// Of a state of ranks as the API counts them by host: its status, and the word for it.
+export function statusOf(state) {
+  return { waiting: "waits", running: "ok" }[state] ?? rankStatus(state);
+}
+
+export function wordOf(state) {
+  return WORDS.get(statusOf(state)) || state;
+}
+
 function rankStatus(state) {
   if (state === "running") return null;
   if (state === "raised" || state === "killed" || state === "gone") return "dead";
@@ -84,7 +94,7 @@ function rankStatus(state) {
 
 // The ranks that differ from the rest, worst first; not those that only wait or have ended well.
 export function outliers(judged, limit) {
-  const shown = STATUSES.map(([name]) => name).filter((name) => !["waits", "ended", "ok"].includes(name));
+  const shown = STATUSES.slice(0, LEVEL).map(([name]) => name);
   const found = [];
   for (const name of shown) {
     judged.worst.forEach((status, i) => {

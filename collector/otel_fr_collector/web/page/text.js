@@ -39,6 +39,18 @@ export function decodeRanks(text) {
   return ranks;
 }
 
+// [0, 1, 2, 3, 8] -> "0-3,8", of ranks in rising order
+export function encodeRanks(ranks) {
+  const parts = [];
+  for (let start = 0; start < ranks.length; ) {
+    let end = start;
+    while (ranks[end + 1] === ranks[end] + 1) end++;
+    parts.push(end > start ? `${ranks[start]}-${ranks[end]}` : `${ranks[start]}`);
+    start = end + 1;
+  }
+  return parts.join(",");
+}
+
 export function groupText({ name, description }) {
   return ["", "undefined", name].includes(description) ? name : `${description} (${name})`;
 }

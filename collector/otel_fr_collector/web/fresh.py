@@ -1,0 +1,50 @@
+"""Answers that are made once for all who ask at about the same time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, TypeVar
+
+_T = TypeVar("_T")
+
+FRESH = 1.0
+"""Seconds for which an answer is reused."""
+SHARE = 10
+"""At least so many times as long as it took to make: of jobs however large, that takes a tenth of a core."""
+KEPT = 60.0
+"""Seconds without a request after which an answer is dropped."""
+
+
+class _Made(NamedTuple):
+    """An answer, and until when it is fresh (monotonic)."""
+
+    until: float
+    answer: object
+
+
+class Fresh:
+    """The latest answers, by key.
+
+    Args:
+        clock: monotonic.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._made: dict[str, _Made] = {}
+        self._making: dict[str, asyncio.Lock] = {}
+
+    async def get(self, key: str, make: Callable[[], Awaitable[_T]]) -> _T:
+        """The answer, made anew unless it is fresh. ``key``: tells it, and its type."""
+        async with self._making.setdefault(key, asyncio.Lock()):
+            now = self._clock()
+            known = self._made.get(key)
+            if known is None or now >= known.until:
+                answer: object = await make()
+                made = self._clock()
+                known = self._made[key] = _Made(made + max(FRESH, SHARE * (made - now)), answer)
+        for old in [name for name, one in self._made.items() if now - one.until > KEPT]:
+            del self._made[old]
+            self._making.pop(old, None)
+        return known.answer  # type: ignore[return-value]

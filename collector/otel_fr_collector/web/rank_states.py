@@ -1,0 +1,55 @@
+"""The states of a run's ranks, in pieces."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+from otel_fr.api_answers import RankStateName
+from otel_fr.match import Ending
+from otel_fr_collector.jobs.ranks import GRACE, RankState
+from otel_fr_collector.jobs.run import Run
+
+CHUNK = 4_096
+"""Ranks that are looked at before the event loop runs other tasks: some milliseconds."""
+ENDINGS: dict[Ending, RankStateName] = {Ending.CLEAN: "ended", Ending.RAISED: "raised", Ending.KILLED: "killed"}
+_BY_FAULT = (Ending.RAISED, Ending.KILLED)
+
+
+async def not_running(run: Run, now: float) -> dict[int, RankStateName]:
+    """The states of the ranks that have sent something and do not run, at the monotonic time ``now``.
+
+    Yields every `CHUNK` ranks.
+    """
+    found: dict[int, RankStateName] = {}
+    floor, behind, running = run.silence_floor, run.lateness(now), Ending.RUNNING
+    for count, state in enumerate(list(run.ranks.values()), 1):
+        if count % CHUNK == 0:
+            await asyncio.sleep(0)
+        report = state.report
+        is_heard = report is not None and now - state.arrived <= report.interval_s + GRACE
+        if is_heard and state.ended is None and state.ending is running:
+            continue  # nearly always; to call a function for each of 100,000 ranks takes twice as long
+        name = state_of(state, now, floor, behind)
+        if name != "running":
+            found[state.rank] = name
+    return found
+
+
+def state_of(state: RankState, now: float, floor: float, behind: float) -> RankStateName:
+    """The state of one rank; arguments as of `RankState.is_silent`."""
+    if state.ended is not None or state.ending in _BY_FAULT:
+        return ENDINGS.get(state.ending, "gone")
+    if state.report is None:
+        return "unheard"
+    return "silent" if state.is_silent(now, floor, behind) else "running"
+
+
+def tally_of(run: Run, states: dict[int, RankStateName]) -> dict[str, int]:
+    """How many ranks are in each state, also of those that have sent nothing. ``states``: of those that do not run."""
+    running, missing = len(run.ranks) - len(states), (run.world_size or 0) - len(run.ranks)
+    tally = Counter[str]({"running": running} if running > 0 else {})
+    tally.update(states.values())
+    if missing > 0:
+        tally["unheard"] += missing
+    return dict(tally)

@@ -1,0 +1,14 @@
+"""One job as the API answers, without a server."""
+
+from __future__ import annotations
+
+from otel_fr_collector.incidents.book import IncidentBook
+from otel_fr_collector.jobs.run import Run
+from otel_fr_collector.web.job_detail import detail, picture
+
+from otel_fr.api_answers import JobDetail
+
+
+async def job_answer(run: Run, book: IncidentBook, now: float, wall: float, *asked: int) -> JobDetail:
+    """``now``, ``wall``: monotonic and Unix time. ``asked``: ranks that are asked for."""
+    return await detail(run, await picture(run, book, now, wall), now, asked)
