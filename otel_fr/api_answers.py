@@ -327,6 +327,26 @@ class IncidentDetail(CollectorIncidentData):
     job_url: str | None
 
 
+class BriefIncidentDetail(IncidentHead):
+    """An incident without what grows with the ranks that wait: call sites, stacks and places of 16 culprits.
+
+    Attributes:
+        waiting: who waits, as text: `0-3,8-12:2`.
+        links: as of `IncidentDetail`.
+        consequences: ids of the incidents that follow from it.
+        waiting_count: ranks that wait in it or in a consequence.
+        job_url: of its run in this API; null: the run is not kept.
+    """
+
+    call_sites: dict[str, str]
+    stacks: dict[str, str]
+    waiting: str
+    links: dict[str, str]
+    consequences: list[str]
+    waiting_count: int
+    job_url: str | None
+
+
 class IncidentChange(TypedDict):
     """An event of the stream.
 

@@ -19,6 +19,7 @@ from starlette.routing import BaseRoute, Route
 from otel_fr.api_answers import (
     AskedRanks,
     AskedStacks,
+    BriefIncidentDetail,
     BriefIncidentList,
     IncidentChange,
     IncidentDetail,
@@ -42,6 +43,7 @@ from otel_fr_collector.web.endpoints import (
     DATA_HEADERS,
     ApiError,
     Endpoint,
+    IncidentQuery,
     IncidentsQuery,
     JobQuery,
     JobsQuery,
@@ -55,6 +57,7 @@ from otel_fr_collector.web.incident_lists import (
     MAX_READ,
     Counted,
     Query,
+    brief_detail,
     listed,
     remembered,
     stored,
@@ -249,7 +252,7 @@ class Api:
         """A response, plain and compressed: as bytes that are in flight already, if there are equal ones."""
         return self._answers.same(body), self._answers.same(await _pack(body))
 
-    async def incident(self, request: Request) -> Response:
+    async def incident(self, request: Request, query: IncidentQuery) -> Response:
         """One incident."""
         number = request.path_params["id"]
         service = self._service
@@ -275,7 +278,8 @@ class Api:
             "job_url": f"/api/v1/jobs/{key}" if is_known else None,
         }
         async with self._answers.making(owner_of(request.scope)):
-            return _json(request, *await self._packed(json.dumps({**found, **more}).encode()))
+            shown = brief_detail(found, len(consequences)) if query.view else found
+            return _json(request, *await self._packed(json.dumps({**shown, **more}).encode()))
 
     async def attribution(self, request: Request, query: RunQuery) -> Response:
         """What failed in a run, and what to do next."""
@@ -387,7 +391,7 @@ ENDPOINTS = (
     Endpoint("/api/v1/jobs/{id}/stacks", Api.stacks, (AskedStacks,)),
     Endpoint("/api/v1/jobs/{id}/stacks", Api.ask_stacks, (AskedRanks,), method="POST", access=("read", "write")),
     Endpoint("/api/v1/incidents", Api.incidents, (IncidentList, BriefIncidentList), IncidentsQuery),
-    Endpoint("/api/v1/incidents/{id}", Api.incident, (IncidentDetail,)),
+    Endpoint("/api/v1/incidents/{id}", Api.incident, (IncidentDetail, BriefIncidentDetail), IncidentQuery),
     Endpoint("/api/v1/attribution", Api.attribution, (AttributionData,), RunQuery),
     Endpoint("/api/v1/events", Api.events, (JobList, IncidentChange), media_type="text/event-stream"),
     Endpoint("/api/openapi.json", Api.openapi),

@@ -105,6 +105,15 @@ class IncidentsQuery(PageQuery):
     ) = UNSET
 
 
+class IncidentQuery(Struct):
+    """Of one incident."""
+
+    view: (
+        Annotated[Literal["brief"], Meta(description="Leaves out most of what grows with the number of ranks.")]
+        | UnsetType
+    ) = UNSET
+
+
 class RunQuery(Struct):
     """A run."""
 

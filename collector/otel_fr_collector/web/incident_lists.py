@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from otel_fr.identity import encode_ranks
 from otel_fr.incident import CollectorIncidentData
 from otel_fr_collector.incidents.bounds import MAX_CULPRITS
 from otel_fr_collector.incidents.incident import Incident
@@ -85,6 +86,23 @@ def listed(found: Counted, brief: bool) -> bytes:
             texts.pop()
             break
     return f'{{"incidents": [{", ".join(reversed(texts))}]}}'.encode()
+
+
+def brief_detail(incident: CollectorIncidentData, consequences: int) -> Mapping[str, object]:
+    """As in a brief list, with what is known of the first culprits, and who waits, as text.
+
+    Args:
+        consequences: how many follow from it.
+    """
+    first = [str(rank) for rank in incident["culprit_ranks"][:MAX_CULPRITS]]
+    sites, stacks = incident["call_sites"], incident["stacks"]
+    return {
+        **_brief(incident),
+        "consequence_count": consequences,
+        "call_sites": {rank: sites[rank] for rank in first if rank in sites},
+        "stacks": {rank: stacks[rank] for rank in first if rank in stacks},
+        "waiting": encode_ranks(sorted(incident["waiting_ranks"])),
+    }
 
 
 def _brief(incident: CollectorIncidentData) -> dict[str, object]:

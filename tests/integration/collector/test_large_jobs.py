@@ -82,6 +82,21 @@ def test_in_a_hang_the_host_of_the_culprit_stands_alone(stage: Stage, world: int
     assert len(gzip.compress(json.dumps(found).encode(), 3)) < 8_000
 
 
+def test_the_brief_form_of_an_incident_has_the_culprits_and_who_waits_as_text(stage: Stage) -> None:
+    run = stage.job(4_096)
+    path = f"{stage.url}/api/v1/incidents/{stage.hang(run, 717, with_consequence=True)['id']}"
+    with urlopen(path, timeout=PATIENCE) as answer, urlopen(f"{path}?view=brief", timeout=PATIENCE) as short:
+        whole, body = json.load(answer), short.read()
+    brief = json.loads(body)
+    assert len(body) < 4_000
+    assert brief["waiting"] == "0-716,718-4095"
+    assert decode_ranks(brief["waiting"]) == whole["waiting_ranks"]
+    assert brief["call_sites"] == {"717": "/job/data.py:17 load"}
+    for key in ("stacks", "culprits", "links", "consequences", "waiting_count", "job_url"):
+        assert brief[key] == whole[key]
+    assert not {"waiting_ranks", "stack_groups", "values"} & brief.keys()
+
+
 def test_ranks_that_are_dead_behind_or_never_came_are_listed(stage: Stage) -> None:
     run = stage.job(2_048)
     stage.hang(run, 5)

@@ -25,7 +25,7 @@ from tests.support.virtual_collector import VirtualCollector
 from tests.support.waiting import PATIENCE
 
 DOCUMENT = document(api.ENDPOINTS)
-PARTIAL = {"IncidentHead"}
+PARTIAL = {"IncidentHead", "BriefIncidentDetail"}
 """Types with some of the keys of an answer."""
 
 
@@ -137,7 +137,8 @@ def test_the_answers_about_a_job_are_what_it_says(tmp_path: Path) -> None:
             for query in ("", "?view=brief", "?include=consequences", "?limit=1&state=firing"):
                 assert ask("incidents" + query)["incidents"]
             for one in collector.incidents():
-                ask(f"incidents/{one['id']}", "incidents/{id}")
+                for query in ("", "?view=brief"):
+                    ask(f"incidents/{one['id']}{query}", "incidents/{id}")
             ask(f"attribution?job={job.id}", "attribution")
             for bad in ("incidents?state=open", "jobs?limit=0", "attribution"):
                 ask(bad, status=400)

@@ -3,7 +3,7 @@
 import { Refused, get } from "./api.js";
 import { h, link, number, secondsSince, setText, when } from "./dom.js";
 import {
-  debugCommand, durationText, incidentStateText, lastingText, placeText, ranksByText, ranksText, siteShortener, stateSummary,
+  debugCommand, decodeRanks, durationText, incidentStateText, lastingText, placeText, ranksByText, ranksText, siteShortener, stateSummary,
 } from "./text.js";
 
 const SHOWN = 3; // culprits with a line and a stack of their own
@@ -12,9 +12,10 @@ export function kindOf({ state, severity }) {
   return state === "firing" && severity === "warning" ? "warning" : state;
 }
 
-function headline({ culprit_ranks: culprits, waiting_ranks: waiting }) {
+function headline(data) {
+  const [culprits, waiting] = [data.culprit_ranks, waitingOf(data)];
   if (culprits.length) return ranksText(culprits);
-  return waiting?.length ? `${ranksText(waiting)} ${waiting.length === 1 ? "waits" : "wait"}` : "No rank is named";
+  return waiting.length ? `${ranksText(waiting)} ${waiting.length === 1 ? "waits" : "wait"}` : "No rank is named";
 }
 
 // When a fault began and how long it has lasted: text that `tick` keeps current.
@@ -67,8 +68,15 @@ export function card(data, { level, opened, toPage = false }) {
   return node;
 }
 
-function waitingText({ waiting_ranks: waiting, waiting_count: count }) {
+// Who waits: a list, or in the brief form of an incident a text.
+function waitingOf({ waiting_ranks: ranks, waiting }) {
+  return ranks ?? decodeRanks(waiting ?? "");
+}
+
+function waitingText(data) {
+  const { waiting_count: count } = data;
   if (!count) return "";
+  const waiting = waitingOf(data);
   const others = count - waiting.length;
   return `${number(count)} rank${count === 1 ? "" : "s"}: ${ranksText(waiting)}${others > 0 ? ` here, ${number(others)} in calls that follow from it` : ""}`;
 }
@@ -133,7 +141,7 @@ export function makeCard(changed) {
 
   async function load(data) {
     try {
-      const found = await get(`incidents/${encodeURIComponent(data.id)}`);
+      const found = await get(`incidents/${encodeURIComponent(data.id)}?view=brief`);
       if (shown?.id !== data.id) return;
       whole = found;
       draw();
