@@ -23,17 +23,20 @@ def _digest(size: int, *parts: object) -> bytes:
     return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=size).digest()
 
 
+BLOCK = 512
+"""Ranks that `encode_ranks` compares at once."""
+
+
 def encode_ranks(ranks: Iterable[int]) -> str:
     """Ranks as text, with ranges and steps: ``[0, 1, 2, 3, 8, 10, 12]`` -> ``"0-3,8-12:2"``. Order is kept."""
     items = list(ranks)
     out: list[str] = []
     start = 0
-    step = items[1] - items[0] if len(items) > 2 else 0
-    if step > 0 and items == [*range(items[0], items[0] + step * len(items), step)]:
-        return f"{items[0]}-{items[-1]}" + (f":{step}" if step > 1 else "")  # mostly so, and far quicker
     while start < len(items):
         end = start
         step = items[start + 1] - items[start] if start + 1 < len(items) else 0
+        while step > 0 and _is_even(items, end, step):
+            end += BLOCK - 1
         while step > 0 and end + 1 < len(items) and items[end + 1] - items[end] == step:
             end += 1
         if end - start < 2:
@@ -43,6 +46,13 @@ def encode_ranks(ranks: Iterable[int]) -> str:
             out.append(f"{items[start]}-{items[end]}" + (f":{step}" if step > 1 else ""))
         start = end + 1
     return ",".join(out)
+
+
+def _is_even(items: list[int], start: int, step: int) -> bool:
+    """The next `BLOCK` items rise by ``step``: of 100,000 ranks mostly so, and far quicker than to look at each."""
+    first, end = items[start], start + BLOCK
+    last = first + step * (BLOCK - 1)
+    return end <= len(items) and items[end - 1] == last and items[start:end] == [*range(first, last + 1, step)]
 
 
 def decode_ranks(text: str, limit: int = 1_000_000) -> list[int]:

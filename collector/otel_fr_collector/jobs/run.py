@@ -389,11 +389,11 @@ class Run:
     def slowest(self, now: float) -> Iterator[tuple[GroupState, Lateness]]:
         """The ranks that its groups wait for again and again. None once the run has ended, or stands still: what cost
         it time before does so no more."""
-        latest = self.history.latest(self.sample(now))
+        latest, groups = self.history.latest(self.sample(now)), self.groups.values()
         is_still = latest is not None and latest.wait is not None and latest.wait <= 0
-        if self.ended_clean or is_still or any(group.waits.is_open(now) for group in self.groups.values()):
+        if self.ended_clean or is_still or any(group.waits.is_open(now) for group in groups):
             return
-        yield from ((one, found) for one in self.groups.values() if (found := one.waits.slowest()) is not None)
+        yield from ((one, found) for one in groups if one.waits.blocks.kept and (found := one.waits.slowest()))
 
     def compare_pieces(self) -> bool:
         """Compare some of what came before the members of a group were known. True: there is more to compare."""

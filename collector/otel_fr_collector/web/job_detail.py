@@ -84,10 +84,12 @@ async def picture(run: Run, book: IncidentBook, now: float, wall: float) -> Pict
     await asyncio.sleep(0)
     head = head_of(run, book, tally_of(run, states), now, wall)
     await asyncio.sleep(0)
+    waiting = [(one.group, _waiting(one)) for one in waits[:MAX_WAITS]]
+    await asyncio.sleep(0)
     return Picture(
         head,
         [min(steps), max(steps)] if steps else None,
-        [(one.group, _waiting(one)) for one in waits[:MAX_WAITS]],
+        waiting,
         late,
         nodes,
         listed,

@@ -24,6 +24,14 @@ def test_regular_rank_lists_are_short_whatever_the_world_size(start: int, step: 
     assert identity.decode_ranks(text) == members
 
 
+@given(st.integers(3, 4000), st.integers(3, 4000), st.integers(2, 9))
+def test_long_runs_of_ranks_end_where_they_end(before: int, after: int, gap: int) -> None:
+    first = before - 1 + gap
+    assert identity.encode_ranks([*range(before), *range(first, first + after)]) == (
+        f"0-{before - 1},{first}-{first + after - 1}"
+    )
+
+
 @pytest.mark.parametrize("text", ["0-999999999999", "0-10:0", "a", "1-b", "3-1:x", "9" * 5_000])
 def test_a_rank_list_that_is_not_one_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"^rank list '.*' (does not have the form|names too many ranks)"):
