@@ -180,7 +180,7 @@ class WaitingRanks(TypedDict):
     """Ranks in one call, those of a job of more than 1,024 ranks for 3 s or longer; each counts in its oldest call.
 
     Attributes:
-        operation: such as `all_reduce`.
+        operation: such as `all_reduce`; `collective`: the ranks have not told.
         sequence_id: its number in its group.
         group: index in `groups`; null: not known.
         seconds: for which the first of them has been in it.

@@ -141,6 +141,7 @@ class Stage:
                 state=CallState.IN_FLIGHT, enqueued_at=now - 7.5,
             )  # fmt: skip
             state.contents = Contents([call])
+            run.waiting[state.rank] = state
         others = tuple(rank for rank in run.ranks if rank != culprit)
         finding = Finding(
             key="hang",

@@ -22,7 +22,7 @@ from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.web.job_views import MIN_WAITED, head_of, open_causes
 from otel_fr_collector.web.node_map import all_ranks, is_expected, map_nodes
 from otel_fr_collector.web.rank_states import not_running, state_of, tally_of
-from otel_fr_collector.web.waits_of_ranks import WAITING, Wait, oldest_call, waits_of
+from otel_fr_collector.web.waits_of_ranks import WAITING, Wait, call_of, waits_of
 
 MAX_WHOLE = 1_024
 """Ranks of a job up to which all are listed: the page has a cell for each."""
@@ -76,9 +76,9 @@ async def picture(run: Run, book: IncidentBook, now: float, wall: float) -> Pict
     late = _late(run)
     await asyncio.sleep(0)
     if is_large:
-        overdue = [rank for rank, state in run.ranks.items() if state.contents.overdue and state.ended is None]
+        overdue = [rank for rank, state in run.waiting.items() if state.contents.overdue and state.ended is None]
         odd = [*overdue, *sorted(late, key=lambda rank: -late[rank][1].waited)]
-        nodes, listed = await map_nodes(run, states, waits, open_causes(run, book), odd)
+        nodes, listed = await map_nodes(run, states, waits, open_causes(run, book), odd, now)
     await asyncio.sleep(0)
     steps = [state.report.step for state in run.ranks.values() if state.report and state.report.step is not None]
     await asyncio.sleep(0)
@@ -208,10 +208,9 @@ def _fill_rank(
         longest = max(state.contents.overdue, key=lambda item: item.age - item.limit)
         age = round(longest.age + max(0.0, now - state.arrived), 1)
         columns["overdue"][at] = [longest.kind, longest.name, age, longest.limit]
-    oldest = oldest_call(run, state)
-    if oldest is not None and oldest.enqueued_at is not None:
-        age = round(now - oldest.enqueued_at, 1)
-        columns["waits"][at] = [oldest.signature.operation, oldest.sequence_id, index_of.get(oldest.group), age]
+    call = call_of(run, state, now)
+    if call is not None:
+        columns["waits"][at] = [call.operation, call.number, index_of.get(call.group), round(call.seconds, 1)]
 
 
 def _how(state: RankState) -> str:

@@ -15,7 +15,7 @@ from otel_fr.identity import encode_ranks
 from otel_fr_collector.incidents.incident import Incident
 from otel_fr_collector.jobs.run import MAX_RANKS_PER_RUN, Run
 from otel_fr_collector.web.rank_states import CHUNK
-from otel_fr_collector.web.waits_of_ranks import Wait, oldest_call
+from otel_fr_collector.web.waits_of_ranks import Wait, call_of
 
 MAX_RANGES = 1_024
 """Entries; the last one has all the rest."""
@@ -72,6 +72,7 @@ async def map_nodes(
     waits: list[Wait],
     causes: Iterable[Incident],
     odd: Iterable[int],
+    now: float,
 ) -> NodeMap:
     """Yields every `CHUNK` ranks.
 
@@ -79,8 +80,9 @@ async def map_nodes(
         states: of the ranks that do not run. waits: of `WAITING` seconds or longer.
         causes: its open incidents that follow from no other.
         odd: further ranks that are listed.
+        now: monotonic.
     """
-    seen = await _seen(run, states, waits, causes)
+    seen = await _seen(run, states, waits, causes, now)
     hosts: dict[str, _Range] = {}
     differing: dict[NodeRankState, list[int]] = {name: [] for name in WORST}
     ranks, node = run.ranks, None
@@ -105,7 +107,7 @@ async def map_nodes(
 
 
 async def _seen(
-    run: Run, states: Mapping[int, RankStateName], waits: list[Wait], causes: Iterable[Incident]
+    run: Run, states: Mapping[int, RankStateName], waits: list[Wait], causes: Iterable[Incident], now: float
 ) -> Mapping[int, NodeRankState]:
     """The states as the page sees them of ranks that are listed (page/status.js)."""
     found: dict[int, NodeRankState] = dict(states)
@@ -116,7 +118,7 @@ async def _seen(
     for gid in {wait.group for wait in waits}:
         group, (_, front) = run.groups.get(gid), spans.get(gid, (0, 0))
         for rank in () if group is None else group.group.ranks:
-            if rank not in found and rank in run.ranks and _is_behind(run, rank, gid, front):
+            if rank not in found and rank in run.ranks and _is_behind(run, rank, gid, front, now):
                 found[rank] = "behind"
         await asyncio.sleep(0)
     for one in sorted(causes, key=lambda one: one.severity == "critical"):  # what is slow and a culprit is a culprit
@@ -125,11 +127,11 @@ async def _seen(
     return found
 
 
-def _is_behind(run: Run, rank: int, group: str, front: int) -> bool:
+def _is_behind(run: Run, rank: int, group: str, front: int, now: float) -> bool:
     """The rank is in no call, and others have enqueued more in the group."""
     state = run.ranks[rank]
     own = state.progress.get(group)
-    return oldest_call(run, state) is None and (own[0] if own is not None else 0) < front
+    return call_of(run, state, now) is None and (own[0] if own is not None else 0) < front
 
 
 async def _joined(hosts: list[_Range]) -> list[_Range]:

@@ -1,12 +1,10 @@
-"""The collectives in which the ranks of a run wait."""
+"""The calls in which the ranks of a run wait."""
 
 from __future__ import annotations
 
 import asyncio
-import math
 from typing import NamedTuple
 
-from otel_fr_collector.jobs.calls import RankCall
 from otel_fr_collector.jobs.ranks import RankState
 from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.jobs.snapshot import reported_calls
@@ -14,6 +12,17 @@ from otel_fr_collector.web.rank_states import CHUNK
 
 WAITING = 3.0
 """Seconds in one call from which a rank counts as waiting."""
+UNTOLD = "collective"
+"""In place of the operation, where ranks have not told which one it is, or different ones."""
+
+
+class Call(NamedTuple):
+    """One that a rank is in. ``group``: its id; ``seconds``: for which the rank has been in it."""
+
+    operation: str
+    number: int
+    group: str
+    seconds: float
 
 
 class Wait(NamedTuple):
@@ -31,40 +40,50 @@ async def waits_of(run: Run, now: float, least: float) -> list[Wait]:
     A rank counts once: in its oldest call.
     """
     found: dict[tuple[str, str, int], Wait] = {}
-    latest, instance = now - least, None
+    listed = run.waiting
     for count, state in enumerate(list(run.ranks.values()), 1):
         if count % CHUNK == 0:
             await asyncio.sleep(0)
-        inflight = state.contents.inflight
-        if not inflight or state.ended is not None:
+        report = state.report
+        if report is None or (report.unlisted_s is None and state.rank not in listed):
+            continue  # nearly all, while all is well
+        call = call_of(run, state, now, least)
+        if call is None:
             continue
-        call: RankCall | None = inflight[0]
-        if len(inflight) == 1 and call is not None:  # nearly always so
-            if call.enqueued_at is None or call.enqueued_at > latest:
-                continue
-            key = call.group, call.stream, call.sequence_id
-            if instance is None or instance.key != key:  # mostly as of the rank before
-                group = run.groups.get(call.group)
-                instance = None if group is None else group.incomplete.get(key)
-            known = None if instance is None else instance.calls.get(state.rank)
-            if known is not call and not (isinstance(known, RankCall) and known.says_as_much(call)):
-                call = oldest_call(run, state)
-        else:
-            call = oldest_call(run, state)
-        if call is None or call.enqueued_at is None or call.enqueued_at > latest:
-            continue
-        where = call.group, call.signature.operation, call.sequence_id
+        where = call.group, call.operation, call.number
         wait = found.get(where)
         if wait is None:
-            wait = found[where] = Wait(call.signature.operation, call.sequence_id, call.group, {})
-        wait.ranks[state.rank] = now - call.enqueued_at
+            wait = found[where] = Wait(call.operation, call.number, call.group, {})
+        wait.ranks[state.rank] = call.seconds
     return sorted(found.values(), key=lambda one: -len(one.ranks))
 
 
-def oldest_call(run: Run, state: RankState) -> RankCall | None:
-    """The call in which the rank has been for longest; None: it is in none."""
-    found, since = None, math.inf
+def call_of(run: Run, state: RankState, now: float, least: float = 0.0) -> Call | None:
+    """The call in which the rank has been for longest; None: in none, or not for ``least`` seconds."""
+    report, latest = state.report, now - least
+    if report is None or state.ended is not None:
+        return None
+    known = state.contents.inflight
+    if report.unlisted_s is not None and not known:
+        seconds = report.unlisted_s + max(0.0, now - state.arrived)
+        return _by_counts(run, state, seconds) if seconds >= least else None
+    if len(known) == 1 and (known[0].enqueued_at is None or known[0].enqueued_at > latest):
+        return None
+    found = None
     for call in reported_calls(run, state):
-        if call.enqueued_at is not None and call.enqueued_at < since:
-            found, since = call, call.enqueued_at
-    return found
+        if call.enqueued_at is not None and call.enqueued_at <= latest:
+            found, latest = call, call.enqueued_at
+    if found is None:
+        return None
+    return Call(found.signature.operation, found.sequence_id, found.group, now - latest)
+
+
+def _by_counts(run: Run, state: RankState, seconds: float) -> Call | None:
+    """Of a rank that says only that it waits (`otel_fr.monitor.witness`)."""
+    for gid, own in state.progress.items():
+        group = run.groups.get(gid)
+        if group is not None and own[0] > own[1]:
+            instance = group.incomplete.get((gid, "collective", own[0]))
+            same = None if instance is None else instance.signature
+            return Call(UNTOLD if same is None else same.operation, own[0], gid, seconds)
+    return None

@@ -10,6 +10,8 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
+from msgspec import structs
+from otel_fr_collector.jobs.rank_reports import NOTHING
 from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.web import node_map
 from otel_fr_collector.web.job_detail import MAX_GROUPS, MAX_WHOLE
@@ -80,6 +82,29 @@ def test_in_a_hang_the_host_of_the_culprit_stands_alone(stage: Stage, world: int
     assert lanes["default_pg"]["enqueued"] == [100]
     assert [found["groups"][at or 0]["ranks"] for at in lanes["tp"]["group"]] == ["712-719"]
     assert len(gzip.compress(json.dumps(found).encode(), 3)) < 8_000
+
+
+def test_ranks_that_say_only_that_they_wait_are_shown_where_their_counts_are(stage: Stage) -> None:
+    """All but the witnesses of a group: no call of theirs is known (`otel_fr.monitor.witness`)."""
+    run = stage.job(2_048)
+    stage.hang(run, 717)
+
+    async def leave_out() -> None:
+        for rank, state in run.ranks.items():
+            if rank != 717 and state.report is not None and rank >= 8:
+                state.report, state.contents = structs.replace(state.report, unlisted_s=7.5), NOTHING
+                del run.waiting[rank]
+        world = next(one for one in run.groups.values() if one.group.description == "default_pg")
+        for rank in range(8):
+            world.add(run.ranks[rank].contents.inflight[0])
+
+    stage.do(leave_out())
+    found = ask(stage, run, 1_000)
+    assert hosts(found)[0] == ("node-89", "node-89", {"culprit": 1, "waiting": 7})
+    (wait,) = found["waiting"]
+    assert (wait["operation"], wait["sequence_id"], wait["count"]) == ("all_reduce", 101, 2_047)
+    assert found["ranks"]["rank"] == [717, 1_000]
+    assert [one and list(one[:2]) for one in found["ranks"]["waits"]] == [None, ["all_reduce", 101]]
 
 
 def test_the_brief_form_of_an_incident_has_the_culprits_and_who_waits_as_text(stage: Stage) -> None:
