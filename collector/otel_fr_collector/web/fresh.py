@@ -11,7 +11,9 @@ _T = TypeVar("_T")
 FRESH = 1.0
 """Seconds for which an answer is reused."""
 SHARE = 10
-"""At least so many times as long as it took to make: of jobs however large, that takes a tenth of a core."""
+"""So many times as long as it took to make, if that is longer: a large job then takes a tenth of a core."""
+LONGEST = 5.0
+"""Seconds for which an answer is reused at most."""
 KEPT = 60.0
 """Seconds without a request after which an answer is dropped."""
 
@@ -43,7 +45,7 @@ class Fresh:
             if known is None or now >= known.until:
                 answer: object = await make()
                 made = self._clock()
-                known = self._made[key] = _Made(made + max(FRESH, SHARE * (made - now)), answer)
+                known = self._made[key] = _Made(made + max(FRESH, min(LONGEST, SHARE * (made - now))), answer)
         for old in [name for name, one in self._made.items() if now - one.until > KEPT]:
             del self._made[old]
             self._making.pop(old, None)

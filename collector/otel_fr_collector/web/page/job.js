@@ -12,7 +12,7 @@ import { decodeRanks, encodeRanks, groupText, rankStateText, ranksText } from ".
 const GROUPS = 200; // process groups in the table, those with the slowest ranks first
 const PAST = 50; // resolved incidents
 const SETTLE = 1200; // ms: an answer may be 1 s old, so after the last change one more is asked for
-const SETTLE_LARGE = 15000; // of a large job it may be older
+const SETTLE_LARGE = 6000; // of a large job it may be 5 s old
 
 export function jobText(job) {
   const tally = job.ranks.tally ?? job.ranks;
