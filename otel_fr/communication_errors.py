@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 import re
+from signal import SIGHUP, SIGINT, SIGTERM
 from typing import Final
 
 _OF_TORCH: Final = "torch.distributed."
@@ -28,11 +29,15 @@ tell of wrong arguments have none of them (``ProcessGroupGloo::...``, ``... NCCL
 has ``DataLoader timed out``."""
 
 
-INTERRUPT: Final = KeyboardInterrupt.__name__
-"""What Ctrl-C raises."""
+STOP_SIGNALS: Final = frozenset({SIGHUP, SIGINT, SIGTERM})
+"""Signals with which launchers and users end a rank that is not at fault (torchrun sends SIGTERM to its peers)."""
+_INTERRUPT: Final = KeyboardInterrupt.__name__
+"""What Ctrl-C raises, unless the program handles the signal."""
+_NAMES: Final = "|".join(sorted(signal.name for signal in STOP_SIGNALS))
 _STOP: Final = re.compile(
-    rf"(?:while handling )?(?:{INTERRUPT}|SignalException|SystemExit: 0)|[^\n]*\(from {INTERRUPT}\b"
+    rf"(?:while handling )?(?:{_INTERRUPT}|SignalException|SystemExit: 0|(?:{_NAMES})\b)|[^\n]*\(from {_INTERRUPT}\b"
 )
+_BY_USER: Final = re.compile(rf"\b(?:{_INTERRUPT}|{SIGINT.name})\b")
 
 
 def type_name(kind: type[BaseException]) -> str:
@@ -60,3 +65,8 @@ def is_of_communication(error: BaseException) -> bool:
 def tells_of_stop(text: str) -> bool:
     """An exception, or a message of ``sys.exit``, comes from Ctrl-C or a launcher's signal, maybe by way of another."""
     return bool(_STOP.match(text))
+
+
+def tells_of_user(text: str) -> bool:
+    """What `tells_of_stop` says yes to comes from Ctrl-C."""
+    return bool(_BY_USER.search(text))

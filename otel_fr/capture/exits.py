@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 import threading
 from collections.abc import Callable
+from signal import Signals
 from types import FrameType
 from typing import Any, Final
 
 from otel_fr.capture.exceptions import described
 from otel_fr.capture.replaced import Attribute, Replacements
 from otel_fr.capture.sites import Sites
-from otel_fr.communication_errors import tells_of_stop
+from otel_fr.communication_errors import STOP_SIGNALS, tells_of_stop
 
 _MAX_MESSAGE: Final = 500
 """Characters: it shares 4 kB of the ring with everything else that describes the rank."""
@@ -26,7 +28,8 @@ class ExitHook:
 
     Attributes:
         message: what the newest call of the main thread passed, if it was neither a number nor None; else the exception
-            that was being handled, if the status is an error's or the exception comes from Ctrl-C; else "".
+            that was being handled, if the status is an error's or the exception comes from Ctrl-C; else "". Before it,
+            the signal whose handler made the call, if that is one with which jobs are stopped.
         site: ``"file:line function"`` of that call; "" if its status was 0 or None, or there was no call.
     """
 
@@ -56,6 +59,8 @@ class ExitHook:
             if is_number and handled is not None:
                 handling = f"while handling {described(handled)}"
                 text = handling if status or tells_of_stop(handling) else ""
+            if signal := _handled_signal(caller):
+                text = f"while handling {signal}{text and f': {text}'}"
             self.message = text[:_MAX_MESSAGE]
             frame = self._sites.user_frame(caller) or caller
             code = frame.f_code
@@ -66,3 +71,20 @@ class ExitHook:
     def stop(self) -> None:
         """Stop noting; the hook may stay below another one."""
         self._on = False
+
+
+def _handled_signal(frame: FrameType | None) -> str:
+    """The one of `STOP_SIGNALS`, by name, whose handler runs in these frames, from ``frame`` outward; "": none of them.
+
+    Python calls a handler with the signal and the frame that it interrupts, which is its caller.
+    """
+    while frame is not None and frame.f_back is not None:
+        code, values = frame.f_code, frame.f_locals
+        count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & inspect.CO_VARARGS)
+        given: list[object] = []
+        for value in (values.get(name) for name in code.co_varnames[:count]):
+            given.extend(value if isinstance(value, tuple) else (value,))
+        if any(one is frame.f_back for one in given):
+            return next((Signals(one).name for one in given if isinstance(one, int) and one in STOP_SIGNALS), "")
+        frame = frame.f_back
+    return ""

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from signal import SIGHUP, SIGINT, SIGKILL, SIGTERM
+from signal import SIGINT, SIGKILL
 
-from otel_fr.communication_errors import INTERRUPT, is_communication, tells_of_stop
+from otel_fr.communication_errors import STOP_SIGNALS, is_communication, tells_of_stop, tells_of_user
 from otel_fr.match.facts.instances import Instance, has_joined, is_waiting
 from otel_fr.match.facts.joined import failed_at_once
 from otel_fr.match.model import Call, CallState, Ending, Evidence, Rank
-
-STOP_SIGNALS = frozenset({SIGHUP, SIGINT, SIGTERM})
-"""Signals with which launchers and users end a rank that is not at fault (torchrun sends SIGTERM to its peers)."""
 
 _STOP_STATUSES = frozenset(128 + number for number in STOP_SIGNALS)
 """Exit statuses with which programs, as shells do, say which signal ended them."""
@@ -39,7 +36,9 @@ def by_user(info: Rank) -> bool:
     """It was stopped by SIGINT: no launcher sends that because of a peer."""
     if not was_stopped(info):
         return False
-    return info.signal == SIGINT or info.exit_code == 128 + SIGINT or INTERRUPT in info.exception + info.exit_message
+    if info.signal == SIGINT or info.exit_code == 128 + SIGINT:
+        return True
+    return tells_of_user(info.exception) or tells_of_user(info.exit_message)
 
 
 def may_be_cleared_away(info: Rank) -> bool:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 
+from otel_fr.communication_errors import STOP_SIGNALS
 from otel_fr.match.case import Case
 from otel_fr.match.facts.endings import runs_not, stayed_away
 from otel_fr.match.facts.instances import Instance, LastCall, is_posted
 from otel_fr.match.facts.machines import names_text
 from otel_fr.match.facts.recording import DEFAULT_GROUP
-from otel_fr.match.facts.stops import STOP_SIGNALS, was_stopped
+from otel_fr.match.facts.stops import was_stopped
 from otel_fr.match.model import Call, CallState, Ending, Evidence, Group, Progress, Rank
 from otel_fr.match.texts.calls import call_text, group_of
 from otel_fr.presentation import count_text, group_text, message_text, ranks_text, signal_text, verb

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from otel_fr.communication_errors import tells_of_stop
+from otel_fr.communication_errors import STOP_SIGNALS, tells_of_stop
 from otel_fr.rank_report import ReportedException
 from otel_fr.ring import process_start_ns
 
@@ -22,8 +22,6 @@ _PIDFD_INFO_EXIT = 1 << 3
 _PIDFD_INFO = struct.Struct("=QQ11Ii")
 """mask, cgroup id, eleven ids, exit code (a wait status)."""
 _STAT_EXIT_CODE = 52
-_STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""Signals by which launchers and users end ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +66,7 @@ def was_stopped(number: int, exception: ReportedException | None, exit_message: 
         number: of the signal that ended it. exit_message: as of `Exit.is_clean`.
     """
     told = "" if exception is None else exception.text, str(exit_message or "")
-    return number in _STOPPING or any(map(tells_of_stop, told))
+    return number in STOP_SIGNALS or any(map(tells_of_stop, told))
 
 
 def stat_fields(pid: int) -> list[str] | None:

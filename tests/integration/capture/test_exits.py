@@ -40,6 +40,28 @@ def leave(*status):
             "[True, 'while handling KeyboardInterrupt: '] ",
             "",
         ),
+        (
+            "import signal\nsignal.signal(signal.SIGINT, lambda *_: leave(0))\nsignal.raise_signal(signal.SIGINT)",
+            0,
+            "[True, 'while handling SIGINT'] ",
+            "",
+        ),
+        pytest.param(
+            "import signal\n"
+            "class Handler:\n    def __call__(self, number, frame): leave('bye')\n"
+            "signal.signal(signal.SIGTERM, Handler())\nsignal.raise_signal(signal.SIGTERM)",
+            1,
+            "[True, 'while handling SIGTERM: bye'] leave",
+            "bye\n",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            "import signal\nsignal.signal(signal.SIGUSR1, lambda *_: leave(0))\nsignal.raise_signal(signal.SIGUSR1)",
+            0,
+            "[True, ''] ",
+            "",
+            marks=pytest.mark.long,
+        ),
         pytest.param("leave()", 0, "[True, ''] ", "", marks=pytest.mark.long),
         pytest.param("leave(0)", 0, "[True, ''] ", "", marks=pytest.mark.long),
         pytest.param("raise SystemExit('bye')", 1, "[True, ''] ", "bye\n", marks=pytest.mark.long),

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from otel_fr.match import Call, CallState, Category, Ending, Finding, Group
+from otel_fr.match.facts.stops import by_user, was_stopped
 from tests.support.evidence import WINDOW, blamed, call, cause, rank, verdict
 from tests.support.verdicts import causes
 
@@ -159,3 +160,15 @@ def test_a_rank_that_was_killed_for_another_reason_is_dead(stop: dict[str, Any],
         {**stop, "idle": at}, {**KILLED, "waited": seconds, "kill_reason": reason}, {**INTERRUPTED, "waited": 39.0}
     )
     assert found == (Category.RANK_DEAD, (0,))
+
+
+@pytest.mark.parametrize("signal", ["SIGINT", "SIGTERM"])
+def test_a_rank_whose_handler_exits_without_an_error_was_stopped(signal: str) -> None:
+    """Rank 1 hung; ranks 0 and 2 reacted to the signal once its end had ended their calls."""
+    told: dict[str, Any] = {"ending": Ending.RAISED, "exit_code": 0, "exit_message": f"while handling {signal}"}
+    hung = rank(1, 4, idle=9.0, site="train.py:9 load", **told)
+    broken = [call(r, 5, CallState.FAILED, age=None, duration=8.8, error="collective_failed") for r in (0, 2)]
+    found = cause(broken, [rank(0, 5, 4, **told), hung, rank(2, 5, 4, **told)])
+    assert (found.category, found.culprit_ranks) == (Category.MISSING_RANK, (1,))
+    assert all(was_stopped(one) for one in (hung, rank(0, **told)))
+    assert by_user(hung) is (signal == "SIGINT")
