@@ -18,15 +18,19 @@ from otel_fr._version import __version__
 from otel_fr.capture import engines
 from otel_fr.capture.dispatcher import operators_of, reduce_ops_are_readable
 from otel_fr.checks.collector import check_endpoint
+from otel_fr.checks.model import Status
 from otel_fr.config import (
     ENDPOINTS,
+    EXPORTERS,
     MAX_INHERITED_BUFFER_SIZE,
     RECORDER_SIZES,
     VARIABLES,
     Config,
     disabled_by,
+    has_endpoint,
     is_enabled,
 )
+from otel_fr.dumps.places import runs_folder
 from otel_fr.monitor.process import native_stacks
 from otel_fr.operations import OPERATORS
 from otel_fr.option_names import unknown_variables
@@ -45,12 +49,15 @@ _MAX_RINGS: Final = 256
 """Rings that are read for errors: more than a node has ranks."""
 
 Line = tuple[str, str, bool]
-"""Topic, what was found, and whether recording can work with it."""
+"""Topic, what was found, and whether a rank can record, write its files and send with it."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options to its subcommand."""
-    parser.epilog = "Exit status: 0 a rank would record here; 1 something prevents it; 2 usage error."
+    parser.epilog = (
+        "Exit status: 0 a rank would record here, write its files, and reach its endpoints, if any are set; 1 something"
+        " prevents that; 2 usage error."
+    )
 
 
 def run(_: argparse.Namespace) -> int:
@@ -79,14 +86,25 @@ def findings(env: Mapping[str, str]) -> Iterator[Line]:
     if unknown := unknown_variables(env, VARIABLES):
         yield "variables", unknown, True
     yield _ring(config)
+    yield _files(config, env)
     faults = list(_faults(config))
     if errors := [f"{one.rank}: {one.errors}" for one in faults if one.errors]:
         yield "errors", f"of recording; these ranks are ignored when judging: {'; '.join(errors)}", True
     if misuses := [f"{one.rank}: {one.misuses}" for one in faults if one.misuses]:
         yield "wrong calls", f"of heartbeats, sections or steps, all ignored: {'; '.join(misuses)}", True
-    for name in ENDPOINTS:
+    yield from _sending(config, env)
+
+
+def _sending(config: Config, env: Mapping[str, str]) -> Iterator[Line]:
+    """What is not sent because a variable says so, and whether the endpoints of the rest answer."""
+    off = {signal: name for signal, name in EXPORTERS.items() if env.get(name, "").strip().lower() == "none"}
+    if has_endpoint(env) and off:
+        what = ", ".join(off) if config.export else "everything"
+        yield "not sent", f"{what}: {', '.join(f'{name}=none' for name in off.values())}", True
+    for name in ENDPOINTS if config.export else ():
         if url := env.get(name, "").strip():
-            yield "endpoint", f"{hide_password(url)}: {check_endpoint(url, _CONNECT_SECONDS, env).text}", True
+            outcome = check_endpoint(url, _CONNECT_SECONDS, env)
+            yield "endpoint", f"{hide_password(url)}: {outcome.text}", outcome.status is Status.OK
 
 
 def _enabled(env: Mapping[str, str]) -> Line:
@@ -150,9 +168,8 @@ def _ring(config: Config) -> Line:
     need = Layout.of(config.buffer_size).file_size
     folders = _folders(config)
     for folder in folders:
-        # The folder of OTEL_FR_RING_DIR is created where it is missing.
-        place = next((path for path in (folder, *folder.parents) if path.exists()), folder)
-        if not place.is_dir() or not os.access(place, os.W_OK):
+        place = _writable(folder)
+        if place is None:
             continue
         free = shutil.disk_usage(place).free
         if free >= need:
@@ -161,3 +178,18 @@ def _ring(config: Config) -> Line:
                 text += f", the most that {' or '.join(RECORDER_SIZES)} gives it (they count entries, not bytes)"
             return "ring folder", text, True
     return "ring folder", f"none of {', '.join(map(str, folders))} has {need >> 20} MiB for a rank", False
+
+
+def _files(config: Config, env: Mapping[str, str]) -> Line:
+    """Where a rank that fails leaves its file."""
+    prefix = None if config.dump_prefix is None else Path(config.dump_prefix).parent
+    folder = config.dump_dir or prefix or runs_folder(env)
+    if _writable(folder) is not None:
+        return "file folder", str(folder), True
+    return "file folder", f"{folder} cannot be written", False
+
+
+def _writable(folder: Path) -> Path | None:
+    """The folder, or where it is missing, so that a rank creates it, the one above it; None: neither can be written."""
+    place = next((path for path in (folder, *folder.absolute().parents) if os.path.exists(path)), folder)
+    return place if place.is_dir() and os.access(place, os.W_OK | os.X_OK) else None

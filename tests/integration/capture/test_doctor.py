@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,6 @@ import torch
 
 from otel_fr.capture.dispatcher import operators_of
 from tests.support import engines, single_rank
-from tests.support.ports import free_port
 from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.usefixtures("warm")
@@ -33,13 +33,34 @@ def doctor(folder: Path, **extra: str) -> tuple[int, dict[str, str]]:
 
 
 def test_a_machine_where_ranks_record(tmp_path: Path) -> None:
-    port = free_port()
-    status, found = doctor(tmp_path, OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{port}")
-    assert status == 0
+    status, found = doctor(tmp_path, OTEL_FR_ENABLED="1", OTEL_FR_DUMP_DIR=str(tmp_path / "a" / "b"))
+    assert status == 0, found
+    assert found["file folder"] == str(tmp_path / "a" / "b")
     assert found["engine"] == "python (OTEL_FR_CAPTURE_ENGINE is python)"
     assert int(found["operators"].split()[0]) == len(operators_of(torch))
     assert found["enabled"] == "yes"
+
+
+def test_an_endpoint_must_answer_if_anything_is_sent_there(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        status, found = doctor(tmp_path, OTEL_EXPORTER_OTLP_ENDPOINT=url, OTEL_METRICS_EXPORTER="none")
+        assert (status, found["not sent"]) == (0, "metrics: OTEL_METRICS_EXPORTER=none"), found
+    status, found = doctor(tmp_path, OTEL_EXPORTER_OTLP_ENDPOINT=url)
+    assert status == 1
     assert "refused" in found["endpoint"]
+    status, found = doctor(tmp_path, OTEL_EXPORTER_OTLP_ENDPOINT=url, OTEL_TRACES_EXPORTER="none")
+    assert (status, found["not sent"]) == (0, "everything: OTEL_TRACES_EXPORTER=none"), found
+    assert "endpoint" not in found
+
+
+def test_files_must_have_a_folder_that_can_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for variable in ("OTEL_FR_DUMP_DIR", "TORCH_FR_DUMP_TEMP_FILE"):
+        given = {"OTEL_FR_DUMP_DIR": "", variable: str(tmp_path / "file" / "rank_")}
+        status, found = doctor(tmp_path, OTEL_FR_ENABLED="1", **given)
+        assert status == 1
+        assert found["file folder"].endswith("cannot be written")
 
 
 def test_what_prevents_recording_is_said(tmp_path: Path) -> None:
