@@ -9,12 +9,15 @@ class SlowestRank(TypedDict):
     """The rank that costs a job most, if it is the same again and again.
 
     Attributes:
+        waited: share of the time that others wait for it.
+        over_s: seconds that this was measured over.
         lost_per_step_s: seconds of each training step that others wait for it.
     """
 
     rank: int
     process_group: str
     waited: float
+    over_s: float
     lost_per_step_s: float | None
 
 

@@ -29,8 +29,9 @@ from otel_fr.match import Finding, Group, Rank, diagnose, open_questions
 from otel_fr.match.facts.recording import DEFAULT_GROUP
 
 HEALTHY, FAULT, UNUSABLE, UNDECIDED = 0, 1, 2, 3
-"""Exit statuses: no fault was found; a fault was found; no file could be read; calls are in flight, and the files do
-not show whether they are blocked, or calls in the files could not be read, or only one rank of several has a file."""
+"""Exit statuses: no fault was found; a fault was found, in the newest run or an older one; no file could be read; calls
+are in flight, and the files do not show whether they are blocked, or calls in the files could not be read, or only one
+rank of several has a file."""
 
 MAX_OLDER = 4
 """Older runs that are judged where the newest shows no fault."""
@@ -65,13 +66,20 @@ class Analysis:
 
     @property
     def status(self) -> int:
-        """`HEALTHY` (0), `FAULT` (1), `UNUSABLE` (2) or `UNDECIDED` (3): the exit status of ``otel-fr analyze``."""
+        """`HEALTHY` (0), `FAULT` (1, also if only an older run shows one), `UNUSABLE` (2) or `UNDECIDED` (3): the exit
+        status of ``otel-fr analyze``."""
         if self.run is None:
             return UNUSABLE
-        if self.findings:
+        if self.findings or self.older_faults:
             return FAULT
-        decided = self.open_calls is None and not self.unusable and not self.alone and not self.unread
-        return HEALTHY if decided else UNDECIDED
+        return HEALTHY if self.is_decided else UNDECIDED
+
+    @property
+    def is_decided(self) -> bool:
+        """The files show whether the run has a fault."""
+        if self.findings:
+            return True
+        return self.open_calls is None and not self.unusable and not self.alone and not self.unread
 
     @property
     def alone(self) -> bool:
@@ -133,6 +141,11 @@ class Analysis:
         """The findings as incidents, as in ``--format json``."""
         run = self.run
         return [] if run is None else [self._incident(run, finding) for finding in self.findings]
+
+    @cached_property
+    def older_incidents(self) -> list[IncidentData]:
+        """`older_faults` as incidents."""
+        return [self._incident(self.others[number], finding) for number, finding in self.older_faults.items()]
 
     def _incident(self, run: Run, finding: Finding) -> IncidentData:
         since = None if run.written_at is None or finding.age is None else run.written_at - finding.age

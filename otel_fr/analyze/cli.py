@@ -29,7 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options to its subcommand."""
     add = parser.add_argument
     parser.epilog = (
-        "Exit status: 0 no fault was found; 1 a fault was found; 2 usage error or no readable file; 3 undecided: calls"
+        "Exit status: 0 no fault was found; 1 a fault was found, in the newest run or an older"
+        " one; 2 usage error or no readable file; 3 undecided: calls"
         " are in flight, and the files do not show whether they are blocked, or entries of the files could not be"
         " read, or only one of several ranks has a file."
     )

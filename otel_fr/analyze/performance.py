@@ -74,7 +74,7 @@ class Performance:
 
     Attributes:
         seconds: that the files cover, on average of the ranks; 0: no file has times.
-        in_flight: share of the time for which a call was in flight: no more of the communication is exposed. None: not
+        in_flight: share of `seconds` for which a call was in flight: no more of the communication is exposed. None: not
             known, as of calls on devices.
         kinds: most time first. slowest: None: no rank is the slowest again and again.
         waited_for: rank -> seconds that half of a group waited for it, which came last.
@@ -87,8 +87,12 @@ class Performance:
     waited_for: dict[int, float] = field(default_factory=dict)
 
     def share(self, kind: Kind) -> float:
-        """Of the time of a rank, in calls of this kind."""
+        """Of `seconds`, in calls of this kind, on average of the ranks."""
         return kind.seconds / kind.ranks / self.seconds
+
+    def waited_share(self, rank: int) -> float:
+        """Of `seconds`, that others waited for the rank."""
+        return min(1.0, self.waited_for.get(rank, 0.0) / self.seconds)
 
 
 def performance_of(run: Run) -> Performance:

@@ -57,7 +57,7 @@ def slowest_lines(rates: LatestRates | None) -> list[str]:
     lost = slowest["lost_per_step_s"]
     step = "" if lost is None else f", {_short(lost)} of each step"
     group = one_line(slowest["process_group"])
-    share = f"{slowest['waited'] * 100:.0f} % of the time"
+    share = f"{slowest['waited'] * 100:.0f} % of the latest {duration_text(slowest['over_s'])}"
     return [f"rank {slowest['rank']} in {group}: its group waits for it for {share}{step}"]
 
 

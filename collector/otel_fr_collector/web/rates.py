@@ -42,6 +42,7 @@ def _slowest(run: Run, named: Sequence[tuple[GroupState, Lateness]], now: float)
         "rank": one.rank,
         "process_group": group_name(state.group.name, state.group.description),
         "waited": round(one.waited, 4),
+        "over_s": round(one.span, 1),
         "lost_per_step_s": _number(one.waited / steps if steps else None),
     }
 

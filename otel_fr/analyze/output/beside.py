@@ -27,7 +27,7 @@ def beside(analysis: Analysis) -> list[tuple[str, list[str]]]:
     costs = Performance() if analysis.findings else analysis.performance
     measured = analysis.device_durations
     told = (
-        (f"Communication, over {duration_text(costs.seconds)}", sentences(costs)),
+        (f"Communication, as shares of the {duration_text(costs.seconds)} that the files cover", sentences(costs)),
         ("NCCL's RAS", analysis.ras_lines),
         ("On the devices, by NCCL Inspector", [one.text for one in measured.summary] + measured.notes),
     )
@@ -42,7 +42,8 @@ def slowest_text(found: Performance) -> str:
     where = f", before its call at {one.before}" if one.before else ""
     if one.before and one.after and one.after != one.before:
         where = f", between its calls at {one.after} and {one.before}"
-    return f"the others waited {_share(one.late.waited)} of the time for {ranks_text([one.late.rank])}{where}"
+    share = _share(found.waited_share(one.late.rank))
+    return f"the others waited {share} of the time for {ranks_text([one.late.rank])}{where}"
 
 
 def sentences(found: Performance) -> list[str]:
@@ -53,11 +54,13 @@ def sentences(found: Performance) -> list[str]:
     if len(found.kinds) > MAX_KINDS:
         lines.append(f"{count_text(len(found.kinds) - MAX_KINDS, 'more kind')} of calls with less time")
     most = sorted(found.waited_for.items(), key=lambda item: -item[1])[:MAX_LAST]
-    last = [f"{ranks_text([rank])} for {_share(time / found.seconds)}" for rank, time in most]
+    last = [f"{ranks_text([rank])} {_share(found.waited_share(rank))}" for rank, _ in most]
     if last:
-        lines.append(f"came last while others waited: {', '.join(last)} of the time")
+        lines.append(f"came last while half of the group or more waited: {', '.join(last)}")
     if found.in_flight is not None:
-        lines.append(f"exposed: at most {_share(found.in_flight)} of the time; so long was a call in flight")
+        lines.append(
+            f"exposed: at most {_share(found.in_flight)}; so long was a call in flight, on average of the ranks"
+        )
     return lines
 
 
@@ -68,7 +71,7 @@ def comparison(analysis: Analysis, other: Analysis) -> list[str]:
     lines = [*_doubts("this run", analysis), *_doubts("the other run", other)]
     if not pairs:
         return [*lines, "the two runs have no kind of calls with times in common"]
-    lines += [f"{1 / _pace(pairs, ours, theirs):.2f} times as long from one call to the next"]
+    lines.append(_pace_text(_pace(pairs, ours, theirs)))
     lines += [f"{_name(mine.key)}: {_difference(mine, others)}" for mine, others in pairs[:MAX_KINDS]]
     for word, found in (("this run", ours), ("the other run", theirs)):
         if text := slowest_text(found):
@@ -99,7 +102,7 @@ def to_json(found: Performance) -> dict[str, Any] | None:
         else {
             "rank": one.late.rank,
             "process_group": group_text(one.group.name, one.group.description),
-            "waited_share": one.late.waited,
+            "waited_share": found.waited_share(one.late.rank),
             "late_s": one.late.seconds,
             "before": one.before or None,
             "after": one.after or None,
@@ -136,6 +139,12 @@ def _pace(pairs: list[tuple[Kind, Kind]], ours: Performance, theirs: Performance
     return median((mine.each / ours.seconds) / (others.each / theirs.seconds) for mine, others in pairs)
 
 
+def _pace_text(pace: float) -> str:
+    if pace >= 1:
+        return f"{pace:.2f} times as fast from one call to the next"
+    return f"{1 / pace:.2f} times as long from one call to the next"
+
+
 def _kind_json(kind: Kind, found: Performance) -> dict[str, Any]:
     wait, transfer = kind.parts or (None, None)
     return {
@@ -155,9 +164,7 @@ def _kind_json(kind: Kind, found: Performance) -> dict[str, Any]:
 
 def _kind_text(kind: Kind, found: Performance) -> str:
     calls, seconds = count_text(round(kind.each), "call"), short_text(kind.seconds / kind.ranks)
-    text = (
-        f"{_name(kind.key)}: {_share(found.share(kind))} of the time, {seconds} in {calls} of {short_text(kind.mean)}"
-    )
+    text = f"{_name(kind.key)}: {_share(found.share(kind))}, {seconds} in {calls} of {short_text(kind.mean)}"
     if kind.parts is None:
         return text
     wait, transfer = kind.parts

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from otel_fr.analyze.analysis import UNDECIDED, Analysis
+from otel_fr.analyze.analysis import Analysis
 from otel_fr.analyze.assemble.runs import Run
 from otel_fr.analyze.notes import NoteKind
 from otel_fr.analyze.output.beside import slowest_text
@@ -189,12 +189,14 @@ def short_verdict(analysis: Analysis) -> str:
         return _unusable_text(analysis)
     if analysis.run is not None and (analysis.alone or analysis.unread):
         return f"undecided: files of {len(analysis.run.dumps)} of {count_text(len(analysis.ranks), 'rank')}"
+    if analysis.older_faults:
+        return "No fault found in the newest run, one in an older run"
     return "No fault found" if analysis.run is not None else "No flight-recorder file could be read"
 
 
 def open_sections(analysis: Analysis) -> list[tuple[str, list[str]]]:
     """(title, sentences) of what is known where the verdict is undecided."""
-    if analysis.status != UNDECIDED:
+    if analysis.run is None or analysis.is_decided:
         return []
     found = analysis.open_calls
     missing = [] if found is None else list(found.missing)

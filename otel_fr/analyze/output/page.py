@@ -44,6 +44,7 @@ def to_html(analysis: Analysis, view: View) -> str:
     body += [_list(title, items) for title, items in beside(analysis)]
     body.append(_list("Files", overview.file_lines(analysis, view)))
     body.append(_list("Files that were not used", [f"{problem.path}: {problem.text}" for problem in analysis.problems]))
+    body.append(_list("Other runs, older", overview.other_runs(analysis)))
     policy = f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; script-src '{_hash(script)}'"
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'

@@ -43,6 +43,7 @@ def to_json(analysis: Analysis, other: Analysis | None = None) -> str:
         "verdict": _VERDICTS[analysis.status],
         "summary": overview.verdict(analysis),
         "incidents": analysis.incidents,
+        "older_incidents": analysis.older_incidents,
         "open_calls": None if analysis.open_calls is None else dataclasses.asdict(analysis.open_calls),
         "ranks": [_rank_dict(rank) for rank in analysis.ranks.values()],
         "files": [] if run is None else [_file_dict(dump) for dump in run.dumps],

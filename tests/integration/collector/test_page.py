@@ -377,7 +377,7 @@ def test_what_the_communication_costs_is_charts_and_a_sentence(stage: Stage, wat
     expect(page.locator("#jobs .item")).to_contain_text(f"Rank 1 slows the job down: {group.description} waits for it")
     page.goto(f"{stage.url}/#/jobs/{stage.key(run)}")
     expect(page.locator("#slowest")).to_have_text(
-        f"Rank 1 slows the job down: {group.description} waits for it for 40 % of the time."
+        f"Rank 1 slows the job down: {group.description} waits for it for 40 % of the latest 50.0 s."
     )
     expect(page.locator("#charts canvas")).to_have_count(5)
     expect(page.locator("#strip canvas")).to_have_count(1)

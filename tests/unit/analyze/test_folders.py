@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 
 from otel_fr.analyze import FAULT, HEALTHY, UNDECIDED, UNUSABLE
 from otel_fr.analyze import load as analyze
-from otel_fr.analyze.output.overview import open_sections, other_runs
+from otel_fr.analyze.output.markdown import to_markdown
+from otel_fr.analyze.output.overview import View, open_sections, other_runs
+from otel_fr.analyze.output.page import to_html
 from otel_fr.analyze.output.text import to_json, to_text
 from otel_fr.dumps.read import load
 from otel_fr.incident import FIELDS
@@ -169,8 +171,13 @@ def test_a_fault_in_an_older_run_is_said_where_the_newest_has_none(tmp_path: Pat
     healthy = [entry(n, "all_reduce", n + 1, time_created_ns=BEGIN + (3600 + n) * SECOND) for n in range(2)]
     write(tmp_path / "b", dict.fromkeys(range(4), healthy))
     report = analyze([tmp_path / "a", tmp_path / "b"])
-    assert (report.status, report.older_faults[0].culprit_ranks) == (HEALTHY, (2,))
+    assert (report.status, report.older_faults[0].culprit_ranks) == (FAULT, (2,))
+    shown = json.loads(to_json(report))
+    assert (shown["verdict"], shown["incidents"]) == ("fault", [])
+    assert [one["culprit_ranks"] for one in shown["older_incidents"]] == [[2]]
+    assert analyze(tmp_path / "b").status == HEALTHY
     assert any("missing_rank" in line for line in other_runs(report))
+    assert all("rank 2 did not join" in form(report, View()) for form in (to_text, to_markdown, to_html))
 
 
 def test_the_prefix_chooses_files_and_two_files_of_a_rank_count_once(tmp_path: Path) -> None:

@@ -55,6 +55,8 @@ def test_the_rank_that_others_wait_for_is_named_with_its_lines(tmp_path: Path) -
     for part in ("50 %", "rank 3", slowest.after, slowest.before):
         assert part in first
     assert report.performance.waited_for.keys() == {3}
+    shown = json.loads(to_json(report))["performance"]
+    assert shown["slowest"]["waited_share"] == pytest.approx(shown["waited_for_s"]["3"] / shown["seconds"], rel=1e-9)
 
 
 def test_time_in_calls_is_divided_into_wait_and_transfer(tmp_path: Path) -> None:
@@ -173,7 +175,9 @@ def test_two_runs_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main(["analyze", folders[0], "--against", folders[1]]) == HEALTHY
     text = capsys.readouterr().out
     assert f"Against {folders[1]}:" in text
-    assert re.search(r"2\.(49|50|51) times", text)
+    assert re.search(r"2\.(49|50|51) times as long", text)
+    assert main(["analyze", folders[1], "--against", folders[0]]) == HEALTHY
+    assert re.search(r"2\.(49|50|51) times as fast", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize("more", [("--format", "html"), ("-j",)])

@@ -13,7 +13,7 @@ RATES: LatestRates = {
     "wait_share": 0.487,
     "bus_bandwidth": 1.1e9,
     "step_s": 0.244,
-    "slowest": {"rank": 3, "process_group": "dp\x1b[2J", "waited": 0.487, "lost_per_step_s": 0.119},
+    "slowest": {"rank": 3, "process_group": "dp\x1b[2J", "waited": 0.487, "over_s": 12.0, "lost_per_step_s": 0.119},
 }
 UNKNOWN: LatestRates = {
     "collectives_per_s": None,
@@ -40,7 +40,7 @@ def test_rates_are_one_line_and_the_rank_that_costs_most_another() -> None:
     (line,) = slowest_lines(RATES)
     assert line.startswith("rank 3 in dp")
     assert "\x1b" not in line
-    assert line.endswith(": its group waits for it for 49 % of the time, 119 ms of each step")
+    assert line.endswith(": its group waits for it for 49 % of the latest 12.0 s, 119 ms of each step")
     assert rates_cells(RATES) == ("118", "1.1 GB/s", "49 %")
 
 

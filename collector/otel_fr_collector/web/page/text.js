@@ -162,9 +162,9 @@ export function durationText(seconds) {
 }
 
 // The rank that costs a job most, as the API's rates name it.
-export function slowestText({ rank, process_group: group, waited, lost_per_step_s: lost }) {
+export function slowestText({ rank, process_group: group, waited, over_s: over, lost_per_step_s: lost }) {
   const step = lost === null ? "" : `, ${shortText(lost)} of each step`;
-  return `Rank ${rank} slows the job down: ${group} waits for it for ${shareText(waited)} of the time${step}.`;
+  return `Rank ${rank} slows the job down: ${group} waits for it for ${shareText(waited)} of the latest ${durationText(over)}${step}.`;
 }
 
 // The duration of something that is not over: it changes once a second ("47 s", "3 min 5 s").
