@@ -68,7 +68,7 @@ class JobFacts(_Over):
         lag: collectives by which the last rank is behind.
         late: null: no rank is.
         rates: of the last minute.
-        incidents: ids of open causes.
+        incidents: ids of firing causes.
         first_heard_at, last_heard_at: RFC 3339, UTC.
         is_finished: the run is over: 60 s after a good end, else an hour after the last telemetry.
     """
@@ -241,7 +241,7 @@ class JobList(TypedDict):
     """Runs.
 
     Attributes:
-        jobs: runs with open incidents first, then the newest.
+        jobs: runs with firing incidents first, then the newest.
     """
 
     jobs: list[Job]

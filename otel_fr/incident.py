@@ -159,14 +159,15 @@ class CollectorIncidentData(IncidentData):
     Attributes:
         job_title: what the job is called for a reader.
         severity: `critical`, or `warning`: the job runs, and is slow.
-        what_to_do: one or two sentences; null: it is over, or follows from another.
+        what_to_do: one or two sentences; null: it is over and nothing is left to do, or follows from another.
         culprits: the first 16.
         nccl_ras: null: it was not asked, or did not answer, or the incident follows from another.
         flight_recorder_files: paths, by rank.
         run_id: tells runs of one job apart.
         updated_at: RFC 3339, UTC.
-        resolved_at: RFC 3339, UTC; null: it is open.
-        resolution: why it has ended: `over`, `stopped`, `replaced`, `unheard` or `dropped`; null: it has not.
+        resolved_at: RFC 3339, UTC; null: it fires.
+        resolution: why it has ended: `over`, `ended`, `stopped`, `replaced`, `unheard` or `dropped`;
+            null: it has not.
         revision: 1 when opened, one more with each change.
     """
 

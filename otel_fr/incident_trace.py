@@ -186,14 +186,13 @@ class IncidentSpans:
         span.attributes.extend(attributes(self._of_revision(revision)))
         return span
 
-    def end(self, revision: int, resolved: float) -> Span:
-        """The incident from its begin to its end."""
+    def end(self, revision: int, resolved: float, resolution: str | None) -> Span:
+        """The incident from its begin to its end, with why it has ended."""
         data = self._data
         name = headline(data).replace("INCIDENT", "RESOLVED", 1)
         span = self._span(self._new_id("end", data["id"], revision), self._id, name, self._started, resolved)
-        span.attributes.extend(
-            attributes({names.INCIDENT_RESOLVED: data["id"], **self._of_revision(revision), **self._of_collective()})
-        )
+        values = {names.INCIDENT_RESOLVED: data["id"], names.INCIDENT_RESOLUTION: resolution}
+        span.attributes.extend(attributes({**values, **self._of_revision(revision), **self._of_collective()}))
         return span
 
     # ---- parts of spans

@@ -171,10 +171,11 @@ def overdue_text(kind: str, name: str, seconds: float, limit: float) -> str:
 def resolution_text(resolution: str | None) -> str:
     """Why an incident has ended (its ``resolution``), to follow when it did; "": its fault is over, or it is open."""
     return {
+        "ended": "the job has ended",
         "stopped": "the job was stopped",
         "replaced": "the job continues in another run",
         "unheard": "nothing was heard of the job any more",
-        "dropped": "there were too many open incidents",
+        "dropped": "there were too many firing incidents",
     }.get(resolution or "", "")
 
 
@@ -190,7 +191,7 @@ def with_wait(summary: str, how_long: str) -> str:
 
 def state_summary(summary: str, state: str) -> str:
     """A summary, which is in the present tense, of an incident in this state: of one that is over, it says so."""
-    return f"while it was open: {summary}" if state == "resolved" else summary
+    return f"while it fired: {summary}" if state == "resolved" else summary
 
 
 def ranks_by_text(texts: Iterable[tuple[int, str]]) -> dict[str, list[int]]:

@@ -100,14 +100,14 @@ _JOBS = (
     _gauge(
         "otel_fr_incidents_open",
         "incidents",
-        "Open incidents, without consequences of other incidents.",
+        "Firing incidents, without consequences of other incidents.",
         *(_JOB, _GROUP, _CATEGORY),
         act="Act when it is above 0: follow the runbook of the category.",
     ),
     _gauge(
         "otel_fr_incidents_alerting",
         "incidents",
-        "Open incidents to act on: no consequences, and no waits shorter than --alert-after.",
+        "Incidents to act on: no consequences, and no waits shorter than --alert-after.",
         *(_JOB, _GROUP, _CATEGORY),
         act="Act when it is above 0 and the collector posts no alerts (TorchDistributedIncidentOpen).",
     ),

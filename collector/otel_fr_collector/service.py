@@ -22,9 +22,10 @@ from otel_fr_collector.forward.forwarder import Forwarder
 from otel_fr_collector.forward.incident_traces import IncidentTraces
 from otel_fr_collector.gauges import JobGauges
 from otel_fr_collector.incidents.book import IncidentBook
-from otel_fr_collector.incidents.incident import ChangeKind, Incident, IncidentChange, Resolution
+from otel_fr_collector.incidents.incident import ChangeKind, Incident, IncidentChange
 from otel_fr_collector.incidents.judge import STEP_SECONDS, Judge
 from otel_fr_collector.incidents.links import Links
+from otel_fr_collector.incidents.resolution import Resolution, why_over
 from otel_fr_collector.incidents.return_grace import ReturnGrace
 from otel_fr_collector.jobs.ingest import CheckJob, Ingest
 from otel_fr_collector.jobs.run import Run, RunId
@@ -52,8 +53,6 @@ MAX_REASON = 500
 """Characters of an incident's summary that monitors get."""
 PATIENCE = 0.5
 """Seconds that an incident change waits for the store before it is published; mostly that takes some milliseconds."""
-DEAD_RESOLVE = 600.0
-"""Seconds without telemetry of a run after which its incidents are resolved."""
 
 
 @dataclass
@@ -289,8 +288,7 @@ class Service:
             is_over = newest[run_id.job] > run_id.attempt and not known.is_live(now)
             if is_over or self._has_gone_on(known, of_job[run_id.job]):
                 known.mark_replaced()
-            if known.is_replaced or now - known.last_seen > DEAD_RESOLVE:
-                why = Resolution.REPLACED if known.is_replaced else Resolution.UNHEARD
+            if (why := why_over(known, now, is_judged=not self.judge.is_busy(run_id))) is not None:
                 self._take_changes(self.book.resolve_run(run_id, now, why), now)
         return True
 

@@ -26,15 +26,10 @@ from otel_fr.presentation import (
 )
 from otel_fr.printable import one_line, printable
 
-COLORS = {"open": "bold red", "opened": "bold red", "updated": "yellow", "resolved": "green"}
+COLORS = {"firing": "bold red", "opened": "bold red", "updated": "yellow", "resolved": "green"}
 MAX_LINES = 8
 """Ranks, call sites and files that are listed one by one; of more there is the number. JSON has all."""
 INDENT = (0, 0, 0, 2)
-
-
-def state_text(state: str) -> str:
-    """The state in words: JSON says ``firing`` of an incident that is open."""
-    return "open" if state == "firing" else state
 
 
 def job_text(one: IncidentHead | IncidentDetail | JobHead | JobDetail) -> str:
@@ -67,7 +62,7 @@ def incident_list(found: Sequence[IncidentHead]) -> Group:
 
 
 def _head(one: IncidentHead) -> Text:
-    state = state_text(one["state"])
+    state = one["state"]
     return Text.assemble(
         (f"{state} ", _color(one, state)),
         (f"{job_text(one)} ", "bold"),
@@ -98,7 +93,7 @@ def incident_page(one: IncidentDetail, now: float | None = None) -> Group:
         now: Unix time; None: the system's.
     """
     now = time.time() if now is None else now
-    state = state_text(one["state"])
+    state = one["state"]
     title = Text.assemble(
         (f"{state} ", _color(one, state)), (one_line(one["category"]), "bold"), f" in job {job_text(one)}"
     )

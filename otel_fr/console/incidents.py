@@ -17,13 +17,12 @@ from rich.text import Text
 
 from otel_fr.console.client import UNREACHABLE, Client, CollectorError, IncidentDetail
 from otel_fr.console.client import add_arguments as add_client_arguments
-from otel_fr.console.incident_view import COLORS, incident_list, incident_page, job_text, state_text, summary_line
+from otel_fr.console.incident_view import COLORS, incident_list, incident_page, job_text, summary_line
 from otel_fr.incident import IncidentHead
 from otel_fr.presentation import ranks_text, state_summary
 from otel_fr.printable import one_line, printable
 
-STATES = ("open", "firing", "resolved")
-"""``firing`` is what the API says of an incident that is open."""
+STATES = ("firing", "resolved")
 _WHOLE_ID = re.compile("[0-9a-f]{16}")
 _NO_ACTION = re.compile(r"invalid choice: '([^']*)' \(choose from '?show'?\)")
 """What argparse (Python 3.10 to 3.14) says of the first word after the options that is not ``show``."""
@@ -40,9 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "3 the collector cannot be reached or refuses the request."
     )
     parser.add_argument("--job", metavar="NAME", help="only incidents of this job, by its name or its title in lists")
-    parser.add_argument("--state", choices=STATES, help="only open or only resolved incidents")
+    parser.add_argument("--state", choices=STATES, help="only firing or only resolved incidents")
     parser.add_argument(
-        "--follow", action="store_true", help="print the open incidents, then each change as it happens"
+        "--follow", action="store_true", help="print the firing incidents, then each change as it happens"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     add_client_arguments(parser)
@@ -80,9 +79,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list(client: Client, args: argparse.Namespace) -> int:
-    found = client.incidents(job=args.job, state=_state(args), brief=not args.json)
+    found = client.incidents(job=args.job, state=args.state, brief=not args.json)
     if not found and args.job is not None:
-        everything = client.incidents(state=_state(args), brief=not args.json)
+        everything = client.incidents(state=args.state, brief=not args.json)
         found = [one for one in everything if _matches(one, args)]
     if args.json:
         for incident in found:
@@ -145,7 +144,7 @@ def _table(found: list[IncidentHead]) -> Table:
     for data in found:
         table.add_row(
             (data["detected_at"] or "-")[:19].replace("T", " "),
-            Text(state_text(data["state"]) + (" (consequence)" if data["caused_by"] else "")),
+            Text(data["state"] + (" (consequence)" if data["caused_by"] else "")),
             Text(job_text(data)),
             Text(one_line(data["category"])),
             ranks_text(data["culprit_ranks"]) if data["culprit_ranks"] else "-",
@@ -213,8 +212,4 @@ def _is_new(data: IncidentHead, seen: dict[tuple[str, str], int]) -> bool:
 def _matches(data: IncidentHead, args: argparse.Namespace) -> bool:
     title = data["job_title"]
     named = (None, data["job"], title, title.partition(" (")[0])
-    return args.job in named and _state(args) in (None, data["state"])
-
-
-def _state(args: argparse.Namespace) -> str | None:
-    return "firing" if args.state == "open" else args.state
+    return args.job in named and args.state in (None, data["state"])

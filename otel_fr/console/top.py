@@ -1,4 +1,4 @@
-"""``otel-fr top``: a collector's jobs and their open incidents, live, with keys to look into one."""
+"""``otel-fr top``: a collector's jobs and their firing incidents, live, with keys to look into one."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def overview(url: str, shown: Shown, width: int) -> Group:
 
 
 def _head(url: str, shown: Shown) -> Text:
-    text = f"{url}  {count_text(len(shown.jobs), 'job')}, {count_text(len(shown.open), 'open incident')}"
+    text = f"{url}  {count_text(len(shown.jobs), 'job')}, {count_text(len(shown.open), 'firing incident')}"
     return Text(f"{text}  {datetime.now():%H:%M:%S}\n", "dim", no_wrap=True)
 
 

@@ -72,7 +72,7 @@ class Tools:
 
     async def list_incidents(
         self,
-        state: Annotated[Literal["open", "resolved"] | None, Field(description="without it, both")] = None,
+        state: Annotated[Literal["firing", "resolved"] | None, Field(description="without it, both")] = None,
         job: Annotated[
             str | None, Field(description="only of this job: its name, or its id from list_jobs", max_length=MAX_TEXT)
         ] = None,
@@ -91,13 +91,13 @@ class Tools:
         return await _answer("ask for one rank with get_rank", self._incident, incident)
 
     async def who_waits(self, job: JobArgument, attempt: AttemptArgument = None) -> str:
-        """Who waits for whom in a job: ranks in collectives, and the open incidents as causes and consequences."""
+        """Who waits for whom in a job: ranks in collectives, and the firing incidents as causes and consequences."""
         return await _answer("ask for one incident with get_incident", self._who_waits, job, attempt)
 
     async def get_rank(
         self, job: JobArgument, rank: Annotated[int, Field(ge=0)], attempt: AttemptArgument = None
     ) -> str:
-        """State of one rank: what it waits in, how it ended, its part in open incidents, and its stack if known."""
+        """State of one rank: what it waits in, how it ended, its part in firing incidents, and its stack if known."""
         return await _answer("the flight-recorder file of the rank has all", self._rank, job, rank, attempt)
 
     async def take_stacks(self, job: JobArgument, attempt: AttemptArgument = None) -> str:
@@ -116,8 +116,7 @@ class Tools:
 
     def _incidents(self, state: str | None, job: str | None, limit: int) -> str:
         name = None if job is None else next((one["job"] for one in self._named(job)), job)
-        asked = "firing" if state == "open" else state
-        return texts.incidents_text(self._client.incidents(job=name, state=asked, brief=True, consequences=True), limit)
+        return texts.incidents_text(self._client.incidents(job=name, state=state, brief=True, consequences=True), limit)
 
     def _incident(self, incident: str) -> str:
         wanted = incident.strip().lower()
@@ -131,7 +130,7 @@ class Tools:
         head, detail = self._job(job, attempt)
         incidents, more = self._open(head)
         text = texts.waits_text(texts.job_name(head), detail, incidents)
-        return text + (f"\n[TRUNCATED: {more} more open incidents; list_incidents has them]" if more else "")
+        return text + (f"\n[TRUNCATED: {more} more firing incidents; list_incidents has them]" if more else "")
 
     def _rank(self, job: str, rank: int, attempt: int | None) -> str:
         head, detail = self._job(job, attempt, rank)

@@ -10,7 +10,7 @@ from rich.console import Console, RenderableType
 
 from otel_fr.api_answers import AskedStacks
 from otel_fr.console.client import IncidentDetail, JobDetail, JobHead
-from otel_fr.console.incident_view import incident_page, job_text, state_text
+from otel_fr.console.incident_view import incident_page, job_text
 from otel_fr.console.job_view import job_page
 from otel_fr.identity import decode_ranks
 from otel_fr.incident import IncidentHead, told_now
@@ -23,7 +23,7 @@ MAX_JOBS = 50
 """Jobs that are listed; of more there is the number."""
 WIDTH = 10_000
 """Characters of a line: lines are not wrapped."""
-NOTHING_OPEN = "No incident of this job is open. That a rank waits is normal: others may be about to join."
+NOTHING_OPEN = "No incident of this job fires. That a rank waits is normal: others may be about to join."
 
 
 def capped(text: str, hint: str) -> str:
@@ -70,9 +70,7 @@ def incidents_text(found: Sequence[IncidentHead], limit: int) -> str:
 
 
 def _role_line(one: IncidentHead) -> str:
-    head = (
-        f"{state_text(one['state'])} {one_line(one['category'])}, incident {one_line(one['id'])}, job {job_text(one)}"
-    )
+    head = f"{one['state']} {one_line(one['category'])}, incident {one_line(one['id'])}, job {job_text(one)}"
     return f"{role_text(one)}: {_told(one)} ({head}, detected {one['detected_at'] or '?'})"
 
 
@@ -99,7 +97,7 @@ def incident_text(one: IncidentDetail) -> str:
 
 def waits_text(name: str, job: JobDetail, incidents: Sequence[IncidentDetail]) -> str:
     """Who waits for whom in one job."""
-    lines = [name, _plain(job_page(job, None)), "", "Who waits for whom, by the open incidents:"]
+    lines = [name, _plain(job_page(job, None)), "", "Who waits for whom, by the firing incidents:"]
     for one in incidents:
         waiting, culprits = one["waiting_ranks"], one["culprit_ranks"]
         who = f"{ranks_text(waiting)} {verb(waiting, 'waits', 'wait')}" if waiting else "no rank is known to wait"
@@ -131,7 +129,7 @@ def rank_text(name: str, job: JobDetail, rank: int, incidents: Sequence[Incident
             own = f", which is itself a {role_text(one)}" if one["caused_by"] else ""
             lines.append(f"consequence of incident {number}{own}: this rank waits{whom}; it is not the cause")
     if not any(rank in one["culprit_ranks"] or rank in one["waiting_ranks"] for one in incidents):
-        lines.append("no open incident names this rank: neither a cause nor a consequence")
+        lines.append("no firing incident names this rank: neither a cause nor a consequence")
     return "\n".join([*lines, *_stacks(rank, incidents)])
 
 
@@ -173,7 +171,7 @@ def _stacks(rank: int, incidents: Sequence[IncidentDetail]) -> list[str]:
         site = one["call_sites"].get(str(rank))
         if site:
             return [f"call site: {one_line(site_text(site))}", "no stack of this rank is known"]
-    return ["no stack of this rank is known: the collector keeps stacks of ranks that open incidents name"]
+    return ["no stack of this rank is known: the collector keeps stacks of ranks that firing incidents name"]
 
 
 def _plain(shown: RenderableType) -> str:

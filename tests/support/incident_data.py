@@ -33,9 +33,9 @@ def incident_change(
 ) -> IncidentChange:
     """Rank 1 is missing in a job; ``changed``: attributes of the finding."""
     group = Group("g", "0", "default_pg", (0, 1))
-    given = {"summary": "rank 1 did not join", "group": group, **changed}
+    given = {"summary": "rank 1 did not join", "group": group, "category": Category.MISSING_RANK, **changed}
     finding = Finding(
-        key="k", rule="absent_rank", category=Category.MISSING_RANK,
+        key="k", rule="absent_rank",
         operation="all_reduce", sequence_id=5, stream="collective",
         culprit_ranks=(1,), waiting_ranks=(0,), **given,
     )  # fmt: skip

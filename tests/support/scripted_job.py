@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from otel_fr_collector.incidents.resolution import Resolution
 from otel_fr_collector.jobs.calls import RankCall, SpanCall, Template
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.jobs.run_spans import add_spans
@@ -129,8 +130,8 @@ class ScriptedJob:
             book = self.service.book
             causes = [
                 (one.id, one.finding.category.value, one.finding.culprit_ranks)
-                for one in book.open_of(RUN)
-                if one.cause is None
+                for one in book.known()
+                if one.cause is None and (one.is_open or one.resolution is Resolution.ENDED)
             ]
             if not self.history or self.history[-1].causes != causes:
                 self.history.append(Told(self.now, causes))

@@ -171,7 +171,7 @@ class IncidentTraces:
         if incident.id not in trace.headlines or incident.resolved is None:
             return
         made = self._spans(incident, data, is_first=trace.is_root(incident))
-        self._offer([(self._resource(incident), made.end(incident.revision, incident.resolved))])
+        self._offer([(self._resource(incident), made.end(incident.revision, incident.resolved, data["resolution"]))])
 
     def _new_ranks(
         self,

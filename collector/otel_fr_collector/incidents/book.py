@@ -6,15 +6,17 @@ import dataclasses
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
-from otel_fr.incident import CulpritData, incident_id
+from otel_fr.incident import incident_id
 from otel_fr.match import Category, Finding, Place
 from otel_fr.match.facts.instances import key_of_finding
-from otel_fr.stacks import NATIVE_HEADING
 from otel_fr_collector.incidents.bounds import bounded, culprits_of, first_texts
-from otel_fr_collector.incidents.incident import FIRING, RESOLVED, ChangeKind, Incident, IncidentChange, Resolution
+from otel_fr_collector.incidents.essence import essence_of
+from otel_fr_collector.incidents.incident import FIRING, RESOLVED, ChangeKind, Incident, IncidentChange
 from otel_fr_collector.incidents.kept import MAX_INCIDENTS, KeptIncidents
+from otel_fr_collector.incidents.resolution import Resolution
 from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.run import Run, RunId
+from otel_fr_collector.jobs.stops import has_ended
 
 _log = logging.getLogger(__name__)
 
@@ -73,7 +75,7 @@ class IncidentBook(KeptIncidents):
                 changes.extend(self._resolve(old, now))
         for finding in map(self._bounded, findings):
             incident = self._same(run.id, finding, keys)
-            if incident is not None and (incident.id in matched or (run.ended_clean and not incident.is_open)):
+            if incident is not None and (incident.id in matched or (has_ended(run) and not incident.is_open)):
                 continue
             if incident is None or not incident.is_open:
                 changes.extend(self._open(run, finding, incident, keys, now, wall, enqueued(finding)))
@@ -140,6 +142,15 @@ class IncidentBook(KeptIncidents):
     def resolve_run(self, run: RunId, now: float, why: Resolution = Resolution.OVER) -> list[IncidentChange]:
         """Resolve the open incidents of a run that is over."""
         return [change for incident in self.open_of(run) for change in self._resolve(incident, now, why)]
+
+    def note_end(self, run: RunId, now: float) -> list[IncidentChange]:
+        """All ranks of the run have ended: what to do is another thing then, and no wait ends without help."""
+        changes: list[IncidentChange] = []
+        for incident in self.open_of(run):
+            might_end, incident.is_job_over = incident.may_end, True
+            if might_end or incident.as_data()["what_to_do"] != incident.data["what_to_do"]:
+                changes.extend(self._note_change(ChangeKind.UPDATED, incident, now))
+        return changes
 
     def _same(self, run: RunId, finding: Finding, keys: set[str]) -> Incident | None:
         """The incident that this finding is about; it may be a resolved one that fires again."""
@@ -239,6 +250,7 @@ class IncidentBook(KeptIncidents):
             known.opened, known.detected, known.started, known.resolved = now, wall, started, None
             known.ras = known.resolution = None
             self._note_open(known)
+        known.is_job_over = has_ended(run)
         known.openings, known.changes = known.openings + 1, 0
         known.job_title = run.title
         known.note_wait(wall)
@@ -267,7 +279,7 @@ class IncidentBook(KeptIncidents):
         loser = self._gives_way(run.id, now)
         if self._log.allows(now=now):
             job = (loser.run if loser is not None else run.id).job
-            _log.error("limit of %d open incidents reached: dropping an incident of job %r", MAX_INCIDENTS, job)
+            _log.error("limit of %d firing incidents reached: dropping an incident of job %r", MAX_INCIDENTS, job)
         return None if loser is None else self._resolve(loser, now, Resolution.DROPPED)
 
     def _bounded(self, finding: Finding) -> Finding:
@@ -376,7 +388,7 @@ class IncidentBook(KeptIncidents):
             )
         )
         culprits = culprits_of(finding, run.ranks)
-        if _essence(finding, cause, culprits) == _essence(incident.finding, incident.cause, incident.culprits):
+        if essence_of(finding, cause, culprits) == essence_of(incident.finding, incident.cause, incident.culprits):
             return changes
         incident.finding, incident.cause, incident.culprits = finding, cause, culprits
         if enqueued is not None:
@@ -424,37 +436,6 @@ class IncidentBook(KeptIncidents):
 
 def _files(run: Run) -> dict[int, str]:
     return {rank.rank: rank.file for rank in run.ranks.values() if rank.file}
-
-
-def _places_known(finding: Finding) -> tuple[bool, int]:
-    """Whether it is known of all ranks where they are; and of how many, as a power of 2: not each new one is news."""
-    known = sum(len(group.ranks) for group in finding.stack_groups)
-    return known >= len({*finding.culprit_ranks, *finding.waiting_ranks}), known.bit_length()
-
-
-def _essence(finding: Finding, cause: str | None, culprits: Sequence[CulpritData]) -> tuple[object, ...]:
-    """The fields whose change makes an update; waiting time is not one, because it always grows."""
-    return (
-        finding.category,
-        finding.group,
-        finding.operation,
-        finding.sequence_id,
-        finding.culprit_ranks,
-        finding.waiting_ranks,
-        finding.field,
-        sorted(finding.values.items()),
-        sorted(finding.call_sites.items()),
-        sorted((rank, NATIVE_HEADING in text) for rank, text in finding.stacks.items()),
-        _places_known(finding),
-        finding.p2p,
-        finding.stuck_on,
-        finding.ended_ranks,
-        finding.is_waiting,
-        finding.places,
-        finding.differed,
-        cause,
-        [culprit["error"] for culprit in culprits if cause is None],
-    )
 
 
 def _waits(finding: Finding) -> bool:

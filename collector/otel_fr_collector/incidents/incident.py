@@ -9,6 +9,7 @@ from enum import Enum
 from otel_fr.incident import (
     CollectorIncidentData,
     CulpritData,
+    IncidentData,
     NcclRasData,
     incident_data,
     machines_of,
@@ -17,6 +18,7 @@ from otel_fr.incident import (
 from otel_fr.match import Category, Ending, Finding
 from otel_fr.presentation import group_name
 from otel_fr.printable import one_line
+from otel_fr_collector.incidents.resolution import Resolution
 from otel_fr_collector.incidents.what_to_do import what_to_do
 from otel_fr_collector.jobs.ras import RasAnswer
 from otel_fr_collector.jobs.run import RunId
@@ -30,6 +32,9 @@ MAY_END = frozenset({Category.MISSING_RANK, Category.RANK_STUCK, Category.STALLE
 """Waits that may end without help: a rank is late, or slow. Every other fault cannot mend itself, or has had its time:
 a program has set the limit of a heartbeat or a section."""
 FIRING, RESOLVED = "firing", "resolved"
+TOLD_SECONDS = 120.0
+"""For which the alert of an incident lasts at least if there is something to do also once it is resolved. Alertmanager
+groups alerts for some time before it tells people (30 s by its default), and forgets those that end before."""
 MARK_FORM = "[0-9]{6}-[01]-[0-9]{8}"
 """A regular expression, in Python and in PostgreSQL, for what `Incident.mark` returns."""
 
@@ -38,21 +43,6 @@ class ChangeKind(Enum):
     OPENED = "opened"
     UPDATED = "updated"
     RESOLVED = "resolved"
-
-
-class Resolution(Enum):
-    """Why an incident has ended."""
-
-    OVER = "over"
-    """The fault is: its ranks continue, or have ended well."""
-    STOPPED = "stopped"
-    """The job was stopped from outside."""
-    REPLACED = "replaced"
-    """The job continues in another run: a newer attempt, or without the ranks that failed."""
-    UNHEARD = "unheard"
-    """Nothing is heard of the run any more."""
-    DROPPED = "dropped"
-    """There were too many open incidents."""
 
 
 @dataclass(slots=True)
@@ -65,7 +55,7 @@ class Incident:
         cause: id of the incident it follows from; None: it is a cause.
         opened: monotonic time of the opening. alert_after: seconds from then until people are notified.
         detected, started, changed, resolved: Unix times.
-        resolution: why it has ended; None: it is open.
+        resolution: why it has ended; None: it is open. is_job_over: all ranks of its run have ended.
         waiting: Unix time since which the longest waiting rank waits; None: none waits, or it is not known.
         culprits: what is known of its first culprits (`otel_fr_collector.incidents.bounds`).
         ras: what NCCL's RAS said of its run after it began; None: nothing.
@@ -90,6 +80,7 @@ class Incident:
     waiting: float | None = None
     alert_after: float = 0.0
     resolution: Resolution | None = None
+    is_job_over: bool = False
     revision: int = 0
     openings: int = 0
     changes: int = 0
@@ -118,7 +109,7 @@ class Incident:
     def may_end(self) -> bool:
         """It may end without help: its category may, no rank that waits has given up, and no culprit has left."""
         finding = self.finding
-        is_over = bool(set(finding.ended_ranks) & set(finding.waiting_ranks))
+        is_over = self.is_job_over or bool(set(finding.ended_ranks) & set(finding.waiting_ranks))
         is_over = is_over or any(one["ending"] == Ending.CLEAN.value for one in self.culprits)
         return finding.category in MAY_END and not is_over
 
@@ -137,6 +128,11 @@ class Incident:
     def is_alerting(self, now: float) -> bool:
         """People are to know of it at the monotonic time ``now``."""
         return now - self.opened >= self.alert_after
+
+    @property
+    def told_until(self) -> float:
+        """Unix time until which its alert lasts, if it is resolved before."""
+        return self.detected + self.alert_after + TOLD_SECONDS if self.data["what_to_do"] else 0.0
 
     def mark(self, kind: ChangeKind) -> str:
         """Which change of it that is: a later one has a greater text. Collectors that judge the same say the same."""
@@ -164,7 +160,7 @@ class Incident:
             "stacks": data["stacks"] if self.cause is None else {},
             "stack_groups": data["stack_groups"] if self.cause is None else [],
             "severity": self.severity,
-            "what_to_do": what_to_do({**data, "caused_by": self.cause}, self.culprits) or None,
+            "what_to_do": self._what_to_do(data),
             "caused_by": self.cause,
             "culprits": self.culprits if self.cause is None else [],
             "nccl_ras": self._ras_data() if self.cause is None else None,
@@ -175,6 +171,10 @@ class Incident:
             "resolution": None if self.resolution is None else self.resolution.value,
             "revision": self.revision,
         }
+
+    def _what_to_do(self, data: IncidentData) -> str | None:
+        data = {**data, "caused_by": self.cause}
+        return what_to_do(data, self.culprits, resolution=self.resolution, is_over=self.is_job_over) or None
 
     def _ras_data(self) -> NcclRasData | None:
         if self.ras is None:

@@ -15,8 +15,9 @@ from typing import NamedTuple
 from otel_fr.match import Category, Finding, diagnose
 from otel_fr_collector.incidents import credibility, slowness, triggers, witnesses
 from otel_fr_collector.incidents.book import IncidentBook
-from otel_fr_collector.incidents.incident import IncidentChange, Resolution
+from otel_fr_collector.incidents.incident import IncidentChange
 from otel_fr_collector.incidents.judging import Judging
+from otel_fr_collector.incidents.resolution import Resolution
 from otel_fr_collector.incidents.return_grace import ReturnGrace
 from otel_fr_collector.incidents.triggers import Triggers
 from otel_fr_collector.jobs import open_waits, stops
@@ -286,6 +287,8 @@ class Judge:
         )
         if run.ended_clean:
             changes += self._book.resolve_run(run.id, now)
+        elif stops.has_ended(run):
+            changes += self._book.note_end(run.id, now)
         self._publish(changes, now)
 
     def _credible(self, run: Run, taken: Snapshot, findings: list[Finding], reason: Triggers) -> list[Finding]:

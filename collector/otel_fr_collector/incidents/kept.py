@@ -96,8 +96,9 @@ class KeptIncidents:
         return [incident.data for incident in self._all.values() if incident.is_open]
 
     def alerting_data(self, now: float) -> list[CollectorIncidentData]:
-        """The open incidents that people are to know of. ``now``: monotonic."""
-        return [one.data for one in self._all.values() if one.is_open and one.is_alerting(now)]
+        """The incidents that people are to know of now (monotonic)."""
+        known = (one for one in self._all.values() if one.is_open or self._wall() < one.told_until)
+        return [one.data for one in known if one.is_alerting(now)]
 
     def runs(self) -> list[RunId]:
         """The runs that have open incidents."""

@@ -1,4 +1,4 @@
-"""What to do first about an incident, by its category, how its culprits ended, and their exceptions: one table."""
+"""What to do first about an incident, by its category, and how its culprits and its job ended: one table."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from otel_fr.incident import CulpritData, IncidentData
 from otel_fr.match import Category, Ending
 from otel_fr.match.facts.exceptions import is_device_error
 from otel_fr_collector.incidents.bounds import EXITING
+from otel_fr_collector.incidents.resolution import Resolution
 
 HARDWARE: Final = re.compile(
     r"uncorrectable ECC|GPU is lost|fallen off the bus|NVLink.{0,40}error|\bXid\b.{0,40}[ :](?:48|64|74|79|92|94|95)\b",
@@ -66,15 +67,45 @@ WHAT_TO_DO: Mapping[Category, str] = {
 }
 """By category, what to do first unless a row of `CASES` applies: the beginning of that section of its runbook."""
 
+_START_BEFORE = (
+    "Fix the call, and start the job again from a checkpoint written before the incident began: results since then "
+    "cannot be trusted."
+)
+_FIX_WAIT = (
+    "Fix what the rank's line waited for (storage, a lock) or the call that it skipped, and start the job again."
+)
+_MORE_TIME = "give it a longer timeout; if not, fix what it waited for. Then start the job again."
+ONCE_OVER: Mapping[Category, str] = {
+    Category.MISSING_RANK: _FIX_WAIT,
+    Category.RANK_STUCK: (
+        "If a GPU or a file system of the host hangs (state D), drain the host; if not, fix what the rank's line "
+        "waited for. Then start the job again."
+    ),
+    **dict.fromkeys((one for one in Category if one.is_mismatch), _START_BEFORE),
+    Category.UNMATCHED_P2P: "Give the message its other half, and start the job again.",
+    Category.DEADLOCK: (
+        "Make every rank enqueue the collectives of overlapping groups in the same order, and start the job again."
+    ),
+    Category.HEARTBEAT_MISSED: f"If the rank's line worked, {_MORE_TIME}",
+    Category.SECTION_OVERRUN: f"If the rank's line worked, {_MORE_TIME}",
+}
+"""The same of a job that has ended, and of an incident that is over, where that differs."""
+
 Culprits = Sequence[CulpritData]
 
 
 class Case(NamedTuple):
-    """A row of the table: what to do first where it applies. ``categories``: of incidents to which it may."""
+    """A row of the table: what to do first where it applies.
+
+    Attributes:
+        categories: of incidents to which it may.
+        once_over: as `ONCE_OVER`; "": it is the same.
+    """
 
     text: str
     categories: tuple[Category, ...]
     applies: Callable[[IncidentData, Culprits], bool]
+    once_over: str = ""
 
 
 def _error(pattern: re.Pattern[str]) -> Callable[[IncidentData, Culprits], bool]:
@@ -118,9 +149,10 @@ CASES: tuple[Case, ...] = (
         "End the job: the rank has left, and joins no other call. Give all ranks the same steps and calls.",
         _MISSED,
         _ended(EXITING, Ending.CLEAN.value),
+        "Give all ranks the same steps and calls, and start the job again.",
     ),
     Case(
-        "Fix what the rank's line waited for (storage, a lock) or the call that it skipped, and start the job again.",
+        _FIX_WAIT,
         _MISSED,
         _ended(Ending.RAISED.value, Ending.KILLED.value, Ending.GONE.value),
     ),
@@ -128,12 +160,23 @@ CASES: tuple[Case, ...] = (
 """The first that applies counts. A host is drained for what its device or its kernel shows, and for nothing else."""
 
 
-def what_to_do(data: IncidentData, culprits: Culprits) -> str:
-    """What to do first; "" of an incident that is over, or follows from another, which says it."""
-    if data["state"] != "firing" or data["caused_by"] is not None:
+def what_to_do(
+    data: IncidentData, culprits: Culprits, *, resolution: Resolution | None = None, is_over: bool = False
+) -> str:
+    """What to do first; "" of an incident that follows from another, which says it, or that needs nothing any more.
+
+    Nothing makes what was computed with calls that do not fit together right, and a job that a fault has ended does not
+    mend itself.
+
+    Args:
+        resolution: why it was resolved; None: it is open, or that is not known. is_over: its job has ended.
+    """
+    category, is_open = Category(data["category"]), data["state"] == "firing"
+    matters = is_open or category.is_mismatch or resolution is Resolution.ENDED
+    if data["caused_by"] is not None or not matters:
         return ""
-    category = Category(data["category"])
+    is_over = is_over or not is_open
     for case in CASES:
         if category in case.categories and case.applies(data, culprits):
-            return case.text
-    return WHAT_TO_DO[category]
+            return (is_over and case.once_over) or case.text
+    return (is_over and ONCE_OVER.get(category)) or WHAT_TO_DO[category]

@@ -1,4 +1,4 @@
-"""Whether a job was stopped from outside: by its user, or whoever ends its launcher (scancel, Ctrl-C, an eviction)."""
+"""Whether a job has ended, or was stopped from outside: by its user or its launcher (scancel, Ctrl-C, an eviction)."""
 
 from __future__ import annotations
 
@@ -16,6 +16,13 @@ def may_follow_a_stop(state: RankState) -> bool:
     idle = 0.0 if state.report is None else state.report.idle_s or 0.0
     rank = _ending(state)
     return stops.was_stopped(rank) or (idle >= KILL_GRACE and stops.may_be_cleared_away(rank))
+
+
+def has_ended(run: Run) -> bool:
+    """Every rank of the world has, well or not."""
+    if not run.ranks or (run.world_size is not None and len(run.ranks) < run.world_size):
+        return False
+    return all(state.ended is not None for state in run.ranks.values())
 
 
 def is_stopped(run: Run, now: float, dead: Container[int] = ()) -> bool:

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta, timezone
 from otel_fr.incident import CollectorIncidentData, machines_of, told
 from otel_fr.presentation import place_text, rank_list
 from otel_fr.printable import printable
-from otel_fr_collector.incidents.incident import Incident, IncidentChange
+from otel_fr_collector.incidents.incident import ChangeKind, Incident, IncidentChange
 from otel_fr_collector.incidents.links import Links
 from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.metrics import Metrics
@@ -106,8 +106,8 @@ class Alertmanager:
         self._tasks = {loop.create_task(lane.run()) for lane in self._lanes}
 
     def publish(self, change: IncidentChange) -> None:
-        """A cause fires while it is open. A consequence does not fire, not even if it was a cause before."""
-        if change.incident.cause is None and change.incident.is_open:
+        """A cause fires while it is open, or longer (`Incident.told_until`). A consequence does not, even if it did."""
+        if change.data["caused_by"] is None and change.kind is not ChangeKind.RESOLVED:
             self._fire(change.incident)
         else:
             self._resolve(change.incident)
@@ -142,10 +142,7 @@ class Alertmanager:
             alert = self._keep(_Alert(labels, owner, incident.detected))
         self._of_incident[key] = labels
         alert.sources.add(key)
-        links = links_of(self._links, incident, time.time())
-        alert.annotations = annotations_of(incident.data, links)
-        alert.page = links.get("page", "")
-        self._changed(alert)
+        self._annotate(alert, incident)
 
     def _resolve(self, incident: Incident) -> None:
         key = (incident.run, incident.id)
@@ -155,10 +152,13 @@ class Alertmanager:
             return
         alert.sources.discard(key)
         if not alert.sources:
-            alert.ended = time.time()
-            self._changed(alert)
+            alert.ended = max(time.time(), 0.0 if incident.is_open else incident.told_until)
+            self._annotate(alert, incident)
 
-    def _changed(self, alert: _Alert) -> None:
+    def _annotate(self, alert: _Alert, incident: Incident) -> None:
+        links = links_of(self._links, incident, time.time())
+        alert.annotations = annotations_of(incident.data, links)
+        alert.page = links.get("page", "")
         self._changes += 1
         alert.change = self._changes
         for lane in self._lanes:

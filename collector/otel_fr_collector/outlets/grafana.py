@@ -165,7 +165,8 @@ def tags_of(incident: Incident) -> list[str]:
 
 
 def text_of(incident: Incident, links: dict[str, str]) -> str:
-    """The summary and the links. Grafana shows annotations as HTML, so everything that comes from a job is escaped."""
-    lines = [html.escape(printable(told(incident.data)))]
+    """The summary, what to do, and the links. Grafana shows HTML, so everything that comes from a job is escaped."""
+    action = incident.data["what_to_do"]
+    lines = [html.escape(printable(text)) for text in (told(incident.data), action) if text]
     lines += [f'<a href="{html.escape(url)}">{name}</a>' for name, url in links.items()]
     return "<br>".join(lines)

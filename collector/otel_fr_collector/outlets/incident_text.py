@@ -41,15 +41,15 @@ def render(
     data = shown
     if kind is ChangeKind.RESOLVED:
         why = resolution_text(data["resolution"])
-        return _paint(f"RESOLVED {_title(data)} [{data['id']}]{why and f': {why}'}", _GREEN, color) + "\n"
+        head = _paint(f"RESOLVED {_title(data)} [{data['id']}]{why and f': {why}'}", _GREEN, color)
+        return "\n".join([head, *_action(data)]) + "\n"
     if data["caused_by"]:
         head = _paint(f"  consequence of {data['caused_by']}: ", _YELLOW, color)
         return f"{head}{data['summary']}\n"
     word = "INCIDENT" if kind is ChangeKind.OPENED else "UPDATE"
     lines = [_paint(f"{word} {_title(data)} [{data['id']}]", _RED + _BOLD, color), f"  {told(data)}"]
     lines += [f"  {text}" for text in data["details"]]
-    if action := data["what_to_do"]:
-        lines.append(f"  what to do       {action}")
+    lines += _action(data)
     lines += _facts(data)
     lines += _culprits(data)
     lines += _waiting(data)
@@ -81,6 +81,10 @@ def _title(data: CollectorIncidentData) -> str:
         title += f": {ranks_text(data['culprit_ranks'])}"
     job = data["job_title"]
     return title + (f" in job {job} attempt {data['attempt']}" if job else "")
+
+
+def _action(data: CollectorIncidentData) -> list[str]:
+    return [f"  what to do       {action}"] if (action := data["what_to_do"]) else []
 
 
 def _facts(data: CollectorIncidentData) -> list[str]:

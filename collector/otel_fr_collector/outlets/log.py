@@ -34,7 +34,9 @@ class LogLines:
             "caused_by": data["caused_by"],
             "hosts": ",".join(machines_of(data)),
             "waiting_since": data["waiting_since"],
+            "resolution": data["resolution"],
             "summary": data["summary"],
+            "what_to_do": data["what_to_do"],
         }
         text = " ".join(f"{name}={_logfmt(value)}" for name, value in values.items() if value not in (None, ""))
         _log.warning("%s", text)

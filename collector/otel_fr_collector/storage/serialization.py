@@ -11,7 +11,8 @@ from typing import Any, TypedDict, TypeVar, cast
 from otel_fr.incident import CollectorIncidentData, timestamp
 from otel_fr.match import Category, Ending, Finding, Group, Place, StackGroup, ThreadException
 from otel_fr.typed_json import typed
-from otel_fr_collector.incidents.incident import FIRING, RESOLVED, Incident, Resolution
+from otel_fr_collector.incidents.incident import FIRING, RESOLVED, Incident
+from otel_fr_collector.incidents.resolution import Resolution
 from otel_fr_collector.jobs.ranks import DESTROYED, RankState
 from otel_fr_collector.jobs.ras import RasAnswer
 from otel_fr_collector.jobs.run import Run, RunId

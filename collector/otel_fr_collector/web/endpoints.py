@@ -95,7 +95,7 @@ class IncidentsQuery(PageQuery):
     """Of the list of incidents."""
 
     job: Annotated[str, Meta(description="Its name.")] | UnsetType = UNSET
-    state: Annotated[Literal["firing", "resolved"], Meta(description="`firing`: open.")] | UnsetType = UNSET
+    state: Literal["firing", "resolved"] | UnsetType = UNSET
     include: (
         Annotated[Literal["consequences"], Meta(description="Also incidents that follow from another one.")] | UnsetType
     ) = UNSET

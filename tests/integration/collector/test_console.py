@@ -57,7 +57,7 @@ def test_top_shows_the_jobs_and_what_is_wrong(collector: VirtualCollector) -> No
         done = otel_fr("top", "--collector", collector.http)
     assert done.returncode == 0
     lines = done.stdout.splitlines()
-    assert "2 jobs, 1 open incident " in lines[0]
+    assert "2 jobs, 1 firing incident " in lines[0]
     rows = [line.split() for line in lines if "/0 " in line and "ago" in line]
     assert [(row[1], row[2]) for row in rows] == [("incident", "3/3"), ("running", "2/2")]
     assert "rank 1 (node-0) did not join all_reduce number 2" in done.stdout
@@ -126,7 +126,7 @@ def test_keys_lead_from_the_jobs_to_one_job_and_its_incident_and_back(collector:
         command = [*OTEL_FR, "top", "--collector", collector.http, "--interval", "0.2"]
         with terminal(command, columns=80, lines=30) as top:
             before = top.before
-            assert top.shows("2 jobs, 1 open incident")
+            assert top.shows("2 jobs, 1 firing incident")
             assert top.shows("did not join all_reduce number 2")
             top.press("?")
             assert top.shows("Backspace go back")
@@ -142,7 +142,7 @@ def test_keys_lead_from_the_jobs_to_one_job_and_its_incident_and_back(collector:
             assert top.shows("culprits rank 1 (node-0", seen)
             top.press("u\x1b[D")
             seen = len(top.output)
-            assert top.shows("2 jobs, 1 open incident", seen)
+            assert top.shows("2 jobs, 1 firing incident", seen)
             top.press("j\r")
             assert top.shows("good/0 running", seen)
             assert top.shows("no incident", seen)
@@ -161,14 +161,14 @@ def test_of_more_jobs_than_fit_those_around_the_chosen_one_are_shown(collector: 
             job.step()
         job.all_reported()
         with terminal([*OTEL_FR, "top", "--collector", collector.http], columns=80, lines=12) as top:
-            assert top.shows("20 jobs, 0 open incidents")
+            assert top.shows("20 jobs, 0 firing incidents")
             # The newest first. On a busy machine they are not heard of in the order in which they were made.
             order = [f"{job['job']}/{job['attempt']}" for job in json.loads(collector.get("/api/v1/jobs"))["jobs"]]
             assert top.shows(order[0])
             top.press("G")
             assert top.shows(order[-1])
             seen = len(top.output)
-            assert top.shows("20 jobs, 0 open incidents", seen)
+            assert top.shows("20 jobs, 0 firing incidents", seen)
             assert order[0] not in top.text(seen)
             seen = len(top.output)
             top.press("\r")
@@ -206,7 +206,7 @@ def test_at_a_terminal_incidents_fit_its_width_and_one_is_shown_in_full(
         with terminal([*OTEL_FR, "incidents", *at], columns=columns) as listed:
             assert listed.ended() == 0
             lines = listed.text().splitlines()
-        assert lines[0].startswith("open one/0 missing_rank ")
+        assert lines[0].startswith("firing one/0 missing_rank ")
         assert number in lines[0]
         assert max(map(len, lines)) <= columns
         assert max(map(len, lines)) > columns - 20
@@ -215,7 +215,7 @@ def test_at_a_terminal_incidents_fit_its_width_and_one_is_shown_in_full(
             text = shown.text()
         assert max(map(len, text.splitlines())) <= columns
         for part in (
-            "open missing_rank in job one/0",
+            "firing missing_rank in job one/0",
             "culprits       rank 1 (node-0",
             number,
         ):

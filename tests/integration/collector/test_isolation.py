@@ -154,4 +154,4 @@ def test_a_tenant_with_1000_dead_jobs_leaves_room_for_the_alert_of_another(tmp_p
         assert wait_for(lambda: any("job:team-b/1" in mark["tags"] for mark in list(grafana.marks.values())))
         listed = json.loads(collector.get("/api/v1/incidents?job=team-b/1"))["incidents"]
         assert [incident["category"] for incident in listed] == ["rank_dead"]
-        assert "open incidents reached" in collector.err_file.read_text()
+        assert "firing incidents reached" in collector.err_file.read_text()

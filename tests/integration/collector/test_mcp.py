@@ -62,7 +62,7 @@ def test_a_hang_is_told_as_cause_and_consequence(collector: VirtualCollector) ->
         assert asking == ["take_stacks"]
         assert "no rank of job good attempt 0 can be asked" in await ask("take_stacks", job="good")
         assert "job good attempt 0: running; ranks: 3 running" in await ask("list_jobs")
-        found = await ask("list_incidents", state="open", job="bad")
+        found = await ask("list_incidents", state="firing", job="bad")
         assert found.startswith("cause: rank 1 (node-0")
         assert number in found
         assert await ask("list_incidents", state="resolved") == "No incident matches."
@@ -73,7 +73,7 @@ def test_a_hang_is_told_as_cause_and_consequence(collector: VirtualCollector) ->
         waits = await ask("who_waits", job="bad")
         assert "ranks 0, 2 in all_reduce number 2 of default_pg: " in waits
         assert f"- cause (incident {number}): ranks 0, 2 wait for rank 1." in waits
-        assert "No incident of this job is open." in await ask("who_waits", job="good")
+        assert "No incident of this job fires." in await ask("who_waits", job="good")
         culprit = await ask("get_rank", job="bad", rank=1)
         assert f"cause: this rank is a culprit of incident {number}" in culprit
         waiting = await ask("get_rank", job="bad", rank=2)

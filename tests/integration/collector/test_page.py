@@ -58,7 +58,7 @@ def test_a_hang_shows_and_goes_without_a_reload(tmp_path: Path, watched: Watched
             job.ranks[call.rank].complete(call)
         expect(page.locator("#open [data-item]")).to_have_count(0)
         expect(page.locator("#past [data-item]")).to_contain_text("resolved")
-        expect(page.locator("#past [data-item]")).to_contain_text("while it was open: rank 3 (node-0) did not join")
+        expect(page.locator("#past [data-item]")).to_contain_text("while it fired: rank 3 (node-0) did not join")
         expect(page.locator("#open-count")).to_be_hidden()
         expect(page.locator("#grid tr[data-rank='3'] td").first).to_have_text("running")
         page.goto("about:blank")
@@ -72,10 +72,10 @@ def test_an_incident_shows_its_evidence_and_follows_its_changes(stage: Stage, wa
     expect(page.locator("h1")).to_contain_text("rank 5")
     for text in ("load data.py:17", 'File "/job/data.py", line 17', "step train.py:42", "7 ranks: ranks 0-4, 6, 7"):
         expect(page.locator("main")).to_contain_text(text)
-    expect(page.locator(".answer .badge")).to_have_text(["open", "missing_rank"])
+    expect(page.locator(".answer .badge")).to_have_text(["firing", "missing_rank"])
     stage.recover(run)
     expect(page.locator(".answer .badge").first).to_have_text("resolved")
-    expect(page.locator(".answer .summary")).to_contain_text("while it was open: rank 5")
+    expect(page.locator(".answer .summary")).to_contain_text("while it fired: rank 5")
     page.get_by_role("link", name="job-7").click()
     expect(page.locator("h1")).to_have_text("job-7")
 

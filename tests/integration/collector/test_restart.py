@@ -172,7 +172,7 @@ def test_a_fault_that_was_acknowledged_before_the_verdict_is_told_by_the_next_co
             with restarted(second, tmp_path) as third:
                 assert [one["id"] for one in listed(third)] == [opened["id"]]
                 third.time.advance(60.0)
-                assert third.lines() == []
+                assert [one["state"] for one in third.lines()] == ["resolved"]
     assert not _waiting(tmp_path)
 
 

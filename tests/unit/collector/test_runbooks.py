@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from otel_fr_collector.incidents.what_to_do import CASES, WHAT_TO_DO
+from otel_fr_collector.incidents.what_to_do import CASES, ONCE_OVER, WHAT_TO_DO
 from otel_fr_collector.web import runbooks
 from otel_fr_collector.web.app import OPEN_PATHS
 
@@ -24,6 +24,8 @@ def test_each_category_has_a_page_with_sections_that_alerts_can_link_to(name: st
 def test_alerts_say_what_to_do_first_as_the_runbook_does(category: Category) -> None:
     text = (Path(runbooks.__file__).with_name(f"{category.value}.md")).read_text()
     assert f"## What to do\n\n{WHAT_TO_DO[category]}\n" in text
+    if once_over := ONCE_OVER.get(category):
+        assert f"\nOnce the job has ended: {once_over}\n" in text
     assert [case.text for case in CASES if case.categories == (category,) and f": {case.text}\n" not in text] == []
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from otel_fr_collector.incidents import book as book_module
 from otel_fr_collector.incidents import kept as kept_module
 from otel_fr_collector.incidents.book import IncidentBook
-from otel_fr_collector.incidents.incident import ChangeKind, IncidentChange
+from otel_fr_collector.incidents.incident import TOLD_SECONDS, ChangeKind, IncidentChange
 from otel_fr_collector.incidents.kept import LONG_TOLD_SECONDS
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.metrics import Metrics
@@ -32,6 +32,7 @@ from otel_fr_collector.outlets.event_stream import (
 from otel_fr_collector.shares import FairQueue, Holdings, Owner
 
 from otel_fr.incident import incident_id
+from otel_fr.match import Category
 from tests.support.incident_data import incident_change
 
 owners = st.builds(Owner, st.sampled_from("abc"), st.sampled_from("123"))
@@ -168,6 +169,17 @@ def test_a_replica_that_is_down_does_not_hold_ended_alerts(monkeypatch: pytest.M
     assert not outlet._held()
 
 
+def test_the_alert_of_an_incident_that_still_needs_something_lasts_until_people_are_told() -> None:
+    outlet = Alertmanager(["http://127.0.0.1:9"], Metrics())
+    for category, least in (("missing_rank", 0.0), ("size_mismatch", TOLD_SECONDS)):
+        outlet.publish(incident_change(category, category, category=Category(category)))
+        change = incident_change(category, category, ChangeKind.RESOLVED, category=Category(category))
+        outlet.publish(change)
+        (alert,) = [one for one in outlet._held() if dict(one.labels)["job_id"] == category]
+        assert alert.ended == pytest.approx(change.incident.detected + least, abs=1.0)
+        assert ("what_to_do" in alert.annotations) is bool(least)
+
+
 def test_deliveries_about_one_tenant_do_not_push_out_those_about_another(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -222,7 +234,7 @@ def test_the_incident_of_another_tenant_opens_when_one_has_filled_all(
     assert len(book.known()) == len(book.open_data()) == 10
     _, changes = found(book, "team-a/9", "k")
     assert not changes  # the two do not take turns
-    assert caplog.text.count("limit of 10 open incidents reached: dropping an incident of job 'team-a/x'") == 1
+    assert caplog.text.count("limit of 10 firing incidents reached: dropping an incident of job 'team-a/x'") == 1
 
 
 @pytest.mark.parametrize("tenant", ["", "same/"])

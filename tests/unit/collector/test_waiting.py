@@ -61,8 +61,8 @@ def test_a_resolved_incident_shows_no_time_that_grows() -> None:
     book.update(run, [HANG], now=0.0, wall=NOW, enqueued=lambda _: None, moved_on=lambda _: True)
     (resolved,) = book.update(run, [], now=9.0, wall=NOW + 9.0, enqueued=lambda _: None, moved_on=lambda _: True)
     assert resolved.kind is ChangeKind.RESOLVED
-    assert told_now(resolved.data, NOW + 600.0) == f"while it was open: {HANG.summary}"
-    assert told(resolved.data) == f"while it was open: {HANG.summary} since 07:59:55 UTC"
+    assert told_now(resolved.data, NOW + 600.0) == f"while it fired: {HANG.summary}"
+    assert told(resolved.data) == f"while it fired: {HANG.summary} since 07:59:55 UTC"
 
 
 @pytest.mark.parametrize(

@@ -86,10 +86,11 @@ def test_every_category_has_words_for_a_culprit_of_which_nothing_is_known(catego
 
 
 def test_the_end_tells_how_long_it_lasted() -> None:
-    span = made().end(4, 1_047.0)
+    span = made().end(4, 1_047.0, "stopped")
     assert (span.name, seconds(span)) == ("RESOLVED missing_rank: rank 2", (1_001.0, 1_047.0))
     assert span.status.code == Status.STATUS_CODE_UNSET
-    assert attributes(span.attributes)["torch.incident.resolved"] == "abc"
+    found = attributes(span.attributes)
+    assert (found["torch.incident.resolved"], found["torch.incident.resolution"]) == ("abc", "stopped")
 
 
 def test_a_consequence_links_to_its_cause_and_accuses_nobody() -> None:
@@ -106,7 +107,7 @@ def test_all_spans_have_ids_of_their_own_whoever_sends_them() -> None:
     for source in (LIVE, FILES):
         one = made(source)
         spans += [one.incident(1_010.0), one.waiting(WAITING, 1_010.0), one.culprit(CULPRIT, 1_010.0)]
-        spans += [one.culprit(RankFacts(2), 1_010.0), one.change(2, 1_020.0), one.end(3, 1_030.0)]
+        spans += [one.culprit(RankFacts(2), 1_010.0), one.change(2, 1_020.0), one.end(3, 1_030.0, "over")]
         spans += [one.change(4, 1_040.0), made(source, id="other", is_first=False).incident(1_010.0)]
     ids = {span.span_id for span in spans} | {identity.span_id(bytes.fromhex(TRACE), 0, 7)}
     assert len(ids) == len(spans) + 1
@@ -118,7 +119,7 @@ def test_all_spans_have_ids_of_their_own_whoever_sends_them() -> None:
 def test_no_span_but_the_incident_is_taken_for_a_ranks_call() -> None:
     """Collectors know those by the id of their process group."""
     one = made()
-    for span in (one.waiting(WAITING, 1.0), one.culprit(CULPRIT, 1.0), one.change(2, 1.0), one.end(3, 1.0)):
+    for span in (one.waiting(WAITING, 1.0), one.culprit(CULPRIT, 1.0), one.change(2, 1.0), one.end(3, 1.0, "over")):
         assert "torch.process_group.id" not in attributes(span.attributes)
 
 

@@ -13,7 +13,7 @@ from otel_fr.typed_json import typed
     ("state", "said"),
     [
         ("firing", "rank 1 did not join all_reduce number 7; ranks 0, 2 wait for "),
-        ("resolved", "while it was open: rank 1 did not join all_reduce number 7; ranks 0, 2 wait"),
+        ("resolved", "while it fired: rank 1 did not join all_reduce number 7; ranks 0, 2 wait"),
     ],
 )
 def test_the_summary_of_an_incident_that_is_over_is_said_to_be_of_then(state: str, said: str) -> None:

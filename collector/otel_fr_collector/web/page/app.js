@@ -53,7 +53,7 @@ function changed(why) {
   const firing = (state.incidents ?? []).filter((one) => one.state === "firing" && !one.caused_by).length;
   openCount.hidden = !firing;
   setText(openCount, String(firing));
-  openCount.setAttribute("aria-label", `${firing} open`);
+  openCount.setAttribute("aria-label", `${firing} firing`);
   view?.update(state, why);
 }
 

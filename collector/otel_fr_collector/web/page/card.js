@@ -3,7 +3,7 @@
 import { Refused, get } from "./api.js";
 import { h, link, number, secondsSince, setText, when } from "./dom.js";
 import {
-  debugCommand, decodeRanks, durationText, incidentStateText, lastingText, placeText, ranksByText, ranksText, siteShortener, stateSummary,
+  debugCommand, decodeRanks, durationText, lastingText, placeText, ranksByText, ranksText, siteShortener, stateSummary,
 } from "./text.js";
 
 const SHOWN = 3; // culprits with a line and a stack of their own
@@ -55,7 +55,7 @@ export function card(data, { level, opened, toPage = false }) {
     ["what to do", data.what_to_do && h("dd", { class: "advice" }, data.what_to_do)],
   ];
   const node = h("section", { class: `card answer ${kindOf(data)}`, "aria-label": "Incident", "data-incident": data.id },
-    h("p", { class: "chips" }, h("span", { class: `badge ${kindOf(data)}` }, incidentStateText(data.state)), " ",
+    h("p", { class: "chips" }, h("span", { class: `badge ${kindOf(data)}` }, data.state), " ",
       h("span", { class: "badge", "data-part": "category" }, data.category)),
     h(level, {}, headline(data), ranks.length === 1 && places[0] ? h("span", { class: "place" }, ` ${places[0]}`) : null),
     ranks.length > 1 ? h("p", { class: "quiet" }, ranks.map((rank, i) => places[i] && `rank ${rank}: ${places[i]}`).filter(Boolean).join(" · ")) : null,

@@ -2,7 +2,7 @@
 
 import { kindOf, showSince } from "./card.js";
 import { h, keyed, number, setClass, setText, when } from "./dom.js";
-import { collectiveText, groupText, incidentStateText, placeText, ranksByText, ranksText, siteShortener, siteText, stateSummary } from "./text.js";
+import { collectiveText, groupText, placeText, ranksByText, ranksText, siteShortener, siteText, stateSummary } from "./text.js";
 
 const SHOWN = 16; // ranks whose lines are shown at once; the others are folded
 
@@ -31,7 +31,7 @@ function fillItem(node, data, consequences) {
   const [badge, name, side, text, since] = item.children;
   setClass(item, `item ${kindOf(data)}`);
   setClass(badge, `badge ${kindOf(data)}`);
-  setText(badge, incidentStateText(data.state));
+  setText(badge, data.state);
   setText(name, [data.job_title, data.culprit_ranks.length ? ranksText(data.culprit_ranks) : ""].filter(Boolean).join(" · "));
   setText(side, `${data.category} · attempt ${data.attempt} · ${when(data.detected_at)}`);
   setText(text, stateSummary(data));
@@ -59,10 +59,11 @@ export function incidentBody(data) {
 }
 
 const RESOLUTIONS = {
+  ended: "the job has ended",
   stopped: "the job was stopped",
   replaced: "the job continues in another run",
   unheard: "nothing was heard of the job any more",
-  dropped: "there were too many open incidents",
+  dropped: "there were too many firing incidents",
 };
 
 function facts(data) {

@@ -92,11 +92,6 @@ export function rankStateText(state) {
   return state === "unheard" ? "no report yet" : state;
 }
 
-// An incident's state: the API says "firing" of one that is open.
-export function incidentStateText(state) {
-  return state === "firing" ? "open" : state;
-}
-
 // Where a rank runs, as the API's places have it: "gpu-17, local rank 3, GPU 3, pid 4711".
 export function placeText(place) {
   if (!place) return "";
@@ -120,7 +115,7 @@ export function debugCommand(place) {
 
 // The summary of an incident, which is in the present tense: of one that is over, it says so.
 export function stateSummary({ summary, state }) {
-  return state === "resolved" ? `while it was open: ${summary}` : summary;
+  return state === "resolved" ? `while it fired: ${summary}` : summary;
 }
 
 // Text -> the ranks it is true of.

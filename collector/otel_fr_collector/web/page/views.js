@@ -97,7 +97,7 @@ export function incidentsView() {
   const list = h("ul", { class: "list", id: "incidents" });
   const none = h("p", { class: "quiet" });
   const wanted = { state: "", text: "" };
-  const buttons = [["", "All"], ["firing", "Open"], ["resolved", "Resolved"]].map(([value, text]) =>
+  const buttons = [["", "All"], ["firing", "Firing"], ["resolved", "Resolved"]].map(([value, text]) =>
     h("button", { type: "button", "data-state": value, "aria-pressed": String(value === ""), onclick: () => choose(value) }, text));
   const search = h("input", { type: "search", placeholder: "job, category, text", "aria-label": "Filter incidents", oninput: () => { wanted.text = search.value.toLowerCase(); show(); } });
   const older = h("button", { type: "button", onclick: () => loadOlder() }, "Older");
