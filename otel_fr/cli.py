@@ -52,7 +52,7 @@ _EXAMPLES = {
   otel-fr top --once
 """,
     "incidents": """
-  otel-fr incidents --state open
+  otel-fr incidents --state firing
   otel-fr incidents show 3f2a            the incident whose id begins with 3f2a
   otel-fr incidents --follow --json | jq .incident.summary
 """,

@@ -146,7 +146,9 @@ class RankReport(Section, frozen=True, tag_field=VERSION_KEY, tag=VERSION):
     is_exiting: Annotated[bool, Meta(description="true: the rank's interpreter ends, or has ended")] = field(
         name="exiting", default=False
     )
-    exit_message: Annotated[Name, Meta(description="text passed to `sys.exit`, or the exception handled there")] = ""
+    exit_message: Annotated[
+        Name, Meta(description="passed to `sys.exit`: text, or the exception or signal handled")
+    ] = ""
     exit_site: Annotated[Name, Meta(description="where it called `sys.exit` with an error: `file:line function`")] = ""
     records_creations: Annotated[bool, Meta(description="true: the rank records the creation of process groups")] = (
         field(name="creations", default=False)

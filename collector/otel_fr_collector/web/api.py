@@ -150,7 +150,7 @@ class Api:
         return _json(request, *self._description)
 
     async def jobs(self, request: Request, query: JobsQuery) -> Response:
-        """The runs: those with open incidents first, then the newest; of those that are over, the newest first."""
+        """The runs: those with firing incidents first, then the newest; of those that are over, the newest first."""
         if not query.state:
             return _json(request, *await self._jobs(_access(request)))
         async with self._answers.making(owner_of(request.scope)):
