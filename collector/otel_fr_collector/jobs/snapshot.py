@@ -220,7 +220,7 @@ def _progress(state: RankState, known: _Known) -> dict[str, Progress]:
     found: dict[str, Progress] = {}
     destroyed_at, newest = state.destroyed_at, state.newest_number
     for gid, own in state.progress.items():
-        enqueued, completed, last, messages, of = own
+        enqueued, completed, last, messages, of = own[:5]
         is_destroyed = last == DESTROYED or 0 < last < newest
         site = destroyed_at.get(gid, "") if destroyed_at else ""
         key = enqueued, completed, is_destroyed, messages if of == enqueued else None, site
