@@ -166,29 +166,49 @@ def _is_ahead(instance: Instance, reached: Mapping[str, list[int]]) -> bool:
 
 
 def _put_behind(nodes: Mapping[InstanceKey, Node], joined: Container[InstanceKey]) -> None:
-    """Devices execute calls in order: what all joined waits for the first call that blocks one of its ranks."""
+    """Devices execute calls in order: what all joined waits for the first call that blocks one of its ranks.
+
+    That is one that lacks a rank, one of calls that do not fit together, or one that waits for such a one itself.
+    """
     firsts: dict[int, tuple[int, InstanceKey]] = {}
-    for key, node in nodes.items():
-        for rank in node.waiting if key not in joined else ():
-            record = node.instance.call(rank).record
-            if rank not in firsts or record < firsts[rank][0]:
-                firsts[rank] = record, key
     reached: dict[InstanceKey, set[InstanceKey]] = {}
-    for key, node in nodes.items():
-        if key not in joined or node.behind is not None or node.mismatch is not None:
+    blocking = [key for key, node in nodes.items() if key not in joined or node.mismatch is not None]
+    left = [key for key, node in nodes.items() if key in joined and node.behind is None and node.mismatch is None]
+    while blocking:
+        for key in blocking:
+            for rank in nodes[key].waiting:
+                record = nodes[key].instance.call(rank).record
+                if rank not in firsts or record < firsts[rank][0]:
+                    firsts[rank] = record, key
+        blocking = [key for key in left if _is_put_behind(nodes, key, firsts, reached)]
+        left = [key for key in left if nodes[key].behind is None]
+
+
+def _is_put_behind(
+    nodes: Mapping[InstanceKey, Node],
+    key: InstanceKey,
+    firsts: Mapping[int, tuple[int, InstanceKey]],
+    reached: dict[InstanceKey, set[InstanceKey]],
+) -> bool:
+    """Put it behind the first call that blocks one of its ranks, if this does not wait for it.
+
+    Args:
+        firsts: rank -> the record and the instance of that call. reached: what instances wait for, kept up to date.
+    """
+    node = nodes[key]
+    for rank in node.waiting:
+        record, first = firsts.get(rank, (0, key))
+        if first == key or record > node.instance.call(rank).record:
             continue
-        for rank in node.waiting:
-            record, first = firsts.get(rank, (0, key))
-            if first == key or record > node.instance.call(rank).record:
-                continue
-            if first not in reached:
-                reached[first] = _reached_from(nodes, first)
-            if key not in reached[first]:
-                node.behind = first
-                for found in reached.values():
-                    if key in found:
-                        found |= reached[first]
-                break
+        if first not in reached:
+            reached[first] = _reached_from(nodes, first)
+        if key not in reached[first]:
+            node.behind = first
+            for found in reached.values():
+                if key in found:
+                    found |= reached[first]
+            return True
+    return False
 
 
 def _reached_from(nodes: Mapping[InstanceKey, Node], start: InstanceKey) -> set[InstanceKey]:

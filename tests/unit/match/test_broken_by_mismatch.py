@@ -1,13 +1,16 @@
-"""gloo aborts a rank that gets more than it asked for: what then fails in another group follows from the mismatch."""
+"""What fails in other groups, or stands still there, follows from a mismatch: gloo aborts a rank that gets more than it
+asked for, and on NCCL the devices of both ranks wait until PyTorch's watchdog ends all."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from signal import SIGABRT
 from typing import Any
 
 import pytest
 
 from otel_fr.match import Call, CallState, Category, Ending, Finding, Group, Signature
-from tests.support.evidence import LARGE, SUM, call, judge, rank
+from tests.support.evidence import BARRIER, LARGE, SUM, call, judge, rank, world
 from tests.support.verdicts import causes
 
 DP, TP = Group("d", "1", "dp", (0, 1, 2, 3)), Group("t", "2", "tp", (0, 1, 2, 3))
@@ -64,3 +67,30 @@ def test_a_death_outside_of_the_mismatch_is_a_fault_of_its_own() -> None:
     tp = [one if one.rank != ABORTED else done for one in TP_CALLS]
     found = {finding.category for finding in causes(judged([failed(0, "d"), hanging(ABORTED, "d")], tp))}
     assert found == {Category.SIZE_MISMATCH, Category.RANK_DEAD}
+
+
+BOTH, LEFT, ACROSS = Group("b", "1", "both", (2, 3)), Group("l", "2", "left", (0, 1)), Group("a", "3", "across", (1, 2))
+IN_ORDER = {0: [LEFT, world(4)], 1: [ACROSS, LEFT, world(4)], 2: [BOTH, ACROSS, world(4)], 3: [BOTH, world(4)]}
+"""What each rank has enqueued and its device has not completed."""
+
+
+def behind(age: float, **ending: Any) -> list[Finding]:
+    """Ranks 2 and 3 differ in a call of both; rank 1 waits for rank 2 in one that both have joined, rank 0 for rank 1.
+
+    Without timing, PyTorch does not say which calls the devices have begun. Its limit is 300 s.
+    """
+    calls, ranks = list[Call](), list(map(rank, range(4)))
+    for number, groups in IN_ORDER.items():
+        counts = {group.id: (5, 4) for group in groups}
+        ranks[number] = rank(number, counts=counts, idle=age, **ending)
+        for record, group in enumerate(groups):
+            signature = BARRIER if group is BOTH and number == 3 else SUM
+            calls.append(call(number, 5, signature=signature, group=group, record=record, age=age, queued=None))
+    return judge([replace(one, timeout=300.0) for one in calls], ranks, (world(4), BOTH, LEFT, ACROSS), 4)
+
+
+@pytest.mark.parametrize("age", [21.0, 90.0])
+@pytest.mark.parametrize("ending", [{}, {"ending": Ending.KILLED, "signal": SIGABRT}], ids=["waiting", "aborted"])
+def test_ranks_whose_devices_wait_behind_a_mismatch_are_its_victims(age: float, ending: dict[str, Any]) -> None:
+    (cause,) = causes(behind(age, **ending))
+    assert (cause.category, cause.culprit_ranks) == (Category.OP_MISMATCH, (2, 3))
