@@ -360,7 +360,8 @@ class DumpContents:
 def _by_device(record: Record, seen: DeviceTimes | None) -> Record:
     if seen is None or record.state is not RecordState.UNKNOWN:
         return record
-    return record._replace(state=seen.state, ended_ns=seen.ended_ns, waited_ns=seen.waited_ns)
+    timeout = seen.timeout_ms or record.timeout_ms
+    return record._replace(state=seen.state, ended_ns=seen.ended_ns, waited_ns=seen.waited_ns, timeout_ms=timeout)
 
 
 def _furthest(records: Iterable[Record]) -> dict[str, int]:

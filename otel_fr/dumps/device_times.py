@@ -18,6 +18,7 @@ class DeviceTimes(NamedTuple):
         is_queued: the device has not begun it, or had not when PyTorch gave it up.
         is_captured: it was captured into a CUDA graph: the recorder does not know it, nor its replays.
         duration_s: by the device's clock, which PyTorch reads if ``TORCH_NCCL_ENABLE_TIMING`` is set; None: not known.
+        timeout_ms: PyTorch's limit of the call; 0: not known. The ring has the limit that its group had first.
     """
 
     state: RecordState = RecordState.UNKNOWN
@@ -26,6 +27,7 @@ class DeviceTimes(NamedTuple):
     duration_s: float | None = None
     is_queued: bool = False
     is_captured: bool = False
+    timeout_ms: int = 0
 
     @property
     def waited_ns(self) -> int | None:

@@ -191,8 +191,11 @@ class DeviceCalls:
         is_queued = state is not RecordState.COMPLETED and began is None and self._shows_begins
         if state is RecordState.IN_FLIGHT and not self._shows_begins:
             is_queued = heads.setdefault(entry.stream, entry) is not entry
-        seen = DeviceTimes(state, began, ended, entry.duration_s, is_queued)
-        now = Tracked(record._replace(state=state, ended_ns=ended, waited_ns=seen.waited_ns), item.gap_s, seen)
+        seen = DeviceTimes(state, began, ended, entry.duration_s, is_queued, timeout_ms=entry.timeout_ms)
+        record = record._replace(
+            state=state, ended_ns=ended, waited_ns=seen.waited_ns, timeout_ms=entry.timeout_ms or record.timeout_ms
+        )
+        now = Tracked(record, item.gap_s, seen)
         if state is RecordState.COMPLETED and self._will_have_time(entry) and held.untimed is None:
             self._held[record.record_id] = held._replace(untimed=now)
             return item

@@ -12,6 +12,8 @@ from otel_fr.operations import MESSAGES
 MAX_BYTES: Final = 32 << 20
 """Of one answer: 50,000 entries. PyTorch keeps 2,000 unless ``TORCH_FR_BUFFER_SIZE`` says otherwise."""
 _MAX_VALUES: Final = 2_000_000
+_LONGEST_MS: Final = 2**32 - 1
+"""As in the ring."""
 
 
 Key = tuple[str, bool, int]
@@ -27,6 +29,7 @@ class Entry(NamedTuple):
         began, ended: when a thread of PyTorch saw that the device had begun, or completed, the call.
         duration_s: by the device's clock; None: not known.
         is_retired: PyTorch waits for it no longer.
+        timeout_ms: for how long it waits, at most; 0: not known.
         name: the recorder's, parsed. raw: all of the entry, unchecked.
     """
 
@@ -41,6 +44,7 @@ class Entry(NamedTuple):
     ended: int
     duration_s: float | None
     is_retired: bool
+    timeout_ms: int
     name: operation_names.Name
     raw: Mapping[str, Any]
 
@@ -131,6 +135,7 @@ def _entry(item: Any) -> Entry | None:
             ended=fields.integer(item.get("time_discovered_completed_ns")) or 0,
             duration_s=fields.seconds(item.get("duration_ms"), 1e3),
             is_retired=item.get("retired") is True,
+            timeout_ms=min(max(fields.integer(item.get("timeout_ms")) or 0, 0), _LONGEST_MS),
             name=name,
             raw=item,
         )

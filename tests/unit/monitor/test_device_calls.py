@@ -122,11 +122,11 @@ def test_calls_of_several_groups_with_equal_numbers_end_each_by_its_own_entry(ra
     other = rank.writer.add_group(GroupDef("2" * 16, "12", "tensor_parallel", (0, 1), "nccl", 1))
     for group in (rank.group, other):
         rank.issue(group=group, number=1)
-    assert rank.poll() == []
     of_other = {"process_group": ["12", "tensor_parallel"], "pg_id": 1, "record_id": 1}
-    (item,) = [item for item in rank.show(begun(1), ended(1, ms=3.0, **of_other)) if item.record.ended_ns is not None]
+    limited = begun(1, timeout_ms=12_000)  # since ``torch.distributed.set_timeout``
+    (item,) = [item for item in rank.show(limited, ended(1, ms=3.0, **of_other)) if item.record.ended_ns is not None]
     assert (item.record.group.name, item.record.state) == ("12", RecordState.COMPLETED)
-    assert [call["group"] for call in rank.in_flight()] == ["1" * 16]
+    assert [(call["group"], call["timeout_ms"]) for call in rank.in_flight()] == [("1" * 16, 12_000)]
     (item,) = rank.show(ended(1, ms=8.0), ended(1, ms=3.0, **of_other))
     assert (item.record.group.name, item.device) != ("12", None)
     assert rank.in_flight() == []
@@ -382,14 +382,14 @@ def test_files_tell_what_the_recorder_has_shown(rank: Rank) -> None:
     for _ in range(3):
         rank.issue()
     rank.poll()
-    rank.show(ended(1, ms=2.0), begun(2), entry(3))
+    rank.show(ended(1, ms=2.0), begun(2), entry(3, timeout_ms=12_000))
     contents = DumpContents.from_ring(rank.reader, reason="stall", devices=rank.reporter.devices.seen())
     first, second, third = contents.entries()
     assert (first["state"], first["otel_fr_state"], first["duration_ms"]) == ("completed", "completed", 2.0)
     assert first["time_discovered_started_ns"] <= first["time_discovered_completed_ns"]
     assert (second["state"], second["otel_fr_state"]) == ("started", "scheduled")
     assert second["otel_fr_waited_ns"] > second["otel_fr_issued_ns"] - 1
-    assert (third["state"], third["otel_fr_state"], third["otel_fr_waited_ns"]) == ("scheduled", "scheduled", 1)
+    assert (third["state"], third["otel_fr_waited_ns"], third["timeout_ms"]) == ("scheduled", 1, 12_000)
     assert contents.header()["pg_status"] == {
         "0": {"last_enqueued_collective": 3, "last_started_collective": 2, "last_completed_collective": 1}
     }
