@@ -292,7 +292,7 @@ class DumpContents:
             entry["otel_fr_captured"] = True
         if seen is not None and seen.duration_s is not None:
             entry["duration_ms"] = seen.duration_s * 1e3
-        elif ended is not None and not is_followed(record.signature.backend):
+        elif ended is not None and (state == "failed" or not is_followed(record.signature.backend)):
             entry["duration_ms"] = (ended - record.issued_ns) / 1e6
         elif ended is None and record.waited_ns is not None:
             entry["otel_fr_waited_ns"] = record.waited_ns

@@ -46,4 +46,6 @@ def of_followed(record: Record) -> DeviceTimes | None:
         return None
     is_queued = record.waited_ns == POSTED
     began = None if is_queued else record.waited_ns
-    return DeviceTimes(record.state, began, record.ended_ns, is_queued=is_queued and record.ended_ns is None)
+    return DeviceTimes(
+        record.state, began, record.ended_ns, is_queued=is_queued and record.state is not RecordState.COMPLETED
+    )
