@@ -12,7 +12,14 @@ from otel_fr.match.facts.instances import Completions, Instance, InstanceKey, La
 from otel_fr.match.facts.machines import Machines, lost
 from otel_fr.match.facts.mismatch import Mismatch
 from otel_fr.match.facts.overdue import worst_of
-from otel_fr.match.facts.recording import mark_caught, mark_timed_out, set_aside, without_gaps, without_run_on
+from otel_fr.match.facts.recording import (
+    mark_caught,
+    mark_timed_out,
+    not_failed_by_abort,
+    set_aside,
+    without_gaps,
+    without_run_on,
+)
 from otel_fr.match.graph.aborted import separate
 from otel_fr.match.graph.device import OpenCalls, open_calls
 from otel_fr.match.graph.nodes import Node
@@ -40,7 +47,8 @@ class Case:
     lasts: dict[int, LastCall] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.evidence = mark_caught(mark_timed_out(without_run_on(without_gaps(set_aside(self.evidence)))))
+        recorded = without_run_on(without_gaps(set_aside(self.evidence)))
+        self.evidence = not_failed_by_abort(mark_caught(mark_timed_out(recorded)))
         self.instances = line_up(self.evidence)
         self.mismatches = first_mismatches(self.evidence, self.instances)
         self.completions = Completions(self.evidence)

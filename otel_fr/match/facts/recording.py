@@ -11,7 +11,8 @@ Calls that a rank makes while its watchdog ends it, after the call that timed ou
 ProcessGroupNCCL's watchdog aborts the communicators and then the process. In between, waits for the device return as if
 the call had completed, and the program makes its next calls, which no peer can meet.
 
-Calls that ended after a watchdog gave them up, or that failed and whose ranks caught the failure.
+Calls that ended after a watchdog gave them up, or that failed and whose ranks caught the failure, or that failed only
+as a watchdog ended their rank: it still waited in them.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from otel_fr.match.model import Call, CallState, Ending, Evidence, Rank
 
 DEFAULT_GROUP = "default_pg"
 """c10d's description of the default group. Who destroys that destroys all groups."""
+_ABORT_SECONDS = 2.0
+"""From when a watchdog lets calls fail until the end of the process is known."""
 
 
 def without_gaps(evidence: Evidence) -> Evidence:
@@ -116,6 +119,39 @@ def _before(ranks: Mapping[int, Rank], left_out: list[Call]) -> dict[int, Rank]:
         progress = {**info.progress, call.group: dataclasses.replace(own, enqueued=enqueued)}
         found[call.rank] = dataclasses.replace(info, progress=progress)
     return found
+
+
+def not_failed_by_abort(evidence: Evidence) -> Evidence:
+    """The evidence with the calls in flight that failed as a watchdog ended their rank, and without that as a move.
+
+    ProcessGroupNCCL's watchdog leaves calls in flight. nccl2's lets them fail, and then ends the process.
+    """
+    last: dict[int, Call] = {}
+    for call in evidence.calls if any(map(_moved_as_aborted, evidence.ranks.values())) else ():
+        if call.rank not in last or call.record > last[call.rank].record:
+            last[call.rank] = call
+    last = {r: call for r, call in last.items() if _has_failed(call) and _moved_as_aborted(evidence.ranks.get(r))}
+    if not last:
+        return evidence
+    calls = [
+        dataclasses.replace(call, state=CallState.IN_FLIGHT, age=call.duration, duration=None, error=None)
+        if call.rank in last and _has_failed(call) and went_on_for(call, last[call.rank].age) is None
+        else call
+        for call in evidence.calls
+    ]
+    stood = {rank: (evidence.ranks[rank].idle or 0.0) + (call.duration or 0.0) for rank, call in last.items()}
+    ranks = {rank: dataclasses.replace(evidence.ranks[rank], idle=idle) for rank, idle in stood.items()}
+    return dataclasses.replace(evidence, calls=calls, ranks={**evidence.ranks, **ranks})
+
+
+def _moved_as_aborted(info: Rank | None) -> bool:
+    """It ended by SIGABRT, and a call of it was enqueued or ended just before."""
+    is_aborted = info is not None and info.ending is Ending.KILLED and info.signal == SIGABRT
+    return is_aborted and info is not None and info.idle is not None and info.idle < _ABORT_SECONDS
+
+
+def _has_failed(call: Call) -> bool:
+    return call.state is CallState.FAILED and not call.caught and call.duration is not None
 
 
 def mark_timed_out(evidence: Evidence) -> Evidence:

@@ -11,8 +11,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from otel_fr.match.facts.endings import may_run
-from otel_fr.match.facts.instances import Completions, Instance, InstanceKey, is_waiting, last_calls
+from otel_fr.match.facts.instances import Completions, Instance, InstanceKey, is_waiting
 from otel_fr.match.graph.nodes import Node
 from otel_fr.match.model import Call, CallState, Ending, Evidence, Rank
 from otel_fr.operations import NEEDS_EVERY_RANK
@@ -80,10 +79,9 @@ def open_calls(
             call = instance.call(rank)
             if call.state is CallState.IN_FLIGHT and is_waiting(call, evidence.window):
                 found.setdefault(rank, OpenCalls([], [])).keys.append(key)
-    stood = _stood(evidence) if found else {}
     for rank, calls in found.items():
         calls.keys.sort(key=lambda key: instances[key].call(rank).record)
-        calls.late.extend(_late_calls(evidence, instances, rank, calls.keys, completions, stood))
+        calls.late.extend(_late_calls(evidence, instances, rank, calls.keys, completions))
     return found
 
 
@@ -93,32 +91,30 @@ def _late_calls(
     rank: int,
     keys: Iterable[InstanceKey],
     completions: Completions,
-    stood: Mapping[int, float],
 ) -> Iterator[LateCall]:
-    """``stood``: `_stood`."""
     if evidence.ranks[rank].ending is Ending.UNKNOWN:
         return  # It has fallen silent: what was in flight in its last report may long have completed.
     for key in keys:
         instance = instances[key]
         if instance.p2p is not None:
-            yield from _late_half(evidence, instance, rank, stood)
+            yield from _late_half(evidence, instance, rank)
             continue
         ahead = next(completions.of(instance), None)
         # Where reports come late, too, a call that was in flight in the last one may have completed.
         if ahead is None or completions.have_left_behind(rank, instance.group.id):
             continue
-        if _may_still_complete(evidence, instance.call(rank), ahead[0], stood):
+        if _may_still_complete(evidence, instance.call(rank), ahead[0]):
             continue
         needs_every_rank = instance.call(rank).signature.operation in NEEDS_EVERY_RANK
         # Most calls have another one in flight beside them: their completions need not be counted.
         only = not any(r != rank and instance.call(r).state is CallState.IN_FLIGHT for r in instance.calls)
         others = [r for r, _ in completions.of(instance)] if only else []
         all_others = only and len(others) + 1 >= len(instance.members)
-        long_ago = all_others and all(_still_for(evidence.ranks[r], stood) >= evidence.window for r in others)
+        long_ago = all_others and all(_still_for(evidence.ranks[r]) >= evidence.window for r in others)
         yield LateCall(key, ahead, needs_every_rank, all_others, long_ago)
 
 
-def _late_half(evidence: Evidence, instance: Instance, rank: int, stood: Mapping[int, float]) -> Iterator[LateCall]:
+def _late_half(evidence: Evidence, instance: Instance, rank: int) -> Iterator[LateCall]:
     """A message that the peer has completed.
 
     A call that no thread waits for, whose end gloo does not show, has no age that makes its rank wait; without ages,
@@ -129,11 +125,11 @@ def _late_half(evidence: Evidence, instance: Instance, rank: int, stood: Mapping
         if peer != rank and peer in instance.calls and own.age is not None:
             half = instance.call(peer)
             if half.state is CallState.COMPLETED:
-                long_ago = _still_for(evidence.ranks[peer], stood) >= evidence.window
+                long_ago = _still_for(evidence.ranks[peer]) >= evidence.window
                 yield LateCall(instance.key, (peer, half.sequence_id), False, True, long_ago)
 
 
-def _may_still_complete(evidence: Evidence, call: Call, ahead: int, stood: Mapping[int, float]) -> bool:
+def _may_still_complete(evidence: Evidence, call: Call, ahead: int) -> bool:
     """A member has completed the collective just now, so the rank may be shown to have completed it a moment later.
 
     Without timing, calls age from when they were enqueued, and hosts may be far ahead of devices: a rank that completes
@@ -144,19 +140,12 @@ def _may_still_complete(evidence: Evidence, call: Call, ahead: int, stood: Mappi
     if call.queued is None:
         ranks, seconds = (ahead, call.rank), max(evidence.window, SEEN_SECONDS)
     infos = [evidence.ranks[rank] for rank in ranks]
-    return any(info.idle is not None and _still_for(info, stood) < seconds for info in infos)
+    return any(info.idle is not None and _still_for(info) < seconds for info in infos)
 
 
-def _still_for(info: Rank, stood: Mapping[int, float]) -> float:
-    """Seconds since the rank last enqueued or completed a call, as seen from the newest evidence of other ranks."""
-    return (info.idle or 0.0) + (info.ended_for or 0.0) + stood.get(info.rank, 0.0)
-
-
-def _stood(evidence: Evidence) -> dict[int, float]:
-    """By rank that has ended: for how long its newest call had lasted when it failed. Its rank stood still in it."""
-    newest = (last.call for last in last_calls(evidence.calls, evidence.window).values())
-    failed = (call for call in newest if call.state is CallState.FAILED and not call.caught)
-    return {call.rank: call.duration for call in failed if call.duration and not may_run(evidence, call.rank)}
+def _still_for(info: Rank) -> float:
+    """Seconds since the rank last enqueued or ended a call, as seen from the newest evidence of other ranks."""
+    return (info.idle or 0.0) + (info.ended_for or 0.0)
 
 
 def stuck_devices(
