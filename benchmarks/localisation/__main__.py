@@ -6,7 +6,6 @@ docs/development/localisation.md says what the programs and the tools are, and h
 from __future__ import annotations
 
 import argparse
-import json
 import subprocess
 import sys
 import time
@@ -16,9 +15,9 @@ from pathlib import Path
 
 from benchmarks.localisation.catalogue import Program, catalogue
 from benchmarks.localisation.field import TOOLS, Row, ended_by, observe, runs
-from benchmarks.localisation.held_out import MADE_UP, held_out
+from benchmarks.localisation.held_out import held_out
+from benchmarks.localisation.results import Results
 from benchmarks.localisation.running import TIMEOUT, EndedEarlyError, NotStartedError, Setting
-from benchmarks.localisation.tables import programs, summary
 from benchmarks.localisation.tools.tool import Tool
 from tests.simulated_device.install import DEFAULT_TORCH, Place
 from tests.support import warm
@@ -26,22 +25,22 @@ from tests.support.paths import ROOT
 from tests.support.simulated_device import SimulatedDevice
 
 RESULTS = ROOT / "build" / "localisation" / "results.json"
-BACKENDS = ("gloo", "nccl", "nccl2")
+SETTINGS = ("gloo", "nccl", "nccl-timed", "nccl2")
 HELD_OUT = 12
 QUICK = ("missing", "killed", "size", "subgroup", "half_batch", "healthy_uneven_gather", "healthy_pauses")
 
 
-def settings(backends: Sequence[str]) -> list[Setting]:
+def settings(names: Sequence[str]) -> list[Setting]:
     """Where programs run: on the simulated device's torch, if it is there; else only on gloo."""
     place = Place(DEFAULT_TORCH)
     device = SimulatedDevice(place) if place.is_ready() else None
-    return [Setting(backend, device) for backend in backends if device is not None or backend == "gloo"]
+    return [Setting(name, device) for name in names if device is not None or name == "gloo"]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a few programs on gloo and nccl")
-    parser.add_argument("--backends", nargs="+", choices=BACKENDS)
+    parser.add_argument("--settings", nargs="+", choices=SETTINGS)
     parser.add_argument("--programs", nargs="+", help="files of programs/, without .py")
     parser.add_argument(
         "--held-out", type=int, help=f"made-up jobs (default: {HELD_OUT}, or 0 with --quick or --programs)"
@@ -58,41 +57,34 @@ def main() -> int:
         help="only print these results; of two rows for one answer, the last",
     )
     parser.add_argument("--results", type=Path, default=RESULTS, help="JSON (default: %(default)s)")
+    parser.add_argument("--resume", action="store_true", help="keep the answers that these results have")
     args = parser.parse_args()
     if args.print:
-        read = [json.loads(path.read_text()) for path in args.print]
-        latest = {(row["backend"], row["program"], row["tool"]): row for one in read for row in one["rows"]}
-        print(report(list(latest.values()), []))
+        print(Results.joined(map(Results.read, args.print)).report())
         return 0
     begun = time.monotonic()
     chosen = catalogue(args.programs or (QUICK if args.quick else ()))
     tools = [tool for tool in TOOLS if not args.tools or tool.name in args.tools]
-    places = settings(args.backends or (BACKENDS[:2] if args.quick else BACKENDS))
-    begun_at = time.strftime("%Y-%m-%d")
+    places = settings(args.settings or (SETTINGS[:2] if args.quick else SETTINGS))
+    if not any(place.device for place in places):
+        print("Only on gloo: `make simulated-device` sets up PyTorch's NCCL on a simulated device.")
     count = args.held_out if args.held_out is not None else 0 if args.quick or args.programs else HELD_OUT
     made_up = held_out(count, args.seed, RESULTS.parent / f"seed-{args.seed}")
     if args.keep:
         args.keep.mkdir(parents=True, exist_ok=True)
-    rows, failed = observe_all([*chosen, *made_up], places, tools, args.jobs, args.keep)
-    args.results.parent.mkdir(parents=True, exist_ok=True)
-    about = {"date": begun_at, "torch": torch_versions(places), "seed": args.seed, "timeout": TIMEOUT}
-    args.results.write_text(json.dumps({**about, "not_started": failed, "rows": rows}, indent=1))
-    print(report(rows, failed))
-    print(f"\n{about}\n{args.results}\n{time.monotonic() - begun:.0f} s")
+    results = Results.read(args.results) if args.resume and args.results.exists() else Results()
+    about = {"revision": revision(), "torch": torch_versions(places), "seed": args.seed, "limit_s": TIMEOUT}
+    results.begin(about)
+    observe_all([*chosen, *made_up], places, tools, args.jobs, args.keep, results, args.results)
+    print(f"{results.report()}\n\n{args.results}\n{time.monotonic() - begun:.0f} s")
     return 0
 
 
-def report(rows: Sequence[Row], failed: Sequence[str]) -> str:
-    """All tables."""
-    listed = [row for row in rows if not row["program"].startswith(MADE_UP)]
-    made_up = [row for row in rows if row["program"].startswith(MADE_UP)]
-    parts = [f"## The programs\n\n{summary(listed)}"] if listed else []
-    parts += [f"## Made up by the seed\n\n{summary(made_up)}"] if made_up else []
-    for backend in dict.fromkeys(row["backend"] for row in rows):
-        parts.append(f"## {backend}\n\n{programs(rows, backend)}")
-    if failed:
-        parts.append("## Did not begin\n\n" + "\n".join(failed))
-    return "\n" + "\n\n".join(parts)
+def revision() -> str:
+    """Of the sources; "+": with changes."""
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty=+", "--exclude=*"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"
 
 
 def torch_versions(places: Sequence[Setting]) -> list[str]:
@@ -102,9 +94,15 @@ def torch_versions(places: Sequence[Setting]) -> list[str]:
 
 
 def observe_all(
-    chosen: Sequence[Program], places: Sequence[Setting], tools: Sequence[Tool], at_a_time: int, keep: Path | None
-) -> tuple[list[Row], list[str]]:
-    """All answers, and the jobs that did not begin in two tries."""
+    chosen: Sequence[Program],
+    places: Sequence[Setting],
+    tools: Sequence[Tool],
+    at_a_time: int,
+    keep: Path | None,
+    results: Results,
+    path: Path,
+) -> None:
+    """Add all answers that the results lack, and write them after each job."""
     for place in places:  # servers from which ranks are forked: before there are threads
         warm.address(str(place.bin / "python"))
     wanted = [
@@ -112,23 +110,21 @@ def observe_all(
         for place in places
         for program in chosen
         if program.runs_on(place.backend)
-        for together in runs(tools)
+        for together in runs(tools, place.name)
+        if not results.have(program, place, together)
     ]
-    rows: list[Row] = []
-    failed: list[str] = []
     with ThreadPoolExecutor(at_a_time) as pool:
         tasks = [pool.submit(_twice, program, place, together, keep) for program, place, together in wanted]
         for task in as_completed(tasks):
             found = task.result()
+            results.add(found)
+            results.write(path)
             if isinstance(found, str):
-                failed.append(found)
                 print(found, flush=True)
                 continue
-            rows += found
             for row in found:
                 said = f"{row['outcome']} {row['ranks']} {row['seconds']}"
                 print(f"{row['backend']} {row['program']} | {row['tool']}: {said}", flush=True)
-    return rows, failed
 
 
 def _twice(program: Program, place: Setting, tools: Sequence[Tool], keep: Path | None) -> list[Row] | str:
@@ -137,9 +133,9 @@ def _twice(program: Program, place: Setting, tools: Sequence[Tool], keep: Path |
             return observe(program, place, tools, keep)
         except NotStartedError as error:
             why, ended = str(error), isinstance(error, EndedEarlyError)
-    if ended and tools[0].own_run:
+    if ended and tools[0].own_run_on:
         return [ended_by(program, place, tool) for tool in tools]
-    return f"{place.backend} {program.name}: {why}"
+    return f"{place.name} {program.name}: {why}"
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 PROGRAMS = Path(__file__).with_name("programs")
@@ -40,8 +40,8 @@ class Program:
         return self.needs not in NEEDS_A_DEVICE if backend == "gloo" else self.needs != "values"
 
 
-def read(path: Path) -> Program:
-    """The program of a file, which is not executed.
+def read(path: Path) -> list[Program]:
+    """The program of a file, which is not executed; and the same with more ranks, if its truth holds for these.
 
     Raises:
         ValueError: it has no ``TRUTH``.
@@ -49,15 +49,16 @@ def read(path: Path) -> Program:
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "TRUTH":
             truth = ast.literal_eval(node.value)
-            culprits = tuple(map(frozenset, truth.pop("culprits")))
-            return Program(name=path.stem, script=path, culprits=culprits, **truth)
+            culprits, larger = tuple(map(frozenset, truth.pop("culprits"))), truth.pop("larger", None)
+            own = Program(name=path.stem, script=path, culprits=culprits, **truth)
+            return [own, *([replace(own, name=f"{path.stem}-{larger}", world=larger)] if larger else [])]
     raise ValueError(f"{path}: no TRUTH")
 
 
 def catalogue(names: Iterable[str] = ()) -> list[Program]:
     """The programs, faults first. ``names``: only these; none: all."""
     wanted = set(names)
-    found = [read(path) for path in sorted(PROGRAMS.glob("*.py")) if not wanted or path.stem in wanted]
+    found = [one for path in sorted(PROGRAMS.glob("*.py")) for one in read(path) if not wanted or one.name in wanted]
     if missing := wanted - {program.name for program in found}:
         raise ValueError(f"no such program: {', '.join(sorted(missing))}")
     return sorted(found, key=lambda program: program.is_healthy)

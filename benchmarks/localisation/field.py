@@ -13,6 +13,7 @@ from typing import Any
 from benchmarks.localisation.answers import Answer, outcome
 from benchmarks.localisation.catalogue import Program
 from benchmarks.localisation.running import Finished, Setting, run
+from benchmarks.localisation.tools.debug_server import DebugServer
 from benchmarks.localisation.tools.nvrx import Nvrx
 from benchmarks.localisation.tools.otel_fr import Live, OwnFiles, TorchFiles
 from benchmarks.localisation.tools.tool import Tool
@@ -20,17 +21,26 @@ from benchmarks.localisation.tools.torchfrtrace import TorchFrTrace
 from benchmarks.localisation.tools.watchdog import Watchdog
 from benchmarks.localisation.tools.wrapper import Wrapper
 
-TOOLS: tuple[Tool, ...] = (Live(), OwnFiles(), TorchFiles(), TorchFrTrace(), Nvrx(), Watchdog(), Wrapper())
+TOOLS: tuple[Tool, ...] = (
+    Live(),
+    OwnFiles(),
+    TorchFiles(),
+    TorchFrTrace(),
+    Nvrx(),
+    DebugServer(),
+    Watchdog(),
+    Wrapper(),
+)
 
 Row = dict[str, Any]
 """One tool's answer on one job, as it is written to the JSON file."""
 
 
-def runs(tools: Sequence[Tool]) -> Iterator[list[Tool]]:
+def runs(tools: Sequence[Tool], setting: str) -> Iterator[list[Tool]]:
     """The tools that share a run of each job, and each of those that need their own."""
-    together = [tool for tool in tools if not tool.own_run]
+    together = [tool for tool in tools if not tool.own_run_on]
     yield from ([together] if together else [])
-    yield from ([tool] for tool in tools if tool.own_run)
+    yield from ([tool] for tool in tools if setting in tool.own_run_on)
 
 
 def observe(program: Program, setting: Setting, tools: Sequence[Tool], keep: Path | None = None) -> list[Row]:
@@ -49,7 +59,9 @@ def observe(program: Program, setting: Setting, tools: Sequence[Tool], keep: Pat
         return [row(job, tool, *_asked(job, tool)) for tool in tools]
     finally:
         if keep is not None:
-            shutil.move(folder, keep / f"{setting.backend}-{program.name}-{'own' if tools[0].own_run else 'shared'}")
+            shutil.move(
+                folder, keep / f"{setting.name}-{program.name}-{tools[0].name if tools[0].own_run_on else 'shared'}"
+            )
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -69,7 +81,7 @@ def row(job: Finished, tool: Tool, answer: Answer, thought: float) -> Row:
     at = answer.at if answer.at is not None else (job.newest(getattr(tool, "folder", "torch")) or 0.0) + thought
     is_timed = answer.kind in ("ranks", "undecided") and job.fault_at is not None
     return {
-        "backend": job.setting.backend,
+        "backend": job.setting.name,
         "program": job.program.name,
         "kind": job.program.kind,
         "culprits": [sorted(ranks) for ranks in job.program.culprits],

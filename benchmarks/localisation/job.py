@@ -7,6 +7,7 @@ has when the benchmark asks for it, as a job's own signal handler would.
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import signal
 import threading
@@ -31,6 +32,8 @@ FLOATS = 1 << 14
 PAUSE = 0.02
 """Seconds of a step."""
 _ASK_SECONDS = 0.2
+SERVE_SECONDS = 5.0
+"""By default it writes once a minute."""
 
 _own: Any = dist
 _recorder: Any = torch._C._distributed_c10d
@@ -131,9 +134,21 @@ def _write_when_asked() -> None:
     part.rename(FOLDER / "torch" / f"trace_{rank}")
 
 
+def _serve() -> None:
+    """PyTorch's debug server writes what it shows every few seconds."""
+    from torch.distributed.debug import start_debug_server
+
+    shown = {"dump_dir": str(FOLDER / "debug"), "dump_interval": SERVE_SECONDS, "enabled_dumps": {"fr_trace"}}
+    start_debug_server(0, start_method="fork", **shown)
+    for process in multiprocessing.active_children():
+        _mark("server", str(process.pid))  # it outlives its rank
+
+
 dist.all_reduce(data)
 wait()
 _limit(dist.group.WORLD)
+if os.environ.get("LOCALISATION_DEBUG_SERVER"):
+    _serve()
 if WRITES_FILES:
     _recorded()  # symbols are read from files the first time, for seconds: not after the fault
 _mark("started", str(os.getpid()))

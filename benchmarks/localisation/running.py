@@ -34,14 +34,25 @@ SETTLE_SECONDS = 3.0
 HEALTHY_ASK = 3.0
 HEALTHY_SECONDS = 180.0
 PREFIX = "trace_"
+TIMED = "-timed"
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Where programs run. ``device``: simulated; None: on gloo with the torch of this Python."""
+    """Where programs run.
 
-    backend: str
+    Attributes:
+        name: the backend's; ``"nccl-timed"`` is ``nccl`` with ``TORCH_NCCL_ENABLE_TIMING=1``.
+        device: simulated; None: on gloo with the torch of this Python.
+    """
+
+    name: str
     device: SimulatedDevice | None
+
+    @property
+    def backend(self) -> str:
+        """As PyTorch names it."""
+        return self.name.removesuffix(TIMED)
 
     @property
     def bin(self) -> Path:
@@ -114,7 +125,7 @@ def run(program: Program, setting: Setting, folder: Path, env: Mapping[str, str]
 
 
 def environment(program: Program, setting: Setting, folder: Path) -> dict[str, str]:
-    """Of the job: PyTorch's recorder and its files are on, and calls on devices are not timed, as by default."""
+    """Of the job: PyTorch's recorder and its files are on, and only where the setting says so, calls are timed."""
     own = {
         "LOCALISATION_BACKEND": setting.backend,
         "LOCALISATION_FOLDER": str(folder),
@@ -125,6 +136,8 @@ def environment(program: Program, setting: Setting, folder: Path) -> dict[str, s
         "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
         "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "2000",
     }
+    if setting.name.endswith(TIMED):
+        own["TORCH_NCCL_ENABLE_TIMING"] = "1"
     if setting.device is None:
         return own
     control = folder / "device" if program.needs == "simulated device" else None
@@ -179,7 +192,7 @@ def _tail(job: Finished) -> str:
 
 def _finish(job: Finished, process: subprocess.Popen[str]) -> None:
     """End what still runs, as a launcher would, but without its grace of 30 seconds."""
-    started = {int(number) for number in _marks(job, "started")}
+    started = {int(number) for name in ("started", "server") for number in _marks(job, name)}
     if process.poll() is None:
         process.send_signal(signal.SIGTERM)
         wait_for(lambda: process.poll() is not None, RAISED_SECONDS)

@@ -16,6 +16,7 @@ COST = {
     "otel-fr, PyTorch's files": "1.5 µs",
     "torchfrtrace": "1.5 µs",
     "NVIDIA's analyzer": "1.5 µs",
+    "torch.distributed.debug": "1.5 µs",
     "PyTorch's text": "none",
 }
 """Added to a call on the training thread, as benchmarks/RESULTS.md has it: otel-fr's compiled engine, and the hook of

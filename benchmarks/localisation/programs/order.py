@@ -5,7 +5,7 @@ import torch.distributed as dist
 
 from benchmarks.localisation.job import FLOATS, data, device, fault, rank, wait, world
 
-TRUTH = {"kind": "order", "culprits": [[2]], "world": 3}
+TRUTH = {"kind": "order", "culprits": [[2]], "world": 3, "larger": 8}
 
 gathered = torch.zeros(world * FLOATS, device=device)
 for number in range(50):

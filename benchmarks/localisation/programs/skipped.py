@@ -5,7 +5,7 @@ import torch.distributed as dist
 
 from benchmarks.localisation.job import data, device, fault, rank, wait
 
-TRUTH = {"kind": "skipped", "culprits": [[1]], "world": 3}
+TRUTH = {"kind": "skipped", "culprits": [[1]], "world": 3, "larger": 8}
 
 loss = torch.ones(1, device=device)
 for number in range(50):

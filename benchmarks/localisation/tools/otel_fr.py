@@ -26,7 +26,7 @@ class Live:
     """The collector's incidents, with all defaults."""
 
     name = "otel-fr, live"
-    own_run = False
+    own_run_on: tuple[str, ...] = ()
 
     def prepare(self, folder: Path, stack: ExitStack) -> dict[str, str]:
         running = stack.enter_context(torchrun.collector(folder / "collector"))

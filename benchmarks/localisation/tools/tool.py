@@ -17,11 +17,13 @@ SECONDS = 120.0
 
 class Tool(Protocol):
     """Attributes:
-    name: in tables. own_run: it changes what the job does, so the job runs once more for it alone.
+    name: in tables.
+    own_run_on: in these settings the job runs once more for it alone, for it changes what the job does; in others it is
+        not asked. Empty: it shares a run with others, in every setting.
     """
 
     name: str
-    own_run: bool
+    own_run_on: tuple[str, ...]
 
     def prepare(self, folder: Path, stack: ExitStack) -> dict[str, str]:
         """What the job's environment needs. What has to run beside the job is left to ``stack``."""
@@ -35,7 +37,7 @@ class Tool(Protocol):
 class OnFiles:
     """A tool that reads what the job has left, and changes nothing of it."""
 
-    own_run = False
+    own_run_on: tuple[str, ...] = ()
 
     def prepare(self, folder: Path, stack: ExitStack) -> dict[str, str]:
         """Nothing."""

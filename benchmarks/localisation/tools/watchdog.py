@@ -13,6 +13,7 @@ from benchmarks.localisation.tools.tool import OnFiles
 _WATCHDOG = re.compile(
     r"Rank (\d+)\] .*?caught collective operation timeout: WorkNCCL\(SeqNum=(\d+), OpType=(\w+), NumelIn=(\d+)"
 )
+_NCCL2 = re.compile(r"\[rank(\d+)\]:.*\[TC\].* Operation timed out after")
 _GLOO = re.compile(r"\[rank(\d+)\]:.*(Timed out waiting|Connection closed by peer|Connection reset|Broken pipe)")
 _RAISED = re.compile(r"\[rank(\d+)\]: (?!Traceback)(\w[\w.]*(?:Error|Exception|Interrupt)\b.*)")
 _FIRST = re.compile(r"Root Cause \(first observed failure\):")
@@ -39,6 +40,8 @@ def from_lines(lines: Sequence[tuple[float, str]], world: int) -> Answer:
     for when, line in lines:
         if found := _WATCHDOG.search(line):
             waited.setdefault(int(found[1]), found.groups()[1:])
+        elif found := _NCCL2.search(line):
+            waited.setdefault(int(found[1]), ())
         elif found := _GLOO.search(line):
             waited.setdefault(int(found[1]), ())
             raised.setdefault(int(found[1]), found[2])

@@ -55,11 +55,12 @@ def test_every_program_says_its_truth() -> None:
     faulty = [one for one in found if not one.is_healthy]
     assert len(faulty) >= 25
     assert len(found) - len(faulty) >= 12
+    assert sum(one.world == 8 for one in found) >= 5
     assert found[: len(faulty)] == faulty
     for one in found:
         assert one.culprits or one.kind == "healthy"
         assert all(culprits and max(culprits) < one.world for culprits in one.culprits)
-        assert 2 <= one.world <= 4
+        assert 2 <= one.world <= 4 or one.name.endswith(f"-{one.world}")
 
 
 def test_a_program_without_a_truth_is_refused(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from benchmarks.localisation.answers import Answer
-from benchmarks.localisation.tools import nvrx, otel_fr, torchfrtrace, watchdog, wrapper
+from benchmarks.localisation.tools import debug_server, nvrx, otel_fr, torchfrtrace, watchdog, wrapper
 
 MISSING = """\
 Not all ranks joining collective, sequence number: 3
@@ -28,6 +28,19 @@ PGID   | Process Group Desc        | Op Type    | Size            | Dtype    | M
 41     | TENSOR,0                  | nccl:_all_gather_base | 4096 | BFloat16 | 12
 58     | DATA,0                    | nccl:all_reduce | 120        | Float    | 12, 13
 """
+SERVED = """\
+=== FR Trace NCCL ===
+--- Groups ---
+id                     desc          size
+0-4850097147344926394  default_pg       3
+--- Collectives ---
+  id    group_id  pass_check      collective_seq_id    p2p_seq_id    record_id  pg_desc       collective_name    input_sizes    output_sizes    expected_ranks    collective_state    collective_frames    input_numel    output_numel    missing_ranks    mismatch_collectives    type_of_mismatch
+{}--- NCCL Calls ---
+  id  collective_id      group_id    global_rank    traceback_id  collective_type    sizes
+   0                            0              0               0  nccl:all_reduce    [[16384]]
+"""  # noqa: E501
+SERVED_ROW = "   0           0  True                           22             0           21  0:default_pg  nccl:all_reduce    [[16384]]      [[16384]]       {0, 1, 2}         scheduled           []                                                  {1}\n"  # noqa: E501
+NCCL2 = "[rank{0}]:[E1126 22:00:34.8 WorkNCCL.cpp:192] [TC][rank={0}][name=0] Operation timed out after 12369 ms\n"
 WATCHDOG = (
     "[rank{0}]:[E1126 18:22:46.7 ProcessGroupNCCL.cpp:689] [Rank {0}] Watchdog caught collective operation timeout: "
     "WorkNCCL(SeqNum={1}, OpType={2}, NumelIn={3}, NumelOut={3}, Timeout(ms)=15000) ran for 15001 milliseconds\n"
@@ -74,6 +87,18 @@ def test_nvidias_analyzer() -> None:
     assert nvrx.from_output(0, TABLE.splitlines()[0]).kind == "silent"
     assert nvrx.from_output(0, "").kind == "silent"
     assert nvrx.from_output(1, "KeyError: '0'\n").kind == "crash"
+
+
+def test_the_debug_server() -> None:
+    assert ranks(debug_server.from_text(SERVED.format(SERVED_ROW))) == ("ranks", {1})
+    differs = SERVED_ROW.replace("{1}", "     {2: Collective(id=None, expected_ranks={0, 1, 2})}")
+    assert debug_server.from_text(SERVED.format(differs)).ranks >= {2}
+    assert debug_server.from_text(SERVED.format("")).kind == "silent"
+
+
+def test_pytorchs_text_of_nccl2() -> None:
+    found = watchdog.from_lines(lines(NCCL2.format(0), NCCL2.format(2)), 3)
+    assert (ranks(found), found.at) == (("ranks", {1}), 100.0)
 
 
 def test_the_wrapper() -> None:

@@ -1,0 +1,160 @@
+"""Why otel-fr is not right, or not the first, where that is so: a sentence for each such answer."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from benchmarks.localisation.field import Row
+from benchmarks.localisation.held_out import CHANGES
+from benchmarks.localisation.tools.otel_fr import Live, OwnFiles, TorchFiles
+
+OURS = (Live.name, OwnFiles.name, TorchFiles.name)
+UNKNOWN = "**no reason is known**"
+SOONER = 1.0
+"""Seconds by which another tool's right answer comes first, before that counts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """A sentence, and the answers that it explains. Empty: all.
+
+    Attributes:
+        tools: of `OURS`. settings: beginnings of names. programs: names, or kinds of made-up jobs.
+        outcomes: of the answers. text: begins what the tool said.
+    """
+
+    sentence: str
+    tools: Collection[str] = ()
+    settings: tuple[str, ...] = ()
+    programs: Collection[str] = ()
+    outcomes: Collection[str] = ()
+    text: str = ""
+
+    def explains(self, row: Row) -> bool:
+        return (
+            (not self.tools or row["tool"] in self.tools)
+            and (not self.settings or row["backend"].startswith(self.settings))
+            and (not self.programs or bool({row["program"], row["kind"]} & {*self.programs}))
+            and (not self.outcomes or row["outcome"] in self.outcomes)
+            and row["text"].startswith(self.text)
+        )
+
+
+_WRONG = ("silent", "undecided", "wrong", "right and others", "crash", "false alarm")
+_NO_FILE = "no file"
+REASONS = (
+    Reason(
+        sentence="It tells with the next report, once a second, or after the stall time of 5 s; the other tool compares"
+        " each call before it is made, or ends with the job.",
+        tools=[Live.name],
+        outcomes=["right"],
+    ),
+    Reason(
+        sentence="PyTorch writes no files for `nccl2`.",
+        tools=[TorchFiles.name],
+        settings=("nccl2",),
+        text=_NO_FILE,
+    ),
+    Reason(
+        sentence="The job ended before PyTorch's limit, or went on: PyTorch wrote no file.",
+        tools=[TorchFiles.name],
+        text=_NO_FILE,
+    ),
+    Reason(
+        sentence="The job ended well; otel-fr writes files when a job stands still or fails.",
+        tools=[OwnFiles.name],
+        programs=["late_rank", "slow_rank", "slow_device"],
+    ),
+    Reason(
+        sentence="All hosts wait for their devices at once; which one is slow shows in times on the device, which"
+        " PyTorch takes only with `TORCH_NCCL_ENABLE_TIMING=1`, and not on `nccl2`.",
+        tools=[Live.name],
+        settings=("nccl",),
+        programs=["slow_rank", "slow_device"],
+    ),
+    Reason(
+        sentence="All hosts wait alike, and without timing PyTorch does not show which devices have begun the call.",
+        settings=("nccl",),
+        programs=["device_stuck", "busy_device"],
+    ),
+    Reason(
+        sentence="The host was lost half a second after the job had begun: nothing had been heard of its ranks.",
+        tools=[Live.name],
+        programs=["lost_host"],
+    ),
+    Reason(
+        sentence="The lost host leaves no files, so two ranks have none, and which of them is missing is not known.",
+        tools=[OwnFiles.name],
+        programs=["lost_host"],
+    ),
+    Reason(
+        sentence="PyTorch does not record the creation of process groups.",
+        tools=[TorchFiles.name],
+        programs=["group_creation"],
+    ),
+    Reason(
+        sentence="PyTorch does not record roots and reduce ops.",
+        tools=[TorchFiles.name],
+        programs=["root", "reduce_op", "rank0_barrier", "wrong root", "wrong reduce op"],
+    ),
+    Reason(
+        sentence="Nothing in PyTorch's files shows that a rank does not run or has ended, and it has no file.",
+        tools=[TorchFiles.name],
+        programs=["gil", "stopped", "lost_host", "left", "raised", "two_absent", "two_kinds", "left early", "exception",
+                  "Python blocked", "killed"],
+    ),
+    Reason(
+        sentence="PyTorch's file of gloo has no ages of messages, and of a batch only its end.",
+        tools=[TorchFiles.name],
+        settings=("gloo",),
+        programs=["half_batch", "send_alone", "wrong_peer", "pipeline_stuck"],
+    ),
+    Reason(
+        sentence="The files were written while ranks already failed, at different calls.",
+        tools=[TorchFiles.name],
+        programs=["same_bytes", *CHANGES],
+    ),
+)  # fmt: skip
+
+
+def table(rows: Sequence[Row]) -> str:
+    """The answers where otel-fr is not best, those of one sentence together; empty: there are none."""
+    lines: dict[tuple[str, str, str, str], list[str]] = {}
+    for row in rows:
+        better = _better(row, [one for one in rows if _is_of_same_job(row, one)])
+        if better is not None:
+            key = (row["backend"], row["tool"], better, why(row))
+            lines.setdefault(key, []).append(f"`{row['program']}`")
+    if not lines:
+        return ""
+    head = "| setting | tool | what | programs | why |\n| --- | --- | --- | --- | --- |"
+    return "\n".join(
+        [head, *(f"| {s} | {t} | {what} | {', '.join(p)} | {w} |" for (s, t, what, w), p in lines.items())]
+    )
+
+
+def why(row: Row) -> str:
+    """The first sentence that explains the answer."""
+    return next((one.sentence for one in REASONS if one.explains(row)), UNKNOWN)
+
+
+def _is_of_same_job(row: Row, other: Row) -> bool:
+    return (row["backend"], row["program"]) == (other["backend"], other["program"])
+
+
+def _better(row: Row, rows: Iterable[Row]) -> str | None:
+    """What is not best in this answer; None: all is, or it is no answer of otel-fr's."""
+    if row["tool"] not in OURS:
+        return None
+    if row["outcome"] in _WRONG:
+        right = sorted(one["tool"] for one in rows if one["outcome"] == "right" and one["tool"] not in OURS)
+        return f"{row['outcome']}; right: {', '.join(right) or 'no other tool'}"
+    if row["tool"] != Live.name or row["seconds"] is None:
+        return None
+    sooner = sorted(
+        one["tool"]
+        for one in rows
+        if one["outcome"] == "right" and one["seconds"] is not None and one["seconds"] + SOONER < row["seconds"]
+    )
+    return f"later than {', '.join(sooner)}" if sooner else None
