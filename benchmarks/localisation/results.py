@@ -69,7 +69,7 @@ class Results:
         return all((setting.name, program.name, tool.name) in known for tool in tools)
 
     def report(self) -> str:
-        """All tables, and of which runs the answers are."""
+        """All tables, and the runs that the answers are of."""
         listed = [row for row in self.rows if not row["program"].startswith(MADE_UP)]
         made_up = [row for row in self.rows if row["program"].startswith(MADE_UP)]
         texts = [f"## The programs\n\n{summary(listed)}"] if listed else []

@@ -5,7 +5,7 @@ import torch.distributed as dist
 
 from benchmarks.localisation.job import device, end, rank, step, world
 
-TRUTH = {"kind": "healthy", "culprits": [], "world": 3}
+TRUTH = {"kind": "healthy", "culprits": [], "world": 3, "needs": "device"}
 
 mine = torch.ones(16 * (rank + 1), device=device)
 for _ in range(150):

@@ -1,4 +1,4 @@
-"""Results that are kept while a run goes on, and the sentences on answers that are not best."""
+"""Results that are kept while a run lasts, and the sentences on answers that are not best."""
 
 from __future__ import annotations
 
