@@ -47,7 +47,7 @@ def main() -> int:
     )
     parser.add_argument("--seed", type=int, default=0, help="of the made-up jobs")
     parser.add_argument("--tools", nargs="+", choices=[tool.name for tool in TOOLS])
-    parser.add_argument("--jobs", type=int, default=4, help="jobs that run at a time (default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=6, help="jobs that run at a time (default: %(default)s)")
     parser.add_argument("--keep", type=Path, help="a folder for what each job left")
     parser.add_argument(
         "--print",

@@ -22,7 +22,7 @@ class DebugServer:
     """
 
     name = "torch.distributed.debug"
-    own_run_on: tuple[str, ...] = ("gloo", "nccl")
+    own_run_on: tuple[str, ...] = ("nccl",)
 
     def prepare(self, folder: Path, stack: ExitStack) -> dict[str, str]:
         """It is started by the program."""

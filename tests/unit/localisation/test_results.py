@@ -60,7 +60,7 @@ def test_jobs_that_did_not_begin_are_told_and_asked_again() -> None:
 
 
 def test_a_tool_that_changes_the_job_has_a_run_of_its_own_in_its_settings() -> None:
-    own = [[tool.name for tool in together] for together in runs(TOOLS, "gloo")]
+    own = [[tool.name for tool in together] for together in runs(TOOLS, "nccl")]
     assert [Wrapper.name] in own
     assert sum(map(len, own)) == len(TOOLS)
     assert [Wrapper.name] not in [[tool.name for tool in together] for together in runs(TOOLS, "nccl-timed")]
