@@ -14,7 +14,7 @@ from benchmarks.localisation.catalogue import Program
 from benchmarks.localisation.field import Row
 from benchmarks.localisation.held_out import MADE_UP
 from benchmarks.localisation.running import Setting
-from benchmarks.localisation.tables import programs, summary
+from benchmarks.localisation.tables import LEGEND, programs, summary
 from benchmarks.localisation.tools.tool import Tool
 
 
@@ -75,7 +75,7 @@ class Results:
         texts = [f"## The programs\n\n{summary(listed)}"] if listed else []
         texts += [f"## Made up by the seed\n\n{summary(made_up)}"] if made_up else []
         for setting in dict.fromkeys(row["backend"] for row in self.rows):
-            texts.append(f"## {setting}\n\n{programs(self.rows, setting)}")
+            texts.append(f"## {setting}\n\n{LEGEND}\n\n{programs(self.rows, setting)}")
         if reasons := why.table(self.rows):
             texts.append(f"## Where otel-fr is not best\n\n{reasons}")
         if self.not_started:

@@ -21,6 +21,7 @@ COST = {
 }
 """Added to a call on the training thread, as benchmarks/RESULTS.md has it: otel-fr's compiled engine, and the hook of
 PyTorch's recorder, from which its files come. ProcessGroupWrapper was not measured."""
+LEGEND = "`+` right and others, `-` silent, `?` undecided, `ALARM` a rank of a healthy job is named."
 _SHORT = {
     "right": "right",
     "right and others": "+",

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from benchmarks.localisation.field import Row
-from benchmarks.localisation.held_out import CHANGES
+from benchmarks.localisation.held_out import STOPS
 from benchmarks.localisation.tools.otel_fr import Live, OwnFiles, TorchFiles
 
 OURS = (Live.name, OwnFiles.name, TorchFiles.name)
@@ -96,16 +96,27 @@ REASONS = (
     Reason(
         sentence="PyTorch does not record roots and reduce ops.",
         tools=[TorchFiles.name],
-        programs=["root", "reduce_op", "rank0_barrier", "wrong root", "wrong reduce op"],
+        programs=["root", "reduce_op", "two_kinds", "wrong root", "wrong reduce op"],
     ),
     Reason(
-        sentence="Nothing in PyTorch's files shows that a rank does not run or has ended, and it has no file.",
+        sentence="The rank that does not run has no file; it may wait for the other one, with which it shares a group.",
         tools=[TorchFiles.name],
-        programs=["gil", "stopped", "lost_host", "left", "raised", "two_absent", "two_kinds", "left early", "exception",
-                  "Python blocked", "killed"],
+        programs=["two_absent"],
     ),
     Reason(
-        sentence="PyTorch's file of gloo has no ages of messages, and of a batch only its end.",
+        sentence="Several ranks have no file, and which of them is missing is not known.",
+        tools=[TorchFiles.name],
+        settings=("nccl",),
+        programs=["lost_host", "rank0_barrier"],
+    ),
+    Reason(
+        sentence="A rank that does not run or has ended has no file of PyTorch's; on gloo, the others' do not show"
+        " which calls have ended, nor that a rank is missing.",
+        tools=[TorchFiles.name],
+        programs=["gil", "stopped", "lost_host", "left", "raised", *STOPS],
+    ),
+    Reason(
+        sentence="PyTorch's recorder does not record gloo's sends and receives.",
         tools=[TorchFiles.name],
         settings=("gloo",),
         programs=["half_batch", "send_alone", "wrong_peer", "pipeline_stuck"],
@@ -113,7 +124,8 @@ REASONS = (
     Reason(
         sentence="The files were written while ranks already failed, at different calls.",
         tools=[TorchFiles.name],
-        programs=["same_bytes", *CHANGES],
+        settings=("gloo",),
+        programs=["same_bytes"],
     ),
 )  # fmt: skip
 
