@@ -21,7 +21,7 @@ class Wrapper:
     """Its exceptions, read as a user reads them: who has not come; else who runs another collective than most."""
 
     name = "ProcessGroupWrapper (DETAIL)"
-    own_run_on: tuple[str, ...] = ("gloo", "nccl")
+    own_run_on: tuple[str, ...] = ("gloo", "nccl", "nccl2")
 
     def prepare(self, folder: Path, stack: ExitStack) -> dict[str, str]:
         # Its own barrier keeps the limit with which the group was made.
