@@ -22,10 +22,12 @@ choose shorter ones where the stall time or the peer timeout is short."""
 MAX_PENDING = 16
 """Commands queued for one monitor; when it does not read, the oldest are dropped."""
 MAX_INCIDENTS = 6
-"""Open incidents that a monitor receives when it begins to watch, the oldest: its queue has room for more."""
+"""Open incidents that a monitor learns of when it begins to watch, the oldest: its queue has room for more."""
 MAX_CULPRITS = 64
 """Ranks that a command names; if there are more, they are stuck for the same reason."""
 MAX_WATCHERS = 65_536
+MAX_RANKS = 256
+"""Ranks that one stream is for: as many as a monitor watches for (otel_fr/monitor/control/siblings.py)."""
 
 
 class TooManyWatchersError(Exception):
@@ -33,15 +35,29 @@ class TooManyWatchersError(Exception):
 
 
 class Watcher:
-    """One monitor that watches; iterate over it for its commands, serialised."""
+    """One monitor that watches, mostly for all of its machine; iterate over it for its commands, serialised.
 
-    def __init__(self, rank: int) -> None:
-        self.rank = rank
+    Attributes:
+        ranks: those that it watches for.
+    """
+
+    def __init__(self, run: tuple[str, str]) -> None:
+        self.run = run
+        self.ranks: tuple[int, ...] = ()
         self._commands: asyncio.Queue[bytes | None] = asyncio.Queue(MAX_PENDING)
 
-    def put(self, command: bytes) -> None:
-        """Queue a command; the oldest is dropped if there are `MAX_PENDING`."""
-        self._put(command)
+    def put(self, command: bytes, ranks: Container[int] | None = None) -> int:
+        """Queue a command for those of its ranks, or for all; the oldest is dropped if there are `MAX_PENDING`.
+
+        Returns:
+            for how many of its ranks it is.
+        """
+        own = self.ranks if ranks is None else tuple(rank for rank in self.ranks if rank in ranks)
+        if own:
+            # Serialised messages of one type, one after the other, are the message with the fields of both.
+            one_by_one = len(own) < len(self.ranks)
+            self._put(command + control_pb2.Command(ranks=own).SerializeToString() if one_by_one else command)
+        return len(own)
 
     def end(self) -> None:
         """End the iteration."""
@@ -62,6 +78,9 @@ class Control:
 
     Args:
         tenant_of: the tenant of a job's name.
+
+    Attributes:
+        count: how many there are.
     """
 
     def __init__(self, tenant_of: Callable[[str], str] = tenant_of) -> None:
@@ -72,11 +91,11 @@ class Control:
         self._incidents: dict[tuple[str, str], dict[str, control_pb2.Incident]] = {}
         self._held = Holdings()
         self._log = Throttle()
-        self._count = 0
+        self.count = 0
 
     @contextlib.contextmanager
     def watch(self, request: control_pb2.WatchRequest) -> Iterator[Watcher]:
-        """While the context is open, the monitor receives its run's commands, until `close`.
+        """While the context is open, the monitor receives commands for its ranks, until `close`.
 
         When there are `MAX_WATCHERS`, the tenant with the most loses one: the newest of its job with the most.
 
@@ -85,18 +104,15 @@ class Control:
         """
         run_id = make_run_id(request.job_id, request.attempt, request.run_id)
         owner = Owner(self._tenant_of(run_id.job), run_id.job)
-        if self._count >= MAX_WATCHERS:
+        if self.count >= MAX_WATCHERS:
             self._make_room(owner)
         run = run_id.job, run_id.run
-        watcher = Watcher(request.rank)
+        watcher = Watcher(run)
         self._watchers.setdefault(run, set()).add(watcher)
         self._by_owner.setdefault(owner, {})[watcher] = None
         self._held.add(owner)
-        self._count += 1
-        for command in self._standing.get(run, ()):
-            watcher.put(command)
-        for incident in list(self._incidents.get(run, {}).values())[:MAX_INCIDENTS]:
-            watcher.put(control_pb2.Command(incident=incident).SerializeToString())
+        self.count += 1
+        self.serve(watcher, request)
         try:
             yield watcher
         finally:
@@ -105,6 +121,16 @@ class Control:
             if not own:
                 del self._watchers[run]
             self._release(owner, watcher)
+
+    def serve(self, watcher: Watcher, request: control_pb2.WatchRequest) -> None:
+        """The monitor watches for the ranks of this request from now on. Those that are new learn what stands."""
+        known = watcher.ranks
+        watcher.ranks = tuple(dict.fromkeys((request.rank, *request.others[: MAX_RANKS - 1])))
+        news = set(watcher.ranks).difference(known)
+        for command in self._standing.get(watcher.run, ()):
+            watcher.put(command, news)
+        for incident in list(self._incidents.get(watcher.run, {}).values())[:MAX_INCIDENTS]:
+            watcher.put(control_pb2.Command(incident=incident).SerializeToString(), news)
 
     def _make_room(self, newcomer: Owner) -> None:
         loser = self._held.gives_way(newcomer)
@@ -126,7 +152,7 @@ class Control:
         if not own:
             del self._by_owner[owner]
         self._held.add(owner, -1)
-        self._count -= 1
+        self.count -= 1
 
     def dump(self, run: RunId, incident: str, reason: str, page_url: str = "", trace: str | None = None) -> int:
         """Ask all monitors of a run for their flight-recorder files; returns how many monitors.
@@ -176,22 +202,19 @@ class Control:
 
     def watching(self, run: RunId) -> set[int]:
         """The ranks whose monitors watch."""
-        return {watcher.rank for watcher in self._watchers.get((run.job, run.run), ())}
+        return {rank for watcher in self._watchers.get((run.job, run.run), ()) for rank in watcher.ranks}
 
     def send(self, run: RunId, command: control_pb2.Command, ranks: Container[int] | None = None) -> int:
         """Send the monitors of these ranks of a run, or of all, a command; returns how many monitors."""
         data = command.SerializeToString()
-        own = [one for one in self._watchers.get((run.job, run.run), ()) if ranks is None or one.rank in ranks]
-        for watcher in own:
-            watcher.put(data)
-        return len(own)
+        return sum(watcher.put(data, ranks) for watcher in self._watchers.get((run.job, run.run), ()))
 
     def watches(self, run: RunId) -> bool:
         """Some monitor of the run watches."""
         return (run.job, run.run) in self._watchers
 
     def set_standing(self, run: RunId, commands: Iterable[control_pb2.Command]) -> None:
-        """Commands for each monitor of the run that begins to watch from now on; the last `MAX_PENDING` count."""
+        """Commands for each rank of the run for which a monitor begins to watch; the last `MAX_PENDING` count."""
         standing = [command.SerializeToString() for command in commands]
         if standing:
             self._standing[(run.job, run.run)] = standing

@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 from otel_fr.incident import CollectorIncidentData, ProcessGroupData
 from otel_fr.presentation import group_name
 from otel_fr.printable import one_line
+from otel_fr_collector.control import Control
 from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.jobs.runs import Runs
@@ -40,17 +41,20 @@ class JobGauges(Collector):
         runs: Runs,
         open_incidents: Callable[[], Iterable[CollectorIncidentData]],
         alerting: Callable[[float], Iterable[CollectorIncidentData]],
+        control: Control,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._runs = runs
         self._clock = clock
         self._open = open_incidents
         self._alerting = alerting
+        self._control = control
 
     def collect(self) -> Iterator[Metric]:
         runs = list(self._runs.by_id.values())
         evicted, usage = self._runs.evicted(), self._runs.usage
         yield _gauge("otel_fr_collector_ranks", sum(len(run.ranks) for run in runs))
+        yield _gauge("otel_fr_collector_control_streams", self._control.count)
         yield _gauge("otel_fr_collector_pending_calls", sum(run.call_count for run in runs))
         now = self._clock()
         yield _gauge("otel_fr_collector_behind_seconds", max((run.lateness(now) for run in runs), default=0.0))

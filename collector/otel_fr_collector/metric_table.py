@@ -236,6 +236,7 @@ _JUDGING = (
 )
 _MEMORY = (
     _gauge("otel_fr_collector_ranks", "ranks", "Ranks in memory."),
+    _gauge("otel_fr_collector_control_streams", "streams", "Open control streams, one for each machine of a run."),
     _gauge("otel_fr_collector_pending_calls", "calls", "Calls of incomplete collectives in memory."),
     _gauge(
         "otel_fr_collector_behind_seconds",

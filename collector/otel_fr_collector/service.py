@@ -129,7 +129,8 @@ class Service:
         self._traces = None
         if forwarder is not None:
             self._traces = IncidentTraces(self.runs, forwarder, store, clock)
-        metrics.registry.register(JobGauges(self.runs, self.book.open_data, self.book.alerting_data, clock))
+        alerting = self.book.alerting_data
+        metrics.registry.register(JobGauges(self.runs, self.book.open_data, alerting, self.control, clock))
         metrics.registry.register(CollectiveMetrics(self.runs))
         if store is not None:
             self._persistence = Persistence(

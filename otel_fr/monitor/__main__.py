@@ -103,7 +103,9 @@ def main(arguments: list[str] | None = None) -> int:
             monitor, config, f"{target.endpoint} is not an otel-fr collector" if target is not None else ""
         )
 
-    control = ControlClient(target, lambda: reporter.identity, wake, not_offered) if target is not None else None
+    control = None
+    if target is not None:
+        control = ControlClient(target, lambda: reporter.identity, wake, not_offered, options.ring.parent)
     link = Link(options.fd) if options.fd >= 0 else None
     remove_stale_rings(options.ring.parent)
     process = RankProcess(reader.pid, reader.pid_start_ns, options.pidfd if options.pidfd >= 0 else None)

@@ -256,6 +256,7 @@ class Monitor:
     def _interval(self, situation: rules.Situation) -> float:
         if self._control is not None:
             self._cadence.most = self._control.report_interval
+            self._reporter.commands_lost = self._control.lost
         return self._cadence.interval(situation)
 
     def _report_in_full(self) -> None:
@@ -337,6 +338,8 @@ class Monitor:
     def _finish(self) -> None:
         # First of all: the exit status is easiest to read until the rank's parent has waited for it.
         seen = self._process.how_ended()
+        if self._control is not None:
+            self._control.note_end()
         error = Stderr()
         release_pipes()
         now_ns = time.monotonic_ns()

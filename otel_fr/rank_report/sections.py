@@ -184,6 +184,7 @@ class DropCounts(Section, frozen=True):
     reports: Annotated[Count, Meta(description="reports that the monitor dropped")] = 0
     records: Annotated[Count, Meta(description="calls that were not recorded, or not read from the ring in time")] = 0
     hook_errors: Annotated[Count, Meta(description="calls whose recording failed")] = 0
+    commands: Annotated[Count, Meta(description="commands that ranks of this machine did not take in time")] = 0
 
 
 class ReportedException(Section, frozen=True):

@@ -59,6 +59,7 @@ class Sink:
     """What has arrived.
 
     Attributes:
+        watchers: the first request of each control stream. updates: further requests.
         mode: "ok", "slow" (answers after ``delay`` seconds), "refuse" (a final error), "busy" (an error to try again).
     """
 
@@ -70,6 +71,7 @@ class Sink:
     events: list[Event] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     watchers: list[WatchRequest] = field(default_factory=list)
+    updates: list[WatchRequest] = field(default_factory=list)
     commands: queue.SimpleQueue[Command | None] = field(default_factory=queue.SimpleQueue)
     requests: int = 0
     _changed: threading.Condition = field(default_factory=threading.Condition)
@@ -104,6 +106,11 @@ class Sink:
     def watched(self, request: WatchRequest) -> None:
         with self._changed:
             self.watchers.append(request)
+            self._changed.notify_all()
+
+    def updated(self, request: WatchRequest) -> None:
+        with self._changed:
+            self.updates.append(request)
             self._changed.notify_all()
 
     def wait(self, found: Callable[[], Any], timeout: float = PATIENCE, what: str = "") -> Any:
@@ -160,18 +167,27 @@ def _take(sink: Sink, request: _Request, context: grpc.ServicerContext) -> None:
 
 
 def _control(sink: Sink) -> grpc.GenericRpcHandler[WatchRequest, Command]:
-    def watch(request: WatchRequest, context: grpc.ServicerContext) -> Iterator[Command]:
-        sink.watched(request)
+    def watch(requests: Iterator[WatchRequest], context: grpc.ServicerContext) -> Iterator[Command]:
+        sink.watched(next(requests))
+        context.send_initial_metadata(())
+        threading.Thread(target=follow, args=(requests,), daemon=True).start()
         while context.is_active():
             try:
                 command = sink.commands.get(timeout=0.1)
             except queue.Empty:
                 continue
+            if not context.is_active():
+                sink.commands.put(command)
             if command is None:
                 return
             yield command
 
-    handler = grpc.unary_stream_rpc_method_handler(
+    def follow(requests: Iterator[WatchRequest]) -> None:
+        with contextlib.suppress(Exception):  # grpc raises a bare one when the stream has ended
+            for request in requests:
+                sink.updated(request)
+
+    handler = grpc.stream_stream_rpc_method_handler(
         watch, request_deserializer=WatchRequest.FromString, response_serializer=Command.SerializeToString
     )
     return grpc.method_handlers_generic_handler(WATCH.split("/")[1], {"Watch": handler})

@@ -15,7 +15,7 @@ from otel_fr.attribution.v1 import attribution_pb2
 from otel_fr.control.v1 import control_pb2
 from otel_fr.semconv import REPORT_INTERVAL_METADATA
 from otel_fr_collector.attribution.answer import Attribution, as_message
-from otel_fr_collector.control import REPORT_INTERVAL, Control, TooManyWatchersError
+from otel_fr_collector.control import REPORT_INTERVAL, Control, TooManyWatchersError, Watcher
 from otel_fr_collector.otlp import status as otlp_status
 from otel_fr_collector.otlp.signals import METHODS
 from otel_fr_collector.receive.any_path import make_server
@@ -32,7 +32,9 @@ _Request = TypeVar("_Request", bound=Message)
 _Watch = Callable[[AsyncIterator[bytes], _Context], AsyncIterator[bytes]]
 
 MAX_WATCH = 16 << 10
-"""Bytes of a GetRequest, or of a WatchRequest, which names a job and a run; it is kept as long as its stream."""
+"""Bytes of a GetRequest, or of a WatchRequest, which names a job, a run and the ranks of a machine."""
+UPDATE_SECONDS = 0.05
+"""Shortest time between two WatchRequests of one stream: further ones wait in the client."""
 _INTERVAL = ((REPORT_INTERVAL_METADATA, str(REPORT_INTERVAL)),)
 MAX_CONNECTION_AGE_MS = 3_600_000
 """After which a client is asked to reconnect: then new certificates and tokens, and new servers behind a load balancer,
@@ -153,8 +155,12 @@ def _watch(control: Control, intake: Intake, reader: _Reader) -> _Watch:
                     intake.check_job(request.access, watch.job_id)
                 with control.watch(watch) as commands, intake.grant(token, request.access, commands.end) as grant:
                     await context.send_initial_metadata(_INTERVAL)
-                    async for command in commands:
-                        yield command
+                    updates = asyncio.ensure_future(_update(control, commands, context))
+                    try:
+                        async for command in commands:
+                            yield command
+                    finally:
+                        updates.cancel()
                     if grant.revoked:
                         raise RejectedError(Reason.UNAUTHENTICATED, "the token was removed, or is for other jobs now")
         except TooManyWatchersError:
@@ -164,6 +170,16 @@ def _watch(control: Control, intake: Intake, reader: _Reader) -> _Watch:
             await _abort(context, error)
 
     return handle
+
+
+async def _update(control: Control, watcher: Watcher, context: _Context) -> None:
+    """Follow for which ranks it watches, as long as the monitor says; end the stream if what it says is no request."""
+    try:
+        while isinstance(message := await context.read(), bytes):
+            control.serve(watcher, _parse(control_pb2.WatchRequest, message))
+            await asyncio.sleep(UPDATE_SECONDS)
+    except RejectedError:
+        watcher.end()
 
 
 def _attribute(attribution: Attribution, intake: Intake, reader: _Reader) -> _Export:

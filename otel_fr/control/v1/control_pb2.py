@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n otel_fr/control/v1/control.proto\x12\x12otel_fr.control.v1\"m\n\x0cWatchRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x0e\n\x06run_id\x18\x03 \x01(\t\x12\x0c\n\x04rank\x18\x04 \x01(\x05\x12\x11\n\thost_name\x18\x05 \x01(\t\x12\x0b\n\x03pid\x18\x06 \x01(\x03\"\xb0\x03\n\x07\x43ommand\x12(\n\x04\x64ump\x18\x01 \x01(\x0b\x32\x18.otel_fr.control.v1.DumpH\x00\x12\x35\n\x0bpeer_failed\x18\x02 \x01(\x0b\x32\x1e.otel_fr.control.v1.PeerFailedH\x00\x12;\n\x0epeer_recovered\x18\x03 \x01(\x0b\x32!.otel_fr.control.v1.PeerRecoveredH\x00\x12.\n\x07inspect\x18\x04 \x01(\x0b\x32\x1b.otel_fr.control.v1.InspectH\x00\x12\x35\n\x0btake_stacks\x18\x05 \x01(\x0b\x32\x1e.otel_fr.control.v1.TakeStacksH\x00\x12,\n\x06report\x18\x06 \x01(\x0b\x32\x1a.otel_fr.control.v1.ReportH\x00\x12\x35\n\x0b\x66\x65tch_calls\x18\x07 \x01(\x0b\x32\x1e.otel_fr.control.v1.FetchCallsH\x00\x12\x30\n\x08incident\x18\x08 \x01(\x0b\x32\x1c.otel_fr.control.v1.IncidentH\x00\x42\t\n\x07\x63ommand\"O\n\x04\x44ump\x12\x13\n\x0bincident_id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x10\n\x08page_url\x18\x03 \x01(\t\x12\x10\n\x08trace_id\x18\x04 \x01(\x0c\"S\n\x08Incident\x12\x13\n\x0bincident_id\x18\x01 \x01(\t\x12\x0f\n\x07summary\x18\x02 \x01(\t\x12\x10\n\x08page_url\x18\x03 \x01(\t\x12\x0f\n\x07is_over\x18\x04 \x01(\x08\"-\n\x07Inspect\x12\x13\n\x0bincident_id\x18\x01 \x01(\t\x12\r\n\x05ranks\x18\x02 \x03(\x05\"\x0c\n\nTakeStacks\"\x08\n\x06Report\";\n\nFetchCalls\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\r\n\x05\x66irst\x18\x02 \x01(\x03\x12\x0c\n\x04last\x18\x03 \x01(\x03\"N\n\nPeerFailed\x12\x13\n\x0bincident_id\x18\x01 \x01(\t\x12\r\n\x05ranks\x18\x02 \x03(\x05\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x0c\n\x04kind\x18\x04 \x01(\t\"\x1e\n\rPeerRecovered\x12\r\n\x05ranks\x18\x01 \x03(\x05\x32S\n\x07\x43ontrol\x12H\n\x05Watch\x12 .otel_fr.control.v1.WatchRequest\x1a\x1b.otel_fr.control.v1.Command0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n otel_fr/control/v1/control.proto\x12\x12otel_fr.control.v1\"}\n\x0cWatchRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x0e\n\x06run_id\x18\x03 \x01(\t\x12\x0c\n\x04rank\x18\x04 \x01(\x05\x12\x11\n\thost_name\x18\x05 \x01(\t\x12\x0b\n\x03pid\x18\x06 \x01(\x03\x12\x0e\n\x06others\x18\x07 \x03(\x05\"\xbf\x03\n\x07\x43ommand\x12(\n\x04\x64ump\x18\x01 \x01(\x0b\x32\x18.otel_fr.control.v1.DumpH\x00\x12\x35\n\x0bpeer_failed\x18\x02 \x01(\x0b\x32\x1e.otel_fr.control.v1.PeerFailedH\x00\x12;\n\x0epeer_recovered\x18\x03 \x01(\x0b\x32!.otel_fr.control.v1.PeerRecoveredH\x00\x12.\n\x07inspect\x18\x04 \x01(\x0b\x32\x1b.otel_fr.control.v1.InspectH\x00\x12\x35\n\x0btake_stacks\x18\x05 \x01(\x0b\x32\x1e.otel_fr.control.v1.TakeStacksH\x00\x12,\n\x06report\x18\x06 \x01(\x0b\x32\x1a.otel_fr.control.v1.ReportH\x00\x12\x35\n\x0b\x66\x65tch_calls\x18\x07 \x01(\x0b\x32\x1e.otel_fr.control.v1.FetchCallsH\x00\x12\x30\n\x08incident\x18\x08 \x01(\x0b\x32\x1c.otel_fr.control.v1.IncidentH\x00\x12\r\n\x05ranks\x18\t \x03(\x05\x42\t\n\x07\x63ommand\"O\n\x04\x44ump\x12\x13\n\x0bincident_id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x10\n\x08page_url\x18\x03 \x01(\t\x12\x10\n\x08trace_id\x18\x04 \x01(\x0c\"S\n\x08Incident\x12\x13\n\x0bincident_id\x18\x01 \x01(\t\x12\x0f\n\x07summary\x18\x02 \x01(\t\x12\x10\n\x08page_url\x18\x03 \x01(\t\x12\x0f\n\x07is_over\x18\x04 \x01(\x08\"-\n\x07Inspect\x12\x13\n\x0bincident_id\x18\x01 \x01(\t\x12\r\n\x05ranks\x18\x02 \x03(\x05\"\x0c\n\nTakeStacks\"\x08\n\x06Report\";\n\nFetchCalls\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\r\n\x05\x66irst\x18\x02 \x01(\x03\x12\x0c\n\x04last\x18\x03 \x01(\x03\"N\n\nPeerFailed\x12\x13\n\x0bincident_id\x18\x01 \x01(\t\x12\r\n\x05ranks\x18\x02 \x03(\x05\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x0c\n\x04kind\x18\x04 \x01(\t\"\x1e\n\rPeerRecovered\x12\r\n\x05ranks\x18\x01 \x03(\x05\x32U\n\x07\x43ontrol\x12J\n\x05Watch\x12 .otel_fr.control.v1.WatchRequest\x1a\x1b.otel_fr.control.v1.Command(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,25 +32,25 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'otel_fr.control.v1.control_
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_WATCHREQUEST']._serialized_start=56
-  _globals['_WATCHREQUEST']._serialized_end=165
-  _globals['_COMMAND']._serialized_start=168
-  _globals['_COMMAND']._serialized_end=600
-  _globals['_DUMP']._serialized_start=602
-  _globals['_DUMP']._serialized_end=681
-  _globals['_INCIDENT']._serialized_start=683
-  _globals['_INCIDENT']._serialized_end=766
-  _globals['_INSPECT']._serialized_start=768
-  _globals['_INSPECT']._serialized_end=813
-  _globals['_TAKESTACKS']._serialized_start=815
-  _globals['_TAKESTACKS']._serialized_end=827
-  _globals['_REPORT']._serialized_start=829
-  _globals['_REPORT']._serialized_end=837
-  _globals['_FETCHCALLS']._serialized_start=839
-  _globals['_FETCHCALLS']._serialized_end=898
-  _globals['_PEERFAILED']._serialized_start=900
-  _globals['_PEERFAILED']._serialized_end=978
-  _globals['_PEERRECOVERED']._serialized_start=980
-  _globals['_PEERRECOVERED']._serialized_end=1010
-  _globals['_CONTROL']._serialized_start=1012
-  _globals['_CONTROL']._serialized_end=1095
+  _globals['_WATCHREQUEST']._serialized_end=181
+  _globals['_COMMAND']._serialized_start=184
+  _globals['_COMMAND']._serialized_end=631
+  _globals['_DUMP']._serialized_start=633
+  _globals['_DUMP']._serialized_end=712
+  _globals['_INCIDENT']._serialized_start=714
+  _globals['_INCIDENT']._serialized_end=797
+  _globals['_INSPECT']._serialized_start=799
+  _globals['_INSPECT']._serialized_end=844
+  _globals['_TAKESTACKS']._serialized_start=846
+  _globals['_TAKESTACKS']._serialized_end=858
+  _globals['_REPORT']._serialized_start=860
+  _globals['_REPORT']._serialized_end=868
+  _globals['_FETCHCALLS']._serialized_start=870
+  _globals['_FETCHCALLS']._serialized_end=929
+  _globals['_PEERFAILED']._serialized_start=931
+  _globals['_PEERFAILED']._serialized_end=1009
+  _globals['_PEERRECOVERED']._serialized_start=1011
+  _globals['_PEERRECOVERED']._serialized_end=1041
+  _globals['_CONTROL']._serialized_start=1043
+  _globals['_CONTROL']._serialized_end=1128
 # @@protoc_insertion_point(module_scope)

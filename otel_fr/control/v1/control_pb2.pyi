@@ -6,23 +6,25 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class WatchRequest(_message.Message):
-    __slots__ = ("job_id", "attempt", "run_id", "rank", "host_name", "pid")
+    __slots__ = ("job_id", "attempt", "run_id", "rank", "host_name", "pid", "others")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     HOST_NAME_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
+    OTHERS_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     attempt: int
     run_id: str
     rank: int
     host_name: str
     pid: int
-    def __init__(self, job_id: _Optional[str] = ..., attempt: _Optional[int] = ..., run_id: _Optional[str] = ..., rank: _Optional[int] = ..., host_name: _Optional[str] = ..., pid: _Optional[int] = ...) -> None: ...
+    others: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, job_id: _Optional[str] = ..., attempt: _Optional[int] = ..., run_id: _Optional[str] = ..., rank: _Optional[int] = ..., host_name: _Optional[str] = ..., pid: _Optional[int] = ..., others: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Command(_message.Message):
-    __slots__ = ("dump", "peer_failed", "peer_recovered", "inspect", "take_stacks", "report", "fetch_calls", "incident")
+    __slots__ = ("dump", "peer_failed", "peer_recovered", "inspect", "take_stacks", "report", "fetch_calls", "incident", "ranks")
     DUMP_FIELD_NUMBER: _ClassVar[int]
     PEER_FAILED_FIELD_NUMBER: _ClassVar[int]
     PEER_RECOVERED_FIELD_NUMBER: _ClassVar[int]
@@ -31,6 +33,7 @@ class Command(_message.Message):
     REPORT_FIELD_NUMBER: _ClassVar[int]
     FETCH_CALLS_FIELD_NUMBER: _ClassVar[int]
     INCIDENT_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
     dump: Dump
     peer_failed: PeerFailed
     peer_recovered: PeerRecovered
@@ -39,7 +42,8 @@ class Command(_message.Message):
     report: Report
     fetch_calls: FetchCalls
     incident: Incident
-    def __init__(self, dump: _Optional[_Union[Dump, _Mapping]] = ..., peer_failed: _Optional[_Union[PeerFailed, _Mapping]] = ..., peer_recovered: _Optional[_Union[PeerRecovered, _Mapping]] = ..., inspect: _Optional[_Union[Inspect, _Mapping]] = ..., take_stacks: _Optional[_Union[TakeStacks, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., fetch_calls: _Optional[_Union[FetchCalls, _Mapping]] = ..., incident: _Optional[_Union[Incident, _Mapping]] = ...) -> None: ...
+    ranks: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, dump: _Optional[_Union[Dump, _Mapping]] = ..., peer_failed: _Optional[_Union[PeerFailed, _Mapping]] = ..., peer_recovered: _Optional[_Union[PeerRecovered, _Mapping]] = ..., inspect: _Optional[_Union[Inspect, _Mapping]] = ..., take_stacks: _Optional[_Union[TakeStacks, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., fetch_calls: _Optional[_Union[FetchCalls, _Mapping]] = ..., incident: _Optional[_Union[Incident, _Mapping]] = ..., ranks: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Dump(_message.Message):
     __slots__ = ("incident_id", "reason", "page_url", "trace_id")

@@ -1,4 +1,8 @@
-"""Commands of the collector to this rank, from a gRPC stream. Everything else works without it."""
+"""Commands of the collector to this rank, from a gRPC stream. Everything else works without it.
+
+The monitors of a run on one machine share a stream (`otel_fr.monitor.control.siblings`): this one watches for all, or
+gets its commands from the one that does. A monitor that cannot reach the others watches for itself.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,16 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable
-from queue import Queue
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 
 import grpc
 
 from otel_fr.control.v1.control_pb2 import Command, WatchRequest
-from otel_fr.monitor.control.pace import Pace
+from otel_fr.monitor.control import siblings
+from otel_fr.monitor.control.node import run_folder, short_name
+from otel_fr.monitor.control.pace import Inbox, Pace
+from otel_fr.monitor.control.siblings import Hub, Line
 from otel_fr.monitor.rank_identity import RankIdentity
 from otel_fr.monitor.rules import REPORT_SECONDS
 from otel_fr.otlp_sender import GrpcTarget
@@ -23,28 +30,34 @@ LONGEST_INTERVAL = 60.0
 """Seconds between two reports, whatever a collector allows."""
 NOT_OFFERED_SECONDS = 60.0
 """Until the next try at a server that does not know the service (any other OTLP receiver)."""
-MAX_WAITING = 16
-"""Commands that wait to be carried out; with more, the stream is read no further until one was."""
 COMMANDS_PER_SECOND, COMMANDS_AT_ONCE = 10.0, 200.0
 """Commands that are taken: a collector sends two for each incident, and keeps 200 open in a run."""
 MAX_WAIT_SECONDS = 10.0
+ALONE_SECONDS = 300.0
+"""How long a monitor watches for itself before it looks again for the others of its machine."""
+OVERLAP_SECONDS = 0.25
+"""For so long a monitor still takes commands from a watcher that leaves, once another stream is open: none is lost."""
+ENDED_PAUSE_SECONDS = 0.25
+"""How long the monitor of a rank that has ended leaves it to others to watch: mostly it ends as well."""
+UPDATE_SECONDS = 0.05
+"""Shortest time between two requests of one stream."""
 _FIRST_WAIT_SECONDS = 1.0
 _ACCESS_DENIED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
-_OPTIONS = (("grpc.max_receive_message_length", 1 << 20),)
+_OPTIONS = (("grpc.max_receive_message_length", siblings.MAX_PACKET - 1),)
 
 _log = logging.getLogger("otel_fr.monitor")
 
 
 class ControlClient:
-    """Listens in a daemon thread. Commands are put into ``commands``, then ``on_command`` is called.
+    """Listens in a daemon thread. Commands are put into ``inbox``, then ``on_command`` is called.
 
     Commands that come faster than `COMMANDS_PER_SECOND` wait in the collector, by gRPC's flow control.
 
     Args:
         on_not_offered: called once, if the server does not know the service.
+        folder: of the rings: there the monitors of a run on this machine meet. None: this one is alone.
 
     Attributes:
-        report_interval: as the collector said at the beginning of the stream that is open; 1 if none is.
         is_first: True for the first monitor of this machine that asks this; only that one logs a refusal.
     """
 
@@ -54,39 +67,143 @@ class ControlClient:
         identity: Callable[[], RankIdentity],
         on_command: Callable[[], None],
         on_not_offered: Callable[[], None] = lambda: None,
+        folder: Path | None = None,
     ) -> None:
         self._target = target
         self._identity = identity
         self._on_command = on_command
         self._on_not_offered: Callable[[], None] | None = on_not_offered
+        self._folder = folder
         self._stop = threading.Event()
-        self.commands: Queue[Command] = Queue(MAX_WAITING)
+        self.inbox = Inbox()
         self._pace = Pace(COMMANDS_PER_SECOND, COMMANDS_AT_ONCE, time.monotonic())
         self.is_first: Callable[[str], bool] = lambda _: True
-        self._refused = False
-        self._cancel: Callable[[], object] | None = None
-        self.report_interval = REPORT_SECONDS
-        self.listening = False
-        """The stream of commands is open."""
+        self._refused = self._has_ended = False
+        self._hub: Hub | None = None
+        self._not_taken = 0
+        self._end: Callable[[], object] | None = None
+        """Ends the stream, or the line, from which the commands come."""
+        self._source: object = None
+        self._state = siblings.CLOSED
+
+    @property
+    def listening(self) -> bool:
+        """The stream of commands, this monitor's or the watcher's, is open or being opened."""
+        return self._state != siblings.CLOSED
+
+    @property
+    def report_interval(self) -> float:
+        """As the collector said at the beginning of the stream that is open; 1 if none is."""
+        return max(REPORT_SECONDS, self._state)
+
+    @property
+    def lost(self) -> int:
+        """Commands that this rank, or one of those for which this monitor watches, did not take in time."""
+        return self.inbox.lost + self._not_taken
 
     def start(self) -> None:
         threading.Thread(target=self._run, name="otel-fr-control", daemon=True).start()
 
+    def note_end(self) -> None:
+        """The rank has ended: rather have another monitor watch."""
+        self._has_ended = True
+
     def stop(self) -> None:
+        """End; a monitor that watches for others passes commands on until one of them watches, for a second at most."""
         self._stop.set()
+        hub = self._hub
+        if hub is not None:
+            hub.leave()
+        self.reconnect()
 
     def reconnect(self) -> None:
         """The identity has changed: ask for its commands."""
-        cancel = self._cancel
-        if cancel is not None:
-            cancel()
+        end = self._end
+        if end is not None:
+            end()
 
     def _run(self) -> None:
-        wait = _FIRST_WAIT_SECONDS
         while not self._stop.is_set():
-            begun = time.monotonic()
             try:
-                received = self._watch()
+                self._take_part(self._identity())
+            except Exception as error:  # noqa: BLE001 - control is optional
+                _log.warning("no commands from the collector: %s: %s", type(error).__name__, error)
+                self._stop.wait(NOT_OFFERED_SECONDS)
+
+    def _take_part(self, identity: RankIdentity) -> None:
+        """Watch, or follow the monitor that does, until that ends."""
+        place = self._take_place(identity)
+        if isinstance(place, Line):
+            self._follow(place, identity)
+            if self._has_ended:
+                self._stop.wait(ENDED_PAUSE_SECONDS)
+            return
+        self._hub = place
+        try:
+            self._lead(identity)
+        finally:
+            self._hub = None
+            if place is not None:
+                place.close()
+
+    def _take_place(self, identity: RankIdentity) -> Hub | Line | None:
+        if self._folder is None:
+            return None
+        target = self._target
+        key = short_name(repr((identity.host, target.endpoint, target.insecure, target.headers)))
+        return siblings.take(run_folder(self._folder, identity.run_id), key, identity.rank)
+
+    # ---- another monitor watches
+
+    def _follow(self, line: Line, identity: RankIdentity) -> None:
+        """Take what the watcher passes on, until it ends or this monitor does."""
+        self._end = line.hang_up
+        if self._stop.is_set() or self._identity().run_id != identity.run_id:
+            line.hang_up()
+        while packet := line.receive(siblings.MUTE_SECONDS) or line.receive(siblings.MUTE_SECONDS / 2):
+            # Twice: a machine that was halted as a whole has let the time pass, too.
+            if packet[:1] == siblings.LEAVING:
+                threading.Thread(target=self._read_on, args=(line,), name="otel-fr-handover", daemon=True).start()
+                return
+            self._take_packet(line, packet)
+        self._hang_up(line)
+
+    def _read_on(self, line: Line) -> None:
+        """Take what a watcher that leaves still passes on, until another stream is open."""
+        end = None
+        while not self._stop.is_set() and (end is None or time.monotonic() < end):
+            if end is None and self._source is not line and self._state > 0:
+                end = time.monotonic() + OVERLAP_SECONDS
+            packet = line.receive(UPDATE_SECONDS)
+            if packet:
+                self._take_packet(line, packet)
+            elif packet is not None:
+                break
+        self._hang_up(line)
+
+    def _take_packet(self, line: Line, packet: bytes) -> None:
+        if packet[:1] == siblings.COMMAND:
+            self._put(Command.FromString(packet[1:]), len(packet))
+        elif packet[:1] == siblings.STATE:
+            self._note(line, siblings.state_in(packet))
+
+    def _hang_up(self, line: Line) -> None:
+        self._note(line, siblings.CLOSED)
+        line.hang_up()
+        line.close()
+
+    # ---- this monitor watches
+
+    def _lead(self, identity: RankIdentity) -> None:
+        """Watch, until this monitor ends, its rank is in another run, or it looks for the others again."""
+        wait, again = _FIRST_WAIT_SECONDS, time.monotonic() + ALONE_SECONDS
+        is_sharing = self._hub is not None or self._folder is None
+        while not self._stop.is_set() and self._identity().run_id == identity.run_id:
+            begun = time.monotonic()
+            if not is_sharing and begun >= again:
+                return
+            try:
+                received = self._watch(identity, None if is_sharing else again - begun)
                 # A stream that delivered a command and then ended: the collector restarts.
                 wait = _FIRST_WAIT_SECONDS if received else min(2 * wait, MAX_WAIT_SECONDS)
                 pause = wait
@@ -105,9 +222,6 @@ class ControlClient:
                         wait = _FIRST_WAIT_SECONDS  # open for long: servers close old connections
                     pause = wait
                     wait = min(2 * wait, MAX_WAIT_SECONDS)
-            except Exception as error:  # noqa: BLE001 - control is optional
-                _log.warning("no commands from the collector: %s: %s", type(error).__name__, error)
-                pause = NOT_OFFERED_SECONDS
             self._stop.wait(pause * random.uniform(0.8, 1.2))  # noqa: S311 - spreads the calls of a thousand ranks
 
     def _note_not_offered(self) -> None:
@@ -115,41 +229,77 @@ class ControlClient:
         if tell is not None:
             tell()
 
-    def _watch(self) -> bool:
-        """One stream, until it ends; True if a command came."""
-        target, identity = self._target, self._identity()
-        received = False
-        with target.channel(_OPTIONS) as channel:
-            call = channel.unary_stream(
-                METHOD, request_serializer=WatchRequest.SerializeToString, response_deserializer=Command.FromString
-            )
-            request = WatchRequest(
+    def _watch(self, identity: RankIdentity, seconds: float | None) -> bool:
+        """One stream, until it ends; True if a command came. ``seconds``: it ends after these."""
+        received, is_over, stream = False, threading.Event(), None
+        with self._target.channel(_OPTIONS) as channel:
+            call = channel.stream_stream(METHOD, WatchRequest.SerializeToString, None)
+            try:
+                requests = _requests(identity, self._hub, is_over)
+                stream = call(requests, timeout=seconds, metadata=self._target.headers)
+                self._end = stream.cancel
+                if self._stop.is_set() or self._identity().run_id != identity.run_id:
+                    self.reconnect()
+                self._say(stream, siblings.OPENING)
+                self._say(stream, _interval_of(stream.initial_metadata()))
+                for data in stream:
+                    received = True
+                    self._take_command(data, identity.rank)
+                    self._pace.spend(1.0, time.monotonic())
+                    if wait := self._pace.wait(time.monotonic()):
+                        self._stop.wait(wait)
+            finally:
+                is_over.set()
+                self._end = None
+                self._say(stream, siblings.CLOSED)
+        return received
+
+    def _say(self, stream: object, state: float) -> None:
+        self._note(stream, state)
+        if self._hub is not None:
+            self._hub.say(state)
+
+    def _take_command(self, data: bytes, rank: int) -> None:
+        command, hub = Command.FromString(data), self._hub
+        if hub is not None:
+            self._not_taken += hub.pass_on(data, command.ranks)
+        if not command.ranks or rank in command.ranks:
+            self._put(command, len(data))
+
+    # ---- both
+
+    def _put(self, command: Command, size: int) -> None:
+        self.inbox.put(command, size)
+        self._on_command()
+
+    def _note(self, source: object, state: float) -> None:
+        """A stream is in that state. One that is open counts until it is closed, or another one is open."""
+        if state > 0 or source is self._source or self._state <= 0:
+            self._source, self._state = source, state
+
+
+def _requests(identity: RankIdentity, hub: Hub | None, is_over: threading.Event) -> Iterator[WatchRequest]:
+    """One for the beginning of a stream, and one whenever siblings have come or gone."""
+    others: list[int] | None = None
+    while not is_over.is_set():
+        if hub is not None:
+            hub.changed.clear()
+        present = [] if hub is None else hub.ranks()
+        if present != others:
+            others = present
+            yield WatchRequest(
                 job_id=identity.job_id,
                 attempt=identity.attempt,
                 run_id=identity.run_id,
                 rank=identity.rank,
                 host_name=identity.host,
                 pid=identity.pid,
+                others=others,
             )
-            self.listening = True
-            try:
-                stream = call(request, metadata=target.headers)
-                self._cancel = stream.cancel
-                if self._identity().run_id != identity.run_id:
-                    self.reconnect()
-                self.report_interval = _interval_of(stream.initial_metadata())
-                for command in stream:
-                    received = True
-                    self.commands.put(command)
-                    self._on_command()
-                    self._pace.spend(1.0, time.monotonic())
-                    if wait := self._pace.wait(time.monotonic()):
-                        self._stop.wait(wait)
-            finally:
-                self.report_interval = REPORT_SECONDS
-                self.listening = False
-                self._cancel = None
-        return received
+        if hub is None:
+            return
+        is_over.wait(UPDATE_SECONDS)
+        hub.changed.wait(1.0)
 
 
 def _interval_of(metadata: Iterable[tuple[str, str | bytes]] | None) -> float:

@@ -75,8 +75,8 @@ class Commands:
     def step(self, now_ns: int) -> None:
         """Carry out what has come, and what has become due. ``now_ns``: monotonic."""
         self._follow_run()
-        while self._control is not None and not self._control.commands.empty():
-            self._take(self._control.commands.get())
+        while (command := self._next()) is not None:
+            self._take(command)
         if self._fetches:
             self._answer(self._fetches.popleft())
         if self._config.on_peer_failure != "ignore":
@@ -87,13 +87,15 @@ class Commands:
 
         False: no more will come, as far as is known.
         """
-        while self._control is not None and not self._control.commands.empty():
-            command = self._control.commands.get()
+        while (command := self._next()) is not None:
             if command.HasField("dump") and command.dump.incident_id:
                 self._note_opened(command.dump)
             elif command.HasField("incident"):
                 self._note_incident(command.incident)
         return self._control is not None and self._control.listening
+
+    def _next(self) -> Command | None:
+        return None if self._control is None else self._control.inbox.take()
 
     def _note_opened(self, dump: Dump) -> None:
         self._note_incident(Incident(incident_id=dump.incident_id, summary=dump.reason, page_url=dump.page_url))

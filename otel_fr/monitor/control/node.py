@@ -37,6 +37,16 @@ _NOT_RUNNING = "TZX"
 stopped continues when that looked."""
 
 
+def run_folder(base: Path, run_id: str) -> Path:
+    """The folder that the monitors of a run share. ``base``: the folder of the rings."""
+    return base / f"{_PREFIX}{short_name(run_id)}"
+
+
+def short_name(text: str) -> str:
+    """A name of a file for any text."""
+    return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest()
+
+
 class Node:
     """One monitor among the monitors of its run on this machine. No method raises `OSError`: without a folder, each
     monitor
@@ -48,8 +58,7 @@ class Node:
     """
 
     def __init__(self, base: Path, run_id: str, rank: int, size: int = 0, pid: int = 0) -> None:
-        name = hashlib.blake2b(run_id.encode("utf-8", "replace"), digest_size=8).hexdigest()
-        self._folder = base / f"{_PREFIX}{name}"
+        self._folder = run_folder(base, run_id)
         self._rank, self._size, self._pid = rank, size, pid
         self._processes: dict[str, tuple[int, int, int]] = {}
         self._own: int | None = None
@@ -68,9 +77,8 @@ class Node:
 
     def is_first(self, what: str) -> bool:
         """True for the first monitor that asks this; True if nothing can be agreed on."""
-        name = hashlib.blake2b(what.encode("utf-8", "replace"), digest_size=8).hexdigest()
         try:
-            os.close(os.open(self._folder / f"{_SAID}{name}", os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            os.close(os.open(self._folder / f"{_SAID}{short_name(what)}", os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         except FileExistsError:
             return False
         except OSError:

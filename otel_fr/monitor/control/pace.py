@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+from collections import deque
+
+from otel_fr.control.v1.control_pb2 import Command
+
+MAX_WAITING, MAX_WAITING_BYTES = 256, 4 << 20
+"""Commands that wait to be carried out."""
+
 
 class Pace:
     """A token bucket: so much at once, and so much a second.
@@ -25,3 +33,35 @@ class Pace:
 
     def _filled(self, now: float) -> float:
         return min(self._burst, self._left + (now - self._at) * self._rate)
+
+
+class Inbox:
+    """Commands that wait to be carried out, at most `MAX_WAITING`. Thread safe.
+
+    Attributes:
+        lost: those for which there was no room.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[Command, int]] = deque()
+        self._size = 0
+        self._lock = threading.Lock()
+        self.lost = 0
+
+    def put(self, command: Command, size: int) -> None:
+        """``size``: bytes of the command."""
+        with self._lock:
+            if len(self._waiting) >= MAX_WAITING or self._size + size > MAX_WAITING_BYTES:
+                self.lost += 1
+                return
+            self._waiting.append((command, size))
+            self._size += size
+
+    def take(self) -> Command | None:
+        """Remove the oldest; None: there is none."""
+        with self._lock:
+            if not self._waiting:
+                return None
+            command, size = self._waiting.popleft()
+            self._size -= size
+            return command

@@ -47,7 +47,7 @@ class Reporter:
         identity, witness: of the rank. tail, groups, activity: what has been read of the ring.
         devices: what PyTorch's recorder has shown.
         on_hang: what was done because a limit had passed; "": nothing.
-        running_here: as `Node.running` last found them.
+        running_here: as `Node.running` last found them. commands_lost: by `ControlClient.lost`.
         thread_exceptions: that threads did not catch, as last reported.
         interval_s: until the next progress report, at most.
         is_to_exit: the rank was asked to end, because a peer has failed.
@@ -74,6 +74,7 @@ class Reporter:
         self._step_calls = StepCalls(reader)
         self.on_hang = ""
         self.running_here: list[int] = []
+        self.commands_lost = 0
         self.interval_s = rank_report.DEFAULT_INTERVAL
         self.is_to_exit = False
         self._enter(RankIdentity.all_of(reader.meta, config, reader.pid)[-1])
@@ -436,14 +437,10 @@ class Reporter:
 
     def dropped(self) -> DropCounts:
         """What was lost so far."""
-        counters = self._reader.counters
-        lost = self._reader.lost + self._reader.torn + self.tail.missed
-        return DropCounts(
-            spans=0 if self._exporter is None else self._exporter.spans.dropped,
-            reports=0 if self._exporter is None else self._exporter.reports.dropped,
-            records=lost + counters.get("dropped", 0),
-            hook_errors=counters.get("hook_errors", 0),
-        )
+        counters, exporter = self._reader.counters, self._exporter
+        spans, reports = (0, 0) if exporter is None else (exporter.spans.dropped, exporter.reports.dropped)
+        records = self._reader.lost + self._reader.torn + self.tail.missed + counters.get("dropped", 0)
+        return DropCounts(spans, reports, records, counters.get("hook_errors", 0), self.commands_lost)
 
 
 def _posted(item: Tracked) -> Tracked:

@@ -29,7 +29,7 @@ from tests.support.grpc_calls import TRACES, refused, unary
 from tests.support.otlp_messages import spans
 from tests.support.played_job import Job
 from tests.support.tokens import WRITER, write_tokens
-from tests.support.waiting import PATIENCE, wait_for
+from tests.support.waiting import PATIENCE, until, wait_for
 
 
 @pytest.fixture
@@ -227,7 +227,7 @@ def test_the_monitors_control_stream_uses_the_exporters_protections(environment:
         with job:
             job.step()
             job.skip(1)
-            command = client.commands.get(timeout=PATIENCE)
+            command = until(client.inbox.take)
     assert command.dump.incident_id
 
 

@@ -63,7 +63,9 @@ class Player:
         if "RECORDER" in os.environ:  # a Unix socket, at which a server answers for PyTorch's recorder
             meta[SOCKET_KEY] = os.environ["RECORDER"]
         self.meta: dict[str, object] = {**meta}
-        self.writer = RingWriter.create([folder], f"rank{rank}", int(os.environ.get("CAPACITY", "2000")), meta)
+        self.writer = RingWriter.create(
+            [Path(os.environ.get("RINGS", folder))], f"rank{rank}", int(os.environ.get("CAPACITY", "2000")), meta
+        )
         backend = os.environ.get("BACKEND", "gloo")
         self.group_def = GroupDef(identity.group_id("0", RANKS), "0", "default_pg", RANKS, backend, 0)
         self.group = self.writer.add_group(self.group_def)

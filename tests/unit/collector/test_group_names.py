@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 
+from otel_fr_collector.control import Control
 from otel_fr_collector.gauges import JobGauges
 from otel_fr_collector.incidents.book import IncidentBook
 from otel_fr_collector.jobs.run import RunId
@@ -33,7 +34,7 @@ def test_a_group_without_a_description_has_its_name_in_labels_metrics_traces_and
         known = run.rank_state(rank)
         assert known is not None
         run.note_progress(known, GROUP.id, number, number)
-    registry.register(JobGauges(runs, lambda: [change.data], lambda _: []))
+    registry.register(JobGauges(runs, lambda: [change.data], lambda _: [], Control()))
     scraped = generate_latest(registry).decode()
     labels = 'job_id="job-7",process_group="7"'
     assert f"otel_fr_progress_lag{{{labels}}} 2.0" in scraped

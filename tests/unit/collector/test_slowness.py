@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from otel_fr_collector.control import Control
 from otel_fr_collector.gauges import JobGauges
 from otel_fr_collector.incidents.book import IncidentBook
 from otel_fr_collector.incidents.incident import ChangeKind, IncidentChange
@@ -169,7 +170,7 @@ def test_an_incident_from_before_a_restart_stays_until_more_is_known(job: Job) -
 
 
 def test_metrics_list_and_page_show_who_comes_last(job: Job) -> None:
-    gauges = JobGauges(job.runs, list, lambda _: ())
+    gauges = JobGauges(job.runs, list, lambda _: (), Control())
     values = {
         (family.name, sample.labels["rank"]): sample.value
         for family in gauges.collect()

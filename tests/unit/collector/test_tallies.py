@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from otel_fr_collector.control import Control
 from otel_fr_collector.gauges import JobGauges
 from otel_fr_collector.jobs import tallies as tallies_module
 from otel_fr_collector.jobs.run import Run, RunId
@@ -133,7 +134,7 @@ def read(registry: CollectorRegistry, name: str, rank: int) -> float | None:
 
 def test_totals_of_a_job_never_fall_while_it_is_known() -> None:
     runs, registry = Runs(), CollectorRegistry()
-    registry.register(JobGauges(runs, list, lambda _: ()))
+    registry.register(JobGauges(runs, list, lambda _: (), Control()))
 
     def count(name: str, seconds: float, now: float) -> Run:
         run = runs.get(RunId("j", 0, name), now)

@@ -173,7 +173,7 @@ def test_control_streams_of_one_tenant_do_not_shut_out_those_of_another(monkeypa
         watchers[8].end()
         assert control.dump(RunId("team-a/0", 0, "team-a/0"), "i", "r") == 5
         assert len(asyncio.run(commands(watchers[8]))) == 0
-    assert (control._count, control._by_owner, control._watchers) == (0, {}, {})
+    assert (control.count, control._by_owner, control._watchers) == (0, {}, {})
 
 
 def test_no_step_takes_long_in_a_flood_of_dead_jobs() -> None:

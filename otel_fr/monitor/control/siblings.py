@@ -1,0 +1,310 @@
+"""One control stream for all monitors of a run on one machine: which of them watches, and how the others get commands.
+
+Whoever holds a lock in the folder that they share (`otel_fr.monitor.control.node`) watches, and listens on a socket
+there, to which the others connect. The kernel takes both from a monitor that ends, however it ends, and the next one
+takes over. The watcher waits for nobody: who does not read loses commands, which are counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import select
+import selectors
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+
+from otel_fr.monitor.control.node import MAX_MEMBERS
+
+HEARTBEAT_SECONDS = 1.0
+"""How often the watcher says that it watches."""
+MUTE_SECONDS = 3.0
+"""For so long a watcher may say nothing before it counts as stopped."""
+TAKE_SECONDS = 1.0
+"""How long a monitor tries to find the watcher, or to become it."""
+RETRY_SECONDS = 0.01
+HANDOVER_SECONDS = 1.0
+"""How long a watcher that leaves passes commands on until the others have another one."""
+MAX_PACKET = 1 << 20
+"""Bytes of what is passed on, and of what waits for a sibling, where the kernel allows as much (net.core.wmem_max)."""
+
+COMMAND, STATE, LEAVING = b"C", b"S", b"L"
+"""What a packet begins with. A command, serialised; the state of the stream; the watcher leaves, and another one is to
+take over while it still passes commands on."""
+CLOSED, OPENING = 0.0, -1.0
+"""States of the stream. Any other is the number of seconds between two reports that the collector allows."""
+_SECONDS = struct.Struct("!d")
+_CREDENTIALS = struct.Struct("3i")  # of unix(7): pid, uid, gid
+
+_log = logging.getLogger("otel_fr.monitor")
+
+
+class Line:
+    """The connection to the monitor that watches. ``first``: the first packet that came."""
+
+    def __init__(self, connection: socket.socket, first: bytes) -> None:
+        self._connection = connection
+        self._first = first
+
+    def receive(self, seconds: float) -> bytes | None:
+        """The next packet; b"": it has ended; None: none has come."""
+        if self._first:
+            first, self._first = self._first, b""
+            return first
+        try:
+            if not _is_readable(self._connection, seconds):
+                return None
+            return self._connection.recv(MAX_PACKET)
+        except OSError:
+            return b""
+
+    def hang_up(self) -> None:
+        """End it; from any thread."""
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def state_in(packet: bytes) -> float:
+    """Of the stream, as a packet `STATE` says."""
+    return float(_SECONDS.unpack(packet[1:])[0])
+
+
+class Hub:
+    """The siblings of the monitor that watches, served in a thread.
+
+    Args:
+        listener: to which they connect. release: called once they shall find it no more.
+
+    Attributes:
+        changed: set when siblings have come or gone.
+    """
+
+    def __init__(self, listener: socket.socket, release: Callable[[], None]) -> None:
+        self._listener = listener
+        self._release: Callable[[], None] | None = release
+        self._siblings: dict[socket.socket, int | None] = {}
+        self._lock = threading.Lock()
+        self._state = STATE + _SECONDS.pack(CLOSED)
+        self._wake_out, self._wake_in = socket.socketpair()
+        self._is_leaving = self._is_over = False
+        self._alone = threading.Event()
+        self.changed = threading.Event()
+        threading.Thread(target=self._run, name="otel-fr-siblings", daemon=True).start()
+
+    def ranks(self) -> list[int]:
+        """Of the siblings, rising."""
+        with self._lock:
+            return sorted({rank for rank in self._siblings.values() if rank is not None})
+
+    def pass_on(self, command: bytes, ranks: Collection[int]) -> int:
+        """Send a command to the siblings of these ranks, or to all if there are none; how many did not take it."""
+        with self._lock:
+            items = self._siblings.items()
+            own = [one for one, rank in items if rank is not None and (not ranks or rank in ranks)]
+            return sum(not _send(one, COMMAND + command) for one in own)
+
+    def say(self, state: float) -> None:
+        """Tell the siblings of the stream."""
+        with self._lock:
+            self._state = STATE + _SECONDS.pack(state)
+            self._tell(self._state)
+
+    def leave(self) -> None:
+        """Have another monitor watch; blocks for at most `HANDOVER_SECONDS`, while there are siblings."""
+        self._is_leaving = True
+        _send(self._wake_out, b"!")
+        self._alone.wait(HANDOVER_SECONDS)
+
+    def close(self) -> None:
+        """End all connections."""
+        self._is_over = True
+        _send(self._wake_out, b"!")
+
+    # ---- in the thread
+
+    def _run(self) -> None:
+        try:
+            with selectors.DefaultSelector() as selector:
+                selector.register(self._wake_in, selectors.EVENT_READ)
+                selector.register(self._listener, selectors.EVENT_READ)
+                self._serve(selector)
+        except OSError as error:  # the siblings find another
+            _log.warning("passing commands on to the other ranks of this machine has ended: %s", error)
+        self._stop_listening()
+        with self._lock:
+            for sibling in self._siblings:
+                sibling.close()
+            self._siblings.clear()
+        for own in (self._wake_in, self._wake_out):
+            own.close()
+        self._alone.set()
+
+    def _serve(self, selector: selectors.BaseSelector) -> None:
+        beat_at = 0.0
+        while not self._is_over:
+            for key, _ in selector.select(HEARTBEAT_SECONDS):
+                if key.fileobj is self._wake_in:
+                    self._wake_in.recv(4096)
+                elif key.fileobj is self._listener:
+                    self._accept(selector)
+                elif isinstance(key.fileobj, socket.socket):
+                    self._hear(selector, key.fileobj)
+            if self._is_leaving and self._release is not None:
+                selector.unregister(self._listener)
+                self._stop_listening()
+                with self._lock:
+                    self._tell(LEAVING)
+            if self._is_leaving and not self._siblings:
+                self._alone.set()
+            if time.monotonic() >= beat_at:
+                beat_at = time.monotonic() + HEARTBEAT_SECONDS
+                with self._lock:
+                    self._tell(self._state)
+
+    def _stop_listening(self) -> None:
+        self._listener.close()
+        release, self._release = self._release, None
+        if release is not None:
+            release()
+
+    def _accept(self, selector: selectors.BaseSelector) -> None:
+        try:
+            sibling, _ = self._listener.accept()
+        except OSError:  # it has ended already, or there are too many open files
+            time.sleep(RETRY_SECONDS)
+            return
+        if len(self._siblings) >= MAX_MEMBERS - 1 or not _is_of_same_user(sibling):
+            sibling.close()
+            return
+        sibling.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MAX_PACKET)
+        with self._lock:
+            self._siblings[sibling] = None
+        selector.register(sibling, selectors.EVENT_READ)
+
+    def _hear(self, selector: selectors.BaseSelector, sibling: socket.socket) -> None:
+        """Its one packet, or its end."""
+        try:
+            rank = int(sibling.recv(64))
+        except (OSError, ValueError):
+            selector.unregister(sibling)
+            with self._lock:
+                del self._siblings[sibling]
+            sibling.close()
+        else:
+            with self._lock:
+                self._siblings[sibling] = rank
+                _send(sibling, self._state)
+        self.changed.set()
+
+    def _tell(self, packet: bytes) -> None:
+        for sibling, rank in self._siblings.items():
+            if rank is not None:
+                _send(sibling, packet)
+
+
+def take(folder: Path, key: str, rank: int) -> Hub | Line | None:
+    """Become the monitor that watches, if none does, or else connect to it.
+
+    Args:
+        folder: of the monitors of one run on this machine.
+        key: monitors with the same key share a stream.
+        rank: of the monitor that calls this.
+
+    Returns:
+        None: neither is possible, so this monitor watches for itself.
+    """
+    deadline = time.monotonic() + TAKE_SECONDS
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        with _short(folder) as base:
+            while time.monotonic() < deadline:
+                found = _become(folder, f"{base}/line-{key}", key) or _connect(f"{base}/line-{key}", rank)
+                if found is not None:
+                    return found
+                time.sleep(RETRY_SECONDS)
+    except OSError as error:
+        _log.debug("commands are not shared in %s: %s", folder, error)
+    return None
+
+
+def _become(folder: Path, address: str, key: str) -> Hub | None:
+    """None: another monitor watches."""
+    lock = os.open(folder / f"watch-{key}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    listener = None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(address)  # of one that was killed
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        listener.bind(address)
+        listener.listen(MAX_MEMBERS)
+        listener.setblocking(False)
+    except OSError as error:
+        if listener is not None:
+            listener.close()
+        os.close(lock)
+        if isinstance(error, BlockingIOError):
+            return None
+        raise
+    path = folder / f"line-{key}"
+
+    def release() -> None:
+        with contextlib.suppress(OSError):
+            path.unlink()
+        os.close(lock)
+
+    return Hub(listener, release)
+
+
+def _connect(address: str, rank: int) -> Line | None:
+    """None: it does not listen yet, or has just ended."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        connection.settimeout(TAKE_SECONDS)
+        connection.connect(address)
+        if _is_of_same_user(connection):
+            connection.send(str(rank).encode())
+            if first := connection.recv(MAX_PACKET):
+                return Line(connection, first)
+    except OSError:
+        pass
+    connection.close()
+    return None
+
+
+@contextlib.contextmanager
+def _short(folder: Path) -> Iterator[str]:
+    """Another name of a folder, so that names in it fit into the 107 bytes of a socket's address (unix(7))."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{handle}"
+    finally:
+        os.close(handle)
+
+
+def _send(connection: socket.socket, packet: bytes) -> bool:
+    """False: it was not taken."""
+    try:
+        return connection.send(packet, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL) == len(packet)
+    except OSError:
+        return False
+
+
+def _is_readable(connection: socket.socket, seconds: float) -> bool:
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
+
+
+def _is_of_same_user(connection: socket.socket) -> bool:
+    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(found)[1]) == os.geteuid()
