@@ -62,10 +62,17 @@ def kill(pids: dict[int, int]) -> None:
 
 
 def test_survivors_of_a_stopped_rank_are_freed_and_it_cannot_disturb_them_when_it_comes_back(tmp_path: Path) -> None:
+    streams: list[float] = []
     with torchrun.collector(tmp_path / "collector") as running:
+
+        def all_told(pids: dict[int, int]) -> None:
+            streams.append(running.metric("otel_fr_collector_control_streams"))
+            resume(pids)
+
         job = torchrun.start(tmp_path, "peers.py", "comes_back", "bad_callbacks", env=environment(running, "abort"))
-        output = follow(job, ("[2] the other group gives", resume))
+        output = follow(job, ("[2] the other group gives", all_told))
         (incident,) = running.causes()
+    assert streams == [1], "the ranks of a machine share it"
     for rank in (0, 2):
         assert f"[{rank}] told of [1] stuck in ['default_pg'] on otel-fr-peers" in output
         ended = re.search(rf"\[{rank}\] step 3 ended after (\S+) s: PeerFailedError: rank 1 failed", output)

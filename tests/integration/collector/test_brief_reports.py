@@ -61,15 +61,24 @@ def test_counts_are_taken_and_the_monitor_is_asked_for_the_rest(collector: Virtu
 
 
 def test_monitors_are_allowed_longer_intervals_while_they_listen(tmp_path: Path) -> None:
+    """All of a machine, over one stream."""
     with running(tmp_path) as collector:
-        identity = RankIdentity.of({"job_id": "job", "run_id": "run"}, Config(), 1)
-        client = ControlClient(GrpcTarget(collector.grpc, True, None, ()), lambda: identity, lambda: None)
-        assert client.report_interval == 1.0
-        client.start()
-        assert wait_for(lambda: client.report_interval == 5.0)
+        target = GrpcTarget(collector.grpc, True, None, ())
+
+        def client(rank: int) -> ControlClient:
+            identity = RankIdentity.of({"job_id": "job", "run_id": "run", "rank": rank}, Config(), 1)
+            made = ControlClient(target, lambda: identity, lambda: None, folder=tmp_path)
+            assert made.report_interval == 1.0
+            made.start()
+            assert wait_for(lambda: made.report_interval == 5.0)
+            return made
+
+        clients = [client(rank) for rank in range(3)]
+        assert collector.metric("otel_fr_collector_control_streams") == 1
         collector.kill()
-        assert wait_for(lambda: client.report_interval == 1.0)
-        client.stop()
+        assert wait_for(lambda: all(one.report_interval == 1.0 for one in clients))
+        for one in clients:
+            one.stop()
 
 
 def test_a_rank_that_reports_seldom_and_falls_silent_with_its_host_is_named(collector: VirtualCollector) -> None:

@@ -82,6 +82,17 @@ def test_a_control_stream_without_a_job_needs_a_token_for_all_jobs(guarded: Coll
     assert refused(partial(list, stream)) == grpc.StatusCode.PERMISSION_DENIED
 
 
+def test_a_control_stream_ends_when_what_the_monitor_says_later_is_no_request(guarded: Collector) -> None:
+    request = control_pb2.WatchRequest(job_id="team-a/train", run_id="r", others=[1]).SerializeToString()
+    watch = guarded.channel.stream_stream(WATCH, None, None)
+    good = watch(iter([request] * 3), metadata=bearer(TEAM))
+    good.initial_metadata()
+    bad = watch(iter([request, b"\xff"]), metadata=bearer(TEAM), timeout=PATIENCE)
+    assert list(bad) == []
+    assert good.is_active()
+    good.cancel()  # type: ignore[no-untyped-call]
+
+
 MIB = 1024 * 1024
 MOST_RESIDENT = 400 * MIB
 SLOWEST_ANSWER = 6.0
