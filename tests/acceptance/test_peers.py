@@ -16,7 +16,7 @@ from tests.support.collector_process import Collector
 from tests.support.long_tests import all_but
 from tests.support.paths import JOBS
 from tests.support.ports import free_address
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, wait_for
 
 pytestmark = torchrun.needed
 
@@ -152,6 +152,17 @@ def test_without_being_asked_to_a_rank_ends_no_call(tmp_path: Path) -> None:
     assert output.count("finished") == 3
 
 
+def stopping(collector: Collector, *whom: int) -> tuple[str, Callable[[dict[int, int]], object]]:
+    """For `follow`: stops these once the collector has heard of all ranks."""
+
+    def stop(pids: dict[int, int]) -> None:
+        assert wait_for(lambda: collector.metric("otel_fr_collector_ranks") == 3)
+        for one in whom:
+            os.kill(pids[one], signal.SIGSTOP)
+
+    return "[1] may be stopped", stop
+
+
 def resume_with_monitor(pids: dict[int, int]) -> None:
     for rank in (1, MONITOR + 1):
         os.kill(pids[rank], signal.SIGCONT)
@@ -163,7 +174,8 @@ def test_a_slow_rank_whose_monitor_is_stopped_has_not_failed(tmp_path: Path) -> 
         env = {**environment(running, "abort"), "OTEL_FR_PEER_TIMEOUT": str(STALL)}
         job = torchrun.start(tmp_path, "peers.py", "unheard", str(4 * STALL), env=env)
         # While it is stopped it keeps the job's output open.
-        output = follow(job, ("[1] finished", resume_with_monitor), ("[2] the other group gives", resume_with_monitor))
+        resuming = [(text, resume_with_monitor) for text in ("[1] finished", "[2] the other group gives")]
+        output = follow(job, stopping(running, MONITOR + 1), *resuming)
         categories = [incident["category"] for incident in running.causes()]
     assert job.returncode == 0, output
     assert output.count("finished") == 3
@@ -176,7 +188,8 @@ def test_a_rank_that_is_stopped_with_its_monitor_has_failed(tmp_path: Path) -> N
     with torchrun.collector(tmp_path / "collector") as running:
         env = {**environment(running, "abort"), "OTEL_FR_PEER_TIMEOUT": str(STALL)}
         job = torchrun.start(tmp_path, "peers.py", "unheard", "0", "stopped", env=env)
-        output = follow(job, ("[2] the other group gives", resume_with_monitor))
+        stop = stopping(running, MONITOR + 1, 1)
+        output = follow(job, stop, ("[2] the other group gives", resume_with_monitor))
     for rank in (0, 2):
         assert f"[{rank}] told of [1] silent in ['default_pg']" in output, output
         assert re.search(rf"\[{rank}\] step 3 ended after \S+ s: PeerFailedError: rank 1 failed", output), output

@@ -44,9 +44,11 @@ def fail() -> None:
     elif KIND == "slow":
         time.sleep(float(OPTIONS[0]))
     elif KIND == "unheard":
-        os.kill(monitor_pid(), signal.SIGSTOP)
-        if "stopped" in OPTIONS:
-            os.kill(os.getpid(), signal.SIGSTOP)
+        continued: list[int] = []
+        signal.signal(signal.SIGCONT, lambda number, _: continued.append(number))
+        say("may be stopped")
+        while "stopped" in OPTIONS and not continued:
+            time.sleep(0.01)
         time.sleep(float(OPTIONS[0]))
 
 
