@@ -43,8 +43,8 @@ MAX_STREAMS = 100
 """Requests and control streams of one connection; a client waits for one to end, or opens another connection. As many
 as RFC 9113 (6.5.2) advises at least. C-core keeps up to 1 MB of a request that is yet to be admitted."""
 MAX_PENDING = 16_384
-"""Calls that wait for Python, of all connections: the control streams of as many ranks as a run may have, which come at
-once when the collector is restarted. From 1,000 on C-core cancels some, of whichever client, without a higher limit."""
+"""Calls that wait for Python, of all connections: the control streams of a run's machines, which come at once when the
+collector is restarted. From 1,000 on C-core cancels some, of whichever client, without a higher limit."""
 CONNECTIONS_SHARE = 0.75
 """Of the process's open files, those that connections over gRPC may be; the rest is for HTTP, backends and files."""
 CONTROL_SERVICE = "otel_fr.control.v1.Control"

@@ -246,6 +246,7 @@ def _become(folder: Path, address: str, key: str) -> Hub | None:
             os.unlink(address)  # of one that was killed
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         listener.bind(address)
+        os.chmod(address, 0o600)
         listener.listen(MAX_MEMBERS)
         listener.setblocking(False)
     except OSError as error:
