@@ -60,6 +60,7 @@ class Sink:
 
     Attributes:
         watchers: the first request of each control stream. updates: further requests.
+        commands: each is sent on one stream; None ends it. has_queues: each stream has one of ``queues`` instead.
         mode: "ok", "slow" (answers after ``delay`` seconds), "refuse" (a final error), "busy" (an error to try again).
     """
 
@@ -73,6 +74,8 @@ class Sink:
     watchers: list[WatchRequest] = field(default_factory=list)
     updates: list[WatchRequest] = field(default_factory=list)
     commands: queue.SimpleQueue[Command | None] = field(default_factory=queue.SimpleQueue)
+    has_queues: bool = False
+    queues: list[queue.SimpleQueue[Command | None]] = field(default_factory=list)
     requests: int = 0
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
@@ -168,16 +171,18 @@ def _take(sink: Sink, request: _Request, context: grpc.ServicerContext) -> None:
 
 def _control(sink: Sink) -> grpc.GenericRpcHandler[WatchRequest, Command]:
     def watch(requests: Iterator[WatchRequest], context: grpc.ServicerContext) -> Iterator[Command]:
+        commands = sink.commands if not sink.has_queues else queue.SimpleQueue()
+        sink.queues.append(commands)
         sink.watched(next(requests))
         context.send_initial_metadata(())
         threading.Thread(target=follow, args=(requests,), daemon=True).start()
         while context.is_active():
             try:
-                command = sink.commands.get(timeout=0.1)
+                command = commands.get(timeout=0.1)
             except queue.Empty:
                 continue
             if not context.is_active():
-                sink.commands.put(command)
+                commands.put(command)
             if command is None:
                 return
             yield command

@@ -165,7 +165,10 @@ class ControlClient:
             if packet[:1] == siblings.LEAVING:
                 threading.Thread(target=self._read_on, args=(line,), name="otel-fr-handover", daemon=True).start()
                 return
-            self._take_packet(line, packet)
+            if packet[:1] == siblings.STATE:
+                self._note(line, siblings.state_in(packet))
+            else:
+                self._put(Command.FromString(packet[1:]), len(packet))
         self._hang_up(line)
 
     def _read_on(self, line: Line) -> None:
@@ -175,17 +178,11 @@ class ControlClient:
             if end is None and self._source is not line and self._state > 0:
                 end = time.monotonic() + OVERLAP_SECONDS
             packet = line.receive(UPDATE_SECONDS)
-            if packet:
-                self._take_packet(line, packet)
-            elif packet is not None:
+            if packet == b"":
                 break
+            if packet is not None and packet[:1] == siblings.COMMAND:
+                self._put(Command.FromString(packet[1:]), len(packet))
         self._hang_up(line)
-
-    def _take_packet(self, line: Line, packet: bytes) -> None:
-        if packet[:1] == siblings.COMMAND:
-            self._put(Command.FromString(packet[1:]), len(packet))
-        elif packet[:1] == siblings.STATE:
-            self._note(line, siblings.state_in(packet))
 
     def _hang_up(self, line: Line) -> None:
         self._note(line, siblings.CLOSED)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from otel_fr.config import Config
-from otel_fr.control.v1.control_pb2 import Command, Dump, PeerFailed, TakeStacks, WatchRequest
+from otel_fr.control.v1.control_pb2 import Command, Dump, Incident, PeerFailed, TakeStacks, WatchRequest
 from otel_fr.monitor.control import siblings
 from otel_fr.monitor.control.client import ControlClient
 from otel_fr.monitor.control.siblings import COMMAND, LEAVING, MAX_PACKET, OPENING, STATE, Hub, Line, take
@@ -239,7 +239,16 @@ def test_the_monitors_of_a_machine_share_a_stream_and_each_gets_its_commands(sin
     assert sum(client.lost for client in monitors.clients.values()) == 0
 
 
-def test_no_command_is_lost_when_the_watcher_leaves(sink: Sink, monitors: Monitors) -> None:
+def test_no_command_is_lost_when_the_watcher_leaves(
+    sink: Sink, monitors: Monitors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(siblings, "HEARTBEAT_SECONDS", 0.02)
+    sink.has_queues = True
+
+    def send_on_all(command: Command) -> None:
+        for commands in list(sink.queues):
+            commands.put(command)
+
     for rank in (0, 1, 2):
         monitors.start(rank)
     sink.wait(lambda: (0, [1, 2]) in served(sink.updates), what="a stream for all")
@@ -249,20 +258,20 @@ def test_no_command_is_lost_when_the_watcher_leaves(sink: Sink, monitors: Monito
         number = 0
         while not over.wait(0.005):
             number += 1
-            sink.commands.put(Command(dump=Dump(reason=str(number))))
-        sink.commands.put(Command(take_stacks=TakeStacks()))
+            send_on_all(Command(dump=Dump(reason=str(number))))
+        send_on_all(Command(take_stacks=TakeStacks()))
 
     sending = threading.Thread(target=send)
     sending.start()
     monitors.clients[0].stop()
-    sink.wait(lambda: len(sink.watchers) == 2, what="another stream")
+    assert len(sink.watchers) == 2
+    assert all(monitors.clients[rank].listening for rank in (1, 2)), "what the old one said last counts no more"
     over.set()
     sending.join()
     until(lambda: monitors.received("take_stacks")[-2:] == [1, 2])
     for rank in (1, 2):
         numbers = {int(one.dump.reason) for one in monitors.taken[rank] if one.HasField("dump")}
         assert numbers == set(range(1, max(numbers) + 1))
-    assert monitors.clients[1].listening
 
 
 def test_all_monitors_of_a_machine_know_that_the_stream_is_lost(sink: Sink, monitors: Monitors) -> None:
@@ -291,6 +300,10 @@ def two_ranks(folder: Path, sink: Sink) -> Iterator[tuple[Played, Played]]:
                     os.kill(rank.monitor, signal.SIGKILL)
 
 
+SIZE = 500_000
+"""Bytes of a large command."""
+
+
 def kill_rank(rank: Played) -> None:
     rank.process.kill()
 
@@ -312,6 +325,15 @@ def test_a_failure_is_told_to_the_others_when_it_takes_the_watcher_along(
         sink.commands.put(failed)
         told = sink.event("torch.rank.peer_failed")
         assert told.resource["torch.rank"] == 1
+
+
+def test_commands_that_a_sibling_does_not_take_are_in_the_watchers_report(tmp_path: Path, sink: Sink) -> None:
+    with two_ranks(tmp_path, sink) as (_, second):
+        os.kill(second.monitor, signal.SIGSTOP)
+        for _ in range(8 * MAX_PACKET // SIZE):
+            sink.commands.put(Command(incident=Incident(incident_id="i", summary="x" * SIZE, is_over=True)))
+        report = sink.event("torch.rank.progress", where=lambda report: report.get("dropped", {}).get("commands"))
+        assert report.resource["torch.rank"] == 0
 
 
 @pytest.mark.long
