@@ -316,10 +316,10 @@ class _Trace:
         )
 
     def _arrow(self, source: _Slice, target: _Slice) -> None:
-        """An arrow that ends where the wait begins, or where its reason does; none if it would lead back in time."""
-        arrives = min(max(source.start, target.start), target.end)
+        """An arrow that ends where the wait begins; none to one that began before: Perfetto turns it round."""
+        arrives = target.start
         leaves = min(arrives, source.end)
-        if not source.start <= leaves <= arrives:
+        if leaves < source.start:
             return
         number = next(self._arrows)
         for phase, at, moment in (('"s"', source, leaves), ('"f","bp":"e"', target, arrives)):

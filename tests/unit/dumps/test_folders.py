@@ -177,7 +177,7 @@ def test_two_attempts_in_two_folders_are_two_runs_and_the_newer_is_judged(tmp_pa
     for rank in range(2):
         later(tmp_path / "attempt_1" / f"trace_{rank}", 10**8)
     report = analyze(tmp_path)
-    assert report.status == HEALTHY, to_text(report)
+    assert (report.status, report.findings) == (FAULT, []), to_text(report)
     assert {Path(dump.path).parent.name for dump in report.run.dumps} == {"attempt_1"}  # type: ignore[union-attr]
     assert [len(other.dumps) for other in report.others] == [1]
     later(tmp_path / "attempt_0" / "trace_0", 10**9)
