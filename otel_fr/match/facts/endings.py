@@ -91,8 +91,12 @@ def _failed_by_itself(info: Rank, calls: Iterable[Call]) -> bool:
 
 
 def _was_cleared_away(info: Rank) -> bool:
-    """Its Python was blocked when it was killed: launchers kill ranks that do not react to SIGTERM."""
-    return info.python_blocked and info.ending is Ending.KILLED and info.signal == SIGKILL
+    """Its Python was blocked when it was killed: launchers kill ranks that do not react to SIGTERM.
+
+    One that the kernel killed for its memory died of that: filling it may have blocked its Python.
+    """
+    is_killed = info.ending is Ending.KILLED and info.signal == SIGKILL
+    return info.python_blocked and is_killed and not info.kill_reason
 
 
 def _left_in_order(info: Rank, calls: Iterable[Call]) -> bool:

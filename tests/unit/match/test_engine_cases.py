@@ -82,6 +82,13 @@ def test_a_collective_that_the_backend_refuses_is_reported_with_its_error() -> N
     assert (cause.category, cause.culprit_ranks) == (Category.STALLED_COLLECTIVE, ())
 
 
+def test_a_rank_that_the_kernel_killed_for_its_memory_died_of_that() -> None:
+    """Filling the memory had blocked its Python for longer than others wait."""
+    why = "out of memory (cgroup limit 4.0 GiB)"
+    killed = rank(1, 4, ending=Ending.KILLED, signal=9, python_blocked=True, kill_reason=why)
+    assert blamed([call(0), call(2)], [rank(0, 5), killed, rank(2, 5)]) == [(Category.RANK_DEAD, (1,))]
+
+
 def test_a_stopped_process_that_the_launcher_killed_in_the_end_was_stuck() -> None:
     """SIGTERM does not end a process that is stopped: torchrun kills it half a minute after its peers gave up."""
     killed = rank(1, 4, ending=Ending.KILLED, signal=9, python_blocked=True)
