@@ -29,19 +29,15 @@ def to_ask(taken: Snapshot, findings: Iterable[Finding]) -> set[int]:
     asked: set[int] = set()
     open_ = {(call.group, call.sequence_id) for call in taken.calls if call.state in UNENDED and call.stream != "p2p"}
     for group_id, number in open_:
-        absent = [
-            rank for rank in taken.groups[group_id].ranks if rank in unlisted and _lacks(taken, rank, group_id, number)
-        ]
+        group = taken.groups.get(group_id)
+        members = () if group is None else group.ranks
+        absent = [rank for rank in members if rank in unlisted and _lacks(taken, rank, group_id, number)]
         asked.update(absent[:MAX_ABSENT])
     for one in findings:
-        if names_nobody(one):
+        # Where all have joined, or calls do not fit together, each call matters. What follows from a cause needs none.
+        if one.caused_by is None and (one.category.is_mismatch or not one.culprit_ranks):
             asked.update(unlisted.intersection(one.waiting_ranks))
     return set(sorted(asked)[:MAX_ASKED])
-
-
-def names_nobody(finding: Finding) -> bool:
-    """Its collective was joined by all, or its calls do not fit together: each call matters."""
-    return finding.category.is_mismatch or not finding.culprit_ranks
 
 
 def is_early(taken: Snapshot, finding: Finding) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from msgspec.structs import replace
 from otel_fr_collector.incidents import witnesses
@@ -59,6 +61,7 @@ def test_all_that_joined_are_asked_where_nobody_is_missing(category: Category) -
     all_joined = finding(category, culprit_ranks=(), waiting_ranks=tuple(range(8)), age=9.0)
     taken = seen(job(behind=()))
     assert witnesses.to_ask(taken, [all_joined]) == set(range(1, 8))
+    assert witnesses.to_ask(taken, [dataclasses.replace(all_joined, caused_by="w/collective/4")]) == set()
 
 
 def test_a_verdict_that_names_nobody_waits_for_those_who_were_asked_but_not_for_ever() -> None:
