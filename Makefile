@@ -154,8 +154,8 @@ LOCALISATION ?=
 bench-localisation: setup
 	PYTHONPATH=.:collector $(BIN)/python -m benchmarks.localisation $(LOCALISATION)
 
-# One job of 1,024 to 16,384 simulated ranks, and 2,048 jobs of 8, on one collector: what a report costs, and when a rank
-# that left a collective out is named; five minutes. SCALE: more options.
+# One job of 1,024 to 100,000 simulated ranks, and 2,048 jobs of 8, on one collector: what a report costs, and when a rank
+# that left a collective out is named, ten times; half an hour. SCALE: more options.
 SCALE ?=
 bench-scale: setup
 	$(BIN)/python benchmarks/scale.py $(SCALE)

@@ -19,12 +19,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gzip
+import itertools
 import json
 import statistics
 import sys
 import tempfile
 import time
 import urllib.request
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -47,9 +49,11 @@ TICK = 0.02
 WARM_SECONDS, WARM_RANKS = 6.0, 8_192
 """In which each rank has reported in full, and again; a second more for so many ranks."""
 MANY_JOBS = "2048x8"
-RESUMED_SECONDS = 12.0
-"""Between two stalls, in which each rank reports that it moves."""
+RESUMED_SECONDS, RESUMED_RANKS = 12.0, 4_096
+"""Between two stalls, in which the incident is resolved and forgotten; a second more for so many ranks."""
 STALLS = 10
+CONNECTIONS = 8
+"""A collector takes 100 requests of one connection at a time."""
 T = TypeVar("T")
 BATCHES = 256
 """Requests in which a large job reports: gateways with OpenTelemetry's batch processor make larger ones."""
@@ -91,10 +95,10 @@ class Result:
     pages: dict[str, tuple[float, int]] = field(default_factory=dict)
 
 
-def _until(batches: list[Batch], export: grpc.UnaryUnaryMultiCallable[bytes, bytes], end: float) -> None:
+def _until(batches: list[Batch], end: float) -> None:
     while (now := time.monotonic()) < end:
         for batch in batches:
-            batch.step(export, now, None)
+            batch.step(now, None)
         time.sleep(TICK)
 
 
@@ -125,10 +129,8 @@ def measure(count: int, world: int, batch: int, seconds: float, longest: float, 
     jobs = [Job(world, number) for number in range(count)]
     server = collector(folder, "--job-memory", "768MiB")
     try:
-        options = [("grpc.max_send_message_length", -1)]
-        with grpc.insecure_channel(server.address, options=options) as channel:
-            export = channel.unary_unary(EXPORT, None, None)
-            batches = _batches(jobs, batch, longest)
+        batches = _batches(jobs, batch, longest)
+        with _connected(server, batches):
             for one in batches:
                 if one.job is jobs[0]:
                     one.prepare()
@@ -136,10 +138,10 @@ def measure(count: int, world: int, batch: int, seconds: float, longest: float, 
             warm = WARM_SECONDS + world * count / WARM_RANKS
             for index, one in enumerate(batches):
                 one.due = start + index / len(batches) * warm / 2
-            _until(batches, export, start + warm)  # the ranks, their groups and signatures are new
+            _until(batches, start + warm)  # the ranks, their groups and signatures are new
             sent, size = sum(batch.sent for batch in batches), sum(batch.bytes for batch in batches)
             cpu, begun = server.cpu(), time.monotonic()
-            _until(batches, export, begun + seconds)
+            _until(batches, begun + seconds)
             cpu, wall = server.cpu() - cpu, time.monotonic() - begun
             result.reports = sum(batch.sent for batch in batches) - sent
             result.report_us = round(1e6 * cpu / result.reports, 1)
@@ -148,8 +150,8 @@ def measure(count: int, world: int, batch: int, seconds: float, longest: float, 
             result.steady_mb = round(_resident(server), 1)
             for number in range(stalls):
                 if number:
-                    _resume(batches, jobs[0], export)
-                _skip(result, server, batches, jobs[0], export, folder / "incidents.jsonl")
+                    _resume(batches, jobs[0])
+                _skip(result, server, batches, jobs[0], folder / "incidents.jsonl")
             result.refused = sum(batch.refused for batch in batches)
             _pages(result, server)
             result.sink_us = _sink_us(batches, folder)
@@ -165,14 +167,13 @@ def _skip(
     server: Server,
     batches: list[Batch],
     job: Job,
-    export: grpc.UnaryUnaryMultiCallable[bytes, bytes],
     incidents: Path,
 ) -> None:
     """The culprit of the job leaves the call out; wait for the incident."""
     cpu, skipped, before = server.cpu(), time.monotonic(), _opened(incidents)
     while (now := time.monotonic()) < skipped + GIVE_UP:
         for batch in batches:
-            batch.step(export, now, skipped if batch.job is job else None)
+            batch.step(now, skipped if batch.job is job else None)
         if len(found := _opened(incidents)) > len(before):
             result.named = found[-1]["summary"][:60]
             break
@@ -193,23 +194,32 @@ def _opened(incidents: Path) -> list[dict[str, str]]:
     return list(opened.values())
 
 
-def _resume(batches: list[Batch], job: Job, export: grpc.UnaryUnaryMultiCallable[bytes, bytes]) -> None:
+def _resume(batches: list[Batch], job: Job) -> None:
     """All ranks of the job move again for a while."""
-    now = time.monotonic()
     for batch in batches:
         if batch.job is job:
-            batch.resume(now)
-    _until(batches, export, now + RESUMED_SECONDS)
+            batch.resume()
+    _until(batches, time.monotonic() + RESUMED_SECONDS + job.world / RESUMED_RANKS)
+
+
+@contextlib.contextmanager
+def _connected(server: Server, batches: list[Batch]) -> Iterator[None]:
+    """The batches send to the server, over some connections, as several gateways do."""
+    options = [("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
+    with contextlib.ExitStack() as stack:
+        channels = [stack.enter_context(grpc.insecure_channel(server.address, options)) for _ in range(CONNECTIONS)]
+        for batch, channel in zip(batches, itertools.cycle(channels), strict=False):
+            batch.export = channel.unary_unary(EXPORT, None, None)
+        yield
 
 
 def _sink_us(batches: list[Batch], folder: Path) -> float:
     """Microseconds of CPU per report of the server that does nothing."""
     server = sink(folder)
     try:
-        with grpc.insecure_channel(server.address, options=[("grpc.max_send_message_length", -1)]) as channel:
-            export = channel.unary_unary(EXPORT, None, None)
+        with _connected(server, batches):
             cpu, sent = server.cpu(), sum(batch.sent for batch in batches)
-            _until(batches, export, time.monotonic() + RESUMED_SECONDS)
+            _until(batches, time.monotonic() + RESUMED_SECONDS)
             return round(1e6 * (server.cpu() - cpu) / (sum(batch.sent for batch in batches) - sent), 1)
     finally:
         server.stop()

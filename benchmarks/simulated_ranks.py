@@ -184,6 +184,10 @@ class Batch:
         parts: ranks of jobs of one size, of one job if that leaves a call out; then all of them are witnesses of the
             world, or none is.
         longest: seconds between reports that the collector allows.
+
+    Attributes:
+        export: sends a request. due: when the next one is (monotonic).
+        sent, bytes: reports, and their bytes. refused: requests that were not taken.
     """
 
     def __init__(self, parts: Sequence[tuple[Job, tuple[int, ...]]], longest: float) -> None:
@@ -191,6 +195,7 @@ class Batch:
         self.job = job
         self.count = sum(len(some) for _, some in parts)
         self.due = 0.0
+        self.export: grpc.UnaryUnaryMultiCallable[bytes, bytes]
         self.sent = self.bytes = self.refused = 0
         self._is_culprit = ranks == (job.culprit,)
         self._is_witness = job.is_witness(ranks[0])
@@ -223,9 +228,9 @@ class Batch:
             event = semconv.EVENT_IDLE if self._is_culprit else semconv.EVENT_STALLED
             self._told = self._request(event, skipped=True, told=True)
 
-    def resume(self, now: float) -> None:
+    def resume(self) -> None:
         """The culprit has made the call, so all ranks move again."""
-        self._is_told, self._has_listed, self._reported, self.due = False, False, 0.0, now
+        self._is_told = self._has_listed = False
 
     def _interval(self, now: float, skipped_at: float | None) -> float:
         now_ns = int(now * 1e9)
@@ -235,7 +240,7 @@ class Batch:
         oldest, is_witness = (None, True) if self._is_culprit else (1, self._is_witness)
         return self._cadence.interval(Situation(now_ns, since, oldest, since, is_witness))
 
-    def step(self, export: grpc.UnaryUnaryMultiCallable[bytes, bytes], now: float, skipped_at: float | None) -> None:
+    def step(self, now: float, skipped_at: float | None) -> None:
         """Send what is due."""
         interval = self._interval(now, skipped_at)
         self.due = min(self.due, self._reported + interval) if self._reported else self.due
@@ -260,11 +265,11 @@ class Batch:
             self._has_listed = skipped_at is not None
             share = random.uniform(0.5, 1.0) if not self._full_due else 1.0  # as monitors do
             self._full_due = now + share * self._full_seconds
-        self._send(export, data, self.job.calls_at(now if skipped_at is None else skipped_at), still)
+        self._send(data, self.job.calls_at(now if skipped_at is None else skipped_at), still)
 
-    def _send(self, export: grpc.UnaryUnaryMultiCallable[bytes, bytes], data: bytes, calls: int, still: float) -> None:
+    def _send(self, data: bytes, calls: int, still: float) -> None:
         self._number += 1
         data = placed(data, self._number, calls, still, time.time_ns())
-        self._under_way = export.future(data, timeout=30)
+        self._under_way = self.export.future(data, timeout=30)
         self.sent += self.count
         self.bytes += len(data)
