@@ -298,6 +298,16 @@ class Rank:
     destroying: Call | None = None
     leaving: frozenset[str] = frozenset()
 
+    def has_enqueued(self, group: str, number: int) -> bool:
+        """Its counts show that it has enqueued the collective with that number."""
+        own = self.progress.get(group)
+        return own is not None and (own.enqueued or 0) >= number
+
+    def waits_by_counts(self, group: str, number: int) -> bool:
+        """Its counts show that it waits in the collective; the evidence does not have its call (`unlisted`)."""
+        own = self.progress.get(group)
+        return self.unlisted is not None and own is not None and (own.enqueued or 0) >= number > (own.completed or 0)
+
     @property
     def is_unheard(self) -> bool:
         """There is no evidence of it at all, now or earlier."""

@@ -18,12 +18,12 @@ MAX_ABSENT = 64
 MAX_ASKED = 8_192
 """Ranks that are asked after one judgement: taking their reports costs half a second of CPU."""
 PATIENCE = 3.0
-"""For so many stall times, a verdict that names nobody waits for the ranks that were asked."""
+"""Stall times for which a verdict that names nobody is held back until the ranks that were asked have answered."""
 
 
 def to_ask(taken: Snapshot, findings: Iterable[Finding]) -> set[int]:
     """The ranks without whose calls the findings may be wrong."""
-    unlisted = {rank for rank, info in taken.ranks.items() if info.unlisted is not None}
+    unlisted = {rank: info for rank, info in taken.ranks.items() if info.unlisted is not None}
     if not unlisted:
         return set()
     asked: set[int] = set()
@@ -31,12 +31,12 @@ def to_ask(taken: Snapshot, findings: Iterable[Finding]) -> set[int]:
     for group_id, number in open_:
         group = taken.groups.get(group_id)
         members = () if group is None else group.ranks
-        absent = [rank for rank in members if rank in unlisted and _lacks(taken, rank, group_id, number)]
+        absent = [rank for rank in members if rank in unlisted and not unlisted[rank].has_enqueued(group_id, number)]
         asked.update(absent[:MAX_ABSENT])
     for one in findings:
         # Where all have joined, or calls do not fit together, each call matters. What follows from a cause needs none.
         if one.caused_by is None and (one.category.is_mismatch or not one.culprit_ranks):
-            asked.update(unlisted.intersection(one.waiting_ranks))
+            asked.update(unlisted.keys() & one.waiting_ranks)
     return set(sorted(asked)[:MAX_ASKED])
 
 
@@ -46,9 +46,3 @@ def is_early(taken: Snapshot, finding: Finding) -> bool:
         return False
     is_asked = any(info.unlisted is not None for rank in finding.waiting_ranks if (info := taken.ranks.get(rank)))
     return is_asked and finding.age < PATIENCE * taken.stall
-
-
-def _lacks(taken: Snapshot, rank: int, group: str, number: int) -> bool:
-    """By its counts, the rank has not enqueued the collective."""
-    own = taken.ranks[rank].progress.get(group)
-    return own is None or (own.enqueued or 0) < number

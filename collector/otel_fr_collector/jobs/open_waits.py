@@ -48,9 +48,11 @@ def find(taken: Snapshot) -> list[OpenWait]:
         waited.update(_counted(taken, group.ranks, name, sequence))
         if 2 * len(waited) < len(group.ranks):
             continue
-        missing = [rank for rank in group.ranks if not _has_made(taken, rank, name, sequence)]
+        infos = {rank: taken.ranks.get(rank) for rank in group.ranks}
+        missing = {rank: one for rank, one in infos.items() if one is None or not one.has_enqueued(name, sequence)}
         if missing:
-            absent = [rank for rank in missing if rank not in longest and not _waits_unlisted(taken, rank)]
+            lone = [rank for rank, one in missing.items() if one is None or one.unlisted is None]
+            absent = [rank for rank in lone if rank not in longest]
             found.append(OpenWait(name, sequence, waited, absent, len(group.ranks)))
     return found
 
@@ -61,20 +63,8 @@ def _counted(taken: Snapshot, members: Iterable[int], group: str, sequence: int)
         info = taken.ranks.get(rank)
         if info is None or info.unlisted is None or info.unlisted < WAIT_SHARE * taken.stall:
             continue
-        own = info.progress.get(group)
-        if own is not None and (own.enqueued or 0) >= sequence > (own.completed or 0):
+        if info.waits_by_counts(group, sequence):
             yield rank, info.unlisted
-
-
-def _waits_unlisted(taken: Snapshot, rank: int) -> bool:
-    info = taken.ranks.get(rank)
-    return info is not None and info.unlisted is not None
-
-
-def _has_made(taken: Snapshot, rank: int, group: str, sequence: int) -> bool:
-    own = taken.ranks.get(rank)
-    progress = None if own is None else own.progress.get(group)
-    return progress is not None and (progress.enqueued or 0) >= sequence
 
 
 def count(run: Run, waits: list[OpenWait], now: float) -> None:

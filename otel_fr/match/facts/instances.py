@@ -131,14 +131,8 @@ def _counted(instance: Instance, unlisted: Mapping[int, Rank]) -> tuple[int, ...
     if instance.stream != "collective":
         return ()
     group, number, calls = instance.group.id, instance.sequence_id, instance.calls
-    counts = [(rank, unlisted[rank].progress.get(group)) for rank in instance.members if rank in unlisted]
-    return tuple(
-        [
-            rank
-            for rank, own in counts
-            if own is not None and (own.enqueued or 0) >= number > (own.completed or 0) and rank not in calls
-        ]
-    )
+    members = [rank for rank in instance.members if rank in unlisted and rank not in calls]
+    return tuple([rank for rank in members if unlisted[rank].waits_by_counts(group, number)])
 
 
 class Completions:
