@@ -74,6 +74,11 @@ def report_interval(situation: Situation, stall_seconds: float) -> float:
     return QUICK_REPORT_SECONDS if quick else REPORT_SECONDS
 
 
+def sparseness(world_size: int) -> float:
+    """By which factor the ranks of a job report less often than those of jobs of up to `SPARSE_RANKS`."""
+    return max(1.0, world_size / SPARSE_RANKS)
+
+
 class Cadence:
     """How often progress is reported: more and more seldom while a rank moves as usual, if the collector allows it.
 
@@ -85,9 +90,9 @@ class Cadence:
         self._stall = stall_seconds
         # Two reports within the time after which others may give the rank up, or are judged to wait for it; of the
         # largest jobs one.
-        share = min(1.0, max(0.5, world_size / SPARSE_RANKS / 4))
+        share = min(1.0, max(0.5, sparseness(world_size) / 4))
         self._most = max(REPORT_SECONDS, min(stall_seconds, peer_timeout) * share)
-        self._least = REPORT_SECONDS * max(1.0, world_size / SPARSE_RANKS)
+        self._least = REPORT_SECONDS * sparseness(world_size)
         self._longest_wait = min(WAIT_SECONDS, QUICK_FROM * stall_seconds)
         self._longest_still = min(STILL_SECONDS, QUICK_FROM * stall_seconds)
         self._usual_since_ns: int | None = None

@@ -25,8 +25,7 @@ class Witness:
 
     def note(self, call: Record | None) -> None:
         """It waits in this call now; None: in none. Of a pair that exchanges a message, each is a witness."""
-        is_pair = call is not None and call.kind == KIND_P2P
-        self.is_one = call is None or is_pair or not self._is_one_of_many or self._is_one_of(call)
+        self.is_one = call is None or call.kind == KIND_P2P or not self._is_one_of_many or self._is_one_of(call)
 
     def _is_one_of(self, call: Record) -> bool:
         group = call.group

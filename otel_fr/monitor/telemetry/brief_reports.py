@@ -14,7 +14,7 @@ import random
 from msgspec.structs import replace
 
 from otel_fr.config import STALL_SHARE
-from otel_fr.monitor.rules import SPARSE_RANKS, WAIT_SECONDS
+from otel_fr.monitor.rules import WAIT_SECONDS, sparseness
 from otel_fr.rank_report import DropCounts, RankReport, ReportedCall, ReportedGroup
 
 FULL_SECONDS = 30.0
@@ -27,8 +27,8 @@ _IN_FLIGHT = ("scheduled", "unknown")
 
 
 def full_seconds(world_size: int) -> float:
-    """`FULL_SECONDS`, in jobs of more than `SPARSE_RANKS` as many times longer as they are larger."""
-    return FULL_SECONDS * max(1.0, world_size / SPARSE_RANKS)
+    """`FULL_SECONDS`, or longer in large jobs."""
+    return FULL_SECONDS * sparseness(world_size)
 
 
 class BriefReports:
