@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.notified_site import Site
 from tests.support.postgres import PostgresServer, postgres_server
 from tests.support.staged_collector import Stage
 from tests.support.watched_page import Watched, chromium
@@ -32,6 +33,13 @@ def watched(browser: Any) -> Iterator[Watched]:
     own.page.close()
     assert own.problems == []
     assert len(own.hosts) == 1
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    one = Site()
+    with one.collector:
+        yield one
 
 
 @pytest.fixture

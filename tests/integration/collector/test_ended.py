@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
 from otel_fr_collector.incidents.incident import TOLD_SECONDS
 from otel_fr_collector.incidents.what_to_do import ONCE_OVER, WHAT_TO_DO
 
 from otel_fr.match import Category
-from tests.integration.collector.test_alert_after import Site
+from tests.support.notified_site import Site
 from tests.support.played_job import Issued, Job
 
 SECONDS = 13.0
 """From the end of the last rank until the incidents have ended."""
 REFUSED = {"type": "RuntimeError", "message": "[enforce fail at allreduce.cc:23] op.preamble.length <= op.nbytes"}
-
-
-@pytest.fixture
-def site() -> Iterator[Site]:
-    one = Site()
-    with one.collector:
-        yield one
 
 
 def mismatch(job: Job) -> list[Issued]:

@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 
 import pytest
 
 from otel_fr import semconv
-from tests.integration.collector.test_alert_after import Site
+from tests.support.notified_site import Site
 from tests.support.played_job import Issued, Job
 
 SECONDS = 5.0
 """From the end of the last rank until the incidents have ended."""
 CTRL_C = {"type": "KeyboardInterrupt", "message": ""}
-
-
-@pytest.fixture
-def site() -> Iterator[Site]:
-    one = Site()
-    with one.collector:
-        yield one
 
 
 def hang(site: Site, job: Job) -> list[Issued]:

@@ -1,0 +1,64 @@
+"""A collector whose people are notified of waits only after a while, and what reaches them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from otel_fr_collector.incidents.incident import Incident, IncidentChange
+from otel_fr_collector.jobs.run import RunId
+
+from tests.support.times import VirtualTime
+from tests.support.virtual_collector import VirtualCollector
+
+HOLD = 30.0
+
+
+class Receiver:
+    """Stands for Alertmanager, a webhook and Grafana: the kind and the category of each change that reaches it."""
+
+    name = "receiver"
+
+    def __init__(self, collector_time: VirtualTime) -> None:
+        self.told: list[tuple[str, str]] = []
+        self.resumed: list[str] = []
+        self.told_at: list[float] = []
+        self._time = collector_time
+
+    def start(self) -> None:
+        pass
+
+    def publish(self, change: IncidentChange) -> None:
+        self.told.append((change.kind.value, change.data["category"]))
+        self.told_at.append(self._time.monotonic())
+
+    def resume(self, incidents: Sequence[Incident]) -> None:
+        self.resumed += [one.state for one in incidents]
+
+    def forget(self, run: RunId) -> None:
+        pass
+
+    async def stop(self, seconds: float) -> None:
+        pass
+
+
+class Site:
+    """A collector whose people are notified after `HOLD`, and what they are told."""
+
+    def __init__(self, on: VirtualTime | None = None, **options: object) -> None:
+        self.time = on or VirtualTime()
+        self.receiver = Receiver(self.time)
+        self.collector = VirtualCollector(
+            self.time,
+            outlets=lambda _, __: [self.receiver],
+            alert_after=HOLD,
+            **options,  # type: ignore[arg-type]
+        )
+
+    def jobs(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(self.collector.get("/api/v1/jobs"))["jobs"]
+        return found
+
+    def alerting(self) -> float:
+        return self.collector.metric("otel_fr_incidents_alerting")
