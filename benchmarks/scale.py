@@ -46,11 +46,11 @@ GIVE_UP = 60.0
 """Seconds after which an incident is not waited for any more."""
 TICK = 0.02
 """Seconds between two looks at which simulated monitors are due to report; they have no event to wait for."""
-WARM_SECONDS, WARM_RANKS = 6.0, 8_192
-"""In which each rank has reported in full, and again; a second more for so many ranks."""
+WARM_SECONDS, WARM_RANKS = 6.0, 4_096
+"""Seconds until each rank has reported in full and then briefly, and how many ranks add another second."""
 MANY_JOBS = "2048x8"
 RESUMED_SECONDS, RESUMED_RANKS = 12.0, 4_096
-"""Between two stalls, in which the incident is resolved and forgotten; a second more for so many ranks."""
+"""Seconds between two stalls, until the incident is resolved, and how many ranks add another second."""
 STALLS = 10
 CONNECTIONS = 8
 """A collector takes 100 requests of one connection at a time."""
@@ -148,10 +148,11 @@ def measure(count: int, world: int, batch: int, seconds: float, longest: float, 
             result.report_bytes = round((sum(batch.bytes for batch in batches) - size) / result.reports)
             result.core, result.per_rank_us = round(cpu / wall, 3), round(1e6 * cpu / wall / (count * world), 1)
             result.steady_mb = round(_resident(server), 1)
+            incidents = Incidents(folder / "incidents.jsonl")
             for number in range(stalls):
                 if number:
                     _resume(batches, jobs[0])
-                _skip(result, server, batches, jobs[0], folder / "incidents.jsonl")
+                _skip(result, server, batches, jobs[0], incidents)
             result.refused = sum(batch.refused for batch in batches)
             _pages(result, server)
             result.sink_us = _sink_us(batches, folder)
@@ -162,36 +163,44 @@ def measure(count: int, world: int, batch: int, seconds: float, longest: float, 
     return result
 
 
-def _skip(
-    result: Result,
-    server: Server,
-    batches: list[Batch],
-    job: Job,
-    incidents: Path,
-) -> None:
+class Incidents:
+    """The incidents in a collector's file, each once: as it opened."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._read = 0
+        self._known: set[str] = set()
+
+    def opened(self) -> list[dict[str, str]]:
+        """Those that have opened since the last call."""
+        if not self._path.exists() or self._path.stat().st_size == self._read:
+            return []
+        with self._path.open("rb") as file:
+            file.seek(self._read)
+            data, _, _ = file.read().rpartition(b"\n")  # the last line may be incomplete
+        self._read += len(data) + bool(data)
+        found = []
+        for one in map(json.loads, data.splitlines()):
+            if one["id"] not in self._known:
+                self._known.add(one["id"])
+                found.append(one)
+        return found
+
+
+def _skip(result: Result, server: Server, batches: list[Batch], job: Job, incidents: Incidents) -> None:
     """The culprit of the job leaves the call out; wait for the incident."""
-    cpu, skipped, before = server.cpu(), time.monotonic(), _opened(incidents)
+    incidents.opened()
+    cpu, skipped = server.cpu(), time.monotonic()
     while (now := time.monotonic()) < skipped + GIVE_UP:
         for batch in batches:
             batch.step(now, skipped if batch.job is job else None)
-        if len(found := _opened(incidents)) > len(before):
+        if found := incidents.opened():
             result.named = found[-1]["summary"][:60]
             break
         time.sleep(TICK)
     result.incidents_s.append(round(time.monotonic() - skipped, 2))
     if len(result.incidents_s) == 1:
         result.incident_cpu_s = round(server.cpu() - cpu, 2)
-
-
-def _opened(incidents: Path) -> list[dict[str, str]]:
-    """The incidents that have opened, as they were then."""
-    lines = incidents.read_text().splitlines() if incidents.exists() else []
-    opened: dict[str, dict[str, str]] = {}
-    for line in lines:
-        with contextlib.suppress(ValueError):  # the last line is being written
-            one = json.loads(line)
-            opened.setdefault(one["id"], one)
-    return list(opened.values())
 
 
 def _resume(batches: list[Batch], job: Job) -> None:
