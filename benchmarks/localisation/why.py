@@ -79,7 +79,7 @@ REASONS = (
         programs=["device_stuck", "busy_device"],
     ),
     Reason(
-        sentence="The host was lost half a second after the job had begun: nothing had been heard of its ranks.",
+        sentence="The host was lost half a second after the job began, before its ranks had sent a report.",
         tools=[Live.name],
         programs=["lost_host"],
     ),
@@ -131,7 +131,7 @@ REASONS = (
 
 
 def table(rows: Sequence[Row]) -> str:
-    """The answers where otel-fr is not best, those of one sentence together; empty: there are none."""
+    """The answers where otel-fr is not best, grouped by their reason; "": there are none."""
     lines: dict[tuple[str, str, str, str], list[str]] = {}
     for row in rows:
         better = _better(row, [one for one in rows if _is_of_same_job(row, one)])

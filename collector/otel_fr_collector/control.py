@@ -47,7 +47,7 @@ class Watcher:
         self._commands: asyncio.Queue[bytes | None] = asyncio.Queue(MAX_PENDING)
 
     def put(self, command: bytes, ranks: Container[int] | None = None) -> int:
-        """Queue a command for those of its ranks, or for all; the oldest is dropped if there are `MAX_PENDING`.
+        """Queue a command for some of its ranks, or for all. If `MAX_PENDING` are queued, the oldest is dropped.
 
         Returns:
             for how many of its ranks it is.

@@ -1,4 +1,4 @@
-"""Four stages. Rank 2 compiles for ever, so rank 3 waits for its input, and ranks 0 and 1 for their gradients."""
+"""Four stages. Rank 2 compiles and never ends. Rank 3 waits for its input, ranks 0 and 1 for their gradients."""
 
 import time
 

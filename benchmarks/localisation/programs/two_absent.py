@@ -1,4 +1,4 @@
-"""Two pairs of ranks. Rank 1 of the first pair reads for ever. Rank 3 of the second pair is stopped."""
+"""Two pairs of ranks. In the first, rank 1 reads and never ends. In the second, rank 3 is stopped."""
 
 import os
 import signal

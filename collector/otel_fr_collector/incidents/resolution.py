@@ -26,7 +26,7 @@ class Resolution(Enum):
     REPLACED = "replaced"
     """The job continues in another run: a newer attempt, or without the ranks that failed."""
     UNHEARD = "unheard"
-    """Nothing is heard of the run any more."""
+    """The run has sent nothing for `UNHEARD_SECONDS`."""
     DROPPED = "dropped"
     """There were too many open incidents."""
 

@@ -85,7 +85,7 @@ class Levels:
         return len(self._rank) - 1
 
     def add_all(self, rank: int, progress: Mapping[str, list[int]]) -> None:
-        """Those of a rank whose counts were known before a restart; each is told its place."""
+        """Add the pairs of a rank that was known before a restart, and note in each entry its place."""
         for group, own in progress.items():
             own.append(self.add(rank, group, own[0], own[1]))
 

@@ -83,7 +83,7 @@ class Snapshot:
 
 
 def largest_size(run: Run) -> int:
-    """About what a snapshot of it has at most: ranks, also those not heard of, members of groups, and calls."""
+    """An upper bound of `Snapshot.size`: expected ranks, members of groups, and calls."""
     expected = min(run.world_size or 0, MAX_EXPECTED)
     return max(len(run.ranks), expected) + run.members + run.progress_entries + run.call_count
 

@@ -11,7 +11,7 @@ _T = TypeVar("_T")
 FRESH = 1.0
 """Seconds for which an answer is reused."""
 SHARE = 10
-"""So many times as long as it took to make, if that is longer: a large job then takes a tenth of a core."""
+"""An answer is reused for so many times as long as it took to make: a large job takes a tenth of a core at most."""
 LONGEST = 5.0
 """Seconds for which an answer is reused at most."""
 KEPT = 60.0
@@ -49,4 +49,4 @@ class Fresh:
         for old in [name for name, one in self._made.items() if now - one.until > KEPT]:
             del self._made[old]
             self._making.pop(old, None)
-        return known.answer  # type: ignore[return-value]
+        return known.answer  # type: ignore[return-value]  # a key tells the type, too
