@@ -21,9 +21,10 @@ def is_stalled(calls: list[Call], evidence: Evidence, aborted: Container[int]) -
     """True if the calls of all members are blocked, as far as their backends show when they end.
 
     Args:
-        aborted: ranks that a watchdog ended.
+        aborted: ranks that a watchdog ended. Then the launcher ends the others, which also waited for the timeout.
     """
-    blocked = [_is_blocked(call, evidence) or (call.rank in aborted and _timed_out(call)) for call in calls]
+    is_aborted = any(call.rank in aborted and _timed_out(call) for call in calls)
+    blocked = [_is_blocked(call, evidence) or (is_aborted and _timed_out(call)) for call in calls]
     return any(blocked) and all(
         is_blocked or call.state is CallState.UNKNOWN or are_silent(evidence, [call.rank])
         for call, is_blocked in zip(calls, blocked, strict=True)
@@ -63,7 +64,7 @@ def _is_blocked(call: Call, evidence: Evidence) -> bool:
 
 
 def _timed_out(call: Call) -> bool:
-    """A call whose end, or begin, is not shown had not ended, if its rank was aborted at the call's timeout."""
+    """A call whose end, or begin, is not shown had not ended, if a rank was aborted at its timeout."""
     return (
         call.state in (CallState.UNKNOWN, CallState.IN_FLIGHT)
         and call.timeout is not None

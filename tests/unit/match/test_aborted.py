@@ -144,6 +144,13 @@ def test_an_abort_at_the_timeout_shows_that_a_call_whose_begin_is_not_shown_had_
     assert blamed(calls, [aborted(r, 5) for r in range(3)]) == [(Category.STALLED_COLLECTIVE, ())]
 
 
+def test_a_rank_that_its_launcher_ends_after_its_peers_were_aborted_leaves_the_stall() -> None:
+    """Nothing shows whether the devices have begun. One rank's watchdog is slower than the launcher."""
+    calls = [call(r, 5, age=20.1, timeout=12.0, queued=None) for r in range(3)]
+    ended = rank(1, 5, 4, ending=Ending.KILLED, signal=SIGTERM)
+    assert blamed(calls, [aborted(0, 5), ended, aborted(2, 5)]) == [(Category.STALLED_COLLECTIVE, ())]
+
+
 def test_a_rank_that_joins_after_its_peer_was_aborted_is_a_straggler() -> None:
     found = cause([call(0, 5, age=9.0), call(1, 5, age=0.4, gap=9.5), call(2)], [aborted(0, 5), rank(1, 5), rank(2, 5)])
     assert (found.category, found.culprit_ranks) == (Category.STRAGGLER, (1,))
