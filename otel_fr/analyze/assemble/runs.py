@@ -412,7 +412,7 @@ def _drop_outdated(
             sequence_id, other = last_completed.get(group, (0, 0))
             if progress.enqueued is not None and progress.enqueued < sequence_id and rank.ending is Ending.RUNNING:
                 progress.enqueued = progress.completed = progress.messages = None
-                rank.complete = False
+                rank.complete, rank.ending = False, Ending.UNKNOWN
                 text = f"its file is older than rank {other}'s, which completed a later collective"
                 outdated.append((dump.rank, text))
                 break

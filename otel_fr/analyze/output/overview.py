@@ -242,9 +242,10 @@ def state_text(rank: Rank, dump: Dump | None) -> str:
     """The rank's state in a few words, as its file shows it."""
     if dump is not None and dump.source != "otel-fr":
         return dump.source
-    if rank.ending is Ending.RUNNING:
-        return "alive when it was written"
-    return "no file" if rank.ending is Ending.UNKNOWN else ending_text(rank)
+    if dump is None and rank.ending is Ending.UNKNOWN:
+        return "no file"
+    is_old = rank.ending in (Ending.RUNNING, Ending.UNKNOWN)
+    return "alive when it was written" if is_old else ending_text(rank)
 
 
 def title(group: Group) -> str:

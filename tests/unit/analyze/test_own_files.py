@@ -256,6 +256,18 @@ def test_a_file_older_than_what_others_completed_names_no_culprit(tmp_path: Path
     assert "rank 1: its file is older than rank 0's, which completed a later collective" in report.undecided
 
 
+def test_ranks_that_a_stop_of_the_job_ended_are_no_culprits_beside_an_older_file(tmp_path: Path) -> None:
+    """That file does not show whether its rank outlived the others."""
+    RankRing(tmp_path / "rings", 1, 3).write(tmp_path / "files")
+    for rank in (0, 2):
+        ring = RankRing(tmp_path / "rings", rank, 3)
+        ring.call(STEP)
+        ring.write(tmp_path / "files", exit={"code": 0, "signal": 15, "clean": False, "known": True})
+    report = load(tmp_path / "files")
+    assert report.findings == []
+    assert report.undecided == ["rank 1: its file is older than rank 0's, which completed a later collective"]
+
+
 def test_sends_and_receives_are_paired_by_the_numbers_recorded(tmp_path: Path) -> None:
     for rank in range(2):
         ring = RankRing(tmp_path / "rings", rank, 2, capacity=6)
