@@ -61,7 +61,12 @@ def _explained(
     explained = {device.rank for device in stuck}
     explained.update(rank for node in nodes.values() if node.is_blocked_by_device for rank in node.not_begun)
     found = _leading_to(nodes, explaining)
-    return aborted & explained.union(*(nodes[key].waiting for key in found))
+    explained.update(rank for key in found for rank in nodes[key].waiting)
+    newest = {rank: call for rank, (call, _) in last_calls(evidence.calls, evidence.window).items()}
+    # A call whose state is not known, of a rank that has made none since: it waited there.
+    unseen = (call for rank, call in newest.items() if rank in aborted and call.state is CallState.UNKNOWN)
+    explained.update(call.rank for call in unseen if instance_key(call) in found)
+    return aborted & explained
 
 
 def _has_cause(evidence: Evidence, node: Node, aborted: Container[int]) -> bool:

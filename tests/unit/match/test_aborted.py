@@ -130,6 +130,13 @@ def test_ranks_aborted_in_a_collective_that_all_joined_leave_a_stall() -> None:
     ]
 
 
+def test_a_rank_aborted_in_a_mismatched_call_of_unknown_state_leaves_the_mismatch() -> None:
+    """The recorder was not asked any more before the rank ended."""
+    calls = [call(r, signature=MAX if r == 1 else SUM) for r in range(3)]
+    calls[2] = replace(calls[2], state=CallState.UNKNOWN, queued=True)
+    assert blamed(calls, [aborted(r, 5) for r in range(3)]) == [(Category.REDUCE_OP_MISMATCH, (1,))]
+
+
 @pytest.mark.parametrize(("age", "is_stall"), [(600.2, True), (300.0, False)])
 def test_an_abort_at_the_timeout_shows_that_a_call_of_unknown_state_had_not_ended(age: float, is_stall: bool) -> None:
     calls = [call(r, 5, CallState.UNKNOWN, age=age, timeout=600.0) for r in range(3)]
