@@ -25,7 +25,8 @@ from tests.support.paths import ROOT
 from tests.support.simulated_device import SimulatedDevice
 
 RESULTS = ROOT / "build" / "localisation" / "results.json"
-SETTINGS = ("gloo", "nccl", "nccl-timed", "nccl2")
+TIMED = "nccl-timed"
+SETTINGS = ("gloo", "nccl", TIMED, "nccl2")
 HELD_OUT = 12
 QUICK = ("missing", "killed", "size", "subgroup", "half_batch", "healthy_uneven_gather", "healthy_pauses")
 
@@ -40,7 +41,9 @@ def settings(names: Sequence[str]) -> list[Setting]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a few programs on gloo and nccl")
-    parser.add_argument("--settings", nargs="+", choices=SETTINGS)
+    parser.add_argument(
+        "--settings", nargs="+", choices=SETTINGS, help=f"all programs in these (default: in {TIMED} a few)"
+    )
     parser.add_argument("--programs", nargs="+", help="files of programs/, without .py")
     parser.add_argument(
         "--held-out", type=int, help=f"made-up jobs (default: {HELD_OUT}, or 0 with --quick or --programs)"
@@ -75,7 +78,13 @@ def main() -> int:
     results = Results.read(args.results) if args.resume and args.results.exists() else Results()
     about = {"revision": revision(), "torch": torch_versions(places), "seed": args.seed, "limit_s": TIMEOUT}
     results.begin(about)
-    observe_all([*chosen, *made_up], places, tools, args.jobs, args.keep, results, args.results)
+    wanted = [
+        (program, place)
+        for place in places
+        for program in (*chosen, *made_up)
+        if program.runs_on(place.backend) and (args.settings or program.is_timed or place.name != TIMED)
+    ]
+    observe_all(wanted, tools, args.jobs, args.keep, results, args.results)
     print(f"{results.report()}\n\n{args.results}\n{time.monotonic() - begun:.0f} s")
     return 0
 
@@ -94,8 +103,7 @@ def torch_versions(places: Sequence[Setting]) -> list[str]:
 
 
 def observe_all(
-    chosen: Sequence[Program],
-    places: Sequence[Setting],
+    programs: Sequence[tuple[Program, Setting]],
     tools: Sequence[Tool],
     at_a_time: int,
     keep: Path | None,
@@ -103,13 +111,11 @@ def observe_all(
     path: Path,
 ) -> None:
     """Add all answers that the results lack, and write them after each job."""
-    for place in places:  # servers from which ranks are forked: before there are threads
-        warm.address(str(place.bin / "python"))
+    for python in {str(place.bin / "python") for _, place in programs}:
+        warm.address(python)  # servers from which ranks are forked: before there are threads
     wanted = [
         (program, place, together)
-        for place in places
-        for program in chosen
-        if program.runs_on(place.backend)
+        for program, place in programs
         for together in runs(tools, place.name)
         if not results.have(program, place, together)
     ]

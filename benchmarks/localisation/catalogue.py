@@ -21,6 +21,7 @@ class Program:
         world: ranks of the job. needs: "device": no such fault on a CPU; "simulated device": it is the device's;
             "values": it branches on computed values, which are arbitrary on the simulated device; "plain start": its
             processes are known by their environment.
+        is_timed: what a tool says may depend on the times of devices.
         script, arguments: what torchrun runs.
     """
 
@@ -30,6 +31,7 @@ class Program:
     world: int
     script: Path
     needs: str = ""
+    is_timed: bool = False
     arguments: tuple[str, ...] = ()
 
     @property

@@ -89,6 +89,13 @@ REASONS = (
         programs=["lost_host"],
     ),
     Reason(
+        sentence="`nccl2` lets all calls fail before it ends the processes; the file of the rank that receives from the"
+        " wrong one shows its next message as sent.",
+        tools=[OwnFiles.name],
+        settings=("nccl2",),
+        programs=["wrong_peer"],
+    ),
+    Reason(
         sentence="PyTorch does not record the creation of process groups.",
         tools=[TorchFiles.name],
         programs=["group_creation"],

@@ -4,7 +4,7 @@ import torch
 
 from benchmarks.localisation.job import fault, rank, step
 
-TRUTH = {"kind": "device busy", "culprits": [[1]], "world": 3, "needs": "device"}
+TRUTH = {"kind": "device busy", "culprits": [[1]], "world": 3, "needs": "device", "is_timed": True}
 
 for _ in range(20):
     step()

@@ -2,7 +2,7 @@
 
 from benchmarks.localisation.job import device_fault, rank, step
 
-TRUTH = {"kind": "device stuck", "culprits": [[1]], "world": 3, "needs": "simulated device"}
+TRUTH = {"kind": "device stuck", "culprits": [[1]], "world": 3, "needs": "simulated device", "is_timed": True}
 
 for _ in range(20):
     step()

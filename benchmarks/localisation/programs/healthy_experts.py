@@ -5,7 +5,7 @@ import torch.distributed as dist
 
 from benchmarks.localisation.job import device, end, rank, step, world
 
-TRUTH = {"kind": "healthy", "culprits": [], "world": 3}
+TRUTH = {"kind": "healthy", "culprits": [], "world": 3, "is_timed": True}
 
 for number in range(150):
     sent = [1 + (rank + 2 * other + number) % 5 for other in range(world)]

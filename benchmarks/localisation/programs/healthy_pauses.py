@@ -4,7 +4,7 @@ import time
 
 from benchmarks.localisation.job import end, rank, step, world
 
-TRUTH = {"kind": "healthy", "culprits": [], "world": 3, "larger": 8}
+TRUTH = {"kind": "healthy", "culprits": [], "world": 3, "larger": 8, "is_timed": True}
 
 for number in range(120):
     if number % 30 == 0 and number // 30 % world == rank:

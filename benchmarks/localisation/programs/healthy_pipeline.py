@@ -7,7 +7,7 @@ import torch.distributed as dist
 
 from benchmarks.localisation.job import data, end, rank, wait, world
 
-TRUTH = {"kind": "healthy", "culprits": [], "world": 4}
+TRUTH = {"kind": "healthy", "culprits": [], "world": 4, "is_timed": True}
 
 got = torch.empty_like(data)
 for _ in range(20):

@@ -4,7 +4,7 @@ import time
 
 from benchmarks.localisation.job import end, fault, rank, step
 
-TRUTH = {"kind": "late", "culprits": [[1]], "world": 3}
+TRUTH = {"kind": "late", "culprits": [[1]], "world": 3, "is_timed": True}
 
 for number in range(150):
     if rank == 1 and number == 20:

@@ -4,7 +4,7 @@ import time
 
 from benchmarks.localisation.job import fault, rank, step
 
-TRUTH = {"kind": "missing", "culprits": [[1]], "world": 3, "larger": 8}
+TRUTH = {"kind": "missing", "culprits": [[1]], "world": 3, "larger": 8, "is_timed": True}
 
 for number in range(50):
     if rank == 1 and number == 20:

@@ -2,7 +2,7 @@
 
 from benchmarks.localisation.job import device_fault, end, rank, step
 
-TRUTH = {"kind": "slow device", "culprits": [[1]], "world": 3, "needs": "simulated device"}
+TRUTH = {"kind": "slow device", "culprits": [[1]], "world": 3, "needs": "simulated device", "is_timed": True}
 
 for _ in range(20):
     step()

@@ -4,7 +4,7 @@ import time
 
 from benchmarks.localisation.job import end, fault, rank, step
 
-TRUTH = {"kind": "slow rank", "culprits": [[1]], "world": 3}
+TRUTH = {"kind": "slow rank", "culprits": [[1]], "world": 3, "is_timed": True}
 
 if rank == 1:
     fault()
