@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from otel_fr import otlp_sender
@@ -42,6 +43,21 @@ def _sender(signal_name: otlp_sender.Signal, timeout: float | None = None) -> ot
         _log.error("cannot export %s: %s: %s", signal_name, type(error).__name__, error)
         return None
     return sender
+
+
+def _control(
+    target: otlp_sender.GrpcTarget,
+    reporter: Reporter,
+    exporter: Exporter,
+    wake: Callable[[], None],
+    not_offered: Callable[[], None],
+    folder: Path,
+) -> ControlClient:
+    """The commands of a collector, and the monitor of this machine that sends for all."""
+    control = ControlClient(target, lambda: reporter.identity, wake, not_offered, folder)
+    control.on_report = exporter.put_passed
+    exporter.share(control.pass_report, lambda: control.siblings)
+    return control
 
 
 def _note_no_failures(monitor: Monitor, config: Config, why: str) -> None:
@@ -103,9 +119,7 @@ def main(arguments: list[str] | None = None) -> int:
             monitor, config, f"{target.endpoint} is not an otel-fr collector" if target is not None else ""
         )
 
-    control = None
-    if target is not None:
-        control = ControlClient(target, lambda: reporter.identity, wake, not_offered, options.ring.parent)
+    control = None if target is None else _control(target, reporter, exporter, wake, not_offered, options.ring.parent)
     link = Link(options.fd) if options.fd >= 0 else None
     remove_stale_rings(options.ring.parent)
     process = RankProcess(reader.pid, reader.pid_start_ns, options.pidfd if options.pidfd >= 0 else None)

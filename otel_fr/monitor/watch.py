@@ -28,7 +28,7 @@ from otel_fr.monitor.nccl.recorder_watch import RecorderWatch
 from otel_fr.monitor.process.ending import RankProcess, was_stopped
 from otel_fr.monitor.process.termination import Termination
 from otel_fr.monitor.stack_watch import StackWatch
-from otel_fr.monitor.telemetry.export import Exporter
+from otel_fr.monitor.telemetry.export import GATHER_SECONDS, Exporter
 from otel_fr.monitor.telemetry.metrics import Schedule
 from otel_fr.monitor.telemetry.reporter import Reporter
 from otel_fr.rank_report import ReportedExit
@@ -247,7 +247,11 @@ class Monitor:
             reporter.send(names.EVENT_PROGRESS)
             self._reported_at = now
             self._report_at = now + interval
-        self._report_at = min(self._report_at, self._reported_at + interval)
+            if self._control is not None:
+                self._control.begin_turn()
+        # A report of this moment is sent together with the watcher's; one of long ago is due, and one between soon.
+        is_turn = self._control is not None and self._control.take_turn() and now > self._reported_at + GATHER_SECONDS
+        self._report_at = min(self._report_at, self._reported_at + (interval / 2 if is_turn else interval))
         self._inspector.step(now)
         if self._metrics.is_due(now):
             reporter.send_metrics()

@@ -45,13 +45,14 @@ def _report(body: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class Event:
-    """``report``: empty for what is no rank report."""
+    """``report``: empty for what is no rank report. ``request``: the number of the request that it came in."""
 
     name: str
     report: dict[str, Any]
     resource: dict[str, Any]
     attributes: dict[str, Any]
     at: float
+    request: int = 0
 
 
 @dataclass
@@ -98,7 +99,7 @@ class Sink:
                             is_report = record.event_name.startswith("torch.")
                             body = _report(json.loads(record.body.string_value)) if is_report else {}
                             found = attributes(record.attributes)
-                            self.events.append(Event(record.event_name, body, resource, found, now))
+                            self.events.append(Event(record.event_name, body, resource, found, now, self.requests))
             self._changed.notify_all()
 
     def note(self) -> None:

@@ -1,7 +1,8 @@
 """Commands of the collector to this rank, from a gRPC stream. Everything else works without it.
 
 The monitors of a run on one machine share a stream (`otel_fr.monitor.control.siblings`): this one watches for all, or
-gets its commands from the one that does. A monitor that cannot reach the others watches for itself.
+gets its commands from the one that does, and passes its progress reports to it. A monitor that cannot reach the others
+watches for itself.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ class ControlClient:
 
     Attributes:
         is_first: True for the first monitor of this machine that asks this; only that one logs a refusal.
+        on_report: called with each request of reports that this monitor, which watches, sends for another one.
     """
 
     def __init__(
@@ -78,8 +80,11 @@ class ControlClient:
         self.inbox = Inbox()
         self._pace = Pace(COMMANDS_PER_SECOND, COMMANDS_AT_ONCE, time.monotonic())
         self.is_first: Callable[[str], bool] = lambda _: True
+        self.on_report: Callable[[bytes], None] = lambda _: None
         self._refused = self._has_ended = False
         self._hub: Hub | None = None
+        self._line: Line | None = None
+        self._is_turn = False
         self._not_taken = 0
         self._end: Callable[[], object] | None = None
         """Ends the stream, or the line, from which the commands come."""
@@ -100,6 +105,28 @@ class ControlClient:
     def lost(self) -> int:
         """Commands that this rank, or one of those for which this monitor watches, did not take in time."""
         return self.inbox.lost + self._not_taken
+
+    @property
+    def siblings(self) -> int:
+        """For how many other monitors this one sends reports."""
+        hub = self._hub
+        return len(hub.ranks()) if hub is not None and self._state > 0 else 0
+
+    def pass_report(self, request: bytes) -> bool:
+        """Have the monitor that watches send a request; False: this one has to. From any thread."""
+        line = self._line
+        return line is not None and self._source is line and self._state > 0 and line.pass_report(request)
+
+    def begin_turn(self) -> None:
+        """This monitor reports its progress now: those for which it sends are to do the same."""
+        hub = self._hub
+        if hub is not None and self._state > 0:
+            hub.begin_turn()
+
+    def take_turn(self) -> bool:
+        """True once, if this monitor is to report its progress together with the one that watches."""
+        is_turn, self._is_turn = self._is_turn, False
+        return is_turn
 
     def start(self) -> None:
         threading.Thread(target=self._run, name="otel-fr-control", daemon=True).start()
@@ -138,6 +165,8 @@ class ControlClient:
             if self._has_ended:
                 self._stop.wait(ENDED_PAUSE_SECONDS)
             return
+        if place is not None:
+            place.on_report = self.on_report
         self._hub = place
         try:
             self._lead(identity)
@@ -157,16 +186,19 @@ class ControlClient:
 
     def _follow(self, line: Line, identity: RankIdentity) -> None:
         """Take what the watcher passes on, until it ends or this monitor does."""
-        self._end = line.hang_up
+        self._line, self._end = line, line.hang_up
         if self._stop.is_set() or self._identity().run_id != identity.run_id:
             line.hang_up()
         while packet := line.receive(siblings.MUTE_SECONDS) or line.receive(siblings.MUTE_SECONDS / 2):
             # Twice: a machine that was halted as a whole has let the time pass, too.
             if packet[:1] == siblings.LEAVING:
+                self._line = None
                 threading.Thread(target=self._read_on, args=(line,), name="otel-fr-handover", daemon=True).start()
                 return
             if packet[:1] == siblings.STATE:
                 self._note(line, siblings.state_in(packet))
+            elif packet[:1] == siblings.TURN:
+                self._begin_turn()
             else:
                 self._put(Command.FromString(packet[1:]), len(packet))
         self._hang_up(line)
@@ -184,7 +216,14 @@ class ControlClient:
                 self._put(Command.FromString(packet[1:]), len(packet))
         self._hang_up(line)
 
+    def _begin_turn(self) -> None:
+        self._is_turn = True
+        self._on_command()
+
     def _hang_up(self, line: Line) -> None:
+        if self._line is line:
+            self._line = None
+            self._begin_turn()  # what was passed to it may be lost
         self._note(line, siblings.CLOSED)
         line.hang_up()
         line.close()

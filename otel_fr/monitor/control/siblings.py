@@ -1,8 +1,9 @@
-"""One control stream for all monitors of a run on one machine: which of them watches, and how the others get commands.
+"""One control stream for all monitors of a run on one machine, and one request for their reports.
 
-Whoever holds a lock in the folder that they share (`otel_fr.monitor.control.node`) watches, and listens on a socket
-there, to which the others connect. The kernel takes both from a monitor that ends, however it ends, and the next one
-takes over. The watcher waits for nobody: who does not read loses commands, which are counted.
+One of them watches: it passes commands on to the others, and sends the reports that they pass to it. Whoever holds a
+lock in the folder that they share (`otel_fr.monitor.control.node`) watches, and listens on a socket there, to which the
+others connect. The kernel takes both from a monitor that ends, however it ends, and the next one takes over. The
+watcher waits for nobody: who does not read loses commands, which are counted.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from otel_fr.monitor.control.node import MAX_MEMBERS
 
 HEARTBEAT_SECONDS = 1.0
 """How often the watcher says that it watches."""
+HEARD_SECONDS = 1.5
+"""For so long after its last packet a watcher is trusted to send what is passed to it."""
 MUTE_SECONDS = 3.0
 """For so long a watcher may say nothing before it counts as stopped."""
 TAKE_SECONDS = 1.0
@@ -34,9 +37,11 @@ HANDOVER_SECONDS = 1.0
 MAX_PACKET = 1 << 20
 """Bytes of what is passed on, and of what waits for a sibling, where the kernel allows as much (net.core.wmem_max)."""
 
-COMMAND, STATE, LEAVING = b"C", b"S", b"L"
-"""What a packet begins with. A command, serialised; the state of the stream; the watcher leaves, and another one is to
-take over while it still passes commands on."""
+MAX_REPORT = 64 << 10
+"""Bytes of what a sibling passes at once."""
+COMMAND, STATE, LEAVING, TURN, REPORT = b"C", b"S", b"L", b"T", b"R"
+"""What a packet begins with. From the watcher: a command, serialised; the state of the stream; it leaves, and another
+one takes over while it still passes commands on; it reports now. From a sibling: a request with a report."""
 CLOSED, OPENING = 0.0, -1.0
 """States of the stream. Any other is the number of seconds between two reports that the collector allows."""
 _SECONDS = struct.Struct("!d")
@@ -51,6 +56,7 @@ class Line:
     def __init__(self, connection: socket.socket, first: bytes) -> None:
         self._connection = connection
         self._first = first
+        self._heard_at = time.monotonic()
 
     def receive(self, seconds: float) -> bytes | None:
         """The next packet; b"": it has ended; None: none has come."""
@@ -60,9 +66,15 @@ class Line:
         try:
             if not _is_readable(self._connection, seconds):
                 return None
+            self._heard_at = time.monotonic()
             return self._connection.recv(MAX_PACKET)
         except OSError:
             return b""
+
+    def pass_report(self, request: bytes) -> bool:
+        """Have the watcher send a request; False: it does not take it, or seems to have stopped. From any thread."""
+        is_alive = time.monotonic() - self._heard_at < HEARD_SECONDS
+        return is_alive and len(request) < MAX_REPORT and _send(self._connection, REPORT + request)
 
     def hang_up(self) -> None:
         """End it; from any thread."""
@@ -86,6 +98,7 @@ class Hub:
 
     Attributes:
         changed: set when siblings have come or gone.
+        on_report: called with each request that a sibling passes, in the thread.
     """
 
     def __init__(self, listener: socket.socket, release: Callable[[], None]) -> None:
@@ -98,6 +111,7 @@ class Hub:
         self._is_leaving = self._is_over = False
         self._alone = threading.Event()
         self.changed = threading.Event()
+        self.on_report: Callable[[bytes], None] = lambda _: None
         threading.Thread(target=self._run, name="otel-fr-siblings", daemon=True).start()
 
     def ranks(self) -> list[int]:
@@ -117,6 +131,11 @@ class Hub:
         with self._lock:
             self._state = STATE + _SECONDS.pack(state)
             self._tell(self._state)
+
+    def begin_turn(self) -> None:
+        """Have the siblings report now."""
+        with self._lock:
+            self._tell(TURN)
 
     def leave(self) -> None:
         """Have another monitor watch; blocks for at most `HANDOVER_SECONDS`, while there are siblings."""
@@ -191,9 +210,14 @@ class Hub:
         selector.register(sibling, selectors.EVENT_READ)
 
     def _hear(self, selector: selectors.BaseSelector, sibling: socket.socket) -> None:
-        """Its one packet, or its end."""
+        """First its rank, then its reports, at last its end."""
         try:
-            rank = int(sibling.recv(64))
+            packet = sibling.recv(MAX_REPORT)
+            rank = self._siblings[sibling]
+            if rank is not None and packet[:1] == REPORT:
+                self.on_report(packet[1:])
+                return
+            rank = int(packet)
         except (OSError, ValueError):
             selector.unregister(sibling)
             with self._lock:

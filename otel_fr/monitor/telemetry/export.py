@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
+from collections.abc import Callable
 
+from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -22,6 +25,9 @@ _log = logging.getLogger("otel_fr.monitor.telemetry.export")
 
 RETRY_SECONDS = 0.5
 """Pause after a failure, since some failures are immediate and must not be retried in a tight loop."""
+GATHER_SECONDS = 0.1
+"""For so long a progress report waits for those of other ranks of this machine, to be sent in one request: to receive a
+request costs a collector some ten times as much as to take in a report."""
 _REPORT_TRIES = 3
 _SLOW_SECONDS = 2.0
 """A request that takes longer counts as trouble with the endpoint."""
@@ -67,7 +73,7 @@ class _Worker:
                     self._wake.wait()
                     continue
                 # Each put notifies; only a full batch, or `hurry`, ends the wait for more.
-                self._wake.wait_for(lambda: self._hurry or self._queued() >= self._batch, self._wait_s)
+                self._wake.wait_for(lambda: self._hurry or self._is_full(), self._wait_s)
                 self._busy_since = time.monotonic()
             try:
                 self.failing = not self._send_batch()
@@ -79,6 +85,9 @@ class _Worker:
                 self._busy_since = None
             if self.failing:
                 time.sleep(RETRY_SECONDS)
+
+    def _is_full(self) -> bool:
+        return self._queued() >= self._batch
 
     def _queued(self) -> int:
         raise NotImplementedError
@@ -109,20 +118,35 @@ class _SpanWorker(_Worker):
 
 
 class _ReportWorker(_Worker):
+    """
+    Attributes:
+        pass_on: has another monitor of this machine send a serialised request; False: it does not.
+        others: how many monitors have this one send their progress reports.
+    """
+
     def __init__(self, sender: Sender, queue: ReportQueue) -> None:
-        super().__init__("otel-fr-reports", sender)
+        super().__init__("otel-fr-reports", sender, GATHER_SECONDS)
         self._queue = queue
+        self.pass_on: Callable[[bytes], bool] = lambda _: False
+        self.others: Callable[[], int] = lambda: 0
 
     def _queued(self) -> int:
         return len(self._queue)
 
+    def _is_full(self) -> bool:
+        return not self._queue.can_wait or self._queued() > self.others()
+
     def _send_batch(self) -> bool:
+        can_pass = self._queue.can_wait
         reports = self._queue.take()
         if not reports:
             return not self.failing
+        request = reports_request(reports)
+        if can_pass and self.pass_on(request.SerializeToString()):
+            return True
         sent = False
         try:
-            sent = self._sender.send(reports_request(reports[0].resource, reports), len(reports))
+            sent = self._sender.send(request, len(reports))
         finally:
             if not sent:
                 self._retry(reports)
@@ -178,10 +202,13 @@ def spans_request(resource: Resource, chunks: list[bytes]) -> Request:
     return request
 
 
-def reports_request(resource: Resource, reports: list[QueuedReport]) -> Request:
+def reports_request(reports: list[QueuedReport]) -> ExportLogsServiceRequest:
+    """One request, with each run of reports that share a resource under it."""
     request = ExportLogsServiceRequest()
-    of_scope = request.resource_logs.add(resource=resource).scope_logs.add(scope=SCOPE)
-    of_scope.log_records.extend(report.record for report in reports)
+    for _, same in itertools.groupby(reports, lambda report: id(report.resource)):
+        own = list(same)
+        of_scope = request.resource_logs.add(resource=own[0].resource).scope_logs.add(scope=SCOPE)
+        of_scope.log_records.extend(report.record for report in own)
     return request
 
 
@@ -222,6 +249,22 @@ class Exporter:
         if self._report_worker is not None:
             self.reports.put(QueuedReport(record, record.ByteSize(), progress, resource))
             self._report_worker.notify()
+
+    def share(self, pass_on: Callable[[bytes], bool], others: Callable[[], int]) -> None:
+        """Send progress reports of all ranks of this machine in one request: see `_ReportWorker`."""
+        if self._report_worker is not None:
+            self._report_worker.pass_on, self._report_worker.others = pass_on, others
+
+    def put_passed(self, data: bytes) -> None:
+        """Send another monitor's progress reports; raises ValueError if it is no request of reports."""
+        try:
+            request = ExportLogsServiceRequest.FromString(data)
+        except DecodeError as error:
+            raise ValueError(str(error)) from error
+        for of_resource in request.resource_logs:
+            for of_scope in of_resource.scope_logs:
+                for record in of_scope.log_records:
+                    self.put_report(record, of_resource.resource, progress=True)
 
     def put_metrics(self, request: ExportMetricsServiceRequest, resource: Resource) -> None:
         if self._metrics_worker is not None and not self._metrics_worker.is_refused:

@@ -127,14 +127,18 @@ class ReportQueue:
             self._bytes += sum(report.size for report in reports)
             self._shrink()
 
+    @property
+    def can_wait(self) -> bool:
+        """Nothing but progress is reported."""
+        with self._lock:
+            return all(item.progress for item in self._items)
+
     def take(self) -> list[QueuedReport]:
-        """The oldest reports, as many as share a resource and fit one request."""
+        """The oldest reports, as many as fit one request."""
         taken: list[QueuedReport] = []
         size = 0
         with self._lock:
             while self._items and (not taken or size + self._items[0].size <= MAX_BATCH_BYTES):
-                if taken and self._items[0].resource is not taken[0].resource:
-                    break
                 report = self._items.popleft()
                 size += report.size
                 self._bytes -= report.size

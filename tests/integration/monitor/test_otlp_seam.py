@@ -39,9 +39,7 @@ def _send_both() -> None:
     chunks = [ScopeSpans(spans=SPANS[:2]).SerializeToString(), ScopeSpans(spans=SPANS[2:]).SerializeToString()]
     assert otlp_sender.sender_from_env("traces").send(spans_request(RESOURCE, chunks), 3)
     record = LogRecord(event_name="torch.rank.started", body=AnyValue(string_value='{"n": 1}'))
-    assert otlp_sender.sender_from_env("logs").send(
-        reports_request(RESOURCE, [QueuedReport(record, 0, False, RESOURCE)]), 1
-    )
+    assert otlp_sender.sender_from_env("logs").send(reports_request([QueuedReport(record, 0, False, RESOURCE)]), 1)
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])

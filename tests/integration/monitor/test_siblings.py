@@ -8,19 +8,29 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from otel_fr.config import Config
-from otel_fr.control.v1.control_pb2 import Command, Dump, Incident, PeerFailed, TakeStacks, WatchRequest
+from otel_fr.control.v1.control_pb2 import Command, Dump, PeerFailed, TakeStacks, WatchRequest
 from otel_fr.monitor.control import siblings
 from otel_fr.monitor.control.client import ControlClient
-from otel_fr.monitor.control.siblings import COMMAND, LEAVING, MAX_PACKET, OPENING, STATE, Hub, Line, take
+from otel_fr.monitor.control.siblings import (
+    COMMAND,
+    LEAVING,
+    MAX_PACKET,
+    MAX_REPORT,
+    OPENING,
+    STATE,
+    TURN,
+    Hub,
+    Line,
+    take,
+)
 from otel_fr.monitor.rank_identity import RankIdentity
 from otel_fr.otlp_sender import GrpcTarget
-from tests.support.monitored_rank import Played, play
 from tests.support.otlp_sink import Sink, grpc_sink
 from tests.support.waiting import PATIENCE, until
 
@@ -99,6 +109,37 @@ def test_a_sibling_that_does_not_read_loses_commands_and_holds_up_nobody(folder:
     assert hub.pass_on(b"small", ()) <= 1
     assert received(reads) == b"small"
     assert received(full) == command
+    hub.close()
+
+
+def test_reports_of_siblings_reach_the_watcher_and_who_sends_anything_else_is_cut_off(folder: Path) -> None:
+    hub = watcher(folder)
+    one, two = sibling(folder, 1), sibling(folder, 2)
+    found: list[bytes] = []
+
+    def take_report(data: bytes) -> None:
+        if data == b"bad":
+            raise ValueError
+        found.append(data)
+
+    hub.on_report = take_report
+    assert not one.pass_report(b"x" * MAX_REPORT), "it sends a large one itself"
+    assert one.pass_report(b"from one")
+    assert two.pass_report(b"from two")
+    until(lambda: sorted(found) == [b"from one", b"from two"])
+    hub.begin_turn()
+    received(one, TURN)
+    assert two.pass_report(b"bad")
+    until(lambda: hub.ranks() == [1])
+    hub.close()
+
+
+def test_no_reports_are_passed_to_a_watcher_that_says_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = watcher(folder)
+    line = sibling(folder, 1)
+    assert line.pass_report(b"report")
+    monkeypatch.setattr(siblings, "HEARD_SECONDS", 0.0)
+    assert not line.pass_report(b"report")
     hub.close()
 
 
@@ -280,64 +321,3 @@ def test_all_monitors_of_a_machine_know_that_the_stream_is_lost(sink: Sink, moni
     until(lambda: not any(client.listening for client in clients))
     until(lambda: all(client.listening for client in clients))
     assert [request.rank for request in sink.watchers] == [0, 0]
-
-
-@contextlib.contextmanager
-def two_ranks(folder: Path, sink: Sink) -> Iterator[tuple[Played, Played]]:
-    """The first one's monitor watches. Both are killed at the end, which is quicker."""
-    (folder / "rings").mkdir()
-    env = {"OTEL_EXPORTER_OTLP_ENDPOINT": sink.address, "RINGS": str(folder / "rings"), "OTEL_FR_STALL_SECONDS": "1000"}
-    with contextlib.ExitStack() as stack:
-        first = stack.enter_context(play(folder / "0", {**env, "RANK": "0"}))
-        sink.wait(lambda: sink.watchers, what="a monitor that listens")
-        second = stack.enter_context(play(folder / "1", {**env, "RANK": "1"}))
-        sink.wait(lambda: (0, [1]) in served(sink.updates), what="a stream for both")
-        try:
-            yield first, second
-        finally:
-            for rank in (first, second):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(rank.monitor, signal.SIGKILL)
-
-
-SIZE = 500_000
-"""Bytes of a large command."""
-
-
-def kill_rank(rank: Played) -> None:
-    rank.process.kill()
-
-
-def kill_monitor(rank: Played) -> None:
-    os.kill(rank.monitor, signal.SIGKILL)
-
-
-@pytest.mark.parametrize("fault", [kill_rank, kill_monitor])
-def test_a_failure_is_told_to_the_others_when_it_takes_the_watcher_along(
-    fault: Callable[[Played], None], tmp_path: Path, sink: Sink
-) -> None:
-    """A collector repeats to whoever begins to watch what it has said of failed ranks; this one says it once."""
-    with two_ranks(tmp_path, sink) as (first, _):
-        fault(first)
-        failed = Command(peer_failed=PeerFailed(ranks=[0], reason="rank 0 was killed", kind="ended"))
-        if fault is kill_monitor:
-            sink.wait(lambda: len(sink.watchers) == 2, what="another watcher")
-        sink.commands.put(failed)
-        told = sink.event("torch.rank.peer_failed")
-        assert told.resource["torch.rank"] == 1
-
-
-def test_commands_that_a_sibling_does_not_take_are_in_the_watchers_report(tmp_path: Path, sink: Sink) -> None:
-    with two_ranks(tmp_path, sink) as (_, second):
-        os.kill(second.monitor, signal.SIGSTOP)
-        for _ in range(8 * MAX_PACKET // SIZE):
-            sink.commands.put(Command(incident=Incident(incident_id="i", summary="x" * SIZE, is_over=True)))
-        report = sink.event("torch.rank.progress", where=lambda report: report.get("dropped", {}).get("commands"))
-        assert report.resource["torch.rank"] == 0
-
-
-@pytest.mark.long
-def test_when_the_watcher_is_stopped_the_others_watch_for_themselves(tmp_path: Path, sink: Sink) -> None:
-    with two_ranks(tmp_path, sink) as (first, _):
-        os.kill(first.monitor, signal.SIGSTOP)
-        sink.wait(lambda: served(sink.watchers)[-1] == (1, []), what="a stream of its own")

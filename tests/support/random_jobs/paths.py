@@ -241,7 +241,7 @@ class _Monitor:
         """What has been sent by now: reports at once, spans a second later, or at the rank's end."""
         found: list[tuple[str, bytes]] = []
         while reports := self._exporter.reports.take():
-            found.append((LOGS, reports_request(reports[0].resource, reports).SerializeToString()))
+            found.append((LOGS, reports_request(reports).SerializeToString()))
         now, spans = self._clock.now, self._exporter.spans
         if len(spans):
             self._spans_since = min(self._spans_since, now)

@@ -6,13 +6,15 @@ import os
 import threading
 from typing import Any, cast
 
+import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
 
 from otel_fr.config import SpanBatching
-from otel_fr.monitor.telemetry.export import Exporter
+from otel_fr.monitor.telemetry import export
+from otel_fr.monitor.telemetry.export import Exporter, reports_request
 from otel_fr.monitor.telemetry.queues import (
     MAX_METRICS,
     MAX_REPORTS,
@@ -77,9 +79,9 @@ def test_a_batch_is_bounded() -> None:
     assert queue.take()[:2] == (0, [])
 
 
-def test_a_request_has_spans_and_reports_of_one_resource() -> None:
+def test_spans_and_reports_stay_with_their_resource() -> None:
     """A process may become a rank of another run: what it sent before belongs to its earlier rank."""
-    other = Resource()
+    other = Resource(dropped_attributes_count=7)
     spans, reports = SpanQueue(), ReportQueue()
     for resource in (RESOURCE, RESOURCE, other):
         spans.put(1, chunk(1), resource)
@@ -87,7 +89,11 @@ def test_a_request_has_spans_and_reports_of_one_resource() -> None:
     taken = [spans.take() for _ in range(3)]
     assert [count for count, _, _ in taken] == [2, 1, 0]
     assert taken[1][2] is other
-    assert [[item.resource is other for item in reports.take()] for _ in range(2)] == [[False, False], [True]]
+    request = reports_request(reports.take())
+    assert [(one.resource, len(one.scope_logs[0].log_records)) for one in request.resource_logs] == [
+        (RESOURCE, 2),
+        (other, 1),
+    ]
 
 
 def test_superseded_progress_reports_are_dropped_before_events() -> None:
@@ -152,6 +158,67 @@ def test_an_event_is_tried_again_and_superseded_progress_is_not() -> None:
     until(lambda: not exporter.pending(patient=True))
     assert names(sender) == ["exited"]
     assert exporter.reports.dropped == 2
+
+
+class Machine:
+    """Another monitor, which sends for this one while it is ``there``."""
+
+    def __init__(self) -> None:
+        self.there = True
+        self.passed: list[bytes] = []
+
+    def take(self, request: bytes) -> bool:
+        if self.there:
+            self.passed.append(request)
+        return self.there
+
+
+def test_another_monitor_sends_the_progress_but_no_events_and_nothing_once_it_is_gone() -> None:
+    sender, machine = FakeSender(), Machine()
+    exporter = Exporter(None, cast("Sender", sender))
+    exporter.share(machine.take, lambda: 0)
+    exporter.start()
+
+    def put(name: str) -> None:
+        exporter.put_report(LogRecord(event_name=name), RESOURCE, progress=name.startswith("progress"))
+        until(lambda: not exporter.pending(patient=True))
+
+    put("progress 1")
+    assert (len(machine.passed), sender.sent) == (1, [])
+    put("stalled")
+    assert (len(machine.passed), names(sender)) == (1, ["stalled"])
+    machine.there = False
+    put("progress 2")
+    assert names(sender) == ["stalled", "progress 2"]
+
+
+def test_progress_waits_for_that_of_other_monitors_and_is_sent_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(export, "GATHER_SECONDS", 10 * PATIENCE)
+    sender = FakeSender()
+    exporter = Exporter(None, cast("Sender", sender))
+    exporter.share(lambda _: False, lambda: 2)
+    exporter.start()
+    others = [
+        reports_request([QueuedReport(LogRecord(event_name=f"progress {rank}"), 0, True, Resource())])
+        for rank in (1, 2)
+    ]
+    exporter.put_report(LogRecord(event_name="progress 0"), RESOURCE, progress=True)
+    exporter.put_passed(others[0].SerializeToString())
+    assert sender.sent == [], "the third one is waited for"
+    exporter.put_passed(others[1].SerializeToString())
+    until(lambda: bool(sender.sent))
+    assert [len(one.resource_logs) for one in sender.sent] == [3]
+    exporter.put_report(LogRecord(event_name="progress 0"), RESOURCE, progress=True)
+    exporter.put_report(LogRecord(event_name="stalled"), RESOURCE, progress=False)
+    until(lambda: not exporter.pending(patient=True))
+    assert len(sender.sent) == 2, "an event does not wait"
+
+
+def test_what_is_no_request_of_reports_is_not_sent_for_another_monitor() -> None:
+    exporter = make(None, FakeSender())
+    with pytest.raises(ValueError, match="Error parsing"):
+        exporter.put_passed(b"\xff\xff")
+    assert not exporter.pending(patient=True)
 
 
 def test_an_event_that_is_refused_again_and_again_is_given_up() -> None:
