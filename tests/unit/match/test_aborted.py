@@ -145,17 +145,12 @@ def test_an_abort_at_the_timeout_shows_that_a_call_of_unknown_state_had_not_ende
     assert (found.category, found.culprit_ranks) == expected
 
 
-def test_an_abort_at_the_timeout_shows_that_a_call_whose_begin_is_not_shown_had_not_ended() -> None:
+@pytest.mark.parametrize("last", [SIGABRT, SIGTERM], ids=["aborted", "ended by the launcher"])
+def test_an_abort_at_the_timeout_shows_that_a_call_whose_begin_is_not_shown_had_not_ended(last: int) -> None:
     """NCCL without timing, and a timeout that is shorter than what such calls are waited for."""
     calls = [call(r, 5, queued=None, age=12.0, timeout=12.0) for r in range(3)]
-    assert blamed(calls, [aborted(r, 5) for r in range(3)]) == [(Category.STALLED_COLLECTIVE, ())]
-
-
-def test_a_rank_that_its_launcher_ends_after_its_peers_were_aborted_leaves_the_stall() -> None:
-    """Nothing shows whether the devices have begun. One rank's watchdog is slower than the launcher."""
-    calls = [call(r, 5, age=20.1, timeout=12.0, queued=None) for r in range(3)]
-    ended = rank(1, 5, 4, ending=Ending.KILLED, signal=SIGTERM)
-    assert blamed(calls, [aborted(0, 5), ended, aborted(2, 5)]) == [(Category.STALLED_COLLECTIVE, ())]
+    ranks = [aborted(0, 5), aborted(1, 5), replace(aborted(2, 5), signal=last)]
+    assert blamed(calls, ranks) == [(Category.STALLED_COLLECTIVE, ())]
 
 
 def test_a_rank_that_joins_after_its_peer_was_aborted_is_a_straggler() -> None:
