@@ -131,7 +131,6 @@ def test_ranks_aborted_in_a_collective_that_all_joined_leave_a_stall() -> None:
 
 
 def test_a_rank_aborted_in_a_mismatched_call_of_unknown_state_leaves_the_mismatch() -> None:
-    """The recorder was not asked any more before the rank ended."""
     calls = [call(r, signature=MAX if r == 1 else SUM) for r in range(3)]
     calls[2] = replace(calls[2], state=CallState.UNKNOWN, queued=True)
     assert blamed(calls, [aborted(r, 5) for r in range(3)]) == [(Category.REDUCE_OP_MISMATCH, (1,))]
