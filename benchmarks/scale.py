@@ -3,11 +3,11 @@
     python benchmarks/scale.py [--ranks 1024 16384 100000] [--jobs 2048x8] [--seconds 10] [--stalls 10] [--json]
 
 The ranks are simulated (`benchmarks.simulated_ranks`): no processes and no monitors, but their reports, made by the
-monitor's code, in the intervals of the monitor's rules, over gRPC to a real collector process, 64 ranks or more to a
-request as an OpenTelemetry Collector in front of it batches them. Each rank is in three process groups: the world,
-eight neighbours, every eighth rank. After a steady phase one rank leaves out a collective of the world; all others
-wait there, say so as monitors do, and the collector has to name the rank. Then the rank makes its call, all move again,
-and the next stall follows. Of many jobs, one has this fault.
+monitor's code, in the intervals of the monitor's rules, over gRPC to a real collector process: eight to a request, as
+the monitors of a machine send them; those of the largest jobs come through gateways, which batch more. Each rank is in
+three process groups: the world, eight neighbours, every eighth rank. After a steady phase one rank leaves out a
+collective of the world; all others wait there, say so as monitors do, and the collector has to name the rank. Then the
+rank makes its call, all move again, and the next stall follows. Of many jobs, one has this fault.
 
 CPU time is read from /proc, so it is right on a shared machine; "skip to incident" is wall time, and longer where the
 machine is busy. Prints tables for benchmarks/RESULTS.md, or one JSON value a line with ``--json``: the jobs, and what
@@ -39,7 +39,7 @@ from otel_fr_collector.control import REPORT_INTERVAL
 
 from benchmarks import report_costs
 from benchmarks.collector import Server, collector, sink
-from benchmarks.simulated_ranks import BATCH, Batch, Job
+from benchmarks.simulated_ranks import Batch, Job
 
 EXPORT = "/opentelemetry.proto.collector.logs.v1.LogsService/Export"
 GIVE_UP = 60.0
@@ -52,11 +52,15 @@ MANY_JOBS = "2048x8"
 RESUMED_SECONDS, RESUMED_RANKS = 12.0, 4_096
 """Seconds between two stalls, until the incident is resolved, and how many ranks add another second."""
 STALLS = 10
-CONNECTIONS = 8
-"""A collector takes 100 requests of one connection at a time."""
+CONNECTIONS = 256
+"""At most; a collector takes 100 requests of one connection at a time."""
 T = TypeVar("T")
+MACHINE = 8
+"""Ranks of a machine, which report in one request."""
+DIRECT = 16_384
+"""Ranks of a job up to which machines send to the collector. Those of larger jobs send to gateways, whose batches
+divide the job into `BATCHES` requests."""
 BATCHES = 256
-"""Requests in which a large job reports: gateways with OpenTelemetry's batch processor make larger ones."""
 
 
 @dataclass
@@ -213,10 +217,11 @@ def _resume(batches: list[Batch], job: Job) -> None:
 
 @contextlib.contextmanager
 def _connected(server: Server, batches: list[Batch]) -> Iterator[None]:
-    """The batches send to the server, over some connections, as several gateways do."""
+    """The batches send to the server, over as many connections as there are, or as it needs."""
     options = [("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
     with contextlib.ExitStack() as stack:
-        channels = [stack.enter_context(grpc.insecure_channel(server.address, options)) for _ in range(CONNECTIONS)]
+        count = min(len(batches), CONNECTIONS)
+        channels = [stack.enter_context(grpc.insecure_channel(server.address, options)) for _ in range(count)]
         for batch, channel in zip(batches, itertools.cycle(channels), strict=False):
             batch.export = channel.unary_unary(EXPORT, None, None)
         yield
@@ -298,7 +303,7 @@ def main() -> int:
     )
     parser.add_argument("--seconds", type=float, default=10.0, help="of the steady phase")
     parser.add_argument(
-        "--batch", type=int, help=f"ranks to a request, {BATCH} or more; 1: monitors send to the collector"
+        "--batch", type=int, help=f"ranks to a request (default: {MACHINE}; above {DIRECT:,} ranks as gateways send)"
     )
     parser.add_argument("--longest", type=float, default=REPORT_INTERVAL, help="seconds between reports, as allowed")
     parser.add_argument("--stalls", type=int, default=STALLS, help="one after the other")
@@ -306,7 +311,7 @@ def main() -> int:
     options = parser.parse_args()
     results = []
     for count, world in [*((1, ranks) for ranks in options.ranks), *options.jobs]:
-        batch = options.batch or max(BATCH, world // BATCHES)
+        batch = options.batch or (MACHINE if world <= DIRECT else world // BATCHES)
         with tempfile.TemporaryDirectory() as name:
             results.append(measure(count, world, batch, options.seconds, options.longest, options.stalls, Path(name)))
         if options.json:
