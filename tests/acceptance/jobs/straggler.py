@@ -1,6 +1,6 @@
-"""DDP-style training on gloo, of some minutes at most: one rank is slow in each step, or none is.
+"""Training with an optimizer on gloo: rank 3 takes longer in each step, or none does.
 
-Arguments: ``slow`` or ``healthy``; milliseconds of a step; the file whose existence ends the job.
+Arguments: ``slow`` or ``healthy``; the file whose existence ends the job, which lasts some minutes at most.
 """
 
 from __future__ import annotations
@@ -13,32 +13,30 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
-SECONDS = 90.0
+SECONDS = 120.0
+STEP = 0.08
 DELAY = 0.15
-BUCKETS = 2
-
-
-def compute(seconds: float, draw: random.Random) -> None:
-    """Forward and backward pass: of no two ranks of the same length, and now and then much longer."""
-    time.sleep(seconds * draw.uniform(0.8, 1.2) + (0.2 if draw.random() < 0.02 else 0.0))
+SLOW = 3
 
 
 def main() -> None:
-    mode, step, stop = sys.argv[1], float(sys.argv[2]) / 1_000, Path(sys.argv[3])
+    mode, stop = sys.argv[1], Path(sys.argv[2])
     dist.init_process_group("gloo")
     rank = int(os.environ["RANK"])
     draw = random.Random(rank)
-    gradients = [torch.ones(50_000) for _ in range(BUCKETS)]
+    model = DistributedDataParallel(torch.nn.Linear(256, 256))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    batch = torch.ones(8, 256)
     end = time.monotonic() + SECONDS
     while time.monotonic() < end:
-        compute(step, draw)
-        if mode == "slow" and rank == 1:
+        time.sleep(STEP * draw.uniform(0.8, 1.2) + (0.2 if draw.random() < 0.02 else 0.0))
+        if mode == "slow" and rank == SLOW:
             time.sleep(DELAY)
-        works = [dist.all_reduce(gradient, async_op=True) for gradient in gradients]
-        for work in works:
-            if work is not None:
-                work.wait()
+        optimizer.zero_grad()
+        model(batch).sum().backward()
+        optimizer.step()
         done = torch.tensor([float(stop.exists())])
         dist.all_reduce(done, op=dist.ReduceOp.MAX)
         if done.item():
