@@ -15,6 +15,7 @@ from otel_fr.dumps.nccl_ras import is_one, read_answer
 from otel_fr.monitor.nccl import ras_client as module
 from otel_fr.monitor.nccl.ras_client import ADDRESS, PAUSE, RasError, RasWatch, ask_ras, ras_address
 from tests.support.monitored_rank import play
+from tests.support.otlp_sink import grpc_sink
 from tests.support.ras_server import RasServer, answer, communicator, missing, rank, ras_server, without_comma
 from tests.support.waiting import wait_for
 
@@ -182,18 +183,20 @@ def test_where_it_is_asked_follows_nccls_variables() -> None:
 
 
 @pytest.mark.parametrize("backend", ["nccl", "gloo"])
-def test_a_monitor_asks_it_for_a_job_on_nccl_when_a_file_is_asked_for(
+def test_a_monitor_asks_it_for_a_job_on_nccl_when_a_file_is_asked_for_and_reports_the_answer(
     server: RasServer, tmp_path: Path, backend: str
 ) -> None:
     host, port = server.address
     env = {"BACKEND": backend, "NCCL_RAS_ADDR": f"{host}:{port}", "OTEL_FR_STALL_SECONDS": "60"}
-    with play(tmp_path, env) as played:
-        server.text = answer(communicator([rank(0, played.process.pid)]))
+    with grpc_sink() as sink, play(tmp_path, {**env, "OTEL_EXPORTER_OTLP_ENDPOINT": sink.address}) as played:
+        server.text = answer(communicator([rank(0, played.process.pid)], [missing(1, 4712)]))
         played.do("issue", n=1, backend=backend)
         played.do("say", message={"cmd": "dump", "reason": "request"})
         folder = tmp_path / "dumps"
         assert wait_for(lambda: (folder / "otel_fr_rank_0").exists())
         if backend == "nccl":
             assert wait_for(lambda: any(folder.glob("otel_fr_nccl_ras_*.json")))
+            told = sink.wait(lambda: [one.report["ras"] for one in sink.events if "ras" in one.report], what="RAS")
+            assert [(fact["kind"], fact["ranks"]) for fact in told[0]["odd"][0]["facts"]] == [("silent", "1")]
         assert played.end("leave", clean=True) == 0
     assert ("STATUS" in server.commands) is (backend == "nccl")

@@ -14,6 +14,7 @@ from otel_fr.match import Category, Finding
 from otel_fr.rank_report.ras import ReportedCommunicator, ReportedFact, ReportedRas
 from tests.support.evidence import WORLD, finding
 from tests.support.incident_data import incident_data
+from tests.support.virtual_collector import VirtualCollector
 
 NOW = 1_800_000_000.0
 HANG = finding(age=5.0, is_waiting=True)
@@ -39,6 +40,21 @@ def test_an_answer_belongs_to_the_faults_that_had_begun_when_it_was_asked() -> N
     assert said is not None
     assert said["lines"] == ["group default_pg (0): rank 1 did not answer"]
     assert said["asked_at"] == "2027-01-15T08:01:00.000Z"
+
+
+def test_what_a_rank_reports_of_it_is_in_the_incident_and_no_verdict_rests_on_it() -> None:
+    silent = {"kind": "silent", "ranks": "3"}
+    odd = [{"id": "0x1", "size": 4, "pids": [[rank, 1000 + rank] for rank in range(4)], "facts": [silent]}]
+    with VirtualCollector() as collector, collector.job(4) as job:
+        job.skip(2)
+        collector.wait_cause()
+        job.ranks[0].extra["ras"] = {"age_s": 0.1, "nccl": "2.28.9", "count": 1, "timeouts": 1, "odd": odd}
+        cause = collector.wait_cause(lambda incident: incident["nccl_ras"] is not None)
+    assert (cause["category"], cause["culprit_ranks"]) == ("missing_rank", [2])
+    said = cause["nccl_ras"]
+    assert (len(said["lines"]), said["version"]) == (2, "2.28.9")
+    assert "rank 3" in said["lines"][0]
+    assert cause["waiting_since"] <= said["asked_at"]
 
 
 def test_an_answer_that_came_before_the_incident_opened_is_in_it_from_the_start() -> None:
