@@ -324,6 +324,13 @@ class Job:
         group = group or self.world
         return [self.ranks[rank].issue(group) for rank in group.ranks if rank != culprit]
 
+    def go_on(self, waiting: list[Issued]) -> None:
+        """The absent members join as well, and all complete."""
+        group = waiting[0].group
+        absent = set(group.ranks) - {call.rank for call in waiting}
+        for call in [*waiting, *(self.ranks[rank].issue(group) for rank in sorted(absent))]:
+            self.ranks[call.rank].complete(call)
+
     def all_reported(self) -> None:
         """Let time pass until every live rank has reported twice more, so that nothing is on its way."""
         before = [rank.number for rank in self.ranks]

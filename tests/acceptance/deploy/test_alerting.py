@@ -33,7 +33,7 @@ from tests.support.external_programs import (
     started,
 )
 from tests.support.paths import DEPLOY
-from tests.support.played_job import Issued, Job
+from tests.support.played_job import Job
 from tests.support.ports import free_port
 from tests.support.waiting import wait_for
 
@@ -232,11 +232,6 @@ def samples(prometheus: str, query: str) -> list[dict[str, Any]]:
     return found
 
 
-def go_on(job: Job, waiting: list[Issued]) -> None:
-    for call in [*waiting, job.ranks[1].issue(job.world)]:
-        job.ranks[call.rank].complete(call)
-
-
 @needs_prometheus
 @needs_alertmanager
 def test_a_hung_job_whose_alert_the_collector_has_posted_is_no_second_alert_of_prometheus(tmp_path: Path) -> None:
@@ -250,7 +245,7 @@ def test_a_hung_job_whose_alert_the_collector_has_posted_is_no_second_alert_of_p
         both = "otel_fr_incidents_open > 0 and on (job, instance) increase(otel_fr_collector_alert_posts_total[3m]) > 0"
         assert wait_for(lambda: samples(prometheus, both)), (tmp_path / "prometheus.log").read_text()
         assert samples(prometheus, rule["expr"]) == []
-        go_on(job, waiting)
+        job.go_on(waiting)
         assert wait_for(lambda: not incidents(alertmanager)), incidents(alertmanager)
 
 
@@ -268,5 +263,5 @@ def test_a_hung_job_reaches_alertmanager_by_prometheus_while_the_collector_canno
         assert (alert["labels"]["category"], alert["labels"]["severity"]) == ("missing_rank", "critical")
         assert alert["annotations"]["runbook_url"].endswith("/missing_rank.md")
         assert alert["status"]["state"] == "active"
-        go_on(job, waiting)
+        job.go_on(waiting)
         assert wait_for(lambda: not incidents(alertmanager)), incidents(alertmanager)

@@ -124,9 +124,7 @@ def shows(at: Collector, expected: dict[str, list[str]]) -> None:
 def ends_once(site: Site, jobs: dict[str, Job], waiting: dict[str, list[Issued]]) -> None:
     """The ranks that were missing join. Each incident was told of once as open and once as resolved, by one alert."""
     for name, calls in waiting.items():
-        late = jobs[name].ranks[1].issue(jobs[name].world)
-        for call in [*calls, late]:
-            jobs[name].ranks[call.rank].complete(call)
+        jobs[name].go_on(calls)
     until(lambda: all(site.told()[name, "resolved"] for name in waiting))
     assert site.told() == {(name, state): 1 for name in waiting for state in ("firing", "resolved")}
     assert {name: len(labels) for name, labels in site.alerting().items()} == dict.fromkeys(waiting, 1)

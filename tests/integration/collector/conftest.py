@@ -10,6 +10,7 @@ import pytest
 from tests.support.notified_site import Site
 from tests.support.postgres import PostgresServer, postgres_server
 from tests.support.staged_collector import Stage
+from tests.support.virtual_collector import VirtualCollector
 from tests.support.watched_page import Watched, chromium
 
 
@@ -33,6 +34,12 @@ def watched(browser: Any) -> Iterator[Watched]:
     own.page.close()
     assert own.problems == []
     assert len(own.hosts) == 1
+
+
+@pytest.fixture
+def collector() -> Iterator[VirtualCollector]:
+    with VirtualCollector() as started:
+        yield started
 
 
 @pytest.fixture

@@ -8,13 +8,7 @@ import pytest
 
 from tests.support.notified_site import HOLD, Site
 from tests.support.otlp_backends import MemoryBackend
-from tests.support.played_job import Issued, Job
 from tests.support.times import VirtualTime
-
-
-def go_on(job: Job, waiting: list[Issued], rank: int = 1) -> None:
-    for call in [*waiting, job.ranks[rank].issue(job.world)]:
-        job.ranks[call.rank].complete(call)
 
 
 def test_a_wait_is_shown_at_once_and_told_when_it_has_lasted(site: Site) -> None:
@@ -32,7 +26,7 @@ def test_a_wait_is_shown_at_once_and_told_when_it_has_lasted(site: Site) -> None
         assert receiver.told == [("opened", "missing_rank")]
         assert HOLD - 0.5 <= receiver.told_at[0] - began <= HOLD + 0.5
         assert site.alerting() == 1
-        go_on(job, waiting)
+        job.go_on(waiting)
         collector.wait_cause(lambda one: one["state"] == "resolved")
         assert receiver.told == [("opened", "missing_rank"), ("resolved", "missing_rank")]
 
@@ -44,7 +38,7 @@ def test_a_wait_that_ends_in_time_is_never_told_and_begins_anew_when_it_comes_ba
         for number in range(1, 3):
             waiting = job.skip(1)
             site.time.advance(HOLD - 5.0)
-            go_on(job, waiting)
+            job.go_on(waiting)
             assert collector.time.wait_for(lambda: len(collector.causes()) == number)  # noqa: B023
             collector.time.wait_for(lambda: all(one["state"] == "resolved" for one in collector.causes()))
         site.time.advance(2 * HOLD)
@@ -83,8 +77,7 @@ def test_a_mismatch_is_over_with_a_job_that_ends_well(site: Site) -> None:
     with site.collector.job(2) as job:
         job.step()
         calls = [job.ranks[rank].issue(job.world, reduce_op=op) for rank, op in ((0, "sum"), (1, "max"))]
-        for call in calls:
-            job.ranks[call.rank].complete(call)
+        job.go_on(calls)
         site.collector.wait_cause()
         job.step()
         site.time.advance(5.0)
@@ -150,7 +143,7 @@ def test_a_restart_neither_tells_early_nor_forgets(tmp_path: Path, lasted: float
             assert second.receiver.told == []
             clock.advance(HOLD)
             assert [kind for kind, _ in second.receiver.told] == ([] if was_told else ["opened"])
-            go_on(job, waiting)
+            job.go_on(waiting)
             assert clock.wait_for(lambda: second.receiver.told[-1:] == [("resolved", "missing_rank")])
 
 
@@ -161,7 +154,7 @@ def test_a_restart_does_not_tell_of_a_wait_that_ended_in_time(tmp_path: Path) ->
         job.step()
         waiting = job.skip(1)
         collector.wait_cause()
-        go_on(job, waiting)
+        job.go_on(waiting)
         collector.wait_cause(lambda one: one["state"] == "resolved")
     second = Site(clock, data=tmp_path / "data")
     with second.collector:

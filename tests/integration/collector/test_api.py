@@ -31,21 +31,9 @@ from tests.support.waiting import PATIENCE, wait_for
 
 
 @pytest.fixture
-def collector() -> Iterator[VirtualCollector]:
-    with VirtualCollector() as started:
-        yield started
-
-
-@pytest.fixture
 def process(tmp_path: Path) -> Iterator[Collector]:
     with running(tmp_path) as started:
         yield started
-
-
-@pytest.fixture
-def stage() -> Iterator[Stage]:
-    with Stage() as running_stage:
-        yield running_stage
 
 
 def get(collector: CollectorView, path: str) -> dict[str, Any]:
@@ -122,8 +110,7 @@ def test_incidents_are_chosen_by_state_job_and_time(tmp_path: Path) -> None:
                     waiting = job.skip(1)
                     times.append(collector.wait_causes(len(times) + 1)[-1]["detected_at"])
                     if name == "a":
-                        for call in [*waiting, job.ranks[1].issue(job.world)]:
-                            job.ranks[call.rank].complete(call)
+                        job.go_on(waiting)
                         collector.wait_cause(lambda one: one["state"] == "resolved")
 
             def jobs(query: str, at: VirtualCollector = collector) -> list[str]:
@@ -200,8 +187,7 @@ def test_the_stream_reports_jobs_and_each_change_and_ends_with_the_collector(pro
         job.step()
         waiting = job.skip(1)
         assert wait_for(lambda: [data["change"] for name, data in found if name == "incident"][:1] == ["opened"])
-        for call in [*waiting, job.ranks[1].issue(job.world)]:
-            job.ranks[call.rank].complete(call)
+        job.go_on(waiting)
         assert wait_for(lambda: [data["change"] for name, data in found if name == "incident"][-1] == "resolved")
         assert wait_for(
             lambda: any(data["jobs"] and data["jobs"][0]["job"] == job.id for n, data in found if n == "jobs")

@@ -24,12 +24,6 @@ ERROR: dict[str, Any] = {
 }
 
 
-@pytest.fixture
-def collector() -> Iterator[VirtualCollector]:
-    with VirtualCollector() as found:
-        yield found
-
-
 @pytest.fixture(scope="module")
 def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collector]:
     """One whose ports are asked."""

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from otel_fr.config import Config
 from otel_fr.monitor.control.client import ControlClient
@@ -18,12 +15,6 @@ from tests.support.collector_process import running
 from tests.support.played_job import RankPlayer
 from tests.support.virtual_collector import VirtualCollector
 from tests.support.waiting import wait_for
-
-
-@pytest.fixture
-def collector() -> Iterator[VirtualCollector]:
-    with VirtualCollector() as started:
-        yield started
 
 
 def send_brief(rank: RankPlayer) -> None:

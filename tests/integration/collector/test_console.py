@@ -256,8 +256,7 @@ def test_incidents_are_followed_over_a_restart_and_each_change_is_printed_once(t
         assert wait_for(lambda: "Trying again" in (tmp_path / "said").read_text())
         second = stack.enter_context(running(tmp_path / "2", *data, "--http", address))
         job.collector = second
-        for call in [*waiting, job.ranks[1].issue(job.world)]:
-            job.ranks[call.rank].complete(call)
+        job.go_on(waiting)
         assert wait_for(lambda: followed() == [("opened", number), ("resolved", number)])
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE) == 130

@@ -54,8 +54,7 @@ def test_the_alert_of_a_job_that_has_ended_lasts_until_people_are_told(site: Sit
 
 def test_a_mismatch_in_a_job_that_ended_well_still_says_what_cannot_be_trusted(site: Site) -> None:
     with site.collector.job(2) as job:
-        for call in mismatch(job):
-            job.ranks[call.rank].complete(call)
+        job.go_on(mismatch(job))
         cause = site.collector.wait_cause()
         assert cause["what_to_do"] == WHAT_TO_DO[Category.SIZE_MISMATCH]
         job.step()

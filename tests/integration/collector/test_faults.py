@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,13 +9,6 @@ import pytest
 from otel_fr import semconv
 from tests.support.virtual_collector import VirtualCollector
 from tests.support.whole_text import whole_text
-
-
-@pytest.fixture
-def collector() -> Iterator[VirtualCollector]:
-    with VirtualCollector() as started:
-        yield started
-
 
 STACK = """Thread 0x1 (most recent call first):
   File "/job/data.py", line 17 in load
@@ -73,9 +65,7 @@ def test_a_late_rank_resolves_its_incident(collector: VirtualCollector) -> None:
         job.step()
         waiting = job.skip(2)
         opened = collector.wait_cause()
-        late = job.ranks[2].issue(job.world)
-        for call in [*waiting, late]:
-            job.ranks[call.rank].complete(call)
+        job.go_on(waiting)
         collector.wait_cause(lambda one: one["state"] == "resolved")
         for _ in range(3):
             job.step()
@@ -111,8 +101,7 @@ def test_the_same_rank_staying_away_again_is_a_new_incident(collector: VirtualCo
         for number in (1, 2):
             waiting = job.skip(2)
             assert len(collector.wait_causes(number)) == number
-            for call in [*waiting, job.ranks[2].issue(job.world)]:
-                job.ranks[call.rank].complete(call)
+            job.go_on(waiting)
             assert collector.time.wait_for(lambda: all(one["state"] == "resolved" for one in collector.causes()))
         assert [one["sequence_id"] for one in collector.causes()] == [1, 2]
 
@@ -157,8 +146,7 @@ def test_a_mismatch_needs_no_stall(collector: VirtualCollector, odd: dict[str, A
     with collector.job(4) as job:
         job.step()
         calls = [job.ranks[rank].issue(job.world, **(odd if rank == 2 else {})) for rank in range(4)]
-        for call in calls:
-            job.ranks[call.rank].complete(call)
+        job.go_on(calls)
         incident = collector.wait_cause()
         assert (incident["category"], incident["culprit_ranks"], incident["sequence_id"]) == (category, [2], 2)
         assert incident["field"] == field
@@ -180,8 +168,7 @@ def test_a_mismatch_that_repeats_every_step_is_one_incident(collector: VirtualCo
 def test_a_death_after_a_mismatch_that_the_job_got_over_raises_an_alarm_of_its_own(collector: VirtualCollector) -> None:
     with collector.job(3) as job:
         calls = [job.ranks[rank].issue(job.world, reduce_op="max" if rank == 2 else "sum") for rank in range(3)]
-        for call in calls:
-            job.ranks[call.rank].complete(call)
+        job.go_on(calls)
         first = collector.wait_cause()
         job.step()
         job.all_reported()

@@ -210,8 +210,7 @@ def test_only_traces_of_incidents_are_sent_on() -> None:
         collector.send(TRACES, spans(1))
         job.step()
         calls = [job.ranks[rank].issue(job.world, reduce_op="max" if rank == 1 else "sum") for rank in range(3)]
-        for call in calls:
-            job.ranks[call.rank].complete(call)
+        job.go_on(calls)
         trace = bytes.fromhex(collector.wait_cause()["trace_id"])
         collector.time.advance(5.0)
     names = [span.name for data in backend.taken for span in _spans(data) if span.trace_id == trace]

@@ -31,12 +31,6 @@ REJECTED = "otel_fr_collector_requests_rejected_total"
 ITEMS = "otel_fr_collector_items_received_total"
 
 
-@pytest.fixture
-def collector() -> Iterator[VirtualCollector]:
-    with VirtualCollector() as started:
-        yield started
-
-
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collector]:
     with running(tmp_path_factory.mktemp("collector")) as started:

@@ -51,9 +51,7 @@ def stall_and_recover(collector: CollectorView) -> str:
         job.step()
         waiting = job.skip(1)
         number = str(collector.wait_cause()["id"])
-        yielded = [*waiting, job.ranks[1].issue(job.world)]
-        for call in yielded:
-            job.ranks[call.rank].complete(call)
+        job.go_on(waiting)
         collector.wait_cause(lambda one: one["state"] == "resolved")
     return number
 
@@ -129,8 +127,7 @@ def test_a_real_alertmanager_shows_the_alert(tmp_path: Path) -> None:
             waiting = job.skip(1)
             found = wait_for(shown)
             assert [alert["labels"]["category"] for alert in found] == ["missing_rank"]
-            for call in [*waiting, job.ranks[1].issue(job.world)]:
-                job.ranks[call.rank].complete(call)
+            job.go_on(waiting)
             assert wait_for(lambda: not shown())
     finally:
         process.terminate()

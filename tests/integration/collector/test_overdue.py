@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
-
-import pytest
 
 from otel_fr import semconv
 from tests.support.played_job import STALL, Job
 from tests.support.virtual_collector import VirtualCollector
 from tests.support.whole_text import whole_text
-
-
-@pytest.fixture
-def collector() -> Iterator[VirtualCollector]:
-    with VirtualCollector() as started:
-        yield started
-
 
 SECTION = {"kind": "section", "name": "loading données", "age_s": 3.0, "limit_s": 2.0, "overdue": True}
 BEAT = {"kind": "heartbeat", "age_s": 70.0, "limit_s": 60.0, "overdue": True}
@@ -48,9 +38,7 @@ def test_one_incident_from_the_limit_to_the_peers_that_wait_and_to_its_end(colle
         assert (second["id"], second["category"]) == (first["id"], "section_overrun")
         assert (second["culprit_ranks"], second["waiting_ranks"]) == ([1], [0, 2])
         job.ranks[1].extra["activity"] = [FINE]
-        call = job.ranks[1].issue(job.world)
-        for one in (*waiting, call):
-            job.ranks[one.rank].complete(one)
+        job.go_on(waiting)
         assert collector.time.wait_for(lambda: [one["state"] for one in collector.causes()] == ["resolved"])
         assert [one["id"] for one in collector.causes()] == [first["id"]]
 
@@ -81,9 +69,7 @@ def test_a_section_within_its_limit_excuses_its_rank_and_its_end_gives_it_time_t
         assert collector.incidents() == []
         del job.ranks[0].extra["activity"]
         collector.time.advance(0.5 * STALL)
-        call = job.ranks[0].issue(job.world)
-        for one in (*waiting, call):
-            job.ranks[one.rank].complete(one)
+        job.go_on(waiting)
         for _ in range(3):
             job.step()
         job.all_reported()

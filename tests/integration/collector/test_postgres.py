@@ -329,8 +329,7 @@ def test_a_collector_that_is_killed_continues_with_what_the_server_has(
         assert [(one["id"], one["state"]) for one in listed] == [(opened["id"], FIRING)]
         job.collector = second
         job.all_reported()
-        for call in [*waiting, job.ranks[1].issue(job.world)]:
-            job.ranks[call.rank].complete(call)
+        job.go_on(waiting)
         closed = second.wait_cause(lambda one: one["state"] == RESOLVED)
         assert closed["id"] == opened["id"]
         assert len(second.lines()) == 1

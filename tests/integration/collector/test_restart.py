@@ -63,8 +63,7 @@ def test_an_open_incident_continues_after_sigkill_and_is_published_once(tmp_path
         assert second.lines() == []
         assert len(hook.requests) == posts_before
 
-        for call in [*waiting, job.ranks[1].issue(job.world)]:
-            job.ranks[call.rank].complete(call)
+        job.go_on(waiting)
         closed = second.wait_cause(lambda one: one["state"] == "resolved")
         assert closed["id"] == opened["id"]
         assert len(second.lines()) == 1
@@ -123,8 +122,7 @@ def test_a_job_without_an_incident_is_not_accused_by_a_new_collector(tmp_path: P
         second.time.advance(20.0)
         for rank in (2, 3):
             job.ranks[rank].silent = False
-        for call in [*waiting, *(job.ranks[rank].issue(job.world) for rank in (2, 3))]:
-            job.ranks[call.rank].complete(call)
+        job.go_on(waiting)
         job.all_reported()
         job.step()
         second.time.advance(20.0)
@@ -219,8 +217,7 @@ def test_resolved_incidents_stay_readable_and_a_stop_keeps_everything(tmp_path: 
         job.step()
         waiting = job.skip(1)
         number = first.wait_cause()["id"]
-        for call in [*waiting, job.ranks[1].issue(job.world)]:
-            job.ranks[call.rank].complete(call)
+        job.go_on(waiting)
         closed = first.wait_cause(lambda one: one["state"] == "resolved")
         first.stop()
     with VirtualCollector(first.time, data=tmp_path) as second:
@@ -320,8 +317,7 @@ def test_a_full_disk_costs_no_incident(tmp_path: Path) -> None:
         assert wait_for(lambda: first.metric("otel_fr_collector_store_up") == 0)
         resource.prlimit(first.process.pid, resource.RLIMIT_FSIZE, unlimited)
         assert wait_for(lambda: first.metric("otel_fr_collector_store_up") == 1)
-        for call in [*waiting, job.ranks[1].issue(job.world)]:
-            job.ranks[call.rank].complete(call)
+        job.go_on(waiting)
         assert wait_for(lambda: [one["state"] for one in listed(first)] == ["resolved"])
         first.kill()
     with start(tmp_path, 2) as second:

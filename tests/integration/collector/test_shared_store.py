@@ -106,12 +106,6 @@ def judges(collector: Collector) -> bool:
     return collector.metric("otel_fr_collector_judgement_duration_seconds_count") >= 1
 
 
-def finish(job: Job, waiting: list[Any]) -> None:
-    """The rank that was missing joins."""
-    for call in [*waiting, job.ranks[1].issue(job.world)]:
-        job.ranks[call.rank].complete(call)
-
-
 def test_an_incident_goes_on_in_another_collector_when_its_own_is_killed(site: Site) -> None:
     first, second = site.start()
     with Job(first, 3) as job:
@@ -128,7 +122,7 @@ def test_an_incident_goes_on_in_another_collector_when_its_own_is_killed(site: S
         assert site.alerts.posts[0][0]["labels"] == fired["labels"]
         assert site.alerts.posts[0][0]["startsAt"] == fired["startsAt"]
         assert listed(second) == [(opened["id"], "firing")]
-        finish(job, waiting)
+        job.go_on(waiting)
         closed = second.wait_cause(lambda one: one["state"] == "resolved")
         assert closed["id"] == opened["id"]
         assert wait_for(lambda: site.posted("resolved"))
@@ -166,7 +160,7 @@ def test_of_a_job_that_two_collectors_hear_nothing_is_lost_or_told_twice(site: S
         if is_killed:
             first.kill()
             job.collector = second
-        finish(job, waiting)
+        job.go_on(waiting)
         assert second.wait_cause(lambda one: one["state"] == "resolved")
         assert wait_for(lambda: listed(second) == [(opened["id"], "resolved")])
         assert wait_for(lambda: site.posted("resolved"))
@@ -189,7 +183,7 @@ def test_a_job_that_moves_takes_its_incident_along(site: Site) -> None:
         job.collector = second
         assert wait_for(lambda: judges(second))
         assert wait_for(lambda: json.loads(first.get("/api/v1/jobs"))["jobs"][0]["collector_page"] is not None)
-        finish(job, waiting)
+        job.go_on(waiting)
         closed = second.wait_cause(lambda one: one["state"] == "resolved")
         assert closed["id"] == opened["id"]
         assert [one["state"] for one in first.lines()].count("resolved") == 0
@@ -233,7 +227,7 @@ def test_a_collector_that_was_cut_off_from_the_database_keeps_its_job_and_what_i
             relay.stop()
             site.pass_away()
             assert wait_for(lambda: second.metric("otel_fr_incidents_open", category="missing_rank") == 1)
-            finish(job, waiting)
+            job.go_on(waiting)
             first.wait_cause(lambda one: one["state"] == "resolved")
             assert wait_for(lambda: site.posted("resolved"))
             assert listed(second) == [(opened["id"], "firing")]

@@ -54,8 +54,7 @@ def test_an_incidents_trace_is_whole_over_a_restart_in_every_mode(
         with VirtualCollector(first.time, data=tmp_path, forward=[backend], selects=selects) as second:
             job.collector = second
             job.all_reported()
-            for call in [*waiting, job.ranks[1].issue(job.world)]:
-                job.ranks[call.rank].complete(call)
+            job.go_on(waiting)
             second.wait_cause(lambda one: one["state"] == "resolved")
             second.stop()
     spans = spans_of(backend, trace)

@@ -25,7 +25,7 @@ from standardwebhooks import Webhook
 from tests.support.collector_process import running
 from tests.support.incident_receivers import AlertSink, FakeGrafana, Receiver
 from tests.support.paths import DOCS
-from tests.support.played_job import Issued, Job
+from tests.support.played_job import Job
 from tests.support.virtual_collector import VirtualCollector
 from tests.support.waiting import PATIENCE, wait_for
 
@@ -54,11 +54,6 @@ def secret_file(folder: Path) -> str:
     return str(path)
 
 
-def recover(job: Job, waiting: list[Issued]) -> None:
-    for call in [*waiting, job.ranks[1].issue(job.world)]:
-        job.ranks[call.rank].complete(call)
-
-
 def test_every_change_is_posted_in_order_and_signed(tmp_path: Path, hook: Receiver) -> None:
     url = hook.url.replace("://", "://me:a%2Fb@") + "/in?team=a"
     options = ["--webhook", url, "--webhook-secret-file", secret_file(tmp_path)]
@@ -69,7 +64,7 @@ def test_every_change_is_posted_in_order_and_signed(tmp_path: Path, hook: Receiv
         incident = collector.wait_cause()
         job.ranks[1].send_report("torch.flight_recorder.written", file="/dumps/rank_1")
         assert wait_for(lambda: len(hook.requests) >= 2)
-        recover(job, waiting)
+        job.go_on(waiting)
         assert wait_for(lambda: b'"resolved"' in hook.requests[-1][3])
     bodies = []
     for method, path, headers, body in hook.requests:
@@ -126,7 +121,7 @@ def test_a_receiver_that_is_down_gets_its_posts_when_it_is_back_and_delays_nothi
             waiting = job.skip(1)
             collector.wait_cause()
             collector.deliver(lambda: quick.requests)
-            recover(job, waiting)
+            job.go_on(waiting)
             collector.deliver(lambda: len(quick.requests) == 2)
             collector.deliver(lambda: hook.requests)
             hook.status = 200
@@ -152,7 +147,7 @@ def test_updates_that_wait_are_replaced_by_newer_ones(hook: Receiver) -> None:
             rank.send_report("torch.flight_recorder.written", file=f"/dumps/rank_{rank.rank}")
             collector.wait_cause(lambda one: one["flight_recorder_files"].keys() >= set(files))
         published = len(collector.lines())
-        recover(job, waiting)
+        job.go_on(waiting)
         collector.wait_cause(lambda one: one["state"] == "resolved")
         assert published >= 5
         collector.deliver(lambda: hook.requests)
@@ -235,7 +230,7 @@ def test_an_incident_is_a_mark_in_grafana_and_a_region_once_it_is_over(grafana: 
         assert f'<a href="http://jaeger:16686/trace/{incident["trace_id"]}">trace</a>' in mark["text"]
         assert abs(mark["time"] / 1000 - collector.time.wall()) < 30
         assert "timeEnd" not in mark
-        recover(job, waiting)
+        job.go_on(waiting)
         collector.deliver(lambda: grafana.marks[1].get("timeEnd", 0) > mark["time"])
         assert len(grafana.marks) == 1
 
@@ -252,7 +247,7 @@ def mark_and_restart(folder: Path, grafana: FakeGrafana, between: Callable[[], N
         with VirtualCollector(first.time, data=folder, outlets=marking(grafana)) as second:
             job.collector = second
             job.all_reported()
-            recover(job, waiting)
+            job.go_on(waiting)
             second.wait_cause(lambda one: one["state"] == "resolved")
             second.deliver(lambda: "timeEnd" in grafana.marks[1])
 
@@ -311,7 +306,7 @@ def test_quiet_logs_one_line_for_each_change(tmp_path: Path) -> None:
         job.step()
         waiting = job.skip(1)
         collector.wait_cause()
-        recover(job, waiting)
+        job.go_on(waiting)
         assert wait_for(lambda: "change=resolved" in collector.err_file.read_text())
         lines = [line for line in collector.err_file.read_text().splitlines() if "change=" in line]
         assert 'change=opened category=missing_rank job="my job"' in lines[0]
