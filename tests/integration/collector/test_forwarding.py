@@ -160,17 +160,6 @@ def test_a_full_queue_drops_what_comes_and_says_so(caplog: pytest.LogCaptureFixt
         assert "its queue is full" in caplog.text
 
 
-def test_a_broken_queue_file_is_put_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "forward.sqlite3").write_bytes(b"this is no database" * 500)
-    backend = MemoryBackend()
-    with VirtualCollector(data=tmp_path, forward=[backend]) as collector:
-        collector.send(TRACES, spans(1))
-        collector.time.advance(1.0)
-        assert backend.taken == [spans(1)]
-        assert len(list(tmp_path.glob("*.damaged-*"))) == 1
-        assert "is damaged" in caplog.text
-
-
 def test_without_a_folder_the_end_waits_for_the_backends_for_a_bounded_time(tmp_path: Path) -> None:
     with grpc_backend() as backend:
         backend.delay = 0.2

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import threading
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -22,6 +20,7 @@ from otel_fr.control.v1 import control_pb2
 from tests.support import hostile
 from tests.support.collector_process import Collector, running
 from tests.support.grpc_calls import WATCH, refused
+from tests.support.health import HealthWatch
 from tests.support.otlp_messages import attribute
 from tests.support.rank_metrics import metrics_of
 from tests.support.tokens import READER, TEAM, bearer, write_tokens
@@ -99,33 +98,6 @@ SLOWEST_ANSWER = 6.0
 """Seconds. On an idle machine the answer takes milliseconds; what is tested made it take tens of seconds."""
 
 
-class Watch:
-    """Asks for /healthz all the time while it is entered; keeps the longest time that an answer took, in seconds."""
-
-    def __init__(self, collector: Collector) -> None:
-        self.collector = collector
-        self.slowest = 0.0
-        self.answers = 0
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._ask, daemon=True)
-
-    def _ask(self) -> None:
-        while not self._stop.is_set():
-            began = time.monotonic()
-            assert self.collector.get("/healthz") == "ok\n"
-            self.slowest = max(self.slowest, time.monotonic() - began)
-            self.answers += 1
-            self._stop.wait(0.02)
-
-    def __enter__(self) -> Watch:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join(PATIENCE)
-
-
 def _sized(number: int, content: bytes) -> bytes:
     """A field of a message, as protobuf writes it."""
     size, head = len(content), bytearray([number << 3 | 2])
@@ -155,7 +127,7 @@ def _flood(level: int) -> bytes:
 def test_a_small_request_of_many_empty_parts_neither_blocks_the_collector_nor_fills_its_memory(
     tmp_path: Path, signal: str
 ) -> None:
-    with running(tmp_path / "run") as collector, Watch(collector) as watch:
+    with running(tmp_path / "run") as collector, HealthWatch(collector).running() as watch:
         statuses = []
         for level in range(5):
             packed = gzip.compress(_flood(level), 9)
@@ -164,7 +136,7 @@ def test_a_small_request_of_many_empty_parts_neither_blocks_the_collector_nor_fi
         assert statuses == [413] * 5
         assert collector.metric("otel_fr_collector_internal_errors_total", part="ingest") == 0
         resident = collector.resident()
-    assert watch.answers
+    assert watch.latencies
     assert resident < MOST_RESIDENT, f"{resident / MIB:.0f} MiB"
     assert watch.slowest < SLOWEST_ANSWER
 
@@ -187,7 +159,7 @@ def _json_flood(kind: str) -> bytes:
 
 def test_a_small_request_of_much_json_neither_blocks_the_collector_nor_fills_its_memory(tmp_path: Path) -> None:
     found = {}
-    with running(tmp_path / "run") as collector, Watch(collector) as watch:
+    with running(tmp_path / "run") as collector, HealthWatch(collector).running() as watch:
         for kind in ("objects", "most objects", "nested", "text", "number"):
             packed = gzip.compress(_json_flood(kind), 9)
             assert len(packed) < 100_000
@@ -205,7 +177,7 @@ def test_a_small_request_of_much_json_neither_blocks_the_collector_nor_fills_its
 def test_what_a_hostile_client_leaves_behind_is_bounded(
     tmp_path: Path, signal: str, kind: Callable[[int], bytes]
 ) -> None:
-    with running(tmp_path / "run") as collector, Watch(collector) as watch:
+    with running(tmp_path / "run") as collector, HealthWatch(collector).running() as watch:
         for number in range(25):
             packed = gzip.compress(kind(number), 6)
             assert collector.post(f"/v1/{signal}", packed, Content_Encoding="gzip").status == 200

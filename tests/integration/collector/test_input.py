@@ -214,19 +214,3 @@ def test_a_report_that_comes_late_is_dropped(collector: VirtualCollector) -> Non
         before = collector.metric("otel_fr_collector_rank_reports_total", outcome="late")
         job.ranks[0].send_report(n=1)
         assert collector.metric("otel_fr_collector_rank_reports_total", outcome="late") == before + 1
-
-
-def test_incidents_can_be_asked_for_over_http(collector: VirtualCollector) -> None:
-    with collector.job(2) as job:
-        assert json.loads(collector.get("/api/v1/incidents")) == {"incidents": []}
-        job.step()
-        job.skip(1)
-        incident = collector.wait_cause()
-        job.quiet()
-        answer = json.loads(collector.get("/api/v1/incidents"))["incidents"]
-        assert [one["id"] for one in answer] == [incident["id"]]
-        assert answer[0] == {**collector.incidents()[0], "consequence_count": 0}
-        assert json.loads(collector.get("/api/v1/incidents?state=resolved"))["incidents"] == []
-        labels = {"job_id": "job-7", "process_group": "default_pg", "category": "missing_rank"}
-        assert collector.metric("otel_fr_incidents_open", **labels) == 1
-        assert collector.metric("otel_fr_progress_lag", job_id="job-7", process_group="default_pg") == 1

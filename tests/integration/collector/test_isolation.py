@@ -13,7 +13,6 @@ import grpc
 import pytest
 from otel_fr_collector.forward.backends import BusyError, Tls, make_backend
 from otel_fr_collector.network.http_client import MAX_RETRY_AFTER
-from otel_fr_collector.outlets.alertmanager import MAX_ALERTS
 
 from otel_fr import semconv
 from otel_fr.control.v1 import control_pb2
@@ -134,23 +133,3 @@ def test_a_backend_delays_a_retry_for_5_minutes_at_most(seconds: float) -> None:
             backend.busy, backend.retry_after = 1, seconds
             expected = MAX_RETRY_AFTER if seconds > 0 else None if kind is http_backend else 0.0
             assert asyncio.run(asked(backend.url)) == expected
-
-
-@pytest.mark.long
-def test_a_tenant_with_1000_dead_jobs_leaves_room_for_the_alert_of_another(tmp_path: Path) -> None:
-    with with_every_outlet(tmp_path) as (collector, alerts, hook, grafana):
-        for number in range(MAX_ALERTS + 5):
-            Job(collector, 1, f"team-a/{number}").ranks[0].exit(signal=9)
-        refused = "otel_fr_collector_capacity_exceeded_total"
-        assert wait_for(lambda: collector.metric(refused, kind="incidents") >= 5)
-        Job(collector, 1, "team-b/1").ranks[0].exit(signal=9)
-
-        def alerted() -> set[str]:
-            return {alert["labels"]["job_id"] for post in list(alerts.posts) for alert in post}
-
-        assert wait_for(lambda: "team-b/1" in alerted())
-        assert wait_for(lambda: any(b"team-b/1" in body for _, _, _, body in list(hook.requests)))
-        assert wait_for(lambda: any("job:team-b/1" in mark["tags"] for mark in list(grafana.marks.values())))
-        listed = json.loads(collector.get("/api/v1/incidents?job=team-b/1"))["incidents"]
-        assert [incident["category"] for incident in listed] == ["rank_dead"]
-        assert "firing incidents reached" in collector.err_file.read_text()

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
-import shutil
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-from urllib.request import urlopen
 
 import grpc
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
-from otel_fr_collector import cli
-from otel_fr_collector.loading import SettingsError
 from otel_fr_collector.outlets import alert_lane
 from otel_fr_collector.outlets.alertmanager import Alertmanager
 
@@ -30,12 +23,9 @@ from tests.support.commands import otel_fr
 from tests.support.grpc_calls import TRACES, WATCH
 from tests.support.incident_receivers import AlertSink
 from tests.support.otlp_backends import MemoryBackend
-from tests.support.paths import DEPLOY
 from tests.support.played_job import STALL, Job
-from tests.support.ports import free_port
-from tests.support.settings import load_settings
 from tests.support.virtual_collector import VirtualCollector
-from tests.support.waiting import PATIENCE, wait_for
+from tests.support.waiting import PATIENCE
 
 
 @pytest.fixture
@@ -100,48 +90,6 @@ def test_an_alertmanager_that_fails_is_retried_and_delays_nothing(
     assert caplog.text.count("alerts could not be posted") == 1
 
 
-@pytest.mark.skipif(
-    not shutil.which("alertmanager") and not shutil.which("prometheus-alertmanager"), reason="alertmanager is not here"
-)
-def test_a_real_alertmanager_shows_the_alert(tmp_path: Path) -> None:
-    program = shutil.which("alertmanager") or shutil.which("prometheus-alertmanager")
-    config = DEPLOY / "alertmanager" / "alertmanager.yml"
-    port = free_port()
-    command = [str(program), f"--config.file={config}", f"--web.listen-address=127.0.0.1:{port}"]
-    command += [f"--storage.path={tmp_path / 'data'}", "--cluster.listen-address="]
-    with (tmp_path / "alertmanager.log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-    url = f"http://127.0.0.1:{port}"
-
-    def shown() -> list[dict[str, Any]]:
-        try:
-            with urlopen(url + "/api/v2/alerts", timeout=2) as answer:
-                found: list[dict[str, Any]] = json.load(answer)
-                return found
-        except OSError:
-            return []
-
-    try:
-        assert wait_for(lambda: _is_up(url)), (tmp_path / "alertmanager.log").read_text()
-        with running(tmp_path, "--alertmanager", url) as collector, Job(collector, 2) as job:
-            waiting = job.skip(1)
-            found = wait_for(shown)
-            assert [alert["labels"]["category"] for alert in found] == ["missing_rank"]
-            job.go_on(waiting)
-            assert wait_for(lambda: not shown())
-    finally:
-        process.terminate()
-        process.wait(PATIENCE)
-
-
-def _is_up(url: str) -> bool:
-    try:
-        with urlopen(url + "/-/ready", timeout=2) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False
-
-
 def test_traces_are_forwarded_byte_for_byte_with_an_incident_trace_above_them() -> None:
     sink = MemoryBackend(busy=2)
     with VirtualCollector(forward=[sink]) as collector, collector.job(2) as job:
@@ -189,14 +137,6 @@ def test_malformed_requests_are_not_forwarded() -> None:
         assert b"\xff\xff" not in sink.taken
 
 
-def test_a_backend_that_is_down_costs_no_incident() -> None:
-    with VirtualCollector(forward=[MemoryBackend(is_down=True)]) as collector, collector.job(2) as job:
-        job.step()
-        job.skip(1)
-        assert collector.wait_cause()["culprit_ranks"] == [1]
-        assert collector.time.wait_for(lambda: collector.metric("otel_fr_collector_forward_queue_bytes") > 0)
-
-
 def test_monitors_receive_commands() -> None:
     with VirtualCollector() as collector, collector.job(2) as job:
         monitor, other = collector.watch(job), collector.watch(collector.job(2))
@@ -229,14 +169,6 @@ def test_control_streams_end_with_the_collector(tmp_path: Path) -> None:
         assert collector.process.wait(PATIENCE) == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_stops_it_cleanly(tmp_path: Path, number: signal.Signals) -> None:
-    with running(tmp_path) as collector, Job(collector, 2) as job:
-        job.step()
-        assert collector.stop(number) == 0
-        assert "Traceback" not in collector.err_file.read_text()
-
-
 def test_unsettled_findings_are_published_before_the_process_ends(tmp_path: Path) -> None:
     with running(tmp_path) as collector, Job(collector, 2) as job:
         job.step()
@@ -246,20 +178,6 @@ def test_unsettled_findings_are_published_before_the_process_ends(tmp_path: Path
         assert collector.stop() == 0
         assert collector.causes()[0]["culprit_ranks"] == [1]
         assert "rank_dead: rank 1" in collector.out_file.read_text()
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        ("--grpc", "nonsense"),
-        ("--http", "127.0.0.1:99999"),
-        ("--forward", "tempo:4317"),
-        ("--alertmanager", "alertmanager"),
-    ],
-)
-def test_settings_that_cannot_be_used_are_reported(options: tuple[str, ...]) -> None:
-    with pytest.raises(SettingsError, match=re.escape(options[1].split(":")[0])):
-        cli.check(load_settings(" ".join(options)))
 
 
 def test_a_setting_that_cannot_be_used_ends_the_process() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import random
 import signal
 import string
@@ -310,30 +308,6 @@ def test_without_the_packages_the_option_says_what_to_install(monkeypatch: pytes
     monkeypatch.setitem(sys.modules, "otel_fr_collector.storage.postgres_backend", None)
     with pytest.raises(ValueError, match=r"otel-fr\[collector,postgresql\]"):
         open_store(None, "postgresql://server/database", Metrics(), Retention())
-
-
-def test_a_collector_that_is_killed_continues_with_what_the_server_has(
-    server: PostgresServer, url: str, tmp_path: Path
-) -> None:
-    """As with a file: an open incident is known at once, published once, and resolved by the next collector."""
-    with contextlib.ExitStack() as stack:
-        first = stack.enter_context(start(tmp_path, 1, "--store", url))
-        job = stack.enter_context(Job(first, 3))
-        job.step()
-        waiting = job.skip(1)
-        opened = first.wait_cause()
-        assert kept(url) == {opened["id"]: FIRING}
-        first.kill()
-        second = stack.enter_context(start(tmp_path, 2, "--store", url))
-        listed = json.loads(second.get("/api/v1/incidents"))["incidents"]
-        assert [(one["id"], one["state"]) for one in listed] == [(opened["id"], FIRING)]
-        job.collector = second
-        job.all_reported()
-        job.go_on(waiting)
-        closed = second.wait_cause(lambda one: one["state"] == RESOLVED)
-        assert closed["id"] == opened["id"]
-        assert len(second.lines()) == 1
-        assert wait_for(lambda: kept(url) == {opened["id"]: RESOLVED})
 
 
 def test_a_collector_works_while_the_server_is_away_and_never_shows_the_password(

@@ -8,20 +8,15 @@ import resource
 import sqlite3
 from pathlib import Path
 
-import pytest
-from otel_fr_collector import cli
-from otel_fr_collector.loading import SettingsError
-
 from tests.support.collector_process import Collector, patched, start
 from tests.support.collector_view import CollectorView
 from tests.support.commands import otel_fr
-from tests.support.damaged_files import DAMAGES, spoil_pages
+from tests.support.damaged_files import spoil_pages
 from tests.support.grpc_calls import TRACES
 from tests.support.incident_receivers import AlertSink, Receiver
-from tests.support.otlp_backends import Backend, MemoryBackend, grpc_backend
+from tests.support.otlp_backends import Backend, grpc_backend
 from tests.support.otlp_messages import spans
 from tests.support.played_job import Job
-from tests.support.settings import load_settings
 from tests.support.virtual_collector import VirtualCollector
 from tests.support.waiting import wait_for
 
@@ -227,55 +222,6 @@ def test_resolved_incidents_stay_readable_and_a_stop_keeps_everything(tmp_path: 
         assert second.metric("otel_fr_collector_store_up") == 1
 
 
-@pytest.mark.parametrize("spoil", [b"this is no database" * 400, b""], ids=["garbage", "empty"])
-def test_a_damaged_file_is_put_aside_and_the_collector_works(
-    tmp_path: Path, spoil: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
-    with VirtualCollector(data=tmp_path) as first:
-        first.stop()
-    path = tmp_path / "incidents.db"
-    path.write_bytes(spoil)
-    with VirtualCollector(first.time, data=tmp_path) as second, second.job(2) as job:
-        job.step()
-        job.skip(1)
-        incident = second.wait_cause()
-        assert [one["id"] for one in listed(second)] == [incident["id"]]
-        if spoil:
-            assert "is damaged" in caplog.text
-            assert second.metric("otel_fr_collector_internal_errors_total", part="store") >= 1
-            aside = list(tmp_path.glob("incidents.db.damaged-*"))
-            assert [kept.read_bytes() for kept in aside] == [spoil]
-        with restarted(second, tmp_path) as third:
-            assert [one["id"] for one in listed(third)] == [incident["id"]]
-
-
-@pytest.mark.parametrize("damage", ["wrong schema page", "a folder as write-ahead log"])
-def test_damaged_files_never_keep_the_collector_from_starting(
-    tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Both files of the data folder; what was in them is kept, and the log and the metrics say so."""
-    backend = MemoryBackend()
-    with VirtualCollector(data=tmp_path, forward=[backend]) as first:
-        first.stop()
-    files = [tmp_path / name for name in ("incidents.db", "forward.sqlite3")]
-    for path in files:
-        DAMAGES[damage](path)
-    with VirtualCollector(first.time, data=tmp_path, forward=[backend]) as second, second.job(2) as job:
-        job.step()
-        job.skip(1)
-        incident = second.wait_cause()
-        assert [one["id"] for one in listed(second)] == [incident["id"]]
-        assert backend.taken
-        for part, path in zip(("store", "forward"), files, strict=True):
-            assert second.metric("otel_fr_collector_internal_errors_total", part=part) == 1
-            assert list(tmp_path.glob(f"{path.name}.damaged-*"))
-        assert caplog.text.count("is damaged") == 2
-    caplog.clear()
-    with VirtualCollector(first.time, data=tmp_path, forward=[backend]) as third:
-        assert [one["id"] for one in listed(third)] == [incident["id"]]
-    assert "is damaged" not in caplog.text
-
-
 def test_damage_while_the_collector_runs_costs_no_incident(tmp_path: Path) -> None:
     with grpc_backend() as backend:
         backend.busy = 1_000_000
@@ -358,26 +304,3 @@ def test_a_data_folder_that_cannot_be_used_is_reported_at_once(tmp_path: Path) -
     with contextlib.closing(sqlite3.connect(tmp_path / "data" / "incidents.db")) as db:
         db.execute("PRAGMA user_version = 99")
     assert "newer otel-fr" in collector_fails("--data", str(tmp_path / "data"))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--retention-days", "never"), "not a number of at least"),
-        (("--retention-size", "ten"), "64MiB"),
-        (("--link", "trace=http://jaeger/{trace}"), "{trace_id}"),
-        (("--link", "page=http://fr/"), "NAME one of runbook, trace, dashboard"),
-        (("--alert-label", "team-a=x"), "NAME=VALUE"),
-        (("--alert-label", "job_id=x"), "otel-fr sets it"),
-        (("--webhook-secret-file", "EMPTY"), "needs --webhook"),
-        (("--webhook", "http://x/", "--webhook-secret-file", "EMPTY"), "at least 16"),
-        (("--grafana", "http://x/", "--grafana-token-file", "/nowhere"), "/nowhere"),
-    ],
-)
-def test_settings_of_the_outlets_are_checked_at_the_start(
-    options: tuple[str, ...], message: str, tmp_path: Path
-) -> None:
-    (tmp_path / "empty").touch()
-    with pytest.raises(SettingsError) as refused:
-        cli.check(load_settings(" ".join(options).replace("EMPTY", str(tmp_path / "empty"))))
-    assert message in str(refused.value)

@@ -15,7 +15,6 @@ from otel_fr_collector.network.tokens import EVERYTHING, Access
 from otel_fr_collector.outlets.outlets import Outlets
 from otel_fr_collector.service import Service
 from otel_fr_collector.storage import sqlite_migrations as migrations
-from otel_fr_collector.storage.batch import FinishedJob
 from otel_fr_collector.storage.retention import Retention
 from otel_fr_collector.storage.sqlite_backend import FILE_NAME
 from otel_fr_collector.storage.store import Store
@@ -24,7 +23,7 @@ from otel_fr_collector.web.finished import Finished
 from otel_fr_collector.web.job_views import job_key
 
 from otel_fr.match import Ending, Group
-from tests.support.stores import DirectSqlite, sqlite_store
+from tests.support.stores import sqlite_store
 from tests.support.waiting import wait_for
 
 WALL = 1_800_000_000.0
@@ -144,17 +143,6 @@ def test_what_was_known_of_a_job_is_not_replaced_by_what_a_restart_has_left(tmp_
     found = asyncio.run(kept.job(key, EVERYTHING))
     assert found is not None
     assert json.loads(found)["ranks"]["rank"] == [0, 1, 2]
-    store.close()
-
-
-def test_where_the_file_is_too_large_they_go_before_incidents(tmp_path: Path) -> None:
-    store = DirectSqlite(tmp_path, Metrics(), Retention(size=300_000))
-    for number in range(25):
-        store.save_job(FinishedJob(str(number), "job", time.time() + number, "{}", bytes(30_000)))
-    store.prune()
-    left = [job.key for job in store.finished(before=None)]
-    assert 0 < len(left) < 10
-    assert left[0] == "24"
     store.close()
 
 

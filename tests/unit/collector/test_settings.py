@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -180,6 +181,30 @@ def test_a_pipe_in_place_of_a_file_is_refused_and_not_waited_for(options: str, t
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(SettingsError, match=r"^--[a-z-]+ \S+/pipe: must be a regular file, not a pipe or a device$"):
         check(load_settings(options.replace("PIPE", str(tmp_path / "pipe"))))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--grpc nonsense", "nonsense"),
+        ("--http 127.0.0.1:99999", "127.0.0.1"),
+        ("--forward tempo:4317", "tempo"),
+        ("--alertmanager alertmanager", "alertmanager"),
+        ("--retention-days never", "not a number of at least"),
+        ("--retention-size ten", "64MiB"),
+        ("--link trace=http://jaeger/{trace}", "{trace_id}"),
+        ("--link page=http://fr/", "NAME one of runbook, trace, dashboard"),
+        ("--alert-label team-a=x", "NAME=VALUE"),
+        ("--alert-label job_id=x", "otel-fr sets it"),
+        ("--webhook-secret-file EMPTY", "needs --webhook"),
+        ("--webhook http://x/ --webhook-secret-file EMPTY", "at least 16"),
+        ("--grafana http://x/ --grafana-token-file /nowhere", "/nowhere"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_at_the_start(options: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    with pytest.raises(SettingsError, match=re.escape(message)):
+        check(load_settings(options.replace("EMPTY", str(tmp_path / "empty"))))
 
 
 def test_the_reference_has_every_option() -> None:

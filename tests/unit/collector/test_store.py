@@ -39,16 +39,6 @@ def numbers(store: DirectSqlite) -> list[int]:
     return [int(str(data["id"]), 16) for data in store.find(job=None, state=None)]
 
 
-def test_resolved_incidents_go_by_age_and_open_ones_stay(tmp_path: Path) -> None:
-    store = DirectSqlite(tmp_path, Metrics(), Retention(seconds=3_600), wall=lambda: NOW)
-    store.save([incident(1, changed=NOW - 4_000), incident(2, FIRING, NOW - 9_000), incident(3, changed=NOW - 3_000)])
-    store.note("hook", {f"{1:016x}": "1", f"{3:016x}": "1"})
-    assert store.prune() == 1
-    assert numbers(store) == [2, 3]
-    assert list(store.load(10).notes) == [("hook", f"{3:016x}")]
-    store.close()
-
-
 def test_a_damaged_note_is_left_out(tmp_path: Path) -> None:
     store = DirectSqlite(tmp_path, Metrics(), wall=lambda: NOW)
     store.save([incident(10), incident(11)])
@@ -176,13 +166,6 @@ def test_an_open_incident_that_cannot_be_loaded_is_not_listed_as_firing_for_ever
     store.close()
 
 
-def test_open_incidents_are_loaded_before_any_number_of_resolved_ones(tmp_path: Path) -> None:
-    store = DirectSqlite(tmp_path, Metrics())
-    store.save([incident(1, FIRING, NOW - 9_000), *(incident(n, changed=NOW + n) for n in range(2, 30))])
-    assert [int(one.id, 16) for one in store.load(3).incidents] == [1, 28, 29]
-    store.close()
-
-
 texts = st.text(st.characters(codec="utf-8"), max_size=20)
 ranks = st.integers(0, 10_000)
 by_rank = st.dictionaries(ranks, texts, max_size=3)
@@ -256,21 +239,3 @@ def test_a_rank_that_ended_is_read_back_as_it_was_written(
     saved = load_run(json.loads(json.dumps(dump_run(run, 50.0, NOW))))
     assert (saved.id, saved.world_size, saved.resource) == (run.id, 2, run.resource)
     assert saved.ranks(50.0, NOW) == [state]
-
-
-def test_a_consequence_is_folded_if_its_cause_is_listed_and_counted_in_any_case(tmp_path: Path) -> None:
-    store = DirectSqlite(tmp_path, Metrics(), wall=lambda: NOW)
-    made = [incident(n, RESOLVED if n == 1 else FIRING, NOW + n) for n in range(1, 5)]
-    for of, cause in ((made[1], 1), (made[2], 9), (made[3], 1)):
-        of.cause = f"{cause:016x}"
-        of.data = of.as_data()
-    store.save(made)
-
-    def found(state: str | None, *, folded: bool) -> list[int]:
-        return [int(one["id"], 16) for one in store.find(job=None, state=state, folded=folded)]
-
-    assert found(None, folded=False) == [1, 2, 3, 4]
-    assert found(None, folded=True) == [1, 3], "of 3, the cause was deleted"
-    assert found(FIRING, folded=True) == [2, 3, 4], "the cause is over, and they are not"
-    assert store.count_consequences([one.data for one in made]) == [2, 0, 0, 0]
-    store.close()
