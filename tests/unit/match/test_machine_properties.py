@@ -74,7 +74,8 @@ def test_only_the_rank_that_stops_is_named(seed: int, depth: int, killed: bool, 
     others = [r for r in range(world) if r != rank]
     absent = frozenset(rng.sample(others, rng.randint(0, len(others) - 1))) if rng.random() < 0.5 else frozenset()
     evidence = machine.evidence(rng, still=True, absent=absent, ages=ages, ends={rank: end})
-    found = causes(diagnose(evidence))
+    findings = diagnose(evidence)
+    found = causes(findings)
     waits_for_it = [r for r in others if r not in absent and any(not c.completed for c in machine.issued[r])]
     if not waits_for_it and not killed:
         assert found == [], "the ranks that could show it have left no file"
@@ -85,6 +86,8 @@ def test_only_the_rank_that_stops_is_named(seed: int, depth: int, killed: bool, 
         return
     assert accused == {rank}
     (cause,) = found
+    consequences = [finding for finding in findings if finding is not cause]
+    assert all((one.caused_by, one.culprit_ranks, one.stacks) == (cause.key, (), {}) for one in consequences)
     if not killed and whole[rank][index].group.ranks != (rank,) and depth == 1:
         assert cause.category in (Category.MISSING_RANK, Category.UNMATCHED_P2P)
         joined = {(c.op.group.id, c.number) for c in machine.issued[rank] if c.op.peer is None}
