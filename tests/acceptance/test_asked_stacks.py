@@ -8,9 +8,7 @@ from typing import Any
 
 from otel_fr.identity import decode_ranks
 from tests.support import torchrun
-from tests.support.collector_process import Collector, running
-from tests.support.played_job import Job
-from tests.support.tokens import READER, WRITER, bearer, write_tokens
+from tests.support.collector_process import Collector
 from tests.support.waiting import PATIENCE, wait_for
 
 pytestmark = torchrun.needed
@@ -19,16 +17,6 @@ pytestmark = torchrun.needed
 def jobs(collector: Collector) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = json.loads(collector.get("/api/v1/jobs"))["jobs"]
     return found
-
-
-class Sender:
-    """Sends with a token."""
-
-    def __init__(self, collector: Collector) -> None:
-        self._collector = collector
-
-    def send(self, method: str, data: bytes, **options: Any) -> bytes:
-        return self._collector.send(method, data, metadata=bearer(WRITER), **options)
 
 
 def test_ranks_that_work_say_where_they_are(tmp_path: Path) -> None:
@@ -54,17 +42,3 @@ def test_ranks_that_work_say_where_they_are(tmp_path: Path) -> None:
         assert sorted(places) == [0, 1, 2]
         assert all(any("asked_stacks.py" in frame for frame in frames) for frames in places.values())
         assert collector.causes() == []
-
-
-def test_who_may_only_read_asks_no_rank(tmp_path: Path) -> None:
-    tokens = write_tokens(tmp_path / "tokens")
-    with running(tmp_path / "run", "--tokens", str(tokens)) as guarded:
-        headers = {"Authorization": f"Bearer {READER}"}
-        with Job(Sender(guarded), 2) as played:
-            played.all_reported()
-            (job,) = json.loads(guarded.fetch("/api/v1/jobs", **headers).body)["jobs"]
-            path = f"{guarded.http}/api/v1/jobs/{job['id']}/stacks"
-            refused = guarded.post(path, b"", **headers)
-            assert refused.status == 403
-            assert "access read,write" in json.loads(refused.body)["error"]
-            assert guarded.post(path, b"", Authorization="Bearer nobody-0123456789").status == 401

@@ -40,13 +40,9 @@ pytestmark = [
 
 
 class Site:
-    """The collectors by address, the load balancer, and what receives alerts and webhooks.
+    """The collectors by address, the load balancer, and what receives alerts and webhooks."""
 
-    Args:
-        resolved: how many of the collectors the load balancer knows at first.
-    """
-
-    def __init__(self, folder: Path, stack: contextlib.ExitStack, resolved: int = len(ADDRESSES)) -> None:
+    def __init__(self, folder: Path, stack: contextlib.ExitStack) -> None:
         self._folder, self._stack = folder, stack
         self._port = free_port()
         self._hosts = folder / "hosts"
@@ -64,7 +60,7 @@ class Site:
             self.webhook.url,
         ]
         self.collectors = {address: self._collector(address) for address in ADDRESSES}
-        self.resolve(*ADDRESSES[:resolved])
+        self.resolve(*ADDRESSES)
         self.gateway = self._load_balancer()
 
     def _collector(self, address: str) -> Collector:
@@ -121,15 +117,6 @@ def shows(at: Collector, expected: dict[str, list[str]]) -> None:
     assert wait_for(lambda: states() == expected), states()
 
 
-def ends_once(site: Site, jobs: dict[str, Job], waiting: dict[str, list[Issued]]) -> None:
-    """The ranks that were missing join. Each incident was told of once as open and once as resolved, by one alert."""
-    for name, calls in waiting.items():
-        jobs[name].go_on(calls)
-    until(lambda: all(site.told()[name, "resolved"] for name in waiting))
-    assert site.told() == {(name, state): 1 for name in waiting for state in ("firing", "resolved")}
-    assert {name: len(labels) for name, labels in site.alerting().items()} == dict.fromkeys(waiting, 1)
-
-
 def test_a_collector_is_killed_and_no_incident_is_lost_or_told_twice(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         site = Site(tmp_path, stack)
@@ -161,27 +148,9 @@ def test_a_collector_is_killed_and_no_incident_is_lost_or_told_twice(tmp_path: P
         # Each survivor shows the incidents of all collectors, each once and open.
         for one in survivors:
             shows(one, {name: ["firing"] for name in waiting})
-        ends_once(site, jobs, waiting)
-
-
-def test_jobs_that_move_to_a_new_collector_keep_their_incidents(tmp_path: Path) -> None:
-    """As when a collector is added: the others get no more telemetry of a job that continues elsewhere."""
-    with contextlib.ExitStack() as stack:
-        site = Site(tmp_path, stack, resolved=2)
-        *old, new = ADDRESSES
-        jobs = {}
-        for index in range(12):
-            job = stack.enter_context(Job(site.gateway, RANKS, job_id=f"job-{index}", period=1.0))
-            jobs[job.id] = job
-            job.step()
-        until(lambda: set().union(*map(site.jobs_at, old)) == set(jobs))
-        waiting = {name: job.skip(1) for name, job in jobs.items()}
-        until(lambda: all(site.told()[name, "firing"] for name in jobs))
-
-        site.resolve(*ADDRESSES)
-        until(lambda: site.jobs_at(new))
-        # The others give them up once they have waited for telemetry that does not come.
-        until(lambda: not site.jobs_at(new) & set().union(*map(site.jobs_at, old)))
-        for one in site.collectors.values():
-            shows(one, {name: ["firing"] for name in waiting})
-        ends_once(site, jobs, waiting)
+        for name, calls in waiting.items():
+            jobs[name].go_on(calls)
+        # Each incident was told of once as open and once as resolved, by one alert.
+        until(lambda: all(site.told()[name, "resolved"] for name in waiting))
+        assert site.told() == {(name, state): 1 for name in waiting for state in ("firing", "resolved")}
+        assert {name: len(labels) for name, labels in site.alerting().items()} == dict.fromkeys(waiting, 1)

@@ -12,9 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from otel_fr.analyze import load
 from otel_fr.ring import pid_namespace
 from tests.support.commands import OTEL_FR, otel_fr, python, run
+from tests.support.otlp_messages import attributes
+from tests.support.otlp_sink import grpc_sink
 from tests.support.paths import DUMPS
+from tests.support.ports import free_port
 from tests.support.rings import RankRing, signature
 from tests.support.torch_files import entry, one_missing, write
 from tests.support.trace_events import Trace
@@ -282,3 +286,39 @@ def test_the_package_has_the_analyzer_without_torch_and_pandas() -> None:
         "assert not {'torch', 'pandas', 'pyarrow', 'otel_fr.capture'} & set(sys.modules)\n"
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_incident_and_the_ranks_calls_are_sent_as_one_trace(tmp_path: Path) -> None:
+    folder = one_missing(tmp_path)
+    with grpc_sink() as sink:
+        done = otel_fr("analyze", folder, "--otlp", sink.address)
+    assert (done.returncode, "sent 1 trace to" in done.stderr) == (1, True), done.stderr
+    (incident,) = load(folder).incidents
+    assert {span.trace_id.hex() for span in sink.spans} == {incident["trace_id"]}
+    (root,) = [span for span in sink.spans if not span.parent_span_id]
+    assert root.name == "INCIDENT missing_rank: rank 2 (from files)"
+    assert attributes(root.attributes)["torch.incident.category"] == "missing_rank"
+    children = [span for span in sink.spans if span is not root]
+    assert {span.parent_span_id for span in children} == {root.span_id}
+    waiting = [span for span in children if not span.name.startswith("rank 2: not here")]
+    assert len(waiting) == len(children) - 1
+    shown = [attributes(span.attributes) for span in waiting]
+    assert sorted(one["torch.rank"] for one in shown) == [0, 1, 3]
+    for one in shown:
+        assert (one["torch.collective.state"], one["torch.collective.sequence_id"]) == ("scheduled", 3)
+        assert (one["code.file.path"], one["code.line.number"]) == ("/job/train.py", 42)
+
+
+def test_an_endpoint_that_cannot_be_reached_is_reported_and_the_verdict_still_printed(tmp_path: Path) -> None:
+    endpoint = f"http://127.0.0.1:{free_port()}"
+    done = otel_fr("analyze", one_missing(tmp_path), "--otlp", endpoint, OTEL_EXPORTER_OTLP_TIMEOUT="1")
+    assert done.returncode == 2
+    assert done.stdout.startswith("missing_rank: rank 2")
+    assert f"otel-fr analyze: --otlp {endpoint}: " in done.stderr
+
+
+@pytest.mark.parametrize("endpoint", ["localhost:4317", "http://127.0.0.1:notaport", "http://"])
+def test_what_is_no_endpoint_is_rejected_before_files_are_read(tmp_path: Path, endpoint: str) -> None:
+    done = otel_fr("analyze", one_missing(tmp_path), "--otlp", endpoint)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"--otlp: '{endpoint}' is not an endpoint" in done.stderr
