@@ -19,7 +19,7 @@ from otel_fr.ring import RingReader
 
 KIND, *OPTIONS = sys.argv[1:]
 STEP = 3
-VICTIMS = (1, 3) if KIND == "two" else (1,)
+VICTIM = 1
 was_told = threading.Event()
 
 
@@ -34,22 +34,16 @@ def told(failure: otel_fr.PeerFailure) -> None:
 
 
 def fail() -> None:
-    if KIND in ("stopped", "ddp", "comes_back", "two", "user_code", "hook"):
-        os.kill(os.getpid(), signal.SIGSTOP)
-    elif KIND == "killed":
+    if KIND == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
-    elif KIND == "section":
-        with otel_fr.section("load_shard", timeout=1.0):
-            time.sleep(3600)
-    elif KIND == "slow":
-        time.sleep(float(OPTIONS[0]))
     elif KIND == "unheard":
         continued: list[int] = []
         signal.signal(signal.SIGCONT, lambda number, _: continued.append(number))
         say("may be stopped")
-        while "stopped" in OPTIONS and not continued:
+        while not continued:
             time.sleep(0.01)
-        time.sleep(float(OPTIONS[0]))
+    else:
+        os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def monitor_pid() -> int:
@@ -80,7 +74,7 @@ if KIND == "ddp":
     model = DistributedDataParallel(torch.nn.Linear(64, 64))
 for step in range(6):
     begun = time.monotonic()
-    if rank in VICTIMS and step == STEP:
+    if rank == VICTIM and step == STEP:
         fail()
         begun = time.monotonic()
     if KIND == "user_code" and rank == 2 and step == STEP:
@@ -101,7 +95,7 @@ for step in range(6):
             raise
         if "two" in OPTIONS:
             was_told.wait()
-        elif rank not in VICTIMS:
+        elif rank != VICTIM:
             value = torch.ones(1)
             dist.all_reduce(value, group=pair)
             say(f"the other group gives {value.item()}")
