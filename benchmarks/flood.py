@@ -31,7 +31,8 @@ from tests.support.flooder import flooding
 from tests.support.grpc_calls import LOGS, TRACES
 from tests.support.health import HealthWatch
 from tests.support.incident_receivers import AlertSink, Receiver
-from tests.support.tenants import As, tokens_file
+from tests.support.played_job import Job
+from tests.support.tokens import OTHER_TEAM, TEAM, Player, token_options
 from tests.support.waiting import wait_for
 
 LIMIT_HEALTH = 1.5
@@ -66,8 +67,8 @@ def show_health(watch: HealthWatch) -> str:
 
 
 def memory(folder: Path, rounds: int) -> bool:
-    with running(folder, "--quiet", *tokens_file(folder)) as collector:
-        tenant = As(collector, "team-a")
+    with running(folder, "--quiet", *token_options(folder)) as collector:
+        tenant = Player(collector, TEAM)
         with HealthWatch(collector).running() as watch:
             for number in range(rounds):
                 for make, method in KINDS:
@@ -94,7 +95,7 @@ def memory(folder: Path, rounds: int) -> bool:
 
 def alert_delay(collector: Collector, alerts: AlertSink, job_id: str) -> float:
     """Seconds from the last call of a light job's stalled collective to its alert."""
-    with As(collector, "team-b").job(4, job_id) as job:
+    with Job(Player(collector, OTHER_TEAM), 4, job_id) as job:
         job.step()
         job.all_reported()
         job.step()
@@ -113,7 +114,7 @@ def alerts_in_flood(folder: Path, rounds: int, senders: int) -> bool:
         sink = stack.enter_context(contextlib.closing(AlertSink()))
         hook = stack.enter_context(contextlib.closing(Receiver()))
         options = ["--alertmanager", sink.url, "--webhook", hook.url, "--data", str(folder / "data")]
-        collector = stack.enter_context(running(folder, "--quiet", *options, *tokens_file(folder)))
+        collector = stack.enter_context(running(folder, "--quiet", *options, *token_options(folder)))
         quiet = alert_delay(collector, sink, "team-b/quiet")
         print(f"alerts: without a flood after {quiet:.1f} s", flush=True)
         watch = stack.enter_context(HealthWatch(collector).running())

@@ -16,7 +16,7 @@ from tests.support import floods
 from tests.support.collector_process import Collector
 from tests.support.grpc_calls import LOGS
 from tests.support.paths import ROOT
-from tests.support.tenants import As
+from tests.support.tokens import TEAM, bearer
 
 _SECONDS = 60.0
 """After which a request is given up and the next one sent."""
@@ -42,7 +42,7 @@ def _flood(address: str, sender: str) -> None:
         number += 1
         data = floods.dead_jobs(number, f"team-a/{sender}-")
         with contextlib.suppress(grpc.RpcError):
-            call(data, metadata=As.metadata("team-a"), compression=grpc.Compression.Gzip, timeout=_SECONDS)
+            call(data, metadata=bearer(TEAM), compression=grpc.Compression.Gzip, timeout=_SECONDS)
 
 
 if __name__ == "__main__":

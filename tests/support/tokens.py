@@ -8,16 +8,24 @@ from typing import Any
 
 from tests.support.played_job import Sends
 
-WRITER, TEAM, READER = "writer-0123456789", "team-a-0123456789", "reader-0123456789"
+WRITER, TEAM, OTHER_TEAM = "writer-0123456789", "team-a-0123456789", "team-b-0123456789"
+READER = "reader-0123456789"
 TEAM_READER = "team-a-reads-0123456789"
 
 
 def write_tokens(path: Path) -> Path:
-    """A tokens file: who may do all, or what is of team-a."""
+    """A tokens file: who may do all, or what is of team-a or team-b."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     hashed = hashlib.sha256(READER.encode()).hexdigest()
-    lines = [f"{WRITER} write *", f"{TEAM} write team-a/", f"sha256:{hashed} read *", f"{TEAM_READER} read team-a/"]
+    lines = [f"{WRITER} write *", f"{TEAM} write team-a/", f"{OTHER_TEAM} write team-b/"]
+    lines += [f"sha256:{hashed} read *", f"{TEAM_READER} read team-a/"]
     path.write_text("# who may do what\n" + "\n".join(lines) + "\n")
     return path
+
+
+def token_options(folder: Path) -> tuple[str, str]:
+    """The options of a collector with such a file."""
+    return "--tokens", str(write_tokens(folder / "tokens"))
 
 
 def bearer(token: str) -> tuple[tuple[str, str], ...]:

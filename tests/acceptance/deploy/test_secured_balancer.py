@@ -19,7 +19,7 @@ from tests.support.grpc_calls import unary
 from tests.support.paths import DEPLOY
 from tests.support.played_job import Job
 from tests.support.ports import free_port
-from tests.support.tokens import READER, TEAM, Player, write_tokens
+from tests.support.tokens import READER, TEAM, Player, token_options
 from tests.support.waiting import wait_for
 
 pytestmark = needs_otelcol
@@ -72,7 +72,7 @@ def test_tls_from_the_job_to_the_collector(tmp_path: Path, certificates: Certifi
     reason="this OpenTelemetry Collector has no headers_setter (contrib)",
 )
 def test_each_job_s_own_token_reaches_the_collector(tmp_path: Path, certificates: Certificates) -> None:
-    options = (*certificates.server_options(), "--tokens", str(write_tokens(tmp_path / "tokens")))
+    options = (*certificates.server_options(), *token_options(tmp_path))
     names = ("loadbalancing-tls", "loadbalancing-tokens")
     with (
         running(tmp_path / "run", *options, tls=certificates.context()) as collector,

@@ -14,7 +14,8 @@ from tests.support.flooder import flooding
 from tests.support.grpc_calls import LOGS, TRACES
 from tests.support.health import HealthWatch
 from tests.support.incident_receivers import AlertSink
-from tests.support.tenants import READER, As, tokens_file
+from tests.support.played_job import Job
+from tests.support.tokens import OTHER_TEAM, READER, TEAM, Player, token_options
 from tests.support.waiting import wait_for
 
 MIB = 1 << 20
@@ -24,8 +25,11 @@ SLOWEST_ANSWER = 6.0
 
 
 def test_telemetry_that_fills_every_limit_takes_less_than_400_mib(tmp_path: Path) -> None:
-    with running(tmp_path, "--quiet", *tokens_file(tmp_path)) as collector, HealthWatch(collector).running() as watch:
-        tenant = As(collector, "team-a")
+    with (
+        running(tmp_path, "--quiet", *token_options(tmp_path)) as collector,
+        HealthWatch(collector).running() as watch,
+    ):
+        tenant = Player(collector, TEAM)
         for number in range(6):
             tenant.send(TRACES, floods.large_shapes(number, "team-a/"), compression=grpc.Compression.Gzip)
         for number in range(3):
@@ -41,7 +45,7 @@ def test_a_flood_of_dead_jobs_of_one_tenant_hardly_delays_the_alert_of_another(t
     """It came 30 s later, or never: the flood evicted the run before its next report."""
     with contextlib.ExitStack() as stack:
         sink = stack.enter_context(contextlib.closing(AlertSink()))
-        options = ("--quiet", "--alertmanager", sink.url, *tokens_file(tmp_path))
+        options = ("--quiet", "--alertmanager", sink.url, *token_options(tmp_path))
         collector = stack.enter_context(running(tmp_path, *options))
 
         def alerted() -> set[str]:
@@ -54,7 +58,7 @@ def test_a_flood_of_dead_jobs_of_one_tenant_hardly_delays_the_alert_of_another(t
         assert wait_for(
             lambda: f'{evicted}{{kind="runs"}} 0.0' not in collector.fetch("/metrics", **reads).body.decode()
         )
-        with As(collector, "team-b").job(4, "team-b/light") as job:
+        with Job(Player(collector, OTHER_TEAM), 4, "team-b/light") as job:
             job.step()
             job.all_reported()
             job.step()

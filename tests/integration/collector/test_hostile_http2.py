@@ -19,7 +19,7 @@ from tests.support.collector_process import patched, running
 from tests.support.grpc_calls import WATCH, stream
 from tests.support.hostile_http2 import END_HEADERS, END_STREAM, HEADERS, Attack
 from tests.support.played_job import Job
-from tests.support.tenants import As, tokens_file
+from tests.support.tokens import OTHER_TEAM, Player, token_options
 from tests.support.waiting import PATIENCE
 
 MIB = 1 << 20
@@ -39,9 +39,12 @@ ATTACKS: dict[Attack, tuple[int, int]] = {
 @pytest.mark.parametrize("kind", ATTACKS, ids=lambda kind: kind.__name__)
 def test_a_peer_without_a_token_neither_fills_the_memory_nor_keeps_out_a_job(tmp_path: Path, kind: Attack) -> None:
     connections, size = ATTACKS[kind]
-    with running(tmp_path, "--quiet", *tokens_file(tmp_path)) as collector, ThreadPoolExecutor() as pool:
+    with (
+        running(tmp_path, "--quiet", *token_options(tmp_path)) as collector,
+        ThreadPoolExecutor() as pool,
+    ):
         attacks = [pool.submit(hostile_http2.attack, collector.grpc, kind, size) for _ in range(connections)]
-        with As(collector, "team-b").job(4, "team-b/light") as job:
+        with Job(Player(collector, OTHER_TEAM), 4, "team-b/light") as job:
             job.step()
             job.all_reported()
             job.skip(2)
@@ -93,7 +96,10 @@ def ask_for_no_text(address: str) -> bytes:
 
 
 def test_a_path_that_is_no_text_ends_its_request_and_nothing_else(tmp_path: Path) -> None:
-    with running(tmp_path, *tokens_file(tmp_path)) as collector, As(collector, "team-b").job(2, "team-b/a") as job:
+    with (
+        running(tmp_path, *token_options(tmp_path)) as collector,
+        Job(Player(collector, OTHER_TEAM), 2, "team-b/a") as job,
+    ):
         job.step()
         assert b"Method not found" in ask_for_no_text(collector.grpc)
         with pytest.raises(grpc.RpcError) as caught:

@@ -15,7 +15,7 @@ import pytest
 from tests.support.collector_process import PROTOBUF, Collector, patched, running
 from tests.support.grpc_calls import LOGS, TRACES
 from tests.support.otlp_messages import spans
-from tests.support.tenants import As, tokens_file
+from tests.support.tokens import OTHER_TEAM, READER, TEAM, bearer, token_options
 from tests.support.waiting import wait_for
 
 MAX_REQUESTS = 200
@@ -29,7 +29,10 @@ GRPC_CONNECTIONS = COUNT // 100 + 1
 @pytest.fixture
 def collector(tmp_path: Path) -> Iterator[Collector]:
     with running(
-        tmp_path, "--quiet", *tokens_file(tmp_path), program=patched(receive__intake__MAX_REQUESTS=MAX_REQUESTS)
+        tmp_path,
+        "--quiet",
+        *token_options(tmp_path),
+        program=patched(receive__intake__MAX_REQUESTS=MAX_REQUESTS),
     ) as found:
         yield found
 
@@ -37,13 +40,9 @@ def collector(tmp_path: Path) -> Iterator[Collector]:
 def metric(collector: Collector, name: str, **labels: str) -> float:
     from prometheus_client.parser import text_string_to_metric_families
 
-    page = collector.fetch("/metrics", Authorization="Bearer reads-all-0123456789").body.decode()
+    page = collector.fetch("/metrics", Authorization=f"Bearer {READER}").body.decode()
     samples = (sample for family in text_string_to_metric_families(page) for sample in family.samples)
     return sum(sample.value for sample in samples if sample.name == name and labels.items() <= sample.labels.items())
-
-
-def authorization(tenant: str) -> str:
-    return As.metadata(tenant)[0][1]
 
 
 def check_that_another_tenant_is_served(collector: Collector) -> None:
@@ -51,10 +50,10 @@ def check_that_another_tenant_is_served(collector: Collector) -> None:
     for number in range(3):
         data = spans(number)
         # A resource without a job id needs a token for all jobs: what counts here is that the request is read at all.
-        answer = collector.post("/v1/traces", data, Authorization=authorization("team-b"))
+        answer = collector.post("/v1/traces", data, Authorization=f"Bearer {OTHER_TEAM}")
         assert (answer.status, b"the token is for jobs" in answer.body) == (403, True), answer
         with pytest.raises(grpc.RpcError) as caught:
-            collector.send(TRACES, data, metadata=As.metadata("team-b"))
+            collector.send(TRACES, data, metadata=bearer(OTHER_TEAM))
         assert caught.value.code() == grpc.StatusCode.PERMISSION_DENIED, caught.value
     assert metric(collector, "otel_fr_collector_requests_rejected_total", reason="gave_way") >= 1
     log = collector.err_file.read_text()
@@ -63,7 +62,7 @@ def check_that_another_tenant_is_served(collector: Collector) -> None:
 
 def test_http_requests_sent_in_part_give_way_to_those_of_another_tenant(collector: Collector) -> None:
     host, _, port = collector.otlp_http.partition("//")[2].partition(":")
-    head = f"POST /v1/logs HTTP/1.1\r\nHost: x\r\nContent-Type: {PROTOBUF}\r\nAuthorization: {authorization('team-a')}"
+    head = f"POST /v1/logs HTTP/1.1\r\nHost: x\r\nContent-Type: {PROTOBUF}\r\nAuthorization: Bearer {TEAM}"
     with contextlib.ExitStack() as stack:
         for _ in range(COUNT):
             client = stack.enter_context(socket.create_connection((host, int(port))))
@@ -78,7 +77,7 @@ def test_grpc_calls_sent_in_part_give_way_to_those_of_another_tenant(collector: 
         calls = []
         for number in range(COUNT):
             method = channels[number % GRPC_CONNECTIONS].stream_unary(LOGS, None, None)
-            calls.append(method(None, metadata=grpc.aio.Metadata(*As.metadata("team-a"))))
+            calls.append(method(None, metadata=grpc.aio.Metadata(*bearer(TEAM))))
             await asyncio.sleep(0)
         await asyncio.to_thread(check_that_another_tenant_is_served, collector)
         codes = [await call.code() for call in calls if call.done()]

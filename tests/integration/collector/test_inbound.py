@@ -23,7 +23,7 @@ from tests.support.grpc_calls import WATCH, refused
 from tests.support.health import HealthWatch
 from tests.support.otlp_messages import attribute
 from tests.support.rank_metrics import metrics_of
-from tests.support.tokens import READER, TEAM, bearer, write_tokens
+from tests.support.tokens import READER, TEAM, bearer, token_options
 from tests.support.waiting import PATIENCE
 
 JSON = "application/json"
@@ -32,7 +32,7 @@ JSON = "application/json"
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collector]:
     folder = tmp_path_factory.mktemp("guarded")
-    with running(folder, "--tokens", str(write_tokens(folder / "tokens"))) as collector:
+    with running(folder, *token_options(folder)) as collector:
         yield collector
 
 

@@ -15,7 +15,7 @@ from tests.support.collector_process import running
 from tests.support.commands import OTEL_FR, otel_fr, python, run
 from tests.support.played_job import Job
 from tests.support.staged_collector import Stage
-from tests.support.tokens import READER, WRITER, Player, write_tokens
+from tests.support.tokens import READER, WRITER, Player, token_options
 from tests.support.torch_files import one_missing
 from tests.support.virtual_collector import VirtualCollector
 from tests.support.waiting import PATIENCE
@@ -125,7 +125,7 @@ def test_a_token_for_reading_asks_no_rank(tmp_path: Path) -> None:
         assert "read-only" in text
 
     with (
-        running(tmp_path / "run", "--tokens", str(write_tokens(tmp_path / "tokens"))) as collector,
+        running(tmp_path / "run", *token_options(tmp_path)) as collector,
         Job(Player(collector, WRITER), 2, "team-a/llama") as job,
     ):
         job.step()
@@ -218,7 +218,7 @@ def test_a_wrong_token_and_no_collector_are_errors_of_the_tool(tmp_path: Path) -
         assert text.startswith("ERROR")
         assert "cannot reach a collector at" in text
 
-    with running(tmp_path / "run", "--tokens", str(write_tokens(tmp_path / "tokens"))) as collector:
+    with running(tmp_path / "run", *token_options(tmp_path)) as collector:
         talk(refused, "--collector", collector.http, "--token-file", str(wrong))
         talk(answered, "--collector", collector.http, "--token-file", str(right))
     talk(unreachable, "--collector", collector.http)

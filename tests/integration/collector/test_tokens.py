@@ -20,7 +20,7 @@ from tests.support.collector_process import PROTOBUF, Collector, patched, runnin
 from tests.support.grpc_calls import LOGS, TRACES, WATCH, refused
 from tests.support.otlp_messages import spans
 from tests.support.played_job import Job
-from tests.support.tokens import READER, TEAM, TEAM_READER, WRITER, Player, bearer, write_tokens
+from tests.support.tokens import READER, TEAM, TEAM_READER, WRITER, Player, bearer, token_options, write_tokens
 from tests.support.waiting import PATIENCE, wait_for
 
 
@@ -42,7 +42,7 @@ def guarded(tmp_path: Path, tokens_file: Path) -> Iterator[Collector]:
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collector]:
     """One for the tests that leave it as it was."""
     folder = tmp_path_factory.mktemp("shared")
-    with running(folder, "--tokens", str(write_tokens(folder / "tokens"))) as collector:
+    with running(folder, *token_options(folder)) as collector:
         yield collector
 
 
