@@ -3,39 +3,10 @@
 from __future__ import annotations
 
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-
-class AlertSink:
-    """A small server of Alertmanager's POST /api/v2/alerts that keeps what it is sent; ``status``: its answer."""
-
-    def __init__(self) -> None:
-        self.posts: list[list[dict[str, Any]]] = []
-        self.status = 200
-        sink = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                if self.path == "/api/v2/alerts" and sink.status == 200:
-                    sink.posts.append(body)
-                self.send_response(sink.status)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-        threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-
-    def close(self) -> None:
-        self.server.shutdown()
-        self.server.server_close()
+from tests.support.http_servers import Handler, start
 
 
 class Receiver:
@@ -46,25 +17,17 @@ class Receiver:
         self.status = 200
         receiver = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class Answers(Handler):
             def answer(self) -> None:
-                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-                receiver.requests.append((self.command, self.path, dict(self.headers.items()), body))
-                status, reply = receiver.reply(self.command, self.path, dict(self.headers.items()), body)
-                self.send_response(status)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(reply)))
-                self.end_headers()
-                self.wfile.write(reply)
+                request = (self.command, self.path, dict(self.headers.items()), self.content())
+                receiver.requests.append(request)
+                status, reply = receiver.reply(*request)
+                self.reply(status, reply, {"Content-Type": "application/json"})
 
             do_POST = do_GET = do_PATCH = answer  # noqa: N815  http.server's names
 
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server = start(Answers)
         self.url = f"http://127.0.0.1:{self.server.server_port}"
-        threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
 
     def reply(self, method: str, path: str, headers: dict[str, str], body: bytes) -> tuple[int, bytes]:
         return self.status, b"{}"
@@ -72,6 +35,19 @@ class Receiver:
     def close(self) -> None:
         self.server.shutdown()
         self.server.server_close()
+
+
+class AlertSink(Receiver):
+    """A small server of Alertmanager's POST /api/v2/alerts that keeps the alerts that it takes."""
+
+    def __init__(self) -> None:
+        self.posts: list[list[dict[str, Any]]] = []
+        super().__init__()
+
+    def reply(self, method: str, path: str, headers: dict[str, str], body: bytes) -> tuple[int, bytes]:
+        if (method, path, self.status) == ("POST", "/api/v2/alerts", 200):
+            self.posts.append(json.loads(body))
+        return self.status, b""
 
 
 class FakeGrafana(Receiver):

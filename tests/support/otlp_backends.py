@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import grpc
 from otel_fr_collector.forward.backends import BusyError
 
 from tests.support.grpc_calls import TRACES
+from tests.support.http_servers import Handler, http_server
 
 
 @dataclass
@@ -110,29 +109,19 @@ def grpc_backend(
 def http_backend() -> Iterator[Backend]:
     backend = Backend()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Takes(Handler):
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
-            data = self.rfile.read(int(self.headers["Content-Length"]))
+            data = self.content()
             outcome = backend.decide(data)
-            self.send_response({"taken": 200, "busy": 503, "refused": 400}[outcome])
+            later = None
             if outcome == "busy" and backend.retry_after is not None:
-                self.send_header("Retry-After", f"{backend.retry_after:.0f}")
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+                later = {"Retry-After": f"{backend.retry_after:.0f}"}
+            self.reply({"taken": 200, "busy": 503, "refused": 400}[outcome], headers=later)
             if outcome == "taken":
                 backend.keep(data, {key.lower(): value for key, value in self.headers.items()}, self.path)
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    backend.url = f"http://127.0.0.1:{server.server_port}/otlp"
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-    try:
+    with http_server(Takes) as server:
+        backend.url = f"http://127.0.0.1:{server.server_port}/otlp"
         yield backend
-    finally:
-        server.shutdown()
-        server.server_close()

@@ -6,14 +6,12 @@ import contextlib
 import gzip
 import json
 import queue
-import ssl
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +22,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_fr.control.v1.control_pb2 import Command, WatchRequest
 from tests.support.grpc_calls import LOGS, TRACES, WATCH
+from tests.support.http_servers import Handler, http_server
 from tests.support.otlp_messages import attributes
 from tests.support.waiting import PATIENCE
 
@@ -230,9 +229,9 @@ def grpc_sink(
 def http_sink(tls: tuple[Path, Path] | None = None) -> Iterator[Sink]:
     sink = Sink()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Takes(Handler):
         def do_POST(self) -> None:
-            data = self.rfile.read(int(self.headers["content-length"]))
+            data = self.content()
             if self.headers.get("content-encoding") == "gzip":
                 data = gzip.decompress(data)
             kind = {
@@ -240,32 +239,17 @@ def http_sink(tls: tuple[Path, Path] | None = None) -> Iterator[Sink]:
                 "/v1/logs": logs_service_pb2.ExportLogsServiceRequest,
             }.get(self.path)
             if kind is None:
-                self.send_error(404)
+                self.reply(404)
                 return
             request = kind()
             request.ParseFromString(data)
             sink.take(request, {key.lower(): value for key, value in self.headers.items()})
-            self.send_response(200)
-            self.send_header("content-type", "application/x-protobuf")
-            self.send_header("content-length", "0")
-            self.end_headers()
+            self.reply(200, headers={"Content-Type": "application/x-protobuf"})
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    sink.address = f"http://127.0.0.1:{server.server_port}"
-    if tls is not None:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(tls[1], tls[0])
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-        sink.address = f"https://localhost:{server.server_port}"
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-    try:
+    with http_server(Takes, tls) as server:
+        scheme = "https://localhost" if tls else "http://127.0.0.1"
+        sink.address = f"{scheme}:{server.server_port}"
         yield sink
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 def make_certificate(folder: Path) -> tuple[Path, Path]:

@@ -6,11 +6,9 @@ import contextlib
 import json
 import os
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from email.utils import formatdate
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from otel_fr.checks import runner
 from otel_fr.checks.model import NODE_FAILED, Result, Status, Task
 from tests.support import mounts, node_health_server
 from tests.support.commands import OTEL_FR, otel_fr
+from tests.support.http_servers import Handler, http_server
 from tests.support.otlp_sink import grpc_sink
 from tests.support.waiting import PATIENCE, until, wait_for
 
@@ -163,23 +162,15 @@ def test_a_node_health_service_that_is_not_there_is_a_warning(tmp_path: Path) ->
 def clock(ahead: float) -> Iterator[str]:
     """An HTTP server whose clock is so many seconds ahead of ours."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Clock(Handler):
         def date_time_string(self, timestamp: float | None = None) -> str:
             return formatdate(time.time() + ahead, usegmt=True)
 
         def do_HEAD(self) -> None:
-            self.send_response(401)
-            self.end_headers()
+            self.reply(401)
 
-        def log_message(self, *_: object) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-    try:
+    with http_server(Clock) as server:
         yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 @pytest.mark.parametrize(("ahead", "words"), [(0.0, ""), (-60.0, "ahead of its clock"), (60.0, "behind its clock")])

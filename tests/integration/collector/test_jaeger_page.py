@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from otel_fr_collector.forward import jaeger
 from otel_fr_collector.incidents.links import Links
 
+from tests.support.http_servers import Handler, http_server
 from tests.support.incident_data import incident_data
 from tests.support.ports import free_port
 
@@ -21,21 +20,12 @@ JAEGER = b"<!doctype html><html><head><title>Jaeger UI</title></head></html>"
 
 @contextlib.contextmanager
 def page(body: bytes, status: int = 200) -> Iterator[int]:
-    class Handler(BaseHTTPRequestHandler):
+    class Page(Handler):
         def do_GET(self) -> None:
-            self.send_response(status)
-            self.end_headers()
-            self.wfile.write(body)
+            self.reply(status, body)
 
-        def log_message(self, *_: object) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-    try:
+    with http_server(Page) as server:
         yield server.server_port
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 @pytest.mark.parametrize(

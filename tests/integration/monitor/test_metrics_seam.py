@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from otel_fr import otlp_sender
 from otel_fr.monitor import logs
 from tests.support.collector_process import running
+from tests.support.http_servers import Handler, http_server
 from tests.support.otlp_sink import grpc_sink
 from tests.support.rank_metrics import metrics_of
 
@@ -37,24 +36,16 @@ def test_metrics_reach_a_collector(
         assert collector.metric("otel_fr_collective_calls_total", operation="all_reduce") == 11
 
 
-class _Unknown(BaseHTTPRequestHandler):
+class _Unknown(Handler):
     def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["content-length"]))
-        self.send_response(404)
-        self.send_header("content-length", "0")
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        pass
+        self.content()
+        self.reply(404)
 
 
 @pytest.fixture
 def nowhere() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Unknown)
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+    with http_server(_Unknown) as server:
+        yield f"http://127.0.0.1:{server.server_port}"
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
