@@ -26,14 +26,3 @@ def test_the_present_number_of_the_rank_that_hangs_is_named(case: str, culprit: 
         assert "hang" in incidents[0]["call_sites"][str(culprit)]
         assert incidents[0]["sequence_id"] == 7
     assert live[0]["id"] == offline[0]["id"]
-
-
-@pytest.mark.long
-def test_a_job_whose_ranks_change_and_that_ends_well_raises_nothing(tmp_path: Path) -> None:
-    with torchrun.collector(tmp_path / "collector") as running:
-        job = torchrun.run(
-            tmp_path / "job", "sessions.py", "turned", env=torchrun.endpoint(running, torchrun.UNHURRIED)
-        )
-    assert job.returncode == 0, job.output
-    assert running.incidents() == []
-    assert not job.files()

@@ -67,14 +67,3 @@ def test_where_a_rank_is_is_where_the_thread_is_that_issues_its_calls(case: str,
     assert "threads.py" in waiting
     assert " train" in waiting
     assert culprit.endswith(" load_shard")
-
-
-@pytest.mark.long
-def test_a_job_with_a_failed_thread_that_ends_well_raises_nothing(tmp_path: Path) -> None:
-    with torchrun.collector(tmp_path / "collector") as running:
-        job = torchrun.run(
-            tmp_path / "job", "threads.py", "ends_well", env=torchrun.endpoint(running, torchrun.UNHURRIED)
-        )
-    assert job.returncode == 0, job.output
-    assert running.incidents() == []
-    assert not job.files()

@@ -87,19 +87,3 @@ def test_a_rank_that_reports_seldom_and_falls_silent_with_its_host_is_named(coll
             datetime.fromisoformat(incident[key].replace("Z", "+00:00")) for key in ("started_at", "detected_at")
         )
         assert (found - begun).total_seconds() >= 4.0, "no rank is given up before its next report is late"
-
-
-def test_a_job_whose_reports_are_brief_is_judged_as_any_other(collector: VirtualCollector) -> None:
-    with collector.job(3) as job:
-        job.all_reported()
-        for _ in range(3):
-            job.step()
-            for rank in job.ranks:
-                send_brief(rank)
-        job.skip(1)
-        incident = collector.wait_cause()
-        assert (incident["category"], incident["culprit_ranks"], incident["waiting_ranks"]) == (
-            "missing_rank",
-            [1],
-            [0, 2],
-        )

@@ -52,26 +52,6 @@ def test_a_watchdogs_abort_does_not_change_who_is_missing(state: str, victims: t
         assert last["stuck_on"] == "host"
 
 
-def test_a_rank_that_is_killed_while_its_peers_are_late_is_dead() -> None:
-    with VirtualCollector() as collector, collector.job(3) as job:
-        job.step()
-        call = job.ranks[0].issue(job.world)
-        _cut_short(job, call)
-        job.ranks[0].exit(signal=signal.SIGKILL)
-        found = collector.wait_cause()
-        assert (found["category"], found["culprit_ranks"]) == ("rank_dead", [0])
-
-
-def test_a_rank_that_aborts_before_it_has_waited_for_long_is_dead() -> None:
-    with VirtualCollector() as collector, collector.job(3) as job:
-        job.step()
-        call = job.ranks[0].issue(job.world)
-        _cut_short(job, call)
-        job.ranks[0].exit(signal=signal.SIGABRT)
-        found = collector.wait_cause()
-        assert (found["category"], found["culprit_ranks"]) == ("rank_dead", [0])
-
-
 def _destroy_groups(job: Job) -> list[dict[str, Any]]:
     """The groups as ranks report them that have destroyed them."""
     return [{**group, "gone": True} for group in job.ranks[0].report()["groups"]]

@@ -60,19 +60,6 @@ def test_a_rank_that_stays_away_is_named(collector: VirtualCollector) -> None:
         assert incident["trace_id"] in text
 
 
-def test_a_late_rank_resolves_its_incident(collector: VirtualCollector) -> None:
-    with collector.job(3) as job:
-        job.step()
-        waiting = job.skip(2)
-        opened = collector.wait_cause()
-        job.go_on(waiting)
-        collector.wait_cause(lambda one: one["state"] == "resolved")
-        for _ in range(3):
-            job.step()
-        job.all_reported()
-        assert [one["id"] for one in collector.causes()] == [opened["id"]]
-
-
 def test_a_caught_failure_is_over_and_a_later_fault_has_its_own_incident(collector: VirtualCollector) -> None:
     with collector.job(3) as job:
         pair = job.group("1", [0, 1])
@@ -180,27 +167,6 @@ def test_a_death_after_a_mismatch_that_the_job_got_over_raises_an_alarm_of_its_o
         assert (mismatch["category"], mismatch["waiting_ranks"]) == ("reduce_op_mismatch", [])
 
 
-def test_a_deadlock_across_groups_names_its_cycle(collector: VirtualCollector) -> None:
-    with collector.job(3) as job:
-        first, second = job.group("1", [0, 1], "dp"), job.group("2", [0, 1], "tp")
-        job.step(first)
-        job.step(second)
-        job.ranks[0].issue(first)
-        job.ranks[1].issue(second)
-        incident = collector.wait_cause()
-        assert (incident["category"], incident["culprit_ranks"]) == ("deadlock", [0, 1])
-
-
-def test_a_send_without_a_receive_is_named(collector: VirtualCollector) -> None:
-    with collector.job(2) as job:
-        job.step()
-        job.ranks[0].issue(job.world, "send", kind="p2p", peer=1, tag=3)
-        incident = collector.wait_cause()
-        assert (incident["category"], incident["culprit_ranks"]) == ("missing_rank", [1]), "it is alive and in no call"
-        assert "rank 1 (node-0) did not call the matching recv" in whole_text(incident)
-        assert incident["trace_id"]
-
-
 def test_a_posted_receive_is_no_fault_until_a_thread_waits_for_it(collector: VirtualCollector) -> None:
     with collector.job(2) as job:
         job.step()
@@ -210,15 +176,6 @@ def test_a_posted_receive_is_no_fault_until_a_thread_waits_for_it(collector: Vir
         assert (incident["category"], incident["culprit_ranks"]) == ("missing_rank", [1]), "it waits nowhere"
         posted.posted = False
         assert collector.wait_cause(lambda one: one["culprit_ranks"] == [0, 1])
-
-
-def test_a_rank_that_falls_silent_with_its_host_is_named(collector: VirtualCollector) -> None:
-    with collector.job(3) as job:
-        job.step()
-        job.ranks[1].silent = True
-        job.skip(1)
-        incident = collector.wait_cause()
-        assert incident["culprit_ranks"] == [1]
 
 
 def test_consequences_of_a_fault_refer_to_it_and_raise_no_alarm(collector: VirtualCollector) -> None:
@@ -268,18 +225,6 @@ def test_a_newer_attempt_closes_the_incidents_of_the_one_before(collector: Virtu
         second = collector.wait_cause(lambda one: one["attempt"] == 1)
         assert second["state"] == "firing"
         assert second["id"] != closed["id"]
-
-
-def test_two_jobs_do_not_mix(collector: VirtualCollector) -> None:
-    with collector.job(2, "good") as good, collector.job(2, "bad") as bad:
-        good.step()
-        bad.step()
-        bad.skip(1)
-        incident = collector.wait_cause()
-        for _ in range(5):
-            good.step()
-        assert incident["job"] == "bad"
-        assert {one["job"] for one in collector.incidents()} == {"bad"}
 
 
 def test_flight_recorder_files_are_named(collector: VirtualCollector) -> None:
