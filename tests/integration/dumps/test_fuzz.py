@@ -5,8 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,7 +14,6 @@ from hypothesis import strategies as st
 from tests.support.damaged_dumps import read_or_refused
 from tests.support.paths import DUMPS
 from tests.support.rings import OPERATIONS, RankRing, signature
-from tests.support.waiting import PATIENCE
 
 
 @pytest.fixture(scope="module")
@@ -98,40 +95,3 @@ INSTRUCTIONS = st.one_of(
 @given(programs=st.lists(st.lists(INSTRUCTIONS, max_size=40), min_size=40, max_size=40))
 def test_any_instructions_are_read_or_refused(programs: list[list[bytes]]) -> None:
     read_or_refused([b"\x80\x02}" + b"".join(program) + b"." for program in programs])
-
-
-CHILD = """
-import random, resource, sys
-from pathlib import Path
-from otel_fr.dumps.read import load_folder
-resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
-folder, seed = Path(sys.argv[1]), int(sys.argv[2])
-rnd = random.Random(seed)
-sources = [path.read_bytes() for path in sorted(folder.glob("sound/*"))]
-(folder / f"odd{seed}").mkdir()
-for number in range(120):
-    data = bytearray(rnd.choice(sources))
-    other = rnd.choice(sources)
-    for _ in range(rnd.randint(1, 6)):
-        at, size = rnd.randrange(len(data) + 1), rnd.choice([1, 4, 60, 500])
-        start = rnd.randrange(len(other))
-        data[at : at + rnd.choice([0, size])] = rnd.choice([other[start : start + size], rnd.randbytes(size), b""])
-    (folder / f"odd{seed}" / f"trace_{number}").write_bytes(data)
-dumps, problems = load_folder(folder / f"odd{seed}")
-# Not this process's ru_maxrss: that begins with what the process that started it held.
-here = int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0])
-print(len(dumps) + len(problems), max(here, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss))
-"""
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_many_damaged_files_are_read_in_bounded_memory(sound: dict[str, bytes], tmp_path: Path, seed: int) -> None:
-    (tmp_path / "sound").mkdir()
-    for name, data in sound.items():
-        (tmp_path / "sound" / name.replace(" ", "_")).write_bytes(data)
-    command = [sys.executable, "-c", CHILD, str(tmp_path), str(seed)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
-    assert done.returncode == 0, done.stderr[-2000:]
-    count, peak = map(int, done.stdout.split())
-    assert count >= 100  # every file is a dump or a problem; those without any sign of a dump share one
-    assert peak < 600_000  # KiB
