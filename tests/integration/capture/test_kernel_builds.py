@@ -120,27 +120,3 @@ def test_a_cache_that_cannot_be_created_is_said(tmp_path: Path) -> None:
     done = _build(tmp_path, "", XDG_CACHE_HOME="/dev/null")
     assert done.returncode == 1
     assert "/dev/null/otel-fr/kernels cannot be created (Not a directory): set XDG_CACHE_HOME" in done.stderr
-
-
-@pytest.mark.long
-def test_a_cache_that_others_can_write_is_not_used(tmp_path: Path) -> None:
-    kernel = engines.kernel()
-    folder = tmp_path / "cache" / "otel-fr" / "kernels"
-    folder.mkdir(parents=True, mode=0o700)
-    (folder / kernel.name).write_bytes(kernel.read_bytes())
-    (folder / kernel.name).chmod(0o722)
-    assert "the python engine" in _start(tmp_path)
-    (folder / kernel.name).chmod(0o700)
-    folder.chmod(0o770)
-    assert "the python engine" in _start(tmp_path)
-    folder.chmod(0o700)
-    assert "the compiled engine" in _start(tmp_path)
-
-
-def test_a_damaged_kernel_ends_no_rank(tmp_path: Path) -> None:
-    kernel = engines.kernel()
-    folder = tmp_path / "cache" / "otel-fr" / "kernels"
-    folder.mkdir(parents=True, mode=0o700)
-    (folder / kernel.name).write_bytes(kernel.read_bytes()[:5000])
-    (folder / kernel.name).chmod(0o700)
-    assert "the python engine" in _start(tmp_path)
