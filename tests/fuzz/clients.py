@@ -22,9 +22,7 @@ RAW_SECONDS = 0.05
 """For the answer to bytes that may be no whole request."""
 OPEN_STREAMS = 20
 """Control streams that one client keeps open."""
-_EVENT_BYTES = 2_000
 _WRONG = (grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL, grpc.StatusCode.DEADLINE_EXCEEDED)
-_ENDED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
 
 class Client:

@@ -11,7 +11,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 
-DATA, HEADERS, RST_STREAM, SETTINGS, CONTINUATION = 0, 1, 3, 4, 9
+HEADERS, RST_STREAM, SETTINGS = 1, 3, 4
 END_STREAM, END_HEADERS = 1, 4
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 LOGS = b"/opentelemetry.proto.collector.logs.v1.LogsService/Export"
@@ -85,15 +85,6 @@ def unread_answers(_: socket.socket) -> Iterator[bytes]:
     """Requests whose answers find no window, and nobody who reads."""
     yield settings(_4=0)
     yield from _requests(request(b"/x/" + b"y" * 200))
-
-
-def continuations(client: socket.socket) -> Iterator[bytes]:
-    """Headers of one request that never end (CVE-2024-27316 and others)."""
-    _read_in_a_thread(client)
-    yield settings() + frame(HEADERS, 0, 1, request())
-    block = b"".join(literal(b"k%d" % index, b"v" * 50) for index in range(250))
-    while True:
-        yield frame(CONTINUATION, 0, 1, block)
 
 
 def _read_in_a_thread(client: socket.socket) -> None:

@@ -25,10 +25,7 @@ SLOWEST_ANSWER = 6.0
 
 
 def test_telemetry_that_fills_every_limit_takes_less_than_400_mib(tmp_path: Path) -> None:
-    with (
-        running(tmp_path, "--quiet", *token_options(tmp_path)) as collector,
-        HealthWatch(collector).running() as watch,
-    ):
+    with running(tmp_path, "--quiet", *token_options(tmp_path)) as collector, HealthWatch(collector).running() as watch:
         tenant = Player(collector, TEAM)
         for number in range(6):
             tenant.send(TRACES, floods.large_shapes(number, "team-a/"), compression=grpc.Compression.Gzip)

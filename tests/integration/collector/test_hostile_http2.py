@@ -39,10 +39,7 @@ ATTACKS: dict[Attack, tuple[int, int]] = {
 @pytest.mark.parametrize("kind", ATTACKS, ids=lambda kind: kind.__name__)
 def test_a_peer_without_a_token_neither_fills_the_memory_nor_keeps_out_a_job(tmp_path: Path, kind: Attack) -> None:
     connections, size = ATTACKS[kind]
-    with (
-        running(tmp_path, "--quiet", *token_options(tmp_path)) as collector,
-        ThreadPoolExecutor() as pool,
-    ):
+    with running(tmp_path, "--quiet", *token_options(tmp_path)) as collector, ThreadPoolExecutor() as pool:
         attacks = [pool.submit(hostile_http2.attack, collector.grpc, kind, size) for _ in range(connections)]
         with Job(Player(collector, OTHER_TEAM), 4, "team-b/light") as job:
             job.step()

@@ -28,12 +28,8 @@ GRPC_CONNECTIONS = COUNT // 100 + 1
 
 @pytest.fixture
 def collector(tmp_path: Path) -> Iterator[Collector]:
-    with running(
-        tmp_path,
-        "--quiet",
-        *token_options(tmp_path),
-        program=patched(receive__intake__MAX_REQUESTS=MAX_REQUESTS),
-    ) as found:
+    program = patched(receive__intake__MAX_REQUESTS=MAX_REQUESTS)
+    with running(tmp_path, "--quiet", *token_options(tmp_path), program=program) as found:
         yield found
 
 

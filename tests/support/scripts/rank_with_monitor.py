@@ -45,7 +45,6 @@ class Player:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.socket = ours
         self.bye = threading.Event()
-        self.silent = False
         responder.start()
         meta = {
             "rank": rank,
@@ -83,7 +82,7 @@ class Player:
     def respond(self) -> None:
         while data := self.socket.recv(1 << 20):
             message = json.loads(data)
-            if message.get("cmd") == "stacks" and not self.silent:
+            if message.get("cmd") == "stacks":
                 frames = sys._current_frames()
                 main = frames[threading.main_thread().ident or 0]
                 text = "Thread main (most recent call last):\n" + "".join(traceback.format_stack(main))
@@ -128,9 +127,6 @@ class Player:
     def hold_gil(self, seconds: int) -> None:
         print(json.dumps({"holding": True}), flush=True)
         ctypes.PyDLL(None).sleep(seconds)
-
-    def be_silent(self) -> None:
-        self.silent = True
 
     def say(self, message: dict[str, Any]) -> None:
         self.socket.send(json.dumps(message).encode())
