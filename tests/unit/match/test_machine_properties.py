@@ -7,7 +7,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_fr.match import Category, Ending, Group, Rank, Signature, diagnose
+from otel_fr.match import Category, Ending, Rank, diagnose
 from tests.support.device_model import Machine, Op, random_programs
 from tests.support.verdicts import causes
 
@@ -51,11 +51,6 @@ def _collective(rng: random.Random, programs: dict[int, list[Op]], least: int = 
     return rng.choice(found) if found else None
 
 
-def _number(programs: dict[int, list[Op]], rank: int, index: int) -> int:
-    group = programs[rank][index].group
-    return sum(op.group is group and op.peer is None for op in programs[rank][: index + 1])
-
-
 @given(seeds, depths, st.booleans(), st.booleans())
 @settings(max_examples=200, deadline=None)
 def test_only_the_rank_that_stops_is_named(seed: int, depth: int, killed: bool, ages: bool) -> None:
@@ -93,54 +88,6 @@ def test_only_the_rank_that_stops_is_named(seed: int, depth: int, killed: bool, 
         joined = {(c.op.group.id, c.number) for c in machine.issued[rank] if c.op.peer is None}
         assert cause.group is not None
         assert cause.p2p or (cause.group.id, cause.sequence_id) not in joined
-
-
-@given(seeds, depths, st.sampled_from(["size", "dtype", "operation", "root", "reduce_op"]))
-@settings(max_examples=200, deadline=None)
-def test_a_wrong_argument_is_found_where_it_was_given_however_far_hosts_run_ahead(
-    seed: int, depth: int, kind: str
-) -> None:
-    rng = random.Random(seed)
-    programs = random_programs(rng, rng.randint(2, 8), rng.randint(2, 40))
-    place = _collective(rng, programs)
-    if place is None:
-        return
-    rank, index = place
-    op = programs[rank][index]
-    wrong = _changed(op.signature, kind, op.group)
-    if wrong is None:
-        return
-    programs[rank][index] = Op(op.group, wrong)
-    machine = Machine(programs, depth)
-    machine.run(rng)
-    if any(len(machine.issued[r]) == 0 for r in op.group.ranks):
-        return
-    found = causes(diagnose(machine.evidence(rng, still=True, ages=rng.random() < 0.5)))
-    reached = all(
-        any(c.op.group is op.group and c.number == _number(programs, rank, index) for c in machine.issued[r])
-        for r in op.group.ranks
-    )
-    if not reached:
-        return
-    (cause,) = found
-    assert cause.category.value == ("op" if kind == "operation" else kind) + "_mismatch"
-    assert (cause.group, cause.sequence_id) == (op.group, _number(programs, rank, index))
-    assert cause.culprit_ranks == ((rank,) if len(op.group.ranks) > 2 else tuple(sorted(op.group.ranks)))
-
-
-def _changed(signature: Signature, kind: str, group: Group) -> Signature | None:
-    if kind == "operation":
-        return signature._replace(operation="barrier" if signature.operation != "barrier" else "all_reduce")
-    if signature.operation == "barrier":
-        return None
-    if kind == "size":
-        grown = [tuple((n[0] * 3,) for n in sizes) for sizes in (signature.input_sizes, signature.output_sizes)]
-        return signature._replace(input_sizes=grown[0], output_sizes=grown[1])
-    if kind == "dtype":
-        return signature._replace(input_dtypes=("Double",), output_dtypes=("Double",))
-    if kind == "root":
-        return signature._replace(root=group.ranks[1]) if signature.root is not None else None
-    return signature._replace(reduce_op="max") if signature.reduce_op else None
 
 
 @given(seeds, st.integers(4, 12), st.booleans())

@@ -76,23 +76,6 @@ def test_two_ranks_that_are_a_step_short_are_two_culprits(seed: int, shape: tupl
     assert sorted(rank for finding in found for rank in finding.culprit_ranks) == list(short)
 
 
-@given(seeds, st.sampled_from(SHAPES), st.integers(0, 150), st.booleans())
-@settings(max_examples=100, deadline=None)
-def test_healthy_meshes_raise_nothing_at_any_moment(
-    seed: int, shape: tuple[int, ...], ticks: int, described: bool
-) -> None:
-    rng = random.Random(seed)
-    ranks = mesh(shape, described=described)
-    program = mesh_model.random_program(rng, ranks)
-    machine = Machine(
-        {rank: mesh_model.calls_of(program, rank, None, (0, 0)) for rank in range(ranks.world)}, rng.choice([1, 4])
-    )
-    machine.run(rng, ticks)
-    assert diagnose(machine.evidence(rng, still=False)) == []
-    assert machine.run(rng)
-    assert found_of(machine, rng, live=True) == found_of(machine, rng, live=False) == []
-
-
 def two_by_two(end: str = "barrier", *, steps: int = 5) -> tuple[mesh_model.Mesh, Program]:
     ranks = mesh((2, 2))
     dp, tp = ranks.axes
