@@ -89,10 +89,9 @@ nccl-table: setup simulated-device
 	PYTHONPATH=.:collector $(BIN)/python -m tests.gpu.table $(TABLE)
 
 # Jobs on several hosts, made of namespaces of this machine: what goes wrong with hosts and links, and what is said of it. As root;
-# ten minutes. MACHINES: names of cases, --keep FOLDER.
-MACHINES ?=
+# ten minutes.
 machines: setup
-	PYTHONPATH=.:collector $(BIN)/python -m tests.acceptance.machine_cases $(MACHINES)
+	$(BIN)/python -m pytest -m "" tests/acceptance/test_machine_cases.py
 
 lint: setup
 	$(BIN)/ruff check .

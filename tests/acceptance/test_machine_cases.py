@@ -1,18 +1,184 @@
-"""Each case of `make machines`: real jobs on hosts of our own."""
+"""What goes wrong with hosts and the links between them, and what otel-fr says of it: `make machines`.
+
+Each is a real torchrun job of two ranks on each of its hosts (`tests.support.machines`), and a collector on another
+host. All that is published must be true, in each of its states.
+"""
 
 from __future__ import annotations
 
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.acceptance.machine_cases import CASES, is_right, observe, row
 from tests.support import torchrun
+from tests.support.commands import otel_fr
+from tests.support.machine_jobs import RANKS, HostCollector, HostJob
+from tests.support.machines import Host, machines
+from tests.support.verdicts import cause_incidents
+from tests.support.waiting import PATIENCE, until
 
 pytestmark = [*torchrun.needed, pytest.mark.long]
 
+OUTAGE = 36.0
+"""Seconds for which the collector's link is cut: longer than clients wait between two attempts to connect."""
+AFTER = 30.0
+"""Seconds after an outage in which a healthy job must raise nothing."""
+HANGS = ("missing_rank", (3,))
 
-@pytest.mark.parametrize("name", CASES)
-def test_what_is_said_is_true(name: str, tmp_path: Path) -> None:
-    found = observe(CASES[name], tmp_path)
-    assert is_right(CASES[name], found), row(name, CASES[name], found)
+Said = tuple[str, tuple[int, ...]]
+"""A category, and the culprits."""
+
+
+@dataclass
+class Site:
+    """The hosts of a case: those of the job, and the one of the collector."""
+
+    folder: Path
+    hosts: list[Host]
+    watcher: Host
+
+    def train(self, hosts: list[Host] | None = None, **options: Any) -> tuple[HostCollector, HostJob]:
+        """A job on these hosts, or on all, which has made steps."""
+        hosts = self.hosts if hosts is None else hosts
+        collector = HostCollector(self.watcher, self.folder / "collector")
+        job = HostJob(hosts, self.folder / "job", collector=collector, **options)
+        job.wait_steps(RANKS * len(hosts))
+        until(lambda: collector.heard() == RANKS * len(hosts))
+        return collector, job
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    with machines(tmp_path, "n0", "n1", "n2", "obs") as (*hosts, watcher):
+        yield Site(tmp_path, hosts, watcher)
+
+
+def check(collector: HostCollector, host: str, *truth: Said) -> None:
+    """What was published is among these; ``host``: the culprits'."""
+    said = [(one["category"], tuple(one["culprit_ranks"])) for one in cause_incidents(collector.lines())]
+    assert set(said) <= set(truth), said
+    assert bool(said) is bool(truth)
+    named = [(one["places"], str(rank)) for one in collector.causes() for rank in one["culprit_ranks"]]
+    assert {places[rank]["host"] for places, rank in named if rank in places} == ({host} if host else set())
+
+
+def lost(*ranks: int) -> list[Said]:
+    """Of a host that is lost: at first it may not be known who it is; whether its ranks had joined is by chance."""
+    return [(category, who) for category in ("missing_rank", "stalled_collective") for who in (ranks, ())]
+
+
+@pytest.mark.parametrize("cut", [False, True])
+@pytest.mark.parametrize(("number", "ranks"), [(1, (2, 3)), (0, (0, 1))], ids=["any", "of the store"])
+def test_a_host_that_is_killed_or_lost_is_named(site: Site, number: int, ranks: tuple[int, ...], cut: bool) -> None:
+    collector, _ = site.train()
+    if cut:
+        site.hosts[number].cut()
+    site.hosts[number].kill()
+    until(collector.causes)
+    collector.settle()
+    check(collector, f"n{number}", *lost(*ranks))
+
+
+def test_of_a_healthy_job_whose_collector_is_cut_off_nothing_is_said(site: Site) -> None:
+    collector, job = site.train(OTEL_FR_ON_PEER_FAILURE="abort")
+    site.watcher.cut()
+    time.sleep(OUTAGE)
+    site.watcher.mend()
+    mended, unheard = time.time(), 0.0
+    while time.time() < mended + AFTER:
+        time.sleep(0.5)
+        if collector.heard() < RANKS * len(site.hosts):
+            unheard = time.time() - mended
+    assert set(job.stop().values()) == {0}
+    assert unheard < 10.0
+    check(collector, "")
+
+
+def test_a_hang_that_began_while_the_collector_was_cut_off_is_named(site: Site) -> None:
+    collector, job = site.train()
+    site.watcher.cut()
+    time.sleep(OUTAGE / 3)
+    job.touch("hang-3")
+    time.sleep(OUTAGE - OUTAGE / 3)
+    site.watcher.mend()
+    until(collector.causes)
+    collector.settle()
+    (job.folder / "hang-3").unlink()
+    job.touch("go")
+    assert set(job.stop().values()) == {0}
+    check(collector, "n1", HANGS)
+
+
+def test_two_hosts_that_do_not_reach_each_other_are_both_named(site: Site) -> None:
+    collector, job = site.train()
+    site.hosts[0].cut_from(site.hosts[1])
+    until(collector.causes)
+    collector.settle()
+    for one in [*collector.causes(), *from_files(site, job)]:
+        assert "hosts n0 and n1 do not reach each other" in one["summary"]
+    check(collector, "", ("stalled_collective", ()))
+
+
+def from_files(site: Site, job: HostJob) -> list[dict[str, Any]]:
+    """The causes, from the files of all hosts in one folder."""
+    together = site.folder / "together"
+    together.mkdir()
+    for host in site.hosts:
+        for path in (job.folder / f"dumps-{host.name}").iterdir():
+            shutil.copy(path, together)
+    done = otel_fr("analyze", together, "--format", "json")
+    found = cause_incidents(json.loads(done.stdout)["incidents"])
+    assert found
+    return found
+
+
+def test_a_spare_takes_the_place_of_a_killed_host(site: Site) -> None:
+    first, second, third = site.hosts
+    collector, job = site.train([first, second], nodes="2", restarts=3)
+    job.join(third)
+    time.sleep(5)
+    second.kill()
+    job.wait_steps(2 * RANKS)
+    time.sleep(5)
+    job.touch("stop")
+    assert [job.agents[host.name].wait(PATIENCE) for host in (first, third)] == [0, 0]
+    check(collector, "n1", *lost(2, 3))
+
+
+def test_ranks_that_leave_as_a_host_is_lost_train_on_without_it(site: Site) -> None:
+    """Nothing closes the connections to the lost host: its peers wait, until they are told that it has failed."""
+    collector, job = site.train(nodes="2:3", restarts=2, OTEL_FR_ON_PEER_FAILURE="exit")
+    site.hosts[1].cut()
+    site.hosts[1].kill()
+    job.wait_steps(2 * RANKS)
+    job.touch("stop")
+    assert [job.agents[name].wait(PATIENCE) for name in ("n0", "n2")] == [0, 0]
+    check(collector, "n1", *lost(2, 3))
+
+
+def test_of_two_hosts_the_other_trains_on_alone(site: Site) -> None:
+    """Half of the hosts are silent: the other one's kernel shows that it is not only the collector that is cut off."""
+    first, second, _ = site.hosts
+    collector, job = site.train([first, second], nodes="1:2", restarts=2, OTEL_FR_ON_PEER_FAILURE="exit")
+    second.cut()
+    second.kill()
+    job.wait_steps(RANKS)
+    job.touch("stop")
+    assert job.agents["n0"].wait(PATIENCE) == 0
+    check(collector, "n1", *lost(2, 3))
+
+
+def test_of_a_host_that_joins_as_planned_nothing_is_said(site: Site) -> None:
+    first, second, third = site.hosts
+    collector, job = site.train([first, second], nodes="2:3", restarts=3)
+    job.join(third)
+    job.wait_steps(3 * RANKS)
+    time.sleep(5)
+    assert set(job.stop().values()) == {0}
+    check(collector, "")

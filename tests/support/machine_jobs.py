@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from otel_fr.incident import unix
 from tests.support import torchrun
 from tests.support.commands import OTEL_FR
 from tests.support.machines import Host
@@ -37,13 +35,6 @@ class HostCollector:
         command = [*OTEL_FR, "collector", "--grpc", "0.0.0.0:4317", "--http", "0.0.0.0:8080", "--alert-after", "0"]
         self.process = host.start([*command, "--incidents", str(self._file), *options], log, _environment())
         until(lambda: "gRPC on" in log.read_text())
-
-    @property
-    def first_at(self) -> float:
-        """Unix time at which the first incident was detected."""
-        found = unix(self.lines()[0]["detected_at"])
-        assert found is not None
-        return found
 
     def settle(self) -> None:
         """Wait until nothing new has been published for `SETTLED` seconds, `LONGEST` at most."""
@@ -72,7 +63,7 @@ class HostJob:
     """A job with two ranks on each of the hosts; the first host keeps the rendezvous' store.
 
     Args:
-        nodes: as of torchrun. backend: of the rendezvous. env: added to the ranks' environment.
+        nodes: as of torchrun. env: added to the ranks' environment.
     """
 
     def __init__(
@@ -80,21 +71,17 @@ class HostJob:
         hosts: Sequence[Host],
         folder: Path,
         *,
-        collector: HostCollector | None = None,
+        collector: HostCollector,
         nodes: str = "",
-        backend: str = "otel-fr",
         restarts: int = 0,
         **env: str,
     ) -> None:
         folder.mkdir()
         self.folder, self.hosts = folder, list(hosts)
         self._endpoint = f"{hosts[0].name}:29400"
-        self._nodes, self._backend, self._restarts = nodes or str(len(hosts)), backend, restarts
+        self._nodes, self._restarts = nodes or str(len(hosts)), restarts
         self._env = {**_environment(), "OTEL_FR_STALL_SECONDS": str(STALL), "OTEL_FR_CHECKS": "none", **env}
-        if collector is not None:
-            self._env["OTEL_EXPORTER_OTLP_ENDPOINT"] = f"http://{collector.host.name}:4317"
-        else:
-            self._env["OTEL_FR_ENABLED"] = "1"
+        self._env["OTEL_EXPORTER_OTLP_ENDPOINT"] = f"http://{collector.host.name}:4317"
         self.agents: dict[str, subprocess.Popen[str]] = {}
         for host in hosts:
             self.join(host)
@@ -104,19 +91,12 @@ class HostJob:
         command = [
             *torchrun.FRESH,  # a server that forks ranks is on none of the hosts
             *(f"--nnodes={self._nodes}", f"--nproc-per-node={RANKS}", f"--max-restarts={self._restarts}"),
-            *(f"--rdzv-backend={self._backend}", f"--rdzv-endpoint={self._endpoint}", "--rdzv-id=llama"),
+            *("--rdzv-backend=otel-fr", f"--rdzv-endpoint={self._endpoint}", "--rdzv-id=llama"),
             *("--rdzv-conf=last_call_timeout=1", str(JOBS / "hosts.py"), str(self.folder)),
         ]
         dumps = self.folder / f"dumps-{host.name}"  # not on a shared file system
         env = {**self._env, "OTEL_FR_DUMP_DIR": str(dumps)}
-        self.agents[host.name] = host.start(command, self.log(host), env, self.folder)
-
-    def log(self, host: Host) -> Path:
-        return self.folder / f"{host.name}.log"
-
-    def said(self, host: Host) -> list[str]:
-        """otel-fr's lines in the output of a host's agent."""
-        return re.findall(r"otel-fr(?:\[.*?\])?: (.*)", self.log(host).read_text(errors="replace"))
+        self.agents[host.name] = host.start(command, self.folder / f"{host.name}.log", env, self.folder)
 
     def steps(self) -> dict[int, tuple[int, int, str, str]]:
         """By rank: steps done, ranks, host, attempt."""
@@ -138,19 +118,14 @@ class HostJob:
 
         until(lambda: sum(has_moved(rank, *one[:2], one[2:]) for rank, one in self.steps().items()) == ranks)
 
-    def touch(self, name: str) -> float:
-        """Make a file that the job looks for; returns when."""
+    def touch(self, name: str) -> None:
+        """Make a file that the job looks for."""
         (self.folder / name).touch()
-        return time.time()
-
-    def end(self, seconds: float = PATIENCE) -> dict[str, int]:
-        """Exit statuses, once the agents have ended."""
-        return {name: agent.wait(seconds) for name, agent in self.agents.items()}
 
     def stop(self) -> dict[str, int]:
-        """Have it end well."""
+        """Have it end well; the exit statuses of its agents."""
         self.touch("stop")
-        return self.end()
+        return {name: agent.wait(PATIENCE) for name, agent in self.agents.items()}
 
 
 def _environment() -> dict[str, str]:

@@ -1,12 +1,10 @@
 """Trains until there is a file ``stop`` in the folder that is given, on any number of hosts. Files there cause faults:
 
-``hang-R``: rank R loads until there is a file ``go``; ``freeze-R``: it is stopped, once; ``raise-R``: it raises, once.
+``hang-R``: rank R loads until there is a file ``go``.
 Each rank writes into ``steps-R``: its step, the number of ranks, its host and the attempt.
 """
 
-import contextlib
 import os
-import signal
 import socket
 import sys
 import time
@@ -26,22 +24,11 @@ def load_shard() -> None:
         time.sleep(0.1)
 
 
-def is_once(name: str) -> bool:
-    with contextlib.suppress(FileNotFoundError):
-        (folder / f"{name}-{rank}").unlink()
-        return True
-    return False
-
-
 step = 0
 over = torch.zeros(1)
 while not over.item():
     if (folder / f"hang-{rank}").exists():
         load_shard()
-    if is_once("freeze"):
-        os.kill(os.getpid(), signal.SIGSTOP)
-    if is_once("raise"):
-        raise ValueError("a bad sample")
     over.fill_(float((folder / "stop").exists()))
     dist.all_reduce(over)
     step += 1
