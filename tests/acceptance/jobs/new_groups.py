@@ -3,10 +3,8 @@
 import contextlib
 import datetime
 import os
-import signal
 import sys
 import threading
-import time
 
 import torch
 import torch.distributed as dist
@@ -98,45 +96,11 @@ def healthy_surroundings() -> None:
         dist.destroy_process_group()  # the others leave without
 
 
-def dying() -> None:
-    """Rank 1 is killed in ``new_group``, which waits for rank 2."""
-    rank = start()
-    if rank == 2:
-        time.sleep(4)
-    elif rank == 1:
-        threading.Timer(2, os.kill, (os.getpid(), signal.SIGKILL)).start()
-    new_group([0, 1, 2], "tp")
-
-
-def restarted() -> None:
-    """The first attempt fails after groups were created in it; the second one succeeds."""
-    rank, attempt = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-    whole = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), timeout=patience)
-    # Keys of its own: gloo's second attempt may find the addresses of the first.
-    dist.init_process_group("gloo", store=dist.PrefixStore(f"attempt{attempt}", whole), rank=rank, world_size=3)
-    for number in range(2):
-        dist.all_reduce(torch.ones(2), group=new_group(None, f"g{number}"))
-    if attempt == 0 and rank == 1:
-        raise ValueError("bad sample 4711")
-    new_group([0, 2], "after")
-    dist.all_reduce(torch.ones(2))
-    dist.barrier()
-
-
 rank = -1
 if how == "healthy":
     healthy_mesh()
 elif how == "surroundings":
     healthy_surroundings()
-elif how == "died":
-    dying()
-elif how == "restarted":
-    restarted()
-elif how == "local":
-    rank = start()
-    if rank != 2:
-        dist.new_group([0, 1, 2], timeout=patience, use_local_synchronization=True, group_desc="local")
-    dist.all_reduce(torch.ones(4))
 elif how == "split":
     rank = start()
     if rank != 0:
@@ -145,14 +109,6 @@ elif how == "split":
 elif how == "other_ranks":
     rank = start()
     dist.all_reduce(torch.ones(4), group=new_group([0, 1] if rank == 1 else [0, 1, 2], "tp"))
-elif how == "sizes":
-    rank = start()
-    groups = {name: new_group([0, 1, 2], name) for name in (("tp", "dp") if rank != 2 else ("dp", "tp"))}
-    calls = {"tp": 4, "dp": 8}
-    works = [dist.all_reduce(torch.ones(size), group=groups[name], async_op=True) for name, size in calls.items()]
-    for work in works:
-        work.wait()
-    dist.barrier()
 elif how == "left_out":
     rank = start()
     new_group(None, "first")
@@ -165,10 +121,5 @@ elif how == "other_order":
     members = {"left": [0, 1], "right": [1, 2], "all": [0, 1, 2]}
     for name in names:
         new_group(members[name], name)
-elif how == "one_name":
-    rank = start()
-    for name in ("tp", "dp") if rank != 2 else ("dp",):
-        new_group([0, 1, 2], name)
-    dist.barrier()
 else:
     sys.exit(f"no such job: {how}")
