@@ -24,10 +24,9 @@ WORDS = {
     "stopped": ("rank_stuck", "SIGSTOP"),
     "fifo": ("missing_rank", "reading {folder}/samples"),
     "connect": ("missing_rank", "connecting to {address}"),
-    "gil": ("rank_stuck", "(GIL held in C code); it is sleeping"),
 }
-NATIVE = {"fifo": "read (libc", "gil": "sleep (libc"}
-"""What native stacks show, where py-spy is installed."""
+NATIVE = "read (libc"
+"""What native stacks of `fifo` show, where py-spy is installed."""
 
 
 def native_part(stack: str) -> str:
@@ -49,8 +48,8 @@ def test_the_incident_says_what_the_stuck_rank_is_doing(tmp_path: Path, fault: s
             (merged,) = until(lambda: [one for one in running.causes() if len(one["stack_groups"]) == 2])
             assert [group["ranks"] for group in merged["stack_groups"]] == [[0, 2], [1]]
             assert "stuck.py" in merged["stack_groups"][1]["frames"][-1]
-        if fault in NATIVE and native_stacks.executable():
-            until(lambda: [one for one in running.causes() if NATIVE[fault] in native_part(one["stacks"]["1"])])
+            if native_stacks.executable():
+                until(lambda: [one for one in running.causes() if NATIVE in native_part(one["stacks"]["1"])])
         (tmp_path / "end").touch()
         job.communicate(timeout=60)
     address = (tmp_path / "address").read_text() if fault == "connect" else ""
@@ -58,8 +57,8 @@ def test_the_incident_says_what_the_stuck_rank_is_doing(tmp_path: Path, fault: s
     assert words.format(folder=tmp_path, address=address) in whole_text(incident)
     (found,) = [load(path) for path in (tmp_path / "job" / "dumps").glob("otel_fr_rank_1")]
     assert found.text("doing").split(" (")[0] in whole_text(incident)
-    if fault in NATIVE and native_stacks.executable():
-        assert NATIVE[fault] in native_part(found.text("stack"))
+    if fault == "fifo" and native_stacks.executable():
+        assert NATIVE in native_part(found.text("stack"))
 
 
 def made_cgroup() -> Path | None:
@@ -87,22 +86,9 @@ def cgroup() -> Iterator[Path]:
     folder.rmdir()
 
 
-LATE_MONITOR = """
-import sys, time
-if any("otel_fr.monitor" in argument for argument in sys.orig_argv):
-    time.sleep(5)
-"""
-
-
-@pytest.mark.parametrize("monitor", all_but(("in time",), ("in time", "late")))
-def test_a_rank_that_the_kernel_killed_for_its_memory_is_said_to_be(tmp_path: Path, cgroup: Path, monitor: str) -> None:
-    """Also if it was killed before its monitor, which takes seconds to start on a busy machine, had begun to look."""
+def test_a_rank_that_the_kernel_killed_for_its_memory_is_said_to_be(tmp_path: Path, cgroup: Path) -> None:
     with torchrun.collector(tmp_path / "collector") as running:
         env = torchrun.endpoint(running)
-        if monitor == "late":
-            (tmp_path / "late").mkdir()
-            (tmp_path / "late" / "sitecustomize.py").write_text(LATE_MONITOR)
-            env["PYTHONPATH"] = str(tmp_path / "late")
         job = torchrun.start(tmp_path, "stuck.py", "memory", str(tmp_path), str(cgroup), env=env)
         # A busy machine takes longer than the stall time to fill the memory: until then, the rank has not joined.
         incident = running.wait_cause(lambda one: one["category"] == "rank_dead")

@@ -1,6 +1,5 @@
 """A job whose rank 1 does not join a collective, because of what argv[1] names; it ends once argv[2]/end exists."""
 
-import ctypes
 import datetime
 import os
 import signal
@@ -50,10 +49,6 @@ def connect() -> None:
         socket.socket().connect(address)
 
 
-def gil() -> None:
-    ctypes.PyDLL(None).sleep(60)
-
-
 def memory() -> None:
     group = Path(sys.argv[3])
     for pid in (group / "cgroup.procs").read_text().split():
@@ -84,7 +79,7 @@ def end() -> None:
     os._exit(0)
 
 
-FAULTS = {"stopped": stopped, "fifo": fifo, "connect": connect, "gil": gil, "memory": memory, "hidden": hidden}
+FAULTS = {"stopped": stopped, "fifo": fifo, "connect": connect, "memory": memory, "hidden": hidden}
 if rank == 1:
     (folder / "pid").write_text(str(os.getpid()))
 for step in range(3):
