@@ -214,16 +214,3 @@ def test_any_field_may_hold_anything(files: list[tuple[dict[str, Any], Any, dict
             for entry, other, top, protocol in files
         ]
     )
-
-
-CHANGES = st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=4)
-
-
-@settings(max_examples=5, deadline=None)
-@given(files=st.lists(st.tuples(PROTOCOLS, CHANGES), min_size=40, max_size=40))
-def test_damaged_pickles_are_read_or_refused(files: list[tuple[int, list[tuple[float, int]]]]) -> None:
-    damaged = [bytearray(pickle.dumps(plain_file(), protocol)) for protocol, _ in files]
-    for whole, (_, changes) in zip(damaged, files, strict=True):
-        for place, value in changes:
-            whole[int(place * len(whole))] = value
-    read_or_refused([bytes(whole) for whole in damaged])
