@@ -22,6 +22,7 @@ from tests.fuzz.reader import Reader
 from tests.fuzz.seeds import Seeds, make_seeds
 from tests.fuzz.tokens import write_tokens
 from tests.support.collector_process import Collector, running
+from tests.support.health import waited_for_processor
 
 WORKERS = 3
 """Clients that send at the same time."""
@@ -238,14 +239,6 @@ class Fuzz:
             print(f"FAILED: {what}\n  replay: python -m tests.fuzz --replay {path}", flush=True)
             if len(self._known) >= MAX_FAILURES:
                 self._end.set()
-
-
-def waited_for_processor(thread: Path) -> float:
-    """Seconds that a thread was ready to run while others had the processors (Documentation/scheduler/sched-stats)."""
-    try:
-        return int((thread / "schedstat").read_text().split()[1]) / 1e9
-    except (OSError, IndexError):
-        return 0.0
 
 
 @contextlib.contextmanager

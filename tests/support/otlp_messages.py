@@ -21,6 +21,15 @@ def attribute(key: str, value: Any) -> KeyValue:
     return KeyValue(key=key, value=AnyValue(string_value=value))
 
 
+def field(number: int, content: bytes) -> bytes:
+    """A field of a message, as protobuf writes it."""
+    size, head = len(content), bytearray([number << 3 | 2])
+    while size > 127:
+        head.append(size & 127 | 128)
+        size >>= 7
+    return bytes([*head, size]) + content
+
+
 def plain(value: AnyValue) -> Any:
     kind = value.WhichOneof("value")
     if kind == "array_value":

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.collector_process import Collector, running
 from tests.support.notified_site import Site
 from tests.support.postgres import PostgresServer, postgres_server
 from tests.support.staged_collector import Stage
@@ -34,6 +36,18 @@ def watched(browser: Any) -> Iterator[Watched]:
     own.page.close()
     assert own.problems == []
     assert len(own.hosts) == 1
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[Collector]:
+    with running(tmp_path) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collector]:
+    with running(tmp_path_factory.mktemp("collector")) as started:
+        yield started
 
 
 @pytest.fixture

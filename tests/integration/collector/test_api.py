@@ -7,7 +7,7 @@ import gzip
 import json
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -22,18 +22,12 @@ from otel_fr_collector.outlets.event_stream import Event, EventStream
 from otel_fr_collector.web.job_detail import Picture, picture
 from otel_fr_collector.web.job_views import job_key
 
-from tests.support.collector_process import Collector, running
+from tests.support.collector_process import Collector
 from tests.support.collector_view import CollectorView
 from tests.support.played_job import Job
 from tests.support.staged_collector import Stage
 from tests.support.virtual_collector import VirtualCollector
 from tests.support.waiting import PATIENCE, wait_for
-
-
-@pytest.fixture
-def process(tmp_path: Path) -> Iterator[Collector]:
-    with running(tmp_path) as started:
-        yield started
 
 
 def get(collector: CollectorView, path: str) -> dict[str, Any]:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import grpc
-import pytest
 
 from otel_fr.attribution.v1 import attribution_pb2
 from tests.support.collector_process import Collector, running
@@ -22,13 +20,6 @@ GET = "/otel_fr.attribution.v1.Attribution/Get"
 ERROR: dict[str, Any] = {
     "exception": {"type": "ValueError", "message": "bad sample 4711", "site": "/job/data.py:17 load"}
 }
-
-
-@pytest.fixture(scope="module")
-def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collector]:
-    """One whose ports are asked."""
-    with running(tmp_path_factory.mktemp("run")) as found:
-        yield found
 
 
 def ask(collector: CollectorView, query: str = "job=job-7") -> dict[str, Any]:
@@ -57,18 +48,18 @@ def fail(collector: CollectorView, attempt: int, rank: int = 1, host: str = "nod
         return ask(collector, f"job=job-7&attempt={attempt}")
 
 
-def test_a_death_is_attributed_to_its_rank_and_node(ports: Collector) -> None:
-    answer = fail(ports, 0)
+def test_a_death_is_attributed_to_its_rank_and_node(shared: Collector) -> None:
+    answer = fail(shared, 0)
     failure = answer["failure"]
     assert (failure["category"], failure["rank"], failure["node"], failure["error"]) == ("rank_dead", 1, "node-b", "")
     assert (answer["job"], answer["attempt"]) == ("job-7", 0)
     assert (answer["recommendation"], answer["exclude_nodes"]) == ("restart", [])
-    assert answer["reasons"][-1]["incident_ids"] == [failure["incident_id"]] == [ports.causes()[0]["id"]]
-    over_grpc = ask_grpc(ports, "job-7", 0)
+    assert answer["reasons"][-1]["incident_ids"] == [failure["incident_id"]] == [shared.causes()[0]["id"]]
+    over_grpc = ask_grpc(shared, "job-7", 0)
     assert over_grpc.recommendation == "restart"
     (one,) = over_grpc.failures
     assert (one.incident_id, one.rank, one.node) == (failure["incident_id"], 1, "node-b")
-    assert ask_grpc(ports, "job-7").run_id == answer["run_id"]
+    assert ask_grpc(shared, "job-7").run_id == answer["run_id"]
 
 
 def test_a_nodes_third_death_excludes_it_also_over_a_restart_of_the_collector(tmp_path: Path) -> None:
@@ -115,14 +106,16 @@ def test_what_ranks_ask_for_counts_until_they_take_it_back(collector: VirtualCol
         assert ask(collector)["recommendation"] == "restart"
 
 
-def test_questions_that_have_no_answer(ports: Collector) -> None:
+def test_questions_that_have_no_answer(shared: Collector) -> None:
     for query, status in (("job=nothing", 404), ("", 400), ("job=", 400), ("job=j&attempt=x", 400)):
-        answer = ports.fetch(f"/api/v1/attribution?{query}")
+        answer = shared.fetch(f"/api/v1/attribution?{query}")
         assert answer.status == status
         assert json.loads(answer.body)["error"]
-    assert refused(lambda: ask_grpc(ports, "nothing")) == grpc.StatusCode.NOT_FOUND
-    assert refused(lambda: ports.send(GET, b"\x0a\xff")) == grpc.StatusCode.INVALID_ARGUMENT
-    assert refused(lambda: ports.send(GET, b"\x0a\x80\x80\x02" + b"x" * 32_768)) == (grpc.StatusCode.RESOURCE_EXHAUSTED)
+    assert refused(lambda: ask_grpc(shared, "nothing")) == grpc.StatusCode.NOT_FOUND
+    assert refused(lambda: shared.send(GET, b"\x0a\xff")) == grpc.StatusCode.INVALID_ARGUMENT
+    assert refused(lambda: shared.send(GET, b"\x0a\x80\x80\x02" + b"x" * 32_768)) == (
+        grpc.StatusCode.RESOURCE_EXHAUSTED
+    )
 
 
 def test_a_tenant_learns_of_its_own_jobs_only(tmp_path: Path) -> None:

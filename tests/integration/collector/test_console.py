@@ -37,12 +37,6 @@ def collector() -> Iterator[VirtualCollector]:
         yield started
 
 
-@pytest.fixture
-def process(tmp_path: Path) -> Iterator[Collector]:
-    with running(tmp_path) as started:
-        yield started
-
-
 def hang(collector: CollectorView, job: Job) -> str:
     job.step()
     job.skip(1)

@@ -21,7 +21,7 @@ from tests.support import hostile
 from tests.support.collector_process import Collector, running
 from tests.support.grpc_calls import WATCH, refused
 from tests.support.health import HealthWatch
-from tests.support.otlp_messages import attribute
+from tests.support.otlp_messages import attribute, field
 from tests.support.rank_metrics import metrics_of
 from tests.support.tokens import READER, TEAM, bearer, token_options
 from tests.support.waiting import PATIENCE
@@ -98,15 +98,6 @@ SLOWEST_ANSWER = 6.0
 """Seconds. On an idle machine the answer takes milliseconds; what is tested made it take tens of seconds."""
 
 
-def _sized(number: int, content: bytes) -> bytes:
-    """A field of a message, as protobuf writes it."""
-    size, head = len(content), bytearray([number << 3 | 2])
-    while size > 127:
-        head.append(size & 127 | 128)
-        size >>= 7
-    return bytes([*head, size]) + content
-
-
 def _flood(level: int) -> bytes:
     """16 MiB of empty resources (0), scopes (1), items (2), attributes of an item (3) or of the resource (4)."""
     rank = Resource(attributes=[attribute(semconv.RANK, 0), attribute(semconv.JOB_ID, "flood")]).SerializeToString()
@@ -114,13 +105,13 @@ def _flood(level: int) -> bytes:
     if level == 0:
         return b"\x0a\x00" * (size // 2)
     if level == 1:
-        return _sized(1, _sized(1, rank) + b"\x12\x00" * (size // 2))
+        return field(1, field(1, rank) + b"\x12\x00" * (size // 2))
     if level == 2:
-        return _sized(1, _sized(1, rank) + _sized(2, b"\x12\x00" * (size // 2)))
+        return field(1, field(1, rank) + field(2, b"\x12\x00" * (size // 2)))
     if level == 3:
         key = KeyValue(key=semconv.GROUP_ID, value=AnyValue(string_value="g")).SerializeToString()
-        return _sized(1, _sized(1, rank) + _sized(2, _sized(2, _sized(9, key) + b"\x4a\x00\x32\x00" * (size // 4))))
-    return _sized(1, _sized(1, rank + b"\x0a\x00" * (size // 2)) + _sized(2, _sized(2, b"")))
+        return field(1, field(1, rank) + field(2, field(2, field(9, key) + b"\x4a\x00\x32\x00" * (size // 4))))
+    return field(1, field(1, rank + b"\x0a\x00" * (size // 2)) + field(2, field(2, b"")))
 
 
 @pytest.mark.parametrize("signal", ["traces", "logs", "metrics"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
 
 import grpc
 import pytest
@@ -21,7 +20,7 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
 
 from otel_fr import semconv
-from tests.support.collector_process import Collector, running
+from tests.support.collector_process import Collector
 from tests.support.grpc_calls import LOGS, METRICS, TRACES, WATCH, refused
 from tests.support.otlp_messages import attribute
 from tests.support.virtual_collector import VirtualCollector
@@ -29,12 +28,6 @@ from tests.support.waiting import PATIENCE
 
 REJECTED = "otel_fr_collector_requests_rejected_total"
 ITEMS = "otel_fr_collector_items_received_total"
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collector]:
-    with running(tmp_path_factory.mktemp("collector")) as started:
-        yield started
 
 
 def test_a_healthy_job_causes_nothing(collector: VirtualCollector) -> None:

@@ -7,7 +7,7 @@ import json
 import socket
 import threading
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -46,12 +46,6 @@ from tests.support.waiting import PATIENCE, wait_for
 
 MIB = 1 << 20
 REJECTED = "otel_fr_collector_requests_rejected_total"
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collector]:
-    with running(tmp_path_factory.mktemp("collector")) as started:
-        yield started
 
 
 def received(collector: Collector, signal: str = "traces", kind: str = "other") -> float:

@@ -25,20 +25,11 @@ from otel_fr_collector.receive.rejections import Reason, RejectedError
 from otel_fr_collector.service import Service
 
 from otel_fr import semconv
-from tests.support.otlp_messages import attribute
+from tests.support.otlp_messages import attribute, field
 
 OWN, OTHER = "team-a/train", "team-b/train"
 TEAM = Access(read=False, write=True, prefix="team-a/")
 ALL = Access(read=False, write=True)
-
-
-def field(number: int, content: bytes) -> bytes:
-    """A field of a message, as protobuf writes it."""
-    size, head = len(content), bytearray([number << 3 | 2])
-    while size > 127:
-        head.append(size & 127 | 128)
-        size >>= 7
-    return bytes([*head, size]) + content
 
 
 def spans_of(*resources: Resource) -> bytes:

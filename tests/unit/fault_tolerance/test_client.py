@@ -13,7 +13,6 @@ from otel_fr.fault_tolerance import (
     RankMonitorClientError,
     WorkloadAction,
     WorkloadControlRequest,
-    open_sections,
     sections,
 )
 from otel_fr.fault_tolerance.timeouts import (
@@ -28,15 +27,13 @@ from otel_fr.ring import ActivityReader, RingReader, RingWriter
 
 
 @pytest.fixture
-def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ActivityReader]:
-    monkeypatch.setattr(sections, "_state", open_sections.State())
+def reader(tmp_path: Path) -> Iterator[ActivityReader]:
     writer = RingWriter.create([tmp_path], "ring", 10, {})
     sections.attach(writer.activity)
     found = RingReader.open(writer.path).activity
     assert found is not None
     yield found
     sections.end_all_sections()
-    sections.detach()
 
 
 class Clock:

@@ -18,13 +18,6 @@ from otel_fr.fault_tolerance import open_sections, sections
 from otel_fr.ring import Activity, ActivityReader, RingReader, RingWriter
 
 
-@pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(sections, "_state", open_sections.State())
-    yield
-    sections.detach()
-
-
 @pytest.fixture
 def ring(tmp_path: Path) -> Iterator[RingWriter]:
     writer = RingWriter.create([tmp_path], "ring", 10, {})

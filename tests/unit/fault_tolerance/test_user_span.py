@@ -12,18 +12,11 @@ import pytest
 from opentelemetry.sdk.trace import TracerProvider
 
 import otel_fr
-from otel_fr.fault_tolerance import open_sections, sections
+from otel_fr.fault_tolerance import sections
 from otel_fr.fault_tolerance.user_span import current_span
 from otel_fr.ring import Activity, RingReader, RingWriter
 
 TRACER = TracerProvider().get_tracer("the program's")
-
-
-@pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(sections, "_state", open_sections.State())
-    yield
-    sections.detach()
 
 
 @pytest.fixture
