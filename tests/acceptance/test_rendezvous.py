@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -157,36 +155,6 @@ def test_a_spare_node_takes_the_place_of_one_whose_check_fails_before_the_restar
     assert (good[0], spare[0]) == (0, 0), (good, spare)
     assert "of 2 has the sum 2" in good[1]
     assert "of 2 has the sum 2" in spare[1]
-
-
-@pytest.mark.long
-def test_the_others_go_on_without_a_node_that_was_killed(tmp_path: Path) -> None:
-    data, address = tmp_path / "data", free_address()
-    data.mkdir()
-    started = [
-        agent(
-            tmp_path,
-            "lose",
-            data,
-            address=address,
-            nodes="1:2",
-            conf=f"is_host={host},last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=2",
-        )
-        for host in ("true", "false")
-    ]
-    try:
-        for one in started:
-            assert one.stdout is not None
-            assert "of 2 has the sum 2" in one.stdout.readline()
-        ranks = subprocess.run(["pgrep", "-P", str(started[1].pid)], capture_output=True, text=True, check=True)
-        for pid in (started[1].pid, *map(int, ranks.stdout.split())):
-            os.kill(pid, signal.SIGKILL)
-        data.rmdir()
-        status, out, err = end(started[0])
-    finally:
-        for one in started:
-            one.kill()
-    assert (status, out.splitlines()[-1:]) == (0, ["attempt 1: rank 0 of 1 has the sum 1"]), err
 
 
 def test_a_mount_that_never_answers_keeps_its_node_out_in_time(tmp_path: Path) -> None:
