@@ -37,6 +37,11 @@ def test_a_fault_is_named_live_and_from_the_files(fault: str, tmp_path: Path) ->
     if fault == "missing":
         assert live[0]["id"] == offline[0]["id"]
         assert_shows_where_it_is_and_who_waits(live[0])
+        said = job.output
+        assert (
+            said.count("the collector has opened an incident: ") == said.count("otel-fr: verdict: missing_rank: ") == 1
+        )
+        assert f"otel-fr analyze {job.dumps}; live: otel-fr incidents show {live[0]['id']}\n" in said
 
 
 def assert_shows_where_it_is_and_who_waits(incident: dict[str, Any]) -> None:
@@ -56,5 +61,6 @@ def test_a_healthy_job_of_many_kinds_of_calls_raises_nothing(kind: str, tmp_path
         job = torchrun.run(tmp_path / "job", "fault.py", kind, env=torchrun.endpoint(running, torchrun.UNHURRIED))
         assert [running.metric("otel_fr_collector_disagreements_total", outcome=one) for one in OUTCOMES] == [0.0] * 3
     assert job.returncode == 0, job.output
+    assert "otel-fr" not in job.output
     assert running.incidents() == []
     assert not job.files(), "a healthy job leaves no files"

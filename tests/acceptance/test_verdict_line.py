@@ -34,19 +34,6 @@ def test_a_failed_job_ends_with_one_verdict(tmp_path: Path) -> None:
     assert report["incidents"][0]["summary"] in verdict, "the same as from the files"
 
 
-def test_with_a_collector_one_rank_says_which_incident_was_opened_and_one_the_verdict(tmp_path: Path) -> None:
-    with torchrun.collector(tmp_path / "collector") as running:
-        job = torchrun.run(tmp_path / "job", "fault.py", "missing", env=torchrun.endpoint(running))
-        (incident,) = running.causes()
-    assert job.output.count("the collector has opened an incident: ") == 1
-    verdict, files = said(job.output)
-    assert verdict.startswith("otel-fr: verdict: missing_rank: ")
-    assert files == (
-        f"otel-fr: files of ranks 0-2; to read them: otel-fr analyze {job.dumps}; live: otel-fr incidents show"
-        f" {incident['id']}"
-    )
-
-
 @pytest.mark.long
 def test_the_verdict_is_said_although_other_ranks_ended_cleanly_just_before(tmp_path: Path) -> None:
     with torchrun.collector(tmp_path / "collector") as running:
@@ -64,13 +51,6 @@ def test_a_hang_is_told_while_it_lasts_without_a_collector(tmp_path: Path) -> No
     assert "rank 1 " in hang[0]
     assert " is alive" in hang[0], "the rank that the others wait for has been asked for its file"
     assert said(job.output)[-2].startswith("otel-fr: verdict: missing_rank: rank 1 ")
-
-
-@pytest.mark.long
-def test_a_healthy_job_says_nothing(tmp_path: Path) -> None:
-    job = torchrun.run(tmp_path, "fault.py", "healthy", env=ALONE)
-    assert job.returncode == 0
-    assert "otel-fr" not in job.output
 
 
 @pytest.mark.long
