@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -112,3 +113,20 @@ def test_the_exception_that_led_to_another_is_in_its_message(tmp_path: Path, bod
     shown = "import atexit\natexit.register(lambda: print(repr(ring().exception['message'])))\n"
     done = single_rank.run(tmp_path, f"{ALONE}{shown}{body}\n")
     assert done.stdout == f"{message!r}\n"
+
+
+@pytest.mark.usefixtures("each_engine")
+@pytest.mark.parametrize(
+    ("ends", "code"),
+    [
+        ("dist.destroy_process_group()\nsys.exit(3)", 3),
+        ("dist.destroy_process_group()\nraise ValueError('bad sample 4711')", 1),
+        ("os._exit(4)", 4),
+        ("os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM),
+        ("threading.Thread(target=os._exit, args=(6,)).start()\nthreading.Event().wait()", 6),
+    ],
+    ids=["sys.exit", "raise", "os._exit", "SIGTERM", "os._exit in a thread"],
+)
+def test_a_rank_ends_with_the_status_of_its_program(tmp_path: Path, ends: str, code: int) -> None:
+    done = single_rank.run(tmp_path, f"start()\ndist.all_reduce(torch.ones(2))\n{ends}\n")
+    assert done.returncode == code, done.stderr
