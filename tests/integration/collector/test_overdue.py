@@ -158,34 +158,6 @@ def test_it_is_resolved_by_the_next_heartbeat_and_opens_again(collector: Virtual
             assert collector.time.wait_for(lambda: [one["state"] for one in collector.causes()] == ["resolved"])
 
 
-def test_ranks_that_wait_in_their_sections_are_not_named(collector: VirtualCollector) -> None:
-    with collector.job(3) as job:
-        for _ in range(3):
-            job.step()
-        job.skip(1)
-        overdue(job, 0, SECTION)
-        overdue(job, 2, SECTION)
-        incident = collector.wait_cause()
-        assert (incident["category"], incident["culprit_ranks"]) == ("missing_rank", [1])
-        job.all_reported()
-        assert len(collector.causes()) == 1
-
-
-def test_a_rank_that_its_monitor_ended_stays_overdue(collector: VirtualCollector) -> None:
-    with collector.job(3) as job:
-        for _ in range(3):
-            job.step()
-        job.skip(1)
-        overdue(job, 1, SECTION)
-        first = collector.wait_cause(lambda one: one["category"] == "section_overrun")
-        job.ranks[1].exit(signal=9, on_hang="kill")
-        for rank in (0, 2):
-            job.ranks[rank].exit(signal=15)
-        last = collector.wait_cause(lambda one: "its monitor ended it" in whole_text(one))
-        assert (last["id"], last["category"], last["culprit_ranks"]) == (first["id"], "section_overrun", [1])
-        assert len(collector.causes()) == 1
-
-
 def test_a_healthy_rank_with_sections_raises_nothing(collector: VirtualCollector) -> None:
     with collector.job(2) as job:
         for rank in job.ranks:
