@@ -161,12 +161,15 @@ def test_the_alert_of_another_tenant_is_sent_when_one_has_filled_all(
 
 
 def test_a_replica_that_is_down_does_not_hold_ended_alerts(monkeypatch: pytest.MonkeyPatch) -> None:
-    outlet = Alertmanager(["http://127.0.0.1:9", "http://127.0.0.1:10"], Metrics())
+    outlet = Alertmanager(["http://127.0.0.1:9", "http://127.0.0.1:10"], metrics := Metrics())
     outlet.publish(incident_change())
     outlet.publish(incident_change(kind=ChangeKind.RESOLVED))
     assert len(outlet._held()) == 1
     monkeypatch.setattr(alertmanager, "HOLD", -1.0)
-    assert not outlet._held()
+    monkeypatch.setattr(alertmanager, "MAX_ALERTS", 1)
+    outlet.publish(incident_change("other", "1"))
+    assert [dict(alert.labels)["job_id"] for alert in outlet._held()] == ["other"]
+    assert value(metrics, "otel_fr_collector_alerts_dropped_total") == 0
 
 
 def test_the_alert_of_an_incident_that_still_needs_something_lasts_until_people_are_told() -> None:
