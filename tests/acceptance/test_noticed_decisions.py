@@ -20,17 +20,8 @@ FAULTS = {
         "torch.compile=forward: tensor 'x' size mismatch at index 0. expected 4, actual 5 at step 12; ",
         " none",
     ),
-    # An optimizer that would have called collectives.
-    "zero": ("optimizer step=skipped at step 12; ", " made"),
-    # A batch of another shape, which is legal in the collective that it goes through, and takes the rank long.
-    "shape": (
-        "first call in default_pg (0)=all_to_all_single Float [5, 8] at step 12; ",
-        " all_to_all_single Float [4, 8]",
-    ),
     # A branch without one of the step's collectives. All meet one for another, up to the end of the loop.
     "branch": ("calls in default_pg (0)=1 at step 12; ", " 2"),
-    # The same, of an optimizer that counts the steps itself.
-    "counted": ("calls in default_pg (0)=4 at step 12; ", " 2"),
 }
 
 
