@@ -42,30 +42,16 @@ def healthy() -> None:
 
 def destroys_early() -> None:
     """Rank 1 destroys a group that the others still use."""
-    group = start()
+    dist.init_process_group("gloo")
+    group = dist.new_group([0, 1, 2], timeout=datetime.timedelta(seconds=8), group_desc="tp")
+    step(group)
     if rank == 1:
         close(group)
         time.sleep(60)
     step(group)
 
 
-def hangs() -> None:
-    """Rank 1 does not come back from destroying all groups; the others wait for it."""
-    group = start()
-    if rank == 1:
-        dist.ProcessGroup.shutdown = lambda *_: time.sleep(60)
-        close(None)
-    step(group)
-
-
-def start() -> dist.ProcessGroup:
-    dist.init_process_group("gloo")
-    group = dist.new_group([0, 1, 2], timeout=datetime.timedelta(seconds=8), group_desc="tp")
-    step(group)
-    return group
-
-
-def close(group: dist.ProcessGroup | None) -> None:
+def close(group: dist.ProcessGroup) -> None:
     dist.destroy_process_group(group)
 
 
