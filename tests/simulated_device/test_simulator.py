@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.simulated_device.install import Place
+from tests.support import simulated_device as support
 from tests.support.simulated_device import SimulatedDevice, write_faults
 from tests.support.torchrun import Job
 
@@ -102,3 +104,9 @@ def test_faults_of_a_control_file_are_replaced_at_once(tmp_path: Path) -> None:
     assert control.read_text() == "stuck rank=1\nlate ms=5\n"
     write_faults(control)
     assert control.read_text() == ""
+
+
+def test_where_it_is_not_set_up_tests_say_how_to_do_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Place, "is_ready", lambda _: False)
+    with pytest.raises(pytest.skip.Exception, match="make simulated-device"):
+        support.find()

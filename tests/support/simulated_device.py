@@ -17,7 +17,6 @@ import pytest
 
 from tests.simulated_device.install import CACHE, DEFAULT_TORCH, Place
 from tests.support import torchrun, warm
-from tests.support.collector_process import Collector
 from tests.support.waiting import PATIENCE
 
 
@@ -26,7 +25,7 @@ class SimulatedDevice:
     """A torch with CUDA on the simulated device, and otel-fr beside it.
 
     What starts programs takes ``faults`` (SIMDEV_FAULTS), ``control`` (a file of faults that may change while the job
-    runs), ``collector`` (to which the job reports), and ``env`` (what is added to its environment).
+    runs), and ``env`` (what is added to its environment).
     """
 
     place: Place
@@ -39,34 +38,24 @@ class SimulatedDevice:
     def bin(self) -> Path:
         return self.place.bin
 
-    def env(
-        self,
-        faults: str = "",
-        control: Path | None = None,
-        collector: Collector | None = None,
-        env: dict[str, str] | None = None,
-    ) -> dict[str, str]:
+    def env(self, faults: str = "", control: Path | None = None, env: dict[str, str] | None = None) -> dict[str, str]:
         """What is added to the environment of a program of this torch; ``env`` goes before the rest."""
         found = {"PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}", "XDG_CACHE_HOME": str(CACHE)}
         if faults:
             found["SIMDEV_FAULTS"] = faults
         if control:
             found["SIMDEV_CONTROL"] = str(control)
-        if collector:
-            found |= torchrun.endpoint(collector)
         return {**found, **(env or {})}
 
     def started(
-        self, folder: Path, script: Path | str, *arguments: str, nproc: int = 2, restarts: int = 0, **settings: Any
+        self, folder: Path, script: Path | str, *arguments: str, nproc: int = 2, **settings: Any
     ) -> contextlib.AbstractContextManager[torchrun.Started]:
         """A job under torchrun that runs while the block does."""
         env = self.env(**settings)
         program: Sequence[str] = warm.torchrun(str(self.python))
         if warm.FRESH or any(name.startswith("SIMDEV_") for name in env):  # which is read as torch is imported
             program = [str(self.python), "-m", "torch.distributed.run"]
-        return torchrun.started(
-            folder, str(script), *arguments, nproc=nproc, restarts=restarts, env=env, program=program
-        )
+        return torchrun.started(folder, str(script), *arguments, nproc=nproc, env=env, program=program)
 
     def run(self, folder: Path, script: Path | str, *arguments: str, **options: Any) -> torchrun.Job:
         """Run a job under torchrun to its end."""
