@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +14,29 @@ from otel_fr_collector.forward.jaeger import find_page
 
 from tests.support import torchrun
 from tests.support.commands import otel_fr
-from tests.support.external_programs import needs_jaeger
-from tests.support.jaeger import Jaeger, tags
+from tests.support.external_programs import get, load, needs_jaeger
+from tests.support.jaeger import Jaeger, running_jaeger, tags
 from tests.support.waiting import PATIENCE, until, wait_for
 
 pytestmark = [
     *torchrun.needed,
     needs_jaeger,
 ]
+
+
+@pytest.fixture
+def jaeger(tmp_path: Path) -> Iterator[Jaeger]:
+    with running_jaeger(tmp_path) as started:
+        yield started
+
+
+def check_links(jaeger: Jaeger, incident: dict[str, Any], processes: dict[str, Any]) -> None:
+    """The page has the links of deploy/, to whose addresses the incident's span gives what they need."""
+    known = {tag["key"] for one in (incident, *processes.values()) for tag in one["tags"]}
+    for pattern in load("jaeger/ui.json")["linkPatterns"]:
+        names = set(re.findall(r"#\{([^}]+)\}", pattern["url"])) - {"trace.traceID"}
+        assert {pattern["key"], *names} <= known, pattern
+    assert "torch.incident.category" in get(f"http://{jaeger.query}/search"), "the page is not configured"
 
 
 def missing_parents(traces: list[dict[str, Any]]) -> list[str]:
@@ -62,6 +79,8 @@ def test_while_a_job_hangs_its_trace_names_who_waits_and_who_is_not_there(tmp_pa
             (event,) = culprit["logs"]
             assert "in load_shard" in {field["key"]: field["value"] for field in event["fields"]}["code.stacktrace"]
             assert missing_parents(jaeger.traces("e2e")) == []
+            check_links(jaeger, root, get(f"http://{jaeger.query}/api/traces/{trace_id}")["data"][0]["processes"])
+            assert "otelcol_receiver_accepted_spans" in get(f"http://{jaeger.metrics}/metrics")
         finally:
             go_on.touch()
             output, _ = job.communicate(timeout=PATIENCE)

@@ -9,15 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.external_programs import JAEGER, get, started
-from tests.support.ports import free_address, wait_for_port
+from tests.support.paths import DEPLOY
+from tests.support.ports import free_address
+from tests.support.waiting import wait_for
 
 
 @dataclass(frozen=True)
 class Jaeger:
-    """A running Jaeger; the addresses of its OTLP receiver (gRPC) and of its query service (HTTP)."""
+    """A running Jaeger; the addresses of its OTLP receiver (gRPC), of its query service (HTTP) and of its metrics."""
 
     otlp: str
     query: str
+    metrics: str
 
     def spans(self, trace_id: str) -> list[dict[str, Any]]:
         """The spans of a trace that it has by now."""
@@ -42,11 +45,15 @@ def tags(span: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def running_jaeger(folder: Path, config: Path) -> Iterator[Jaeger]:
-    """With a configuration that takes its addresses from JAEGER_OTLP_GRPC and JAEGER_QUERY_HTTP and _GRPC."""
-    otlp, query = free_address(), free_address()
-    env = {"JAEGER_OTLP_GRPC": otlp, "JAEGER_QUERY_HTTP": query, "JAEGER_QUERY_GRPC": free_address()}
-    with started(folder / "jaeger.log", str(JAEGER), "--config", str(config), env=env) as process:
-        wait_for_port(otlp, process)
-        wait_for_port(query, process)
-        yield Jaeger(otlp, query)
+def running_jaeger(folder: Path) -> Iterator[Jaeger]:
+    """With the configuration of deploy/."""
+    names = ("OTLP_GRPC", "OTLP_HTTP", "QUERY_HTTP", "QUERY_GRPC", "HEALTH")
+    env = {f"JAEGER_{name}": free_address() for name in names}
+    host, _, port = (metrics := free_address()).rpartition(":")
+    env |= {"JAEGER_METRICS_HOST": host, "JAEGER_METRICS_PORT": port}
+    env |= {"JAEGER_DATA": str(folder / "jaeger"), "JAEGER_UI_CONFIG": str(DEPLOY / "jaeger" / "ui.json")}
+    log = folder / "jaeger.log"
+    with started(log, str(JAEGER), "--config", str(DEPLOY / "jaeger" / "jaeger.yaml"), env=env) as process:
+        assert wait_for(lambda: get(f"http://{env['JAEGER_HEALTH']}/status")), log.read_text()
+        yield Jaeger(env["JAEGER_OTLP_GRPC"], env["JAEGER_QUERY_HTTP"], metrics)
+        process.kill()  # it takes ten seconds to end well

@@ -1,4 +1,4 @@
-"""OpenTelemetry Collector and Jaeger with the configurations of deploy/, between a played job and real collectors."""
+"""OpenTelemetry Collector with the configurations of deploy/, between a played job and real collectors."""
 
 from __future__ import annotations
 
@@ -13,17 +13,13 @@ import grpc
 import pytest
 
 from tests.support.collector_process import Collector, running
-from tests.support.external_programs import JAEGER, OTELCOL, get, load, needs_jaeger, needs_otelcol, started
+from tests.support.external_programs import OTELCOL, get, load, needs_otelcol, started
 from tests.support.grpc_calls import METRICS, unary
 from tests.support.paths import DEPLOY
 from tests.support.played_job import Job
-from tests.support.ports import free_address, free_port
+from tests.support.ports import free_address
 from tests.support.rank_metrics import metrics_of
 from tests.support.waiting import wait_for
-
-
-def address() -> str:
-    return f"127.0.0.1:{free_port()}"
 
 
 class Gateway:
@@ -39,7 +35,7 @@ class Gateway:
 
 @contextlib.contextmanager
 def gateway(folder: Path, name: str, **env: str) -> Iterator[Gateway]:
-    own = {"OTLP_GRPC": address(), "OTLP_HTTP": address(), "HEALTH": address(), **env}
+    own = {**{name: free_address() for name in ("OTLP_GRPC", "OTLP_HTTP", "HEALTH")}, **env}
     log = folder / f"{name}.log"
     with started(log, str(OTELCOL), "--config", str(DEPLOY / "otelcol" / f"{name}.yaml"), env=own) as process:
         assert wait_for(lambda: get(f"http://{own['HEALTH']}")), log.read_text()
@@ -48,20 +44,6 @@ def gateway(folder: Path, name: str, **env: str) -> Iterator[Gateway]:
             yield made
         finally:
             made.channel.close()
-
-
-@contextlib.contextmanager
-def jaeger(folder: Path) -> Iterator[dict[str, str]]:
-    """Its addresses, by the names that deploy/jaeger/jaeger.yaml gives them."""
-    names = ("JAEGER_OTLP_GRPC", "JAEGER_OTLP_HTTP", "JAEGER_QUERY_HTTP", "JAEGER_QUERY_GRPC", "JAEGER_HEALTH")
-    env = {name: address() for name in names}
-    own = {"JAEGER_DATA": str(folder / "jaeger"), "JAEGER_UI_CONFIG": str(DEPLOY / "jaeger" / "ui.json")}
-    own |= {"JAEGER_METRICS_HOST": "127.0.0.1", "JAEGER_METRICS_PORT": str(free_port())}
-    log = folder / "jaeger.log"
-    command = (str(JAEGER), "--config", str(DEPLOY / "jaeger" / "jaeger.yaml"))
-    with started(log, *command, env={**env, **own}):
-        assert wait_for(lambda: get(f"http://{env['JAEGER_HEALTH']}/status")), log.read_text()
-        yield {**env, "METRICS": f"127.0.0.1:{own['JAEGER_METRICS_PORT']}"}
 
 
 OVERLAYS = {"loadbalancing-tls", "loadbalancing-tokens"}
@@ -171,29 +153,3 @@ def test_loadbalancing_gives_each_run_to_one_collector_whole(tmp_path: Path) -> 
         calls = "otel_fr_collective_calls_total"
         assert wait_for(lambda: all(len(one.samples(calls)) == len(jobs_seen(one)) for one in collectors))
         assert all(one.metric("otel_fr_collector_ranks") == 3 * len(jobs_seen(one)) for one in collectors)
-
-
-@needs_jaeger
-def test_jaeger_stores_the_incident_and_links_it(tmp_path: Path) -> None:
-    with jaeger(tmp_path) as at:
-        with running(tmp_path, "--forward", f"http://{at['JAEGER_OTLP_GRPC']}") as collector, Job(collector, 3) as job:
-            job.step()
-            calls = job.skip(1)
-            trace = str(collector.wait_cause()["trace_id"])
-            for call in calls:
-                job.ranks[call.rank].send_spans([call.span(job.run, call.issued)])
-            url = f"http://{at['JAEGER_QUERY_HTTP']}/api/traces/{trace}"
-            found = wait_for(lambda: (get(url) or {}).get("data") and len(get(url)["data"][0]["spans"]) >= 3)
-            assert found, get(url)
-        spans = get(url)["data"][0]["spans"]
-        processes = get(url)["data"][0]["processes"]
-        (root,) = [span for span in spans if "torch.incident.id" in {tag["key"] for tag in span["tags"]}]
-        assert not root["references"]
-        tags = {tag["key"] for tag in root["tags"]} | {tag["key"] for one in processes.values() for tag in one["tags"]}
-        for pattern in load("jaeger/ui.json")["linkPatterns"]:
-            wanted = [name for name in pattern["url"].replace("trace.traceID", "").split("#{") if "}" in name]
-            names = {name.split("}")[0] for name in wanted} - {""}
-            assert {pattern["key"], *names} <= tags, pattern
-        page = get(f"http://{at['JAEGER_QUERY_HTTP']}/search")
-        assert "torch.incident.category" in page, "the UI configuration is not served"
-        assert "otelcol_receiver_accepted_spans" in get(f"http://{at['METRICS']}/metrics")
