@@ -37,9 +37,8 @@ from otel_fr.console.incident_view import incident_page
 from otel_fr.monitor.telemetry.report_builder import log_record
 from otel_fr.rank_report import RankReport, ReportedCall, ReportedGroup
 from otel_fr.typed_json import typed
-from tests.support.go_template import render
 from tests.support.otlp_messages import attribute
-from tests.support.paths import DEPLOY, DOCS
+from tests.support.paths import DOCS
 
 DOCUMENT = DOCS / "reference" / "incident.md"
 BEGIN, END = "<!-- made by `make example-incident` -->", "<!-- end of what it made -->"
@@ -172,20 +171,6 @@ def alert_of(play: Play) -> dict[str, Any]:
     """What is posted to Alertmanager."""
     (alert,) = play.alertmanager._held()
     return alert.payload(play.wall())
-
-
-def page_of(play: Play, incident: Incident) -> str:
-    """What Alertmanager sends on to people, by the templates in deploy/alertmanager."""
-    alert = alert_of(play)
-    one = {"Labels": alert["labels"], "Annotations": alert["annotations"]}
-    data = {
-        "Status": "firing" if incident.is_open else "resolved",
-        "CommonLabels": alert["labels"],
-        "CommonAnnotations": alert["annotations"],
-        "Alerts": [one],
-    }
-    source = (DEPLOY / "alertmanager" / "otel_fr.tmpl").read_text()
-    return f"{render(source, 'otel_fr.title', data)}\n\n{render(source, 'otel_fr.text', data)}".strip()
 
 
 def webhook_of(play: Play, incident: Incident) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from tests.support.example_incident import (
     WIDTH,
     Play,
     alert_of,
-    page_of,
     section,
     terminal_of,
     webhook_of,
@@ -35,10 +34,9 @@ def test_every_reader_is_told_the_same() -> None:
     for fact in ("rank 2", "gpu-18", "load_shard", "data.py:40", "ranks 0, 1, 3 wait"):
         assert fact in sentence
     assert alert["summary"] == f"{sentence} since 03:11:20 UTC"
-    page, terminal = page_of(play, incident), terminal_of(play, incident)
-    assert page.startswith("[FIRING] job llama-7b: missing_rank on gpu-18\n\n" + alert["summary"])
+    terminal = terminal_of(play, incident)
     assert f"{sentence} for {duration_text(SEEN_AFTER)}" in " ".join(terminal.split())
-    for text in (page, terminal, json.dumps(webhook)):
+    for text in (terminal, json.dumps(webhook)):
         assert "http://collector:8080/runbooks/missing_rank" in text
         assert f"http://jaeger:16686/trace/{incident.data['trace_id']}" in text
     assert max(map(len, terminal.splitlines())) <= WIDTH
