@@ -75,13 +75,14 @@ SIMULATED_TORCH ?=
 simulated-device:
 	$(PYTHON) -m tests.simulated_device.install $(if $(SIMULATED_TORCH),--torch $(SIMULATED_TORCH))
 
-# Jobs on NCCL, on one GPU and on several; without one it says so. The report is for tests/gpu/README.md. GPU_PYTHON: a Python that
+# Jobs on NCCL, on one GPU and on several; without one it says so. GPU_REPORT: what was found, as JUnit XML. GPU_PYTHON: a Python that
 # has a torch with CUDA, otel-fr and pytest; the torch in .venv may be a CPU build.
 GPU_PYTHON ?=
-GPU_REPORT ?= build/gpu-report.md
+GPU_REPORT ?= build/gpu-report.xml
 test-gpu: $(if $(GPU_PYTHON),,setup)
 	-XDG_CACHE_HOME=$(CURDIR)/build/test-cache $(or $(GPU_PYTHON),$(BIN)/python) -m otel_fr.cli kernel build
-	OTEL_FR_TEST_GPU_REPORT=$(GPU_REPORT) OTEL_FR_TEST_ENGINE=compiled $(or $(GPU_PYTHON),$(BIN)/python) -m pytest -m "" tests/gpu
+	OTEL_FR_TEST_GPU=1 OTEL_FR_TEST_ENGINE=compiled $(or $(GPU_PYTHON),$(BIN)/python) -m pytest -m "" -o junit_family=xunit1 \
+	    --junitxml=$(GPU_REPORT) tests/gpu
 
 # Each fault on the simulated device, and what is said of it: the tables of tests/gpu/README.md. TABLE: more options.
 TABLE ?=

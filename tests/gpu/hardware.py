@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -102,8 +101,3 @@ def driver() -> str:
         done = subprocess.run(query, capture_output=True, text=True, timeout=PATIENCE, check=False)
         return done.stdout.strip().partition("\n")[0] if done.returncode == 0 else ""
     return ""
-
-
-def engine() -> str:
-    """The capture engine of the suite's jobs."""
-    return os.environ.get("OTEL_FR_CAPTURE_ENGINE", "")
