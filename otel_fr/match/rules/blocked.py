@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from otel_fr.match.case import Case
@@ -200,8 +200,7 @@ def _absent_beside(case: Case, claims: Claims, root: Blocked) -> Iterator[Claim]
     ]
     if stuck and node.instance.p2p is None:
         said = sentences.holding_text(case, node, stuck)
-        claim = _claim(case, claims, root, _category(case, node, stuck), stuck, said)
-        yield replace(claim, name=f"{claim.key}/absent")
+        yield _claim(case, claims, root, _category(case, node, stuck), stuck, said)
 
 
 def _message_missing(case: Case, claims: Claims, root: Blocked) -> Outcome:

@@ -84,6 +84,7 @@ class Claims:
         cause_of: root -> key of the cause that explains it.
         blamed: rank that others wait for -> key of the cause that names it.
         set_aside: roots that may have another origin.
+        keys: of all claims.
         decided: name of a rule -> how many roots it has decided.
     """
 
@@ -92,6 +93,7 @@ class Claims:
     cause_of: dict[InstanceKey, str] = field(default_factory=dict)
     blamed: dict[int, str] = field(default_factory=dict)
     set_aside: set[InstanceKey] = field(default_factory=set)
+    keys: set[str] = field(default_factory=set)
     decided: Counter[str] = field(default_factory=Counter)
 
     def __iter__(self) -> Iterator[Claim]:
@@ -118,10 +120,12 @@ class Claims:
             for key in outcome.roots:
                 self.cause_of.setdefault(key, outcome.cause)
             return
-        for claim in outcome:
-            (self.causes if claim.caused_by is None else self.consequences).append(
-                dataclasses.replace(claim, rule=rule)
-            )
+        for found in outcome:
+            # Besides what is claimed of an instance, ranks may be absent from it.
+            name = f"{found.key}/absent" if found.key in self.keys else found.name
+            claim = dataclasses.replace(found, rule=rule, name=name)
+            self.keys.add(claim.key)
+            (self.causes if claim.caused_by is None else self.consequences).append(claim)
             for key in claim.explains:
                 self.cause_of.setdefault(key, claim.cause)
             self.blamed.update(dict.fromkeys(claim.blames, claim.cause))

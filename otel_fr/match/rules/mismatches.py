@@ -15,6 +15,8 @@ from otel_fr.match.case import Case
 from otel_fr.match.facts.instances import Instance, InstanceKey
 from otel_fr.match.facts.mismatch import Mismatch, judge, shift_of
 from otel_fr.match.facts.new_groups import is_in_another_order, names_of
+from otel_fr.match.graph.nodes import Node
+from otel_fr.match.model import Ending
 from otel_fr.match.rules.claims import Claim, Claims, stage_of_one
 from otel_fr.match.texts import sentences
 
@@ -41,6 +43,9 @@ def _calls_differ(case: Case, claims: Claims) -> Iterator[Claim]:
         instance = bad.instance
         own = case.nodes.get(instance.key)
         waiting = _held_up(case, bad)
+        explained = {instance.key, *(key for key, node in case.nodes.items() if node.mismatch is bad)}
+        if own is not None and _lacks_ranks(case, own, bad):
+            explained.remove(instance.key)
         age, waits = None, ""
         if own is not None and set(waiting) <= set(own.waiting):
             age = own.age
@@ -55,9 +60,18 @@ def _calls_differ(case: Case, claims: Claims) -> Iterator[Claim]:
             values=dict(sorted(bad.values.items())),
             age=age,
             caused_by=_explained_by(case, claims, bad),
-            explains=(*(key for key, node in case.nodes.items() if node.mismatch is bad), instance.key),
+            explains=tuple(explained),
             is_over=bad.is_over,
         )
+
+
+def _lacks_ranks(case: Case, node: Node, bad: Mismatch) -> bool:
+    """Ranks that run, and are in no call, did not make this one either: that is a second fault."""
+    if not node.idle or node.instance.p2p is not None or bad.is_over:
+        return False
+    infos = [case.evidence.ranks.get(rank) for rank in node.idle]
+    is_shown = not (node.undecided or node.next or node.dead)
+    return is_shown and all(info is not None and info.ending is Ending.RUNNING for info in infos)
 
 
 def _held_up(case: Case, bad: Mismatch) -> tuple[int, ...]:

@@ -94,3 +94,22 @@ def behind(age: float, **ending: Any) -> list[Finding]:
 def test_ranks_whose_devices_wait_behind_a_mismatch_are_its_victims(age: float, ending: dict[str, Any]) -> None:
     (cause,) = causes(behind(age, **ending))
     assert (cause.category, cause.culprit_ranks) == (Category.OP_MISMATCH, (2, 3))
+
+
+@pytest.mark.parametrize(
+    ("absent", "second"),
+    [
+        ({}, [(Category.MISSING_RANK, (3,))]),
+        ({"python_blocked": True}, [(Category.RANK_STUCK, (3,))]),
+        ({"idle": 0.1}, []),
+        ({"ending": Ending.CLEAN}, []),
+    ],
+    ids=["in no call", "does not run Python", "moved a moment ago", "ended well"],
+)
+def test_a_rank_that_is_absent_from_the_mismatched_call_is_a_second_fault(
+    absent: dict[str, Any], second: list[tuple[Category, tuple[int, ...]]]
+) -> None:
+    calls = [call(r, signature=LARGE if r == 1 else SUM) for r in range(3)]
+    found = causes(judge(calls, [*(rank(r, 5, 4) for r in range(3)), rank(3, 4, **absent)], (world(4),), 4))
+    assert [(one.category, one.culprit_ranks) for one in found] == [(Category.SIZE_MISMATCH, (1,)), *second]
+    assert len({one.key for one in found}) == len(found)
