@@ -9,9 +9,10 @@ from typing import Literal
 
 from otel_fr.match.case import Case
 from otel_fr.match.facts.instances import InstanceKey
+from otel_fr.match.facts.stops import by_user, was_stopped
 from otel_fr.match.finding import Category
 from otel_fr.match.graph.misdirected import MisdirectedMessage, misdirected_message
-from otel_fr.match.graph.nodes import Node
+from otel_fr.match.graph.nodes import Node, waited
 from otel_fr.match.model import CallState, Ending
 from otel_fr.match.rules.claims import Claim, Claims, Follows, Outcome, Rule, Stage
 from otel_fr.match.rules.standing import are_blocked, is_in_no_call, last_of_all, may_wait, others
@@ -178,29 +179,38 @@ def _dead(case: Case, claims: Claims, root: Blocked) -> Outcome:
     if absent and set(culprits) <= set(node.instance.calls):
         details.append(sentences.absent_text(case, node.instance, absent))
     dead = _claim(case, claims, root, Category.RANK_DEAD, culprits, (summary, details))
-    return dead, *_absent_beside(case, claims, root)
+    return *_absent_beside(case, claims, root), dead
 
 
 def _absent_beside(case: Case, claims: Claims, root: Blocked) -> Iterator[Claim]:
-    """The ranks that others waited for besides the dead one: a second fault.
-
-    They do not run Python, or had been away for the window before the dead rank ended. What a rank does after that may
-    be a wait for the dead one, at a store for example.
-    """
-    node, ranks = root.node, case.evidence.ranks
-    ends = [ranks[rank].ended_for for rank in node.dead]
+    """The ranks that others waited for before the dead one ended: a fault of their own, and the earlier one."""
+    node = root.node
+    ends = [case.evidence.ranks[rank].ended_for for rank in node.dead]
     ended = min((seconds for seconds in ends if seconds is not None), default=math.inf)
-    stuck = [
-        rank
-        for rank in node.idle
-        if rank not in claims.blamed
-        and ranks[rank].ending is Ending.RUNNING
-        and not ranks[rank].has_left(node.instance.group.id)
-        and (ranks[rank].python_blocked or (ranks[rank].idle or 0.0) >= ended + case.evidence.window)
+    waited_there = waited(node.instance, node.dead) or 0.0
+    away = [
+        rank for rank in node.idle if rank not in claims.blamed and _was_away(case, node, rank, ended, waited_there)
     ]
-    if stuck and node.instance.p2p is None:
-        said = sentences.holding_text(case, node, stuck)
-        yield _claim(case, claims, root, _category(case, node, stuck), stuck, said)
+    if away and node.instance.p2p is None:
+        said = sentences.holding_text(case, node, away)
+        yield _claim(case, claims, root, _category(case, node, away), away, said)
+
+
+def _was_away(case: Case, node: Node, rank: int, ended: float, waited_there: float) -> bool:
+    """It does not run Python, or had been away for the window before a member died.
+
+    What a rank does after that may be a wait for the dead one, at a store for example; or the launcher ends it.
+
+    Args:
+        ended: seconds since the death. waited_there: for which the dead one had waited in this call.
+    """
+    info, window = case.evidence.ranks[rank], case.evidence.window
+    idle = info.idle or 0.0
+    if info.has_left(node.instance.group.id):
+        return False
+    if was_stopped(info) and not by_user(info):
+        return window <= waited_there <= idle
+    return info.ending is Ending.RUNNING and (info.python_blocked or idle >= ended + window)
 
 
 def _message_missing(case: Case, claims: Claims, root: Blocked) -> Outcome:

@@ -121,8 +121,7 @@ class Claims:
                 self.cause_of.setdefault(key, outcome.cause)
             return
         for found in outcome:
-            # Besides what is claimed of an instance, ranks may be absent from it.
-            name = f"{found.key}/absent" if found.key in self.keys else found.name
+            name = f"{found.key}/beside" if found.key in self.keys else found.name
             claim = dataclasses.replace(found, rule=rule, name=name)
             self.keys.add(claim.key)
             (self.causes if claim.caused_by is None else self.consequences).append(claim)

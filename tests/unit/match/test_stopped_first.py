@@ -162,6 +162,17 @@ def test_a_rank_that_was_killed_for_another_reason_is_dead(stop: dict[str, Any],
     assert found == (Category.RANK_DEAD, (0,))
 
 
+def test_a_rank_that_was_away_before_another_one_was_killed_stays_a_fault() -> None:
+    """Somebody kills a rank of a job that hangs, and the launcher ends the others."""
+    ends = {0: KILLED, 1: {**STOPPED, "idle": 35.1}, 2: STOPPED, 3: STOPPED}
+    ranks = [rank(r, 4 if r == 1 else 5, 4, **end) for r, end in ends.items()]
+    found = causes(verdict([call(r, age=35.0) for r in (0, 2, 3)], ranks, size=4))
+    assert [(one.category, one.culprit_ranks) for one in found] == [
+        (Category.MISSING_RANK, (1,)),
+        (Category.RANK_DEAD, (0,)),
+    ]
+
+
 @pytest.mark.parametrize("signal", ["SIGINT", "SIGTERM"])
 def test_a_rank_whose_handler_exits_without_an_error_was_stopped(signal: str) -> None:
     """Rank 1 hung; ranks 0 and 2 reacted to the signal once its end had ended their calls."""
