@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from otel_fr.incident import CollectorIncidentData
+from otel_fr.match import Category
 from otel_fr_collector.incidents.bounds import MAX_FILES, SCARCE, size_of
 from otel_fr_collector.incidents.incident import Incident
 from otel_fr_collector.jobs.run import RunId
@@ -83,6 +84,11 @@ class KeptIncidents:
 
     def open_of(self, run: RunId) -> list[Incident]:
         return [incident for incident in self._by_run.get(run, ()) if incident.is_open]
+
+    def dead_ranks(self, run: RunId) -> set[int]:
+        """The ranks whose end an incident of the run, over or not, names as a fault."""
+        found = [one.finding for one in self._by_run.get(run, ()) if one.finding.category is Category.RANK_DEAD]
+        return {rank for finding in found for rank in finding.culprit_ranks}
 
     def has_any(self, run: RunId) -> bool:
         """Whether the run has had an incident."""

@@ -26,7 +26,7 @@ def has_ended(run: Run) -> bool:
 
 
 def is_stopped(run: Run, now: float, dead: Container[int] = ()) -> bool:
-    """All ranks have ended, some were stopped, and none ended by a fault before that.
+    """All ranks have ended, some were stopped, and none ended by a fault before that; or all were killed at once.
 
     A rank that does not react is killed after the others, maybe together with its monitor, so that it falls silent.
 
@@ -36,6 +36,8 @@ def is_stopped(run: Run, now: float, dead: Container[int] = ()) -> bool:
     if run.world_size is None or len(run.ranks) < run.world_size:
         return False
     ends = [(state.ended, _ending(state)) for state in run.ranks.values() if state.ended is not None]
+    if stops.were_killed_together([rank for _, rank in ends], run.world_size):
+        return True
     stopped = [(ended, rank) for ended, rank in ends if stops.was_stopped(rank)]
     if not stopped or any(rank.ended_by_monitor or rank.rank in dead for _, rank in stopped):
         return False
@@ -62,5 +64,6 @@ def _ending(state: RankState) -> Rank:
         exception=state.exception,
         exit_message=state.exit_message,
         kill_reason=state.kill_reason,
+        idle=None if state.report is None else state.report.idle_s,
         ended_by_monitor=state.report is not None and state.report.on_hang == "kill",
     )

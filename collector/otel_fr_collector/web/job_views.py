@@ -49,7 +49,7 @@ def head_of(run: Run, book: IncidentBook, tally: dict[str, int], now: float, wal
         "attempt": run.id.attempt,
         "run_id": run.id.run,
         "service": run.resource.get("service.name"),
-        "state": _job_state(run, tally, {incident.severity for incident in causes}, now),
+        "state": _job_state(run, tally, {incident.severity for incident in causes}, book.dead_ranks(run.id), now),
         "world_size": run.world_size,
         "hosts": _hosts(run),
         "ranks": tally,
@@ -68,7 +68,7 @@ def open_causes(run: Run, book: IncidentBook) -> list[Incident]:
     return [incident for incident in book.open_of(run.id) if incident.cause is None]
 
 
-def _job_state(run: Run, tally: dict[str, int], severities: set[str], now: float) -> JobState:
+def _job_state(run: Run, tally: dict[str, int], severities: set[str], dead: set[int], now: float) -> JobState:
     """``incident``, ``slow`` (its incidents are warnings), ``replaced`` (by a newer attempt), ``ended``, ``stopped``
     (from outside), ``failed``, ``silent`` or ``running``."""
     if severities:
@@ -79,7 +79,7 @@ def _job_state(run: Run, tally: dict[str, int], severities: set[str], now: float
         return "ended"
     if tally.get("running"):
         return "running"
-    if stops.is_stopped(run, now):
+    if stops.is_stopped(run, now, dead):
         return "stopped"
     if not tally.get("silent") and any(tally.get(name) for name in ("raised", "killed", "gone")):
         return "failed"

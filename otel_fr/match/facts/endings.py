@@ -9,7 +9,15 @@ from otel_fr.communication_errors import STORE, is_communication, tells_of_stop
 from otel_fr.match.facts.exceptions import is_device_error, reraised
 from otel_fr.match.facts.instances import Instance, has_joined
 from otel_fr.match.facts.joined import gave_up
-from otel_fr.match.facts.stops import KILL_GRACE, by_user, cleared_away, stopped_first, stopped_late, was_stopped
+from otel_fr.match.facts.stops import (
+    KILL_GRACE,
+    by_user,
+    cleared_away,
+    stopped_first,
+    stopped_late,
+    was_stopped,
+    were_killed_together,
+)
 from otel_fr.match.model import Call, CallState, Ending, Evidence, Rank
 
 _UNENDED = (CallState.IN_FLIGHT, CallState.UNKNOWN)
@@ -218,6 +226,8 @@ def culprit_deaths(
     Args:
         excused: ranks that were aborted because they waited (`otel_fr.match.graph.aborted`).
     """
+    if were_killed_together(evidence.ranks.values(), evidence.world_size):
+        return frozenset()
     by_rank: dict[int, list[Call]] = {}
     for call in evidence.calls:
         by_rank.setdefault(call.rank, []).append(call)

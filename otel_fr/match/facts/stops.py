@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from signal import SIGINT, SIGKILL
 
 from otel_fr.communication_errors import STOP_SIGNALS, is_communication, tells_of_stop, tells_of_user
@@ -44,6 +44,15 @@ def by_user(info: Rank) -> bool:
 def may_be_cleared_away(info: Rank) -> bool:
     """It was killed, and not by the kernel for want of memory: whoever stops a job so ends ranks that do not react."""
     return info.ending is Ending.KILLED and info.signal == SIGKILL and not info.kill_reason
+
+
+def were_killed_together(ranks: Collection[Rank], world_size: int | None) -> bool:
+    """All ranks of the job were killed at once: whoever ends a job so (``pkill -9``, scancel at last) is no fault.
+
+    Each time is measured by one rank, since it last moved.
+    """
+    idle = [info.idle for info in ranks if may_be_cleared_away(info) and info.idle is not None]
+    return 1 < len(ranks) == world_size == len(idle) and max(idle) - min(idle) <= KILL_GRACE
 
 
 def cleared_away(evidence: Evidence, instances: Iterable[Instance], candidates: set[int]) -> set[int]:

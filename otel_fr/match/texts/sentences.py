@@ -130,7 +130,7 @@ def unrecorded_text(instance: Instance, waiting: Iterable[int], ranks: Iterable[
 def only_unheard_text(waiting: Iterable[int]) -> str:
     """Why a rank without evidence is named."""
     waiting = list(waiting)
-    return f"{ranks_text(waiting)} {verb(waiting, 'waits', 'wait')} for no other rank"
+    return f"{ranks_text(waiting)} {verb(waiting, 'waits', 'wait')} for nobody else"
 
 
 def absent_text(case: Case, instance: Instance, absent: list[int]) -> str:

@@ -37,7 +37,7 @@ def endings(site: Site) -> list[tuple[str, str | None]]:
 
 
 @pytest.mark.parametrize(
-    "way", ["SIGTERM", "one by one", "Ctrl-C", "sys.exit", "sys.exit(0)", "handled", "some end well"]
+    "way", ["SIGTERM", "SIGKILL", "one by one", "Ctrl-C", "sys.exit", "sys.exit(0)", "handled", "some end well"]
 )
 def test_an_incident_ends_with_a_job_that_was_stopped(site: Site, way: str) -> None:
     with site.collector.job(3) as job:
@@ -55,7 +55,7 @@ def test_an_incident_ends_with_a_job_that_was_stopped(site: Site, way: str) -> N
             elif way == "some end well" and rank.rank == 0:
                 rank.exit(code=0, clean=True)
             else:
-                rank.exit(signal=signal.SIGTERM)
+                rank.exit(signal=signal.SIGKILL if way == "SIGKILL" else signal.SIGTERM)
             site.time.advance(1.0 if way == "one by one" else 0.2)
         site.time.advance(SECONDS)
         assert endings(site) == [("resolved", "stopped")]
@@ -177,3 +177,16 @@ def test_a_rank_that_somebody_ended_while_the_others_go_on_is_no_stopped_job(sit
         (cause,) = site.collector.causes()
         assert (cause["state"], cause["culprit_ranks"]) == ("firing", [1])
         assert site.receiver.told
+
+
+def test_a_job_whose_launcher_ends_it_after_a_death_has_failed(site: Site) -> None:
+    with site.collector.job(3) as job:
+        for _ in range(3):
+            job.step()
+        job.ranks[1].exit(signal=signal.SIGKILL)
+        for rank in (0, 2):
+            job.ranks[rank].exit(signal=signal.SIGTERM)
+        site.time.advance(30.0)
+        (found,) = site.collector.incidents()
+        assert (found["category"], found["culprit_ranks"], found["resolution"]) == ("rank_dead", [1], "ended")
+        assert [one["state"] for one in site.jobs()] == ["failed"]

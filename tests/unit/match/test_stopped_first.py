@@ -162,6 +162,18 @@ def test_a_rank_that_was_killed_for_another_reason_is_dead(stop: dict[str, Any],
     assert found == (Category.RANK_DEAD, (0,))
 
 
+@pytest.mark.parametrize(
+    ("idle", "is_fault"),
+    [((9.0, 9.6, 8.9), False), ((9.0, 40.0, 39.5), True)],
+    ids=["at once", "one before the others"],
+)
+def test_ranks_that_were_all_killed_at_once_are_no_fault(idle: tuple[float, ...], is_fault: bool) -> None:
+    """``pkill -9``, or scancel of ranks that catch SIGTERM. A launcher also kills, 30 s later, who does not react."""
+    ranks = [rank(r, 4, **{**KILLED, "idle": seconds}) for r, seconds in enumerate(idle)]
+    calls = [call(r, 4, CallState.COMPLETED) for r in range(3)]
+    assert bool(causes(verdict(calls, ranks))) is is_fault
+
+
 def test_a_rank_that_was_away_before_another_one_was_killed_stays_a_fault() -> None:
     """Somebody kills a rank of a job that hangs, and the launcher ends the others."""
     ends = {0: KILLED, 1: {**STOPPED, "idle": 35.1}, 2: STOPPED, 3: STOPPED}
