@@ -45,7 +45,6 @@ from otel_fr_collector.jobs.span_cuts import (
     seconds_of,
     without_rest,
 )
-from otel_fr_collector.jobs.span_tails import TailReader
 
 _T = TypeVar("_T")
 _TEXTS = frozenset(
@@ -97,7 +96,6 @@ class SpanReader:
         to compare the two takes a tenth of the time of a look-up, which hashes some 800 bytes."""
         self._ranks: set[bytes] = set()
         """Attributes of ranks that are known to be whole."""
-        self._tail_reader = TailReader()
         self._heads: Cache[bytes, Template] = Cache(budget, lambda key, one: len(key) + one.bytes)
         self._tails: Cache[bytes, tuple[int, int, int]] = Cache(budget, lambda key, _: UNIT + len(key))
         self._templates: Cache[tuple[bytes, ...], Template] = Cache(
@@ -185,8 +183,7 @@ class SpanReader:
             return None
         numbers = self._tails.get(piece)
         if numbers is None:
-            usual = self._tail_reader.read(piece)
-            numbers = _decode_tail(piece) if usual is None else (*usual, 0)
+            numbers = _decode_tail(piece)
             if numbers is not None:
                 self._tails.put(piece, numbers)
         return numbers

@@ -16,7 +16,6 @@ from otel_fr_collector.jobs.calls import Interner, SpanCall
 from otel_fr_collector.jobs.ranks import RankState
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.jobs.span_reader import SpanReader
-from otel_fr_collector.jobs.span_tails import TailReader
 
 from otel_fr import semconv
 from otel_fr.dumps.device_times import DeviceTimes
@@ -309,39 +308,6 @@ def test_links_to_what_a_call_was_made_in_cost_no_decoding_on_the_next_rank(step
     found = reader.read([span.SerializeToString() for span in linked], [])
     assert [call[1:] for call in found] == [call[1:] for call in read_spans(plain)]
     assert len(reader._tails) == 1
-
-
-_numbers = st.integers(0, 300) | st.integers(0, 2**64 - 1)
-
-
-_tails = st.tuples(_numbers, _numbers, _numbers, st.none() | _numbers)
-_damage = st.none() | st.tuples(st.integers(0, 200), st.integers(0, 255))
-
-
-@settings(max_examples=150)
-@given(st.lists(st.tuples(_tails, _damage), min_size=1, max_size=6))
-def test_numbers_that_are_read_without_decoding_are_those_that_decoding_finds(
-    tails: list[tuple[tuple[int, int, int, int | None], tuple[int, int] | None]],
-) -> None:
-    """Also those of a tail that is as long as one before it, from which they are read at once."""
-    reader = TailReader()
-    for values, damage in tails:
-        span = Span()
-        for key, value in zip(
-            (semconv.SEQUENCE_ID, semconv.OP_ID, semconv.RECORD_ID, semconv.STEP), values, strict=True
-        ):
-            if value is not None:
-                span.attributes.add(key=key).value.int_value = value - 2**64 if value >= 2**63 else value
-        data = bytearray(span.SerializeToString())
-        if damage is not None:
-            data[damage[0] % len(data)] = damage[1]
-        found = reader.read(bytes(data))
-        assert found == TailReader().read(bytes(data))
-        if found is None:
-            assert damage is not None or max(value or 0 for value in values) >= 2**63
-            continue
-        decoded = {item.key: item.value.int_value for item in Span.FromString(bytes(data)).attributes}
-        assert found == (decoded[semconv.SEQUENCE_ID], decoded[semconv.RECORD_ID])
 
 
 @settings(max_examples=50)
