@@ -36,8 +36,7 @@ def open_store(folder: Path | None, url: str | None, metrics: Metrics, retention
         from otel_fr_collector.storage.postgres_backend import PostgresBackend
     except ImportError as error:
         raise ValueError(f"--store needs psycopg: pip install 'otel-fr[collector,postgresql]' ({error})") from None
-    backend = PostgresBackend(url, collector_id(folder), metrics, retention)
-    return Store(backend, metrics, sharing=backend, ends=ends)
+    return Store(PostgresBackend(url, collector_id(folder), metrics, retention), metrics, ends=ends)
 
 
 def open_ends(folder: Path, metrics: Metrics) -> ReportedEnds:

@@ -14,8 +14,7 @@ from otel_fr_collector.jobs.ingest import Ingest
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.otlp.signals import LOGS
-from otel_fr_collector.storage.backend import Saved
-from otel_fr_collector.storage.sharing import Heard
+from otel_fr_collector.storage.backend import Heard, Saved
 from otel_fr_collector.storage.store import Store, Written
 
 SHARE_SECONDS = 1.0

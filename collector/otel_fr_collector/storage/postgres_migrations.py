@@ -24,6 +24,8 @@ MIGRATIONS: tuple[str, ...] = (
         data text NOT NULL,
         memory text NOT NULL,
         written timestamptz NOT NULL DEFAULT now(),
+        collector text NOT NULL DEFAULT '',
+        kept timestamptz NOT NULL DEFAULT now(),
         PRIMARY KEY (id, job, attempt, run)
     );
     CREATE INDEX incidents_by_writing ON otel_fr.incidents (written);
@@ -31,6 +33,7 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE INDEX incidents_by_change ON otel_fr.incidents (changed);
     CREATE INDEX incidents_by_run ON otel_fr.incidents (job, attempt, run);
     CREATE INDEX incidents_that_fire ON otel_fr.incidents (detected) WHERE state = 'firing';
+    CREATE INDEX incidents_by_collector ON otel_fr.incidents (collector);
     CREATE INDEX incidents_by_cause ON otel_fr.incidents (cause) WHERE cause IS NOT NULL;
     CREATE TABLE otel_fr.runs (
         job text NOT NULL,
@@ -54,26 +57,6 @@ MIGRATIONS: tuple[str, ...] = (
         detail bytea NOT NULL
     );
     CREATE INDEX jobs_by_time ON otel_fr.jobs (ended);
-    CREATE TABLE otel_fr.owners (
-        job text NOT NULL,
-        attempt bigint NOT NULL,
-        run text NOT NULL,
-        collector text NOT NULL,
-        seen timestamptz NOT NULL,
-        expires timestamptz NOT NULL,
-        page text NOT NULL DEFAULT '',
-        summary text,
-        PRIMARY KEY (job, attempt, run)
-    );
-    CREATE INDEX owners_by_collector ON otel_fr.owners (collector);
-    """,
-    """
-    ALTER TABLE otel_fr.incidents ADD COLUMN collector text NOT NULL DEFAULT '';
-    ALTER TABLE otel_fr.incidents ADD COLUMN kept timestamptz NOT NULL DEFAULT now();
-    UPDATE otel_fr.incidents AS one SET collector = its.collector FROM otel_fr.owners AS its
-        WHERE (one.job, one.attempt, one.run) = (its.job, its.attempt, its.run);
-    DROP TABLE otel_fr.owners;
-    CREATE INDEX incidents_by_collector ON otel_fr.incidents (collector);
     """,
 )
 """Statement i brings tables of version i to version i + 1. Never changed once released."""

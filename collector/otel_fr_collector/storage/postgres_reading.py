@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import psycopg
@@ -15,6 +15,7 @@ from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.storage.backend import MAX_PAGE
 from otel_fr_collector.storage.batch import FinishedJob
 from otel_fr_collector.storage.postgres_connection import Connection, answering, configure, conninfo
+from otel_fr_collector.storage.retention import Retention
 from otel_fr_collector.storage.stored_rows import StoredRows, up_to
 
 READERS = 8
@@ -55,16 +56,12 @@ class PostgresReading(StoredRows):
 
     Args:
         url: of the database.
-
-    Attributes:
-        problem: why the database cannot be used now; empty: it can.
     """
 
-    errors: tuple[type[Exception], ...] = (psycopg.Error, PoolTimeout, UnreachableError)
+    errors: tuple[type[Exception], ...] = (psycopg.Error, PoolTimeout, UnreachableError, OSError)
 
-    def __init__(self, url: str, metrics: Metrics) -> None:
-        super().__init__(metrics, hide_password(url))
-        self.problem = ""
+    def __init__(self, url: str, metrics: Metrics, retention: Retention | None, wall: Callable[[], float]) -> None:
+        super().__init__(metrics, hide_password(url), retention, wall)
         self._pool: ConnectionPool[Connection] = ConnectionPool(
             conninfo(url),
             min_size=1,
@@ -87,7 +84,6 @@ class PostgresReading(StoredRows):
         max_size: int | None = None,
         folded: bool = False,
     ) -> list[CollectorIncidentData]:
-        """As `otel_fr_collector.storage.backend.Reader.find`."""
         given = {"job": as_text(job), "state": state, "before": before, "prefix": as_text(prefix), "folded": folded}
         with self._reading() as db, db.transaction(), db.cursor("found") as cursor:
             cursor.itersize = ROWS_AT_ONCE
@@ -96,7 +92,6 @@ class PostgresReading(StoredRows):
         return self._published(rows)
 
     def count_consequences(self, causes: Sequence[CollectorIncidentData]) -> list[int]:
-        """As `otel_fr_collector.storage.backend.Reader.count_consequences`."""
         keys = [(one["id"], as_text(one["job"]), one["attempt"], as_text(one["run_id"])) for one in causes]
         with self._reading() as db, db.cursor() as cursor:
             if not keys:
@@ -110,20 +105,17 @@ class PostgresReading(StoredRows):
                     return counts
 
     def get(self, number: str, prefix: str = "") -> CollectorIncidentData | None:
-        """As `otel_fr_collector.storage.backend.Reader.get`."""
         with self._reading() as db:
             row = db.execute(_GET, (as_text(number), as_text(prefix))).fetchone()
         return next(iter(self._published([row] if row else [])), None)
 
     def finished(self, *, before: float | None, prefix: str = "", limit: int = MAX_PAGE) -> list[FinishedJob]:
-        """As `otel_fr_collector.storage.backend.Reader.finished`."""
         given = {"before": before, "prefix": as_text(prefix), "limit": min(limit, MAX_PAGE)}
         with self._reading() as db:
             rows = db.execute(_FINISHED, given).fetchall()
         return self._finished(rows)
 
     def finished_job(self, key: str) -> FinishedJob | None:
-        """As `otel_fr_collector.storage.backend.Reader.finished_job`."""
         query = "SELECT id, job, ended, summary, detail FROM otel_fr.jobs WHERE id = %s"
         with self._reading() as db:
             row = db.execute(query, (as_text(key),)).fetchone()

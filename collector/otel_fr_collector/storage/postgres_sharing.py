@@ -9,10 +9,9 @@ from psycopg import errors
 
 from otel_fr_collector.incidents.incident import MARK_FORM
 from otel_fr_collector.jobs.run import RunId
-from otel_fr_collector.storage.backend import Saved, StoreError, Turn
+from otel_fr_collector.storage.backend import Heard, Saved, Shared, StoreError, Turn
 from otel_fr_collector.storage.postgres_connection import Connection, answering
 from otel_fr_collector.storage.postgres_reading import PostgresReading, as_text
-from otel_fr_collector.storage.sharing import Heard, Shared
 from otel_fr_collector.storage.stored_rows import published_row
 
 KEPT_FOR = "5 seconds"
@@ -70,6 +69,7 @@ _CHANGED = f"""
 class PostgresSharing(PostgresReading):
     """What a collector asks and tells the others each second."""
 
+    is_shared = True
     _since: object = None
     """The server's time of the last look at what others have changed; None: none yet."""
     _noticed: frozenset[tuple[str, int]] = frozenset()
@@ -77,7 +77,6 @@ class PostgresSharing(PostgresReading):
 
     @contextlib.contextmanager
     def turn(self, outlet: str, number: str, mark: str) -> Iterator[Turn]:
-        """As `otel_fr_collector.storage.sharing.Sharing.turn`."""
         self._check_reachable()
         with self._pool.connection() as db:
             try:

@@ -204,7 +204,7 @@ def load_incident(data: Json, published: object) -> Incident:
         opened=0.0,
         detected=float(data["detected"]),
         started=data["started"],
-        alert_after=float(data.get("alert_after", 0.0)),  # earlier versions had none
+        alert_after=float(data["alert_after"]),
         changed=float(data["changed"]),
         resolved=data["resolved"],
         resolution=Resolution(why) if (why := data.get("resolution")) is not None else None,
@@ -244,7 +244,6 @@ def _finding(data: Json) -> Finding:
     p2p = data["p2p"]
     return Finding(
         **{
-            "rule": "",  # earlier versions had none
             **data,
             "category": Category(data["category"]),
             "group": None if group is None else Group(**{**group, "ranks": tuple(group["ranks"])}),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from otel_fr.incident import CollectorIncidentData
@@ -12,6 +12,7 @@ from otel_fr_collector import database_files as files
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.storage.backend import MAX_PAGE
 from otel_fr_collector.storage.batch import FinishedJob
+from otel_fr_collector.storage.retention import Retention
 from otel_fr_collector.storage.stored_rows import StoredRows, up_to
 
 BUSY = 0.2
@@ -21,10 +22,10 @@ BUSY = 0.2
 class SqliteReading(StoredRows):
     """Queries of the file at ``path``; each raises sqlite3.Error if it cannot be read."""
 
-    errors: tuple[type[Exception], ...] = (sqlite3.Error,)
+    errors: tuple[type[Exception], ...] = (sqlite3.Error, OSError)
 
-    def __init__(self, path: Path, metrics: Metrics) -> None:
-        super().__init__(metrics, str(path))
+    def __init__(self, path: Path, metrics: Metrics, retention: Retention | None, wall: Callable[[], float]) -> None:
+        super().__init__(metrics, str(path), retention, wall)
         self.path = path
 
     def find(
@@ -38,7 +39,6 @@ class SqliteReading(StoredRows):
         max_size: int | None = None,
         folded: bool = False,
     ) -> list[CollectorIncidentData]:
-        """As `otel_fr_collector.storage.backend.Reader.find`."""
         query = (
             "SELECT data, state, memory FROM incidents AS one WHERE (?1 IS NULL OR job = ?1)"
             " AND (?2 IS NULL OR state = ?2) AND (?3 IS NULL OR detected < ?3) AND substr(job, 1, length(?5)) = ?5"
@@ -52,14 +52,12 @@ class SqliteReading(StoredRows):
         return self._published(rows)
 
     def count_consequences(self, causes: Sequence[CollectorIncidentData]) -> list[int]:
-        """As `otel_fr_collector.storage.backend.Reader.count_consequences`."""
         query = "SELECT count(*) FROM incidents WHERE cause = ? AND job = ? AND attempt = ? AND run = ?"
         with contextlib.closing(self._reader()) as db:
             keys = [(one["id"], one["job"], one["attempt"], one["run_id"]) for one in causes]
             return [int(db.execute(query, key).fetchone()[0]) for key in keys]
 
     def get(self, number: str, prefix: str = "") -> CollectorIncidentData | None:
-        """As `otel_fr_collector.storage.backend.Reader.get`."""
         query = (
             "SELECT data, state, memory FROM incidents WHERE id = ?1 AND substr(job, 1, length(?2)) = ?2"
             " ORDER BY detected DESC"
@@ -69,7 +67,6 @@ class SqliteReading(StoredRows):
         return next(iter(self._published([row] if row else [])), None)
 
     def finished(self, *, before: float | None, prefix: str = "", limit: int = MAX_PAGE) -> list[FinishedJob]:
-        """As `otel_fr_collector.storage.backend.Reader.finished`."""
         query = (
             "SELECT id, job, ended, summary, x'' FROM jobs WHERE (?1 IS NULL OR ended < ?1)"
             " AND substr(job, 1, length(?2)) = ?2 ORDER BY ended DESC LIMIT ?3"
@@ -79,7 +76,6 @@ class SqliteReading(StoredRows):
         return self._finished(rows)
 
     def finished_job(self, key: str) -> FinishedJob | None:
-        """As `otel_fr_collector.storage.backend.Reader.finished_job`."""
         with contextlib.closing(self._reader()) as db:
             row = db.execute("SELECT id, job, ended, summary, detail FROM jobs WHERE id = ?", (key,)).fetchone()
         return next(iter(self._finished([row] if row else [])), None)

@@ -14,10 +14,9 @@ from otel_fr_collector.incidents.incident import Incident, is_told
 from otel_fr_collector.incidents.kept import MAX_INCIDENTS
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.metrics import Metrics
-from otel_fr_collector.storage.backend import Backend, Saved, StoreError, Turn
+from otel_fr_collector.storage.backend import Backend, Heard, Saved, Shared, StoreError, Turn
 from otel_fr_collector.storage.batch import MAX_NOTES, Batch, FinishedJob, NoteKey, of_incidents, of_notes
 from otel_fr_collector.storage.reported_ends import ReportedEnds
-from otel_fr_collector.storage.sharing import Heard, Shared, Sharing
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -55,7 +54,6 @@ class Store:
 
     Args:
         clock, wall: monotonic and Unix time in seconds.
-        sharing: the backend, if other collectors may use the database, too.
 
     Attributes:
         ends: reports of ends that wait for a verdict; None: there is no folder for them.
@@ -69,12 +67,10 @@ class Store:
         wall: Callable[[], float] = time.time,
         *,
         clock: Callable[[], float] = time.monotonic,
-        sharing: Sharing | None = None,
         ends: ReportedEnds | None = None,
     ) -> None:
         self.ends = ends
         self._backend = backend
-        self._sharing = sharing
         self._metrics = metrics
         self._wall = wall
         self._clock = clock
@@ -99,7 +95,7 @@ class Store:
     @property
     def is_shared(self) -> bool:
         """Other collectors may use the database, too."""
-        return self._sharing is not None
+        return self._backend.is_shared
 
     @property
     def problem(self) -> str:
@@ -150,9 +146,9 @@ class Store:
         with contextlib.ExitStack() as stack:
             turn = Turn(is_told(self._notes.get(key), mark))
             is_shared = False
-            if self._sharing is not None and not turn.is_told:
+            if self.is_shared and not turn.is_told:
                 with contextlib.suppress(*self._backend.errors):
-                    turn = stack.enter_context(self._sharing.turn(outlet, number, mark))
+                    turn = stack.enter_context(self._backend.turn(outlet, number, mark))
                     is_shared = True
             was_told = turn.is_told
             yield turn
@@ -221,26 +217,21 @@ class Store:
             self._remember(answer.shared.taken.notes)
         return answer
 
-    # ---- queries, which may be called from any thread, and raise StoreError
+    # ---- queries, as of `Backend`, which may be called from any thread, and raise StoreError
 
     def find(self, **query: Any) -> list[CollectorIncidentData]:
-        """As `otel_fr_collector.storage.backend.Reader.find`."""
         return self._read(lambda: self._backend.find(**query))
 
     def count_consequences(self, causes: Sequence[CollectorIncidentData]) -> list[int]:
-        """As `otel_fr_collector.storage.backend.Reader.count_consequences`."""
         return self._read(lambda: self._backend.count_consequences(causes))
 
     def get(self, number: str, prefix: str = "") -> CollectorIncidentData | None:
-        """As `otel_fr_collector.storage.backend.Reader.get`."""
         return self._read(lambda: self._backend.get(number, prefix))
 
     def finished(self, **query: Any) -> list[FinishedJob]:
-        """As `otel_fr_collector.storage.backend.Reader.finished`."""
         return self._read(lambda: self._backend.finished(**query))
 
     def finished_job(self, key: str) -> FinishedJob | None:
-        """As `otel_fr_collector.storage.backend.Reader.finished_job`."""
         return self._read(lambda: self._backend.finished_job(key))
 
     def _read(self, query: Callable[[], _T]) -> _T:
@@ -314,17 +305,17 @@ class Store:
                 self._changed.notify_all()
             if waiting:
                 self.on_written()
-            if heard is not None and self._sharing is not None:
-                self._exchange(self._sharing, heard)
+            if heard is not None:
+                self._exchange(heard)
             if end is not None:
                 return
 
-    def _exchange(self, sharing: Sharing, heard: Heard) -> None:
+    def _exchange(self, heard: Heard) -> None:
         """Ask what other collectors have. Queries do not wait for this: nothing of this collector's is missing."""
         shared = None
         try:
             with self._using:
-                shared = sharing.share(heard)
+                shared = self._backend.share(heard)
         except Exception:  # noqa: BLE001  as in `_run`
             self._metrics.errors.labels("store").inc()
             _log.exception("could not exchange shared state with other collectors")

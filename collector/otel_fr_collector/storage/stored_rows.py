@@ -12,8 +12,7 @@ from otel_fr.encodable import load_json
 from otel_fr.incident import CollectorIncidentData
 from otel_fr.typed_json import typed
 from otel_fr_collector.incidents.incident import FIRING
-from otel_fr_collector.metrics import Metrics
-from otel_fr_collector.storage.backend import Saved
+from otel_fr_collector.storage.backend import Backend, Saved
 from otel_fr_collector.storage.batch import FinishedJob
 from otel_fr_collector.storage.serialization import load_incident, load_run
 
@@ -26,16 +25,8 @@ _OF_ANOTHER_FORM = (
 """What reading a row raises that no version of otel-fr has written, or that is damaged."""
 
 
-class StoredRows:
-    """Reads rows; one that cannot be read is counted, logged and left out.
-
-    Args:
-        where: names the database in the log.
-    """
-
-    def __init__(self, metrics: Metrics, where: str) -> None:
-        self._metrics = metrics
-        self._where = where
+class StoredRows(Backend):
+    """Reads rows; one that cannot be read is counted, logged and left out."""
 
     def _saved(
         self,
