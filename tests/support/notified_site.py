@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from otel_fr_collector.incidents.incident import Incident, IncidentChange
-from otel_fr_collector.jobs.run import RunId
+from otel_fr_collector.outlets.outlet import Outlet
 
 from tests.support.times import VirtualTime
 from tests.support.virtual_collector import VirtualCollector
@@ -15,7 +15,7 @@ from tests.support.virtual_collector import VirtualCollector
 HOLD = 30.0
 
 
-class Receiver:
+class Receiver(Outlet):
     """Stands for Alertmanager, a webhook and Grafana: the kind and the category of each change that reaches it."""
 
     name = "receiver"
@@ -26,21 +26,12 @@ class Receiver:
         self.told_at: list[float] = []
         self._time = collector_time
 
-    def start(self) -> None:
-        pass
-
     def publish(self, change: IncidentChange) -> None:
         self.told.append((change.kind.value, change.data["category"]))
         self.told_at.append(self._time.monotonic())
 
     def resume(self, incidents: Sequence[Incident]) -> None:
         self.resumed += [one.state for one in incidents]
-
-    def forget(self, run: RunId) -> None:
-        pass
-
-    async def stop(self, seconds: float) -> None:
-        pass
 
 
 class Site:

@@ -8,11 +8,13 @@ import json
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Generic, Protocol, TypeVar
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
 
 from otel_fr.redaction import clean
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.http_client import HttpClient, HttpError, Workers
+from otel_fr_collector.shares import Owner
 from otel_fr_collector.throttle import Throttle
 
 _log = logging.getLogger(__name__)
@@ -28,19 +30,44 @@ BATCH = 64
 """Alerts in one post, as in Prometheus: the body is made on the event loop."""
 
 
-class Alert(Protocol):
-    """``change``: a number that rises with each change of any alert. ``ended``: Unix time; None: it fires."""
-
-    change: int
-    ended: float | None
-
-    def payload(self, now: float) -> dict[str, object]: ...
+Labels = tuple[tuple[str, str], ...]
 
 
-_A = TypeVar("_A", bound=Alert)
+@dataclass(slots=True)
+class Alert:
+    """One label set.
+
+    Attributes:
+        change: number of its last change, over all alerts.
+        sources: the incidents that hold it firing, by run and id.
+        ended: Unix time of its resolution; None: it fires.
+        resolved_on: the replicas that know of the resolution.
+    """
+
+    labels: Labels
+    owner: Owner
+    starts: float
+    change: int = 0
+    sources: set[tuple[object, str]] = field(default_factory=set)
+    annotations: dict[str, str] = field(default_factory=dict)
+    page: str = ""
+    ended: float | None = None
+    resolved_on: set[str] = field(default_factory=set)
+
+    def payload(self, now: float) -> dict[str, object]:
+        """Alertmanager's form of it (its OpenAPI specification, postableAlert)."""
+        payload: dict[str, object] = {
+            "labels": dict(self.labels),
+            "annotations": self.annotations,
+            "startsAt": _time(self.starts),
+            "endsAt": _time(now + HOLD if self.ended is None else self.ended),
+        }
+        if self.page:
+            payload["generatorURL"] = self.page
+        return payload
 
 
-class AlertLane(Generic[_A]):
+class AlertLane:
     """One Alertmanager.
 
     Args:
@@ -53,8 +80,8 @@ class AlertLane(Generic[_A]):
         self,
         url: str,
         metrics: Metrics,
-        held: Callable[[], list[_A]],
-        delivered: Callable[[str, Sequence[_A]], None],
+        held: Callable[[], list[Alert]],
+        delivered: Callable[[str, Sequence[Alert]], None],
     ) -> None:
         self._url = url.rstrip("/") + "/api/v2/alerts"
         self._metrics = metrics
@@ -105,7 +132,7 @@ class AlertLane(Generic[_A]):
             self._all_posted_at = started
         return True
 
-    async def _post(self, alerts: Sequence[_A]) -> bool:
+    async def _post(self, alerts: Sequence[Alert]) -> bool:
         now = time.time()
         body = json.dumps([alert.payload(now) for alert in alerts]).encode()
         ended = [alert for alert in alerts if alert.ended is not None]
@@ -127,3 +154,7 @@ class AlertLane(Generic[_A]):
             return "", True
         # Alertmanager answers 400 if one alert of a post is not valid, and takes the others (api/v2/api.go).
         return f"status {answer.status}: {answer.body[:200]!r}", 400 <= answer.status < 500 and answer.status != 429
+
+
+def _time(seconds: float) -> str:
+    return (datetime.fromtimestamp(0, tz=timezone.utc) + timedelta(seconds=seconds)).isoformat()

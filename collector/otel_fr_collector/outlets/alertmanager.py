@@ -7,8 +7,6 @@ import logging
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
 
 from otel_fr.incident import CollectorIncidentData, machines_of, told
 from otel_fr.presentation import place_text, rank_list
@@ -18,8 +16,8 @@ from otel_fr_collector.incidents.links import Links
 from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.tokens import tenant_of
-from otel_fr_collector.outlets.alert_lane import HOLD, AlertLane
-from otel_fr_collector.outlets.outlet import TenantOf, links_of, owner_of
+from otel_fr_collector.outlets.alert_lane import HOLD, Alert, AlertLane, Labels
+from otel_fr_collector.outlets.outlet import Outlet, TenantOf, links_of, owner_of
 from otel_fr_collector.shares import Holdings, Owner
 from otel_fr_collector.throttle import Throttle
 
@@ -30,44 +28,8 @@ MAX_ALERTS = 1_000
 """Alerts held; beyond it some are dropped (`otel_fr_collector.shares`)."""
 _LABEL_NAME = re.compile("[a-zA-Z_][a-zA-Z0-9_]*")
 
-Labels = tuple[tuple[str, str], ...]
 
-
-@dataclass(slots=True)
-class _Alert:
-    """One label set.
-
-    Attributes:
-        change: number of its last change, over all alerts.
-        sources: the incidents that hold it firing, by run and id.
-        ended: Unix time of its resolution; None: it fires.
-        resolved_on: the replicas that know of the resolution.
-    """
-
-    labels: Labels
-    owner: Owner
-    starts: float
-    change: int = 0
-    sources: set[tuple[object, str]] = field(default_factory=set)
-    annotations: dict[str, str] = field(default_factory=dict)
-    page: str = ""
-    ended: float | None = None
-    resolved_on: set[str] = field(default_factory=set)
-
-    def payload(self, now: float) -> dict[str, object]:
-        """Alertmanager's form of it (its OpenAPI specification, postableAlert)."""
-        payload: dict[str, object] = {
-            "labels": dict(self.labels),
-            "annotations": self.annotations,
-            "startsAt": _time(self.starts),
-            "endsAt": _time(now + HOLD if self.ended is None else self.ended),
-        }
-        if self.page:
-            payload["generatorURL"] = self.page
-        return payload
-
-
-class Alertmanager:
+class Alertmanager(Outlet):
     """Posts to every URL (every replica of a cluster needs them), to each at its own pace.
 
     Args:
@@ -90,8 +52,8 @@ class Alertmanager:
         self._labels = dict(labels or {})
         self._tenant_of = tenant_of
         self._metrics = metrics
-        self._alerts: dict[Labels, _Alert] = {}
-        self._by_owner: dict[Owner, dict[Labels, _Alert]] = {}
+        self._alerts: dict[Labels, Alert] = {}
+        self._by_owner: dict[Owner, dict[Labels, Alert]] = {}
         self._holdings = Holdings()
         self._of_incident: dict[tuple[object, str], Labels] = {}
         self._changes = 0
@@ -139,7 +101,7 @@ class Alertmanager:
                 return
             if alert is not None:
                 self._drop(alert)
-            alert = self._keep(_Alert(labels, owner, incident.detected))
+            alert = self._keep(Alert(labels, owner, incident.detected))
         self._of_incident[key] = labels
         alert.sources.add(key)
         self._annotate(alert, incident)
@@ -155,7 +117,7 @@ class Alertmanager:
             alert.ended = max(time.time(), 0.0 if incident.is_open else incident.told_until)
             self._annotate(alert, incident)
 
-    def _annotate(self, alert: _Alert, incident: Incident) -> None:
+    def _annotate(self, alert: Alert, incident: Incident) -> None:
         links = links_of(self._links, incident, time.time())
         alert.annotations = annotations_of(incident.data, links)
         alert.page = links.get("page", "")
@@ -179,7 +141,7 @@ class Alertmanager:
         self._drop(next(reversed(self._by_owner[loser].values())))
         return True
 
-    def _keep(self, alert: _Alert) -> _Alert:
+    def _keep(self, alert: Alert) -> Alert:
         self._alerts[alert.labels] = self._by_owner.setdefault(alert.owner, {})[alert.labels] = alert
         self._holdings.add(alert.owner)
         return alert
@@ -190,7 +152,7 @@ class Alertmanager:
         for alert in [alert for alert in self._alerts.values() if alert.ended is not None and alert.ended < before]:
             self._drop(alert)
 
-    def _drop(self, alert: _Alert) -> None:
+    def _drop(self, alert: Alert) -> None:
         del self._alerts[alert.labels]
         own = self._by_owner[alert.owner]
         del own[alert.labels]
@@ -200,12 +162,12 @@ class Alertmanager:
         for key in alert.sources:
             self._of_incident.pop(key, None)
 
-    def _held(self) -> list[_Alert]:
+    def _held(self) -> list[Alert]:
         """What a replica is to know."""
         self._drop_ended()
         return list(self._alerts.values())
 
-    def _delivered(self, url: str, alerts: Sequence[_Alert]) -> None:
+    def _delivered(self, url: str, alerts: Sequence[Alert]) -> None:
         """A replica has accepted resolved alerts; those that all have accepted are dropped."""
         for alert in alerts:
             alert.resolved_on.add(url)
@@ -269,7 +231,3 @@ def annotations_of(data: CollectorIncidentData, links: Mapping[str, str]) -> dic
         **{f"{name}_url": url for name, url in links.items()},
     }
     return {name: printable(str(value)) for name, value in texts.items() if value is not None}
-
-
-def _time(seconds: float) -> str:
-    return (datetime.fromtimestamp(0, tz=timezone.utc) + timedelta(seconds=seconds)).isoformat()

@@ -16,12 +16,11 @@ from otel_fr.incident import told
 from otel_fr.printable import one_line, printable
 from otel_fr_collector.incidents.incident import ChangeKind, Incident, IncidentChange, is_told
 from otel_fr_collector.incidents.links import Links
-from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.http_client import Answer
 from otel_fr_collector.network.tokens import tenant_of
 from otel_fr_collector.outlets.delivery import Attempt, DeliveryQueue, Outcome, attempt_of, deliver_once, make_client
-from otel_fr_collector.outlets.outlet import TenantOf, links_of, owner_of
+from otel_fr_collector.outlets.outlet import Outlet, TenantOf, links_of, owner_of
 from otel_fr_collector.storage.store import Store
 
 OUTLET = "grafana"
@@ -39,7 +38,7 @@ class _Mark:
     body: dict[str, object]
 
 
-class Grafana:
+class Grafana(Outlet):
     """One Grafana. Only causes are annotated, no consequences.
 
     Args:
@@ -94,9 +93,6 @@ class Grafana:
             if behind and (told is not None or incident.cause is None):
                 self._put(incident, kind)
 
-    def forget(self, run: RunId) -> None:
-        pass
-
     async def stop(self, seconds: float) -> None:
         await self._queue.stop(seconds)
 
@@ -123,7 +119,8 @@ class Grafana:
         number = self._ids.get(mark.incident)
         if number is None:
             # An attempt whose response was lost may have made it, or another collector.
-            answer = self._request("GET", f"{self._url}?{_query_of(mark.incident)}", None)
+            query = urlencode([("tags", TAG), ("tags", f"incident:{mark.incident}"), ("limit", "1")])
+            answer = self._request("GET", f"{self._url}?{query}", None)
             attempt = attempt_of(answer)
             if attempt.outcome is Outcome.FAILED:
                 return attempt
@@ -147,10 +144,6 @@ class Grafana:
 
     def _request(self, method: str, url: str, body: dict[str, object] | None) -> Answer:
         return self._http.request(method, url, self._headers, None if body is None else json.dumps(body).encode())
-
-
-def _query_of(incident: str) -> str:
-    return urlencode([("tags", TAG), ("tags", f"incident:{incident}"), ("limit", "1")])
 
 
 def _found(answer: Answer) -> int | None:

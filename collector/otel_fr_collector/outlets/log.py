@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
 
 from otel_fr.identity import encode_ranks
 from otel_fr.incident import machines_of
-from otel_fr_collector.incidents.incident import Incident, IncidentChange
-from otel_fr_collector.jobs.run import RunId
+from otel_fr_collector.incidents.incident import IncidentChange
+from otel_fr_collector.outlets.outlet import Outlet
 
 _log = logging.getLogger(__name__)
 
 
-class LogLines:
+class LogLines(Outlet):
     """One line of the collector's log for each change, in logfmt."""
 
     name = "log"
-
-    def start(self) -> None:
-        pass
 
     def publish(self, change: IncidentChange) -> None:
         data = change.data
@@ -40,15 +36,6 @@ class LogLines:
         }
         text = " ".join(f"{name}={_logfmt(value)}" for name, value in values.items() if value not in (None, ""))
         _log.warning("%s", text)
-
-    def resume(self, incidents: Sequence[Incident]) -> None:
-        pass
-
-    def forget(self, run: RunId) -> None:
-        pass
-
-    async def stop(self, seconds: float) -> None:
-        pass
 
 
 def _logfmt(value: object) -> str:

@@ -1,9 +1,8 @@
-"""What every outlet is: the protocol, and the links that outlets show."""
+"""What every outlet is, and the links that outlets show."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from otel_fr_collector.incidents.incident import Incident, IncidentChange
 from otel_fr_collector.incidents.links import Links
@@ -11,8 +10,10 @@ from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.shares import Owner
 
 
-class Outlet(Protocol):
+class Outlet:
     """Publishes every change of every incident to one kind of receiver. No method waits for the receiver.
+
+    What an outlet does not override, it has no need of.
 
     Attributes:
         name: in logs and metrics; without secrets.
@@ -24,7 +25,7 @@ class Outlet(Protocol):
         """Start publishing; called in a running event loop."""
 
     def publish(self, change: IncidentChange) -> None:
-        """Publish one change."""
+        raise NotImplementedError
 
     def resume(self, incidents: Sequence[Incident]) -> None:
         """Restore incidents known from before a restart, or published by another collector before, oldest first.

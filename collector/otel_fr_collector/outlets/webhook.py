@@ -14,11 +14,10 @@ from urllib.parse import urlsplit
 
 from otel_fr_collector.incidents.incident import ChangeKind, Incident, IncidentChange, is_told
 from otel_fr_collector.incidents.links import Links
-from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.tokens import tenant_of
 from otel_fr_collector.outlets.delivery import Attempt, DeliveryQueue, attempt_of, deliver_once, make_client
-from otel_fr_collector.outlets.outlet import TenantOf, links_of, owner_of
+from otel_fr_collector.outlets.outlet import Outlet, TenantOf, links_of, owner_of
 from otel_fr_collector.storage.store import Store
 
 MIN_SECRET = 16
@@ -70,7 +69,7 @@ class _Delivery:
     body: bytes
 
 
-class Webhook:
+class Webhook(Outlet):
     """One receiver. Every change of every incident is posted, changes of one job in order (docs/guide/alerts.md).
 
     Args:
@@ -129,9 +128,6 @@ class Webhook:
             self._put(kind, incident)
         if skipped:
             self._store.note(self._outlet, skipped)
-
-    def forget(self, run: RunId) -> None:
-        pass
 
     async def stop(self, seconds: float) -> None:
         await self._queue.stop(seconds)

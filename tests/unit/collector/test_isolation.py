@@ -12,12 +12,12 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from otel_fr_collector import loading
 from otel_fr_collector.incidents.incident import Incident, IncidentChange
 from otel_fr_collector.jobs.calls import Interner
-from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.jobs.span_reader import SpanReader
 from otel_fr_collector.loading import SettingsError
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.otlp.json_encoding import from_json
 from otel_fr_collector.otlp.signals import LOGS
+from otel_fr_collector.outlets.outlet import Outlet
 from otel_fr_collector.outlets.outlets import Outlets
 from otel_fr_collector.service import Service
 
@@ -27,7 +27,7 @@ from tests.support.otlp_messages import attribute
 from tests.support.stores import sqlite_store
 
 
-class Kept:
+class Kept(Outlet):
     """An outlet that keeps what is published; ``broken``: it raises instead."""
 
     def __init__(self, name: str, broken: bool = False) -> None:
@@ -35,9 +35,6 @@ class Kept:
         self.broken = broken
         self.changes: list[IncidentChange] = []
         self.resumed: list[Incident] = []
-
-    def start(self) -> None:
-        pass
 
     def publish(self, change: IncidentChange) -> None:
         if self.broken:
@@ -48,12 +45,6 @@ class Kept:
         if self.broken:
             raise RuntimeError("no")
         self.resumed.extend(incidents)
-
-    def forget(self, run: RunId) -> None:
-        pass
-
-    async def stop(self, seconds: float) -> None:
-        pass
 
 
 def errors(metrics: Metrics, part: str) -> float:
