@@ -12,23 +12,12 @@ from rich.table import Table
 from rich.text import Text
 
 from otel_fr.console.client import IncidentDetail, JobDetail, JobHead
-from otel_fr.incident import IncidentHead, PlaceData, told_now, unix
-from otel_fr.presentation import (
-    collective_text,
-    count_text,
-    duration_text,
-    group_text,
-    place_text,
-    ranks_by_text,
-    ranks_text,
-    resolution_text,
-    site_text,
-)
+from otel_fr.incident import IncidentHead, told_now, unix
+from otel_fr.incident_rows import MAX_LINES, column, rows
+from otel_fr.presentation import count_text, duration_text, ranks_text, resolution_text
 from otel_fr.printable import one_line, printable
 
 COLORS = {"firing": "bold red", "opened": "bold red", "updated": "yellow", "resolved": "green"}
-MAX_LINES = 8
-"""Ranks, call sites and files that are listed one by one; of more there is the number. JSON has all."""
 INDENT = (0, 0, 0, 2)
 
 
@@ -114,28 +103,13 @@ def _facts(one: IncidentDetail, now: float) -> Iterable[tuple[str, str]]:
     if one["job_title"] != one["job"]:
         yield "job", one_line(one["job"])
     yield from _times(one, now)
-    group = one["process_group"]
-    if group is not None:
-        name = one_line(group_text(group["name"], group["description"]))
-        yield "process group", f"{name}, {ranks_text(group['ranks'])}"
-    if one["operation"]:
-        yield "collective", one_line(collective_text(one["operation"], one["sequence_id"]))
-    if one["field"]:
-        values = ranks_by_text((int(rank), value) for rank, value in one["values"].items())
-        texts = [f"{ranks_text(ranks)}: {one_line(value)}" for value, ranks in values.items()]
-        yield from _column(one_line(one["field"]), texts)
-    places = one["places"]
-    sites = one["call_sites"]
-    yield from _column("culprits", [_culprit(rank, places.get(str(rank)), sites) for rank in one["culprit_ranks"]])
-    waiting = ranks_by_text((rank, site_text(sites.get(str(rank)))) for rank in one["waiting_ranks"])
-    yield from _column("waiting", [f"{ranks_text(ranks)}: {one_line(site)}" for site, ranks in waiting.items()])
+    yield from rows(one)
     said = one["nccl_ras"]
     if said is not None:
-        yield from _column("NCCL's RAS", [f"asked {moment_text(said['asked_at'])}", *map(one_line, said["lines"])])
+        yield from column("NCCL's RAS", [f"asked {moment_text(said['asked_at'])}", *said["lines"]])
     if one["caused_by"]:
         yield "caused by", f"{one_line(one['caused_by'])}  (otel-fr incidents show {one_line(one['caused_by'])})"
-    yield from _column("consequences", [one_line(number) for number in one["consequences"] or ()])
-    yield from _column("files", [f"rank {rank}: {one_line(p)}" for rank, p in one["flight_recorder_files"].items()])
+    yield from column("consequences", one["consequences"] or ())
     links = one["links"] or {}
     if one["trace_id"] and "trace" not in links:
         yield "trace", one["trace_id"]
@@ -154,20 +128,6 @@ def _times(one: IncidentDetail, now: float) -> Iterable[tuple[str, str]]:
     if resolved is not None:
         why = resolution_text(one["resolution"])
         yield "resolved", moment_text(one["resolved_at"], now=today) + (f"; {why}" if why else "")
-
-
-def _culprit(rank: int, place: PlaceData | None, sites: dict[str, str]) -> str:
-    where = f" ({one_line(place_text(**place))})" if place is not None else ""
-    return f"rank {rank}{where}: {one_line(site_text(sites.get(str(rank))))}"
-
-
-def _column(name: str, texts: Sequence[str]) -> Iterable[tuple[str, str]]:
-    """A row for each text; the first has the name. Of more than `MAX_LINES`, the number of those left out."""
-    shown = list(texts[:MAX_LINES])
-    if len(texts) > MAX_LINES:
-        shown.append(f"and {len(texts) - MAX_LINES} more")
-    for number, text in enumerate(shown):
-        yield "" if number else name, text
 
 
 def _stacks(one: IncidentDetail) -> Iterable[RenderableType]:

@@ -142,10 +142,9 @@ def test_the_text_of_an_incident() -> None:
         "  what to do       End it.\n"
         "  process group    default_pg (0), ranks 0, 1\n"
         "  collective       all_reduce number 5\n"
-        "  culprit          rank 1: a.py:1 f\n"
+        "  culprits         rank 1: a.py:1 f\n"
         "  waiting          ranks 0, 2, 3: location not known\n"
-        "  flight-recorder files\n"
-        "    rank 1: /d/rank_1\n"
+        "  files            rank 1: /d/rank_1\n"
         "  trace            ff\n"
         "  started          2.5 s ago\n"
     )
@@ -153,7 +152,9 @@ def test_the_text_of_an_incident() -> None:
 
 def test_the_values_of_a_mismatch_are_shown_by_value_the_odd_ranks_first() -> None:
     values = {str(rank): "[[8]]" for rank in range(64) if rank != 40} | {"40": "[[4]]"}
-    assert "  input_sizes      rank 40: [[4]]; ranks 0-39, 41-63: [[8]]\n" in show(field="input_sizes", values=values)
+    assert "  input_sizes      rank 40: [[4]]\n                   ranks 0-39, 41-63: [[8]]\n" in show(
+        field="input_sizes", values=values
+    )
 
 
 def test_a_thousand_ranks_stay_readable() -> None:
