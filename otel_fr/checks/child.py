@@ -6,10 +6,10 @@ import contextlib
 import ctypes
 import json
 import os
+import pkgutil
 import signal
 import sys
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from otel_fr.checks import model
 from otel_fr.checks.model import Outcome, Status
@@ -48,6 +48,21 @@ def _end_with_parent(parent: int) -> None:
         sys.exit(1)
 
 
+_CHECKS: Final = {
+    model.PATHS: "storage.check_path",
+    model.MOUNTS: "storage.check_path",
+    model.SPACE: "space.check_space",
+    model.GPU: "gpu.check_gpus",
+    model.GPU_MEMORY: "gpu.check_memory",
+    model.NODE_HEALTH: "node_health.check_node_health",
+    model.CLOCK: "collector.check_clock",
+    model.COLLECTOR: "collector.check_endpoint",
+    model.EVENT: "event.send",
+    model.ATTRIBUTION: "advice.find",
+}
+"""The function of each kind. Only its module is imported: the process of a check is to begin at once."""
+
+
 def check(kind: str, given: dict[str, Any]) -> Outcome:
     """Run the check of a kind.
 
@@ -55,77 +70,11 @@ def check(kind: str, given: dict[str, Any]) -> Outcome:
         KeyError: there is no such kind.
         Exception: whatever the check raises.
     """
-    return _CHECKS[kind](given)
-
-
-def _path(given: dict[str, Any]) -> Outcome:
-    from otel_fr.checks.storage import check_lustre, check_path
-
     if "left_out" in given:
         return Outcome(Status.FAILED, given["left_out"])
-    return check_lustre((given["lustre"],)) if "lustre" in given else check_path(given["path"])
-
-
-def _space(given: dict[str, Any]) -> Outcome:
-    from otel_fr.checks.space import check_space
-
-    return check_space(**given)
-
-
-def _gpus(given: dict[str, Any]) -> Outcome:
-    from otel_fr.checks.gpu import check_gpus
-
-    return check_gpus(given["expected"])
-
-
-def _gpu_memory(given: dict[str, Any]) -> Outcome:
-    from otel_fr.checks.gpu import check_memory
-
-    return check_memory(**given)
-
-
-def _node_health(given: dict[str, Any]) -> Outcome:
-    from otel_fr.checks.node_health import check_node_health
-
-    return check_node_health(given["socket_path"], tuple(given["arguments"]), given["timeout"])
-
-
-def _endpoint(given: dict[str, Any]) -> Outcome:
-    from otel_fr.checks.collector import check_endpoint
-
-    return check_endpoint(**given)
-
-
-def _clock(given: dict[str, Any]) -> Outcome:
-    from otel_fr.checks.collector import check_clock
-
-    return check_clock(**given)
-
-
-def _event(given: dict[str, Any]) -> Outcome:
-    from otel_fr.checks.event import send
-
-    return send(**given)
-
-
-def _attribution(given: dict[str, Any]) -> Outcome:
-    from otel_fr.checks.advice import find
-
-    return find(**given)
-
-
-_CHECKS: dict[str, Callable[[dict[str, Any]], Outcome]] = {
-    model.PATHS: _path,
-    model.MOUNTS: _path,
-    model.SPACE: _space,
-    model.GPU: _gpus,
-    model.GPU_MEMORY: _gpu_memory,
-    model.NODE_HEALTH: _node_health,
-    model.CLOCK: _clock,
-    model.COLLECTOR: _endpoint,
-    model.EVENT: _event,
-    model.ATTRIBUTION: _attribution,
-}
+    name = "storage.check_lustre" if "lustre" in given else _CHECKS[kind]
+    found: Outcome = pkgutil.resolve_name(f"otel_fr.checks.{name}")(**given)
+    return found
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from typing import Any, Final
 
 import grpc
@@ -15,7 +16,7 @@ METHOD: Final = "/nvhcd.HealthCheckService/RunHealthCheck"
 _MAX_TEXT: Final = 500
 
 
-def check_node_health(socket_path: str, arguments: tuple[str, ...], timeout: float) -> Outcome:
+def check_node_health(socket_path: str, arguments: Sequence[str], timeout: float) -> Outcome:
     """Ask the service that listens at ``socket_path``, for ``timeout`` seconds at most.
 
     A service that is not there, or cannot be reached, is no failure of the node: nvidia-resiliency-ext ignores it as

@@ -35,17 +35,15 @@ def check_path(path: str) -> Outcome:
     return Outcome(Status.OK, "there")
 
 
-def check_lustre(paths: tuple[str, ...] = LUSTRE_HEALTH) -> Outcome:
-    """What Lustre's own health file says, if there is one."""
-    for path in paths:
-        try:
-            with open(path, encoding="utf-8", errors="replace") as file:
-                text = file.read(READ).strip()
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            return Outcome(Status.FAILED, error.strerror or str(error))
-        # A server may also say "NOT HEALTHY", "LBUG" or "device ... reported unhealthy".
-        good = text == _LUSTRE_HEALTHY
-        return Outcome(Status.OK if good else Status.FAILED, f"it says {' '.join(text.split())[:200]!r}")
-    return Outcome(Status.SKIPPED, "no such file here")
+def check_lustre(lustre: str) -> Outcome:
+    """What Lustre's own health file says, if it is there."""
+    try:
+        with open(lustre, encoding="utf-8", errors="replace") as file:
+            text = file.read(READ).strip()
+    except FileNotFoundError:
+        return Outcome(Status.SKIPPED, "no such file here")
+    except OSError as error:
+        return Outcome(Status.FAILED, error.strerror or str(error))
+    # A server may also say "NOT HEALTHY", "LBUG" or "device ... reported unhealthy".
+    good = text == _LUSTRE_HEALTHY
+    return Outcome(Status.OK if good else Status.FAILED, f"it says {' '.join(text.split())[:200]!r}")

@@ -104,7 +104,7 @@ def test_more_tasks_than_processes_at_a_time(tmp_path: Path) -> None:
 
 
 def test_a_check_that_fails_itself_is_told_apart() -> None:
-    assert one("paths").text.startswith("the check itself failed: KeyError")
+    assert one("paths").text.startswith("the check itself failed: TypeError")
     result = one("space", path="/", needed="much")
     assert result.status is Status.FAILED
 

@@ -33,7 +33,8 @@ def test_a_file_a_folder_and_anything_else(tmp_path: Path) -> None:
 )
 def test_lustre_says_how_it_is(text: str, status: Status, tmp_path: Path) -> None:
     (tmp_path / "health_check").write_text(text)
-    assert check_lustre((str(tmp_path / "none"), str(tmp_path / "health_check"))).status is status
+    assert check_lustre(str(tmp_path / "health_check")).status is status
+    assert check_lustre(str(tmp_path / "none")).status is Status.SKIPPED
 
 
 def test_network_file_systems_are_found_among_the_mounts() -> None:

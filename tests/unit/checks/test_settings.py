@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pkgutil
+
 import pytest
 
 from otel_fr.checks import child, plan
@@ -98,9 +100,8 @@ def test_what_cannot_be_used_is_an_error_that_names_it(name: str, value: str) ->
 
 
 def test_every_kind_has_a_check() -> None:
-    from otel_fr.checks import child
-
     assert set(KINDS) < set(child._CHECKS)
+    assert all(callable(pkgutil.resolve_name(f"otel_fr.checks.{name}")) for name in child._CHECKS.values())
 
 
 def test_a_misspelt_option_is_refused_and_not_ignored() -> None:
