@@ -76,11 +76,11 @@ class DeviceJob:
 
     def named(self) -> set[int]:
         """The ranks that an incident would name now."""
-        return {one.rank for group in self.run.groups.values() for one in group.waits.stragglers()}
+        return {one.rank for group in self.run.groups.values() for one in group.waits.blocks.stragglers()}
 
     def shown(self) -> set[int]:
         """The ranks that metrics and page name now."""
-        found = [group.waits.slowest() for group in self.run.groups.values()]
+        found = [group.waits.blocks.slowest() for group in self.run.groups.values()]
         return {one.rank for one in found if one is not None}
 
     def _end(self, rank: int, template: Template, number: int, pair: int, end: float) -> None:

@@ -21,12 +21,11 @@ def find(run: Run, group: GroupState, known: Finding | None) -> Finding | None:
     if run.ended_clean or (so_far and all(_is_done(run, rank, group.group.id) for rank in so_far)):
         return None
     if so_far and waits.is_over(so_far):
-        waits.forget()
+        waits.blocks.forget()
         return None
     # Of a rank that has left, the waits before its end are still there: they must not open the incident again.
-    late = [
-        one for one in waits.stragglers(so_far) if one.rank in so_far or not _is_done(run, one.rank, group.group.id)
-    ]
+    late = waits.blocks.stragglers(so_far)
+    late = [one for one in late if one.rank in so_far or not _is_done(run, one.rank, group.group.id)]
     if not late:
         return known
     places = {one.rank: run.ranks[one.rank].place for one in late if one.rank in run.ranks}

@@ -369,7 +369,7 @@ class Run:
         self.is_sampled = True
         for group in self.groups.values():
             group.waits.is_off = True
-            group.waits.forget()
+            group.waits.blocks.forget()
 
     def _take_fetched(self, rank: int, fetched: KeptRange | None) -> list[RankCall]:
         """The calls that the rank was asked for."""
@@ -393,7 +393,7 @@ class Run:
         is_still = latest is not None and latest.wait is not None and latest.wait <= 0
         if self.ended_clean or is_still or any(group.waits.is_open(now) for group in groups):
             return
-        yield from ((one, found) for one in groups if one.waits.blocks.kept and (found := one.waits.slowest()))
+        yield from ((one, found) for one in groups if one.waits.blocks.kept and (found := one.waits.blocks.slowest()))
 
     def compare_pieces(self) -> bool:
         """Compare some of what came before the members of a group were known. True: there is more to compare."""

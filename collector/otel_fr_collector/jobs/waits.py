@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from otel_fr.match import CallState
-from otel_fr.match.lateness import Lateness
 from otel_fr.operations import ENDS_TOGETHER, ENDS_TOGETHER_ON_DEVICE
 from otel_fr.waits.blocks import Blocks, StragglerLimits
 from otel_fr.waits.measure import MIN_WAIT, NANO, TIMED_SHARE, Wait, is_shown, wait_of
@@ -184,25 +183,9 @@ class Waits:
         if template.signature.operation in ENDS_TOGETHER_ON_DEVICE:
             self._measure(timed, _on_devices(timed), of, self._lasting.pop(sequence, NOTHING))
 
-    def lateness(self) -> list[Lateness]:
-        """See `Blocks.lateness`."""
-        return self.blocks.lateness()
-
-    def slowest(self) -> Lateness | None:
-        """See `Blocks.slowest`."""
-        return self.blocks.slowest()
-
-    def stragglers(self, known: tuple[int, ...] = ()) -> list[Lateness]:
-        """See `Blocks.stragglers`."""
-        return self.blocks.stragglers(known)
-
     def is_over(self, known: tuple[int, ...]) -> bool:
         """See `Blocks.is_over`."""
         return bool(self.measured) and self.blocks.is_over(known)
-
-    def forget(self) -> None:
-        """What lies behind says nothing about what comes."""
-        self.blocks.forget()
 
     def release(self) -> None:
         """The group is dropped: its room is free."""

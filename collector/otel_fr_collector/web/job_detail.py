@@ -40,7 +40,7 @@ def _late(run: Run) -> dict[int, tuple[str, Lateness]]:
     """Ranks that are waited for: the group in which they are waited for most, and how late they come there."""
     found: dict[int, tuple[str, Lateness]] = {}
     for group in run.groups.values():
-        for one in group.waits.lateness():
+        for one in group.waits.blocks.lateness():
             known = found.get(one.rank)
             if one.waited >= MIN_WAITED and (known is None or known[1].waited < one.waited):
                 found[one.rank] = group.group.id, one

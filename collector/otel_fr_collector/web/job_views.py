@@ -105,7 +105,7 @@ def _latest(run: Run, named: list[tuple[GroupState, Lateness]]) -> LateRank | No
         (state, one.rank, one.seconds, one.share, one.waited)
         for state in run.groups.values()
         if state.waits.blocks.kept
-        for one in state.waits.lateness()[:1]
+        for one in state.waits.blocks.lateness()[:1]
         if one.waited >= MIN_WAITED and not may_be_chance(round(one.share * one.blocks), one.blocks)
     ] or [(state, one.rank, one.seconds, one.share, one.waited) for state, one in named]
     if not found:

@@ -141,7 +141,7 @@ def test_what_a_wait_costs_is_that_of_the_devices() -> None:
     job = DeviceJob(4)
     play(job, ddp, lambda rank: 0.2 + 0.1 * (rank == 1), 30.0, lambda: False)
     (group,) = job.run.groups.values()
-    (found,) = group.waits.stragglers()
+    (found,) = group.waits.blocks.stragglers()
     assert found.seconds == pytest.approx(0.1, rel=0.01)
     assert found.waited == pytest.approx(0.1 / 0.3, rel=0.25)
     assert dict(group.waits.tallies.items())[1].waited_for == pytest.approx(group.waits.lost)

@@ -60,7 +60,7 @@ def test_the_slow_rank_is_named_within_15_seconds_with_what_it_costs() -> None:
     ranks = Ranks(4)
     while ranks.now < 15.0:
         ranks.step(0.1, 0.1, 0.1, 0.25)
-    slowest = ranks.waits.slowest()
+    slowest = ranks.waits.blocks.slowest()
     assert slowest is not None
     assert slowest.rank == 3
     assert slowest.waited == pytest.approx(0.15 / (0.25 + TRANSFER), rel=0.05)
@@ -73,10 +73,10 @@ def test_a_rank_that_comes_last_each_time_is_named_within_15_seconds(step: float
     named_at = None
     while named_at is None and ranks.now < 60.0:
         ranks.step(*[step] * (size - 1), step + 0.15)
-        named_at = ranks.now if ranks.waits.slowest() else None
+        named_at = ranks.now if ranks.waits.blocks.slowest() else None
     assert named_at is not None
     assert MIN_SPAN <= named_at <= 14.0
-    slowest = ranks.waits.slowest()
+    slowest = ranks.waits.blocks.slowest()
     assert slowest is not None
     assert (slowest.rank, slowest.share) == (size - 1, 1.0)
     assert slowest.seconds == pytest.approx(0.15, abs=1e-3)
@@ -86,7 +86,7 @@ def test_a_rank_that_is_held_up_for_some_seconds_is_not_named() -> None:
     ranks = Ranks(4)
     while ranks.now < 4.0:
         ranks.step(0.01, 0.01, 0.01, 0.11)
-        assert ranks.waits.slowest() is None
+        assert ranks.waits.blocks.slowest() is None
 
 
 def test_what_may_be_chance_is_counted_as_coins_fall() -> None:
@@ -105,16 +105,16 @@ def test_a_healthy_noisy_job_has_waits_and_names_nobody(size: int, seed: int) ->
     ranks = Ranks(size)
     for _ in range(3_000):
         ranks.step(*(0.1 * draw.uniform(0.5, 2.0) + (0.4 if draw.random() < 0.02 else 0.0) for _ in range(size)))
-        assert ranks.waits.slowest() is None
+        assert ranks.waits.blocks.slowest() is None
     assert all(tally_of(ranks, rank).waited_for for rank in range(size))
 
 
 def test_nobody_is_named_any_more_once_nobody_is_waited_for() -> None:
     ranks = late_job(steps=100)
-    assert ranks.waits.slowest() is not None
+    assert ranks.waits.blocks.slowest() is not None
     for _ in range(300):
         ranks.step(*[0.3] * 4)
-    assert ranks.waits.slowest() is None
+    assert ranks.waits.blocks.slowest() is None
 
 
 def test_totals_have_bounds_and_their_room_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:

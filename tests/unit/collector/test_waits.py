@@ -69,7 +69,7 @@ class Ranks:
         self.meet([now + seconds for seconds in compute], **options)  # type: ignore[arg-type]
 
     def named(self, known: tuple[int, ...] = ()) -> list[int]:
-        return [one.rank for one in self.waits.stragglers(known)]
+        return [one.rank for one in self.waits.blocks.stragglers(known)]
 
 
 def _ns(seconds: float) -> int:
@@ -86,7 +86,7 @@ def late_job(size: int = 4, *, steps: int = 400, late: float = 0.15, **options: 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 9])
 def test_the_rank_that_comes_last_is_named_with_share_and_seconds(size: int) -> None:
-    (found,) = late_job(size).waits.stragglers()
+    (found,) = late_job(size).waits.blocks.stragglers()
     assert (found.rank, found.share, found.blocks) == (1, 1.0, KEPT)
     assert found.seconds == pytest.approx(0.15, abs=1e-3)
     assert found.waited == pytest.approx(0.15 / (0.45 + TRANSFER), rel=0.02)
@@ -94,7 +94,7 @@ def test_the_rank_that_comes_last_is_named_with_share_and_seconds(size: int) -> 
 
 
 def test_calls_that_came_the_long_way_count_alike() -> None:
-    assert late_job(as_calls=True).waits.lateness() == late_job().waits.lateness()
+    assert late_job(as_calls=True).waits.blocks.lateness() == late_job().waits.blocks.lateness()
 
 
 def test_without_the_time_since_previous_calls_what_is_there_is_enough() -> None:
@@ -112,7 +112,7 @@ def test_nothing_is_said_before_the_window_and_the_collectives_are_over() -> Non
 
 @pytest.mark.parametrize("late", [0.0, 0.01, 0.02])
 def test_less_than_the_least_seconds_is_nothing(late: float) -> None:
-    assert late_job(late=late).waits.lateness() == []
+    assert late_job(late=late).waits.blocks.lateness() == []
 
 
 def test_a_wait_that_is_a_small_part_of_the_time_is_nothing() -> None:
@@ -120,7 +120,7 @@ def test_a_wait_that_is_a_small_part_of_the_time_is_nothing() -> None:
     for _ in range(200):
         ranks.step(2.0, 2.15, 2.0)
     assert ranks.named() == []
-    assert ranks.waits.lateness()[0].waited == pytest.approx(0.15 / 2.15, rel=0.02)
+    assert ranks.waits.blocks.lateness()[0].waited == pytest.approx(0.15 / 2.15, rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_a_wait_that_is_a_small_part_of_the_time_is_nothing() -> None:
 )
 def test_operations_that_do_not_synchronise_show_nothing(operation: str) -> None:
     assert operation not in ENDS_TOGETHER
-    assert late_job(operation=operation).waits.lateness() == []
+    assert late_job(operation=operation).waits.blocks.lateness() == []
 
 
 def test_two_ranks_of_one_slow_node_are_both_named() -> None:
@@ -145,7 +145,7 @@ def test_collectives_right_after_another_do_not_hide_the_straggler() -> None:
         ranks.step(0.3, 0.45, 0.3)
         for operation in ("all_reduce", "all_gather", "barrier", "broadcast"):
             ranks.step(0.001, 0.001, 0.001, operation=operation)
-    (found,) = ranks.waits.stragglers()
+    (found,) = ranks.waits.blocks.stragglers()
     assert (found.rank, found.share) == (1, 1.0)
     assert found.waited == pytest.approx(0.15 / 0.464, rel=0.25)  # one in eight is measured
 
@@ -157,7 +157,7 @@ def test_only_the_first_call_of_a_burst_counts() -> None:
         start = ranks.now
         for bucket in range(5):
             ranks.meet([start + 0.3 + 0.01 * bucket + (0.15 if rank == 1 else 0.0) for rank in range(3)])
-    (found,) = ranks.waits.stragglers()
+    (found,) = ranks.waits.blocks.stragglers()
     assert found.rank == 1
     assert found.waited == pytest.approx(0.15 / 0.5, rel=0.3)
 
@@ -181,7 +181,7 @@ def test_a_rank_that_waited_in_another_group_is_not_named() -> None:
         now = ranks.now
         ranks.ended[1] = now + 0.15  # the end of its call in the other group
         ranks.meet([now + 0.1 + (0.15 if rank == 1 else 0.0) for rank in range(4)])
-    assert ranks.waits.lateness() == []
+    assert ranks.waits.blocks.lateness() == []
 
 
 def test_calls_whose_ends_are_not_known_show_nothing() -> None:
@@ -193,7 +193,7 @@ def test_calls_whose_ends_are_not_known_show_nothing() -> None:
             for rank in range(2)
         }
         ranks.waits.add(number, calls, (0, 1))
-    assert ranks.waits.lateness() == []
+    assert ranks.waits.blocks.lateness() == []
 
 
 @pytest.mark.parametrize("step", [0.2, 0.3, 0.5])
@@ -215,9 +215,9 @@ def test_ends_that_a_thread_sees_now_and_then_name_nobody(step: float, is_seen: 
             calls[rank] = (rank, template, sequence, sequence, 0, _ns(start + 1e9), _ns(seen + 1e9), gap, None)
             ended[rank] = seen
         waits.add(sequence, calls, (0, 1, 2, 3))
-        named += waits.slowest() is not None
+        named += waits.blocks.slowest() is not None
     if is_seen:
-        assert (named, waits.lateness(), waits.stragglers(), waits.lost) == (0, [], [], 0.0)
+        assert (named, waits.blocks.lateness(), waits.blocks.stragglers(), waits.lost) == (0, [], [], 0.0)
         assert waits.are_ends_seen
     else:
         assert named, "the test shows what it is for"
@@ -255,7 +255,7 @@ def test_a_clock_that_is_set_starts_it_anew() -> None:
     ranks = late_job()
     ranks.offsets[0] -= 86_400.0
     ranks.step(0.3, 0.45, 0.3, 0.3)
-    assert ranks.waits.lateness() == []
+    assert ranks.waits.blocks.lateness() == []
     for _ in range(300):
         ranks.step(0.3, 0.45, 0.3, 0.3)
     assert ranks.named() == [1]
@@ -292,7 +292,7 @@ def test_random_independent_delays_never_open_an_incident(size: int, shape: str)
     while ranks.now < 3_600:
         ranks.step(*(0.1 + delays[shape]() for _ in range(size)))
         if ranks.sequence % 4 == 0:
-            assert ranks.named() == [], ranks.waits.lateness()
+            assert ranks.named() == [], ranks.waits.blocks.lateness()
 
 
 def test_noise_does_not_hide_a_straggler() -> None:
