@@ -164,7 +164,8 @@ def move_aside(path: Path, wall: Callable[[], float] = time.time) -> Path:
         OSError: a file cannot be renamed, or `MAX_ASIDE` databases are kept already.
     """
     prefix = f"{path.name}.damaged-"
-    kept = {name[: -len(end)] if (end := name[-4:]) in SUFFIXES else name for name in _names(path.parent, prefix)}
+    known = [name for name in os.listdir(path.parent) if name.startswith(prefix)]
+    kept = {name[: -len(end)] if (end := name[-4:]) in SUFFIXES else name for name in known}
     if len(kept) >= MAX_ASIDE:
         raise OSError(f"{len(kept)} damaged files are kept already: remove {path}.damaged-*")
     began = int(wall())
@@ -249,7 +250,3 @@ def _identity(path: Path, least: int = 0) -> tuple[int, int] | None:
 
 def _sibling(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
-
-
-def _names(folder: Path, prefix: str) -> list[str]:
-    return [name for name in os.listdir(folder) if name.startswith(prefix)]

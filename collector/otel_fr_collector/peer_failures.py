@@ -106,7 +106,7 @@ class PeerFailures:
         for incident in self._book.open_of(run.id):
             kind = KINDS.get(incident.finding.category)
             if kind is not None and incident.cause is None:
-                why = Failure(kind, _first_clause(incident.finding.summary), incident.id)
+                why = Failure(kind, incident.finding.summary.split("; ")[0][:MAX_REASON], incident.id)
                 failed.update(dict.fromkeys(_failed_of(incident.finding, run), why))
         for state in run.ranks.values():
             if state.ended is not None and state.ending in _BAD:
@@ -205,10 +205,6 @@ def _failures(failed: dict[int, Failure]) -> list[Command]:
         Command(peer_failed=PeerFailed(incident_id=why.incident_id, ranks=ranks, reason=why.reason, kind=why.kind))
         for why, ranks in by_reason.items()
     ]
-
-
-def _first_clause(summary: str) -> str:
-    return summary.split("; ")[0][:MAX_REASON]
 
 
 def _how_it_ended(state: RankState) -> str:

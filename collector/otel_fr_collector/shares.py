@@ -7,7 +7,7 @@ jobs of one tenant. So all of the room can be used, and a thousand jobs of one t
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from itertools import count
 from typing import Generic, NamedTuple, TypeVar
@@ -72,11 +72,9 @@ class Holdings:
     A change and a question take logarithmic time, so that a flood of owners does not hold the event loop.
     """
 
-    def __init__(self, held: Mapping[Owner, int] | None = None) -> None:
+    def __init__(self) -> None:
         self._tenants: _Ranking[str] = _Ranking()
         self._jobs: dict[str, _Ranking[Owner]] = {}
-        for owner, amount in (held or {}).items():
-            self.add(owner, amount)
 
     def add(self, owner: Owner, more: int = 1) -> None:
         """The owner has so much more; less, if it is negative."""

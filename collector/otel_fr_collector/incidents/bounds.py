@@ -39,7 +39,7 @@ def bounded(finding: Finding, *, scarce: bool = False) -> Finding:
     return dataclasses.replace(
         finding,
         summary=_cut(finding.summary, MAX_SUMMARY),
-        details=_first(finding.details, MAX_DETAILS // share),
+        details=tuple(first_texts(dict(enumerate(finding.details)), MAX_DETAILS // share).values()),
         places={} if scarce else finding.places,
         stacks=first_texts(finding.stacks, MAX_STACKS // share),
         stack_groups=() if scarce else finding.stack_groups,
@@ -72,19 +72,11 @@ def size_of(finding: Finding, files: Mapping[int, str], culprits: Iterable[Culpr
     """About how many bytes an incident takes: its texts, and its ranks in each form that it has."""
     texts = (finding.stacks, finding.call_sites, finding.values, files)
     ranks = len(finding.culprit_ranks) + len(finding.waiting_ranks)
-    size = 4_000 + len(finding.summary) + 24 * ranks + sum(_size_of_texts(one) for one in texts)
+    size = 4_000 + len(finding.summary) + 24 * ranks
+    size += sum(sum(map(len, one.values())) + 150 * len(one) for one in texts)
     size += sum(8 * len(group.ranks) + sum(map(len, group.frames)) for group in finding.stack_groups)
     size += 150 * len(finding.places) + sum(map(len, finding.details))
     return size + sum(300 + len(one["host"]) + len(one["error"]) for one in culprits)
-
-
-def _size_of_texts(texts: Mapping[int, str]) -> int:
-    return sum(map(len, texts.values())) + 150 * len(texts)
-
-
-def _first(texts: tuple[str, ...], limit: int) -> tuple[str, ...]:
-    """As many of the first texts as have ``limit`` characters together."""
-    return tuple(first_texts(dict(enumerate(texts)), limit).values())
 
 
 def first_texts(texts: Mapping[int, str], limit: int) -> dict[int, str]:

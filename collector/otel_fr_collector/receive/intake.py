@@ -120,7 +120,7 @@ class IncomingRequest:
         self.size = 0
 
     def give_way(self) -> bool:
-        """See `otel_fr_collector.receive.in_flight.Request`."""
+        """End it and free its bytes, because another owner needs the room; False: it cannot be ended."""
         if self._task is None:
             return False
         self.gave_way = True

@@ -54,9 +54,9 @@ def malformed(text: str) -> RejectedError:
     return RejectedError(Reason.MALFORMED, text)
 
 
-def retry(reason: Reason, text: str, delay: float = 0.0) -> RejectedError:
-    """A request that may be sent again after ``delay`` seconds, and after 1 s at least."""
-    return RejectedError(reason, text, max(delay, otlp_status.retry_delay()))
+def retry(reason: Reason, text: str) -> RejectedError:
+    """A request that may be sent again after 1 s at least."""
+    return RejectedError(reason, text, otlp_status.retry_delay())
 
 
 def gave_way() -> RejectedError:

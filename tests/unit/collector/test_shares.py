@@ -51,7 +51,10 @@ def test_the_tenant_of_a_job_is_the_longest_prefix_of_a_token_else_the_first_par
 @given(st.lists(owners, min_size=1), owners)
 def test_who_loses_an_entry_has_more_than_the_newcomer_then_has(held: list[Owner], newcomer: Owner) -> None:
     jobs, tenants = Counter(held), Counter(owner.tenant for owner in held)
-    loser = Holdings(jobs).gives_way(newcomer)
+    holdings = Holdings()
+    for owner, count in jobs.items():
+        holdings.add(owner, count)
+    loser = holdings.gives_way(newcomer)
     if loser is None:
         assert tenants[newcomer.tenant] + 1 >= max(tenants.values())
         own = [count for owner, count in jobs.items() if owner.tenant == newcomer.tenant]
