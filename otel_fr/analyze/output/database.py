@@ -18,7 +18,7 @@ from pathlib import Path
 from otel_fr.analyze.analysis import Analysis
 from otel_fr.analyze.collectives import Collective
 from otel_fr.analyze.output.replacing import replacing
-from otel_fr.match import CallState, Finding
+from otel_fr.match import CallState
 
 FORMAT = 1
 """Incremented when a column is removed or changes its meaning; new columns are appended."""
@@ -180,7 +180,7 @@ class _Tables:
             sum(map(prod, signature.input_sizes)),
             sum(map(prod, signature.output_sizes)),
             list(collective.missing_ranks),
-            _values(finding),
+            {} if finding is None else {str(rank): value for rank, value in sorted(finding.values.items())},
             None if finding is None else finding.category.value,
         )
 
@@ -211,11 +211,6 @@ class _Tables:
                         signature.tag,
                     )
                     number += 1
-
-
-def _values(finding: Finding | None) -> dict[str, str]:
-    """rank -> its value, where the ranks differ."""
-    return {} if finding is None else {str(rank): value for rank, value in sorted(finding.values.items())}
 
 
 def _lists(sizes: tuple[tuple[int, ...], ...]) -> list[list[int]]:

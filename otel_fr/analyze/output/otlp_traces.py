@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from urllib.parse import urlparse
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -85,7 +85,8 @@ def span_batches(analysis: Analysis) -> Iterator[list[ResourceSpans]]:
         return
     dumps = {dump.rank: dump for dump in run.dumps}
     about: dict[str, object] = {
-        names.SERVICE_NAME: _service(run.dumps),
+        # Of the ranks' own spans, by which backends group traces; files of other recorders lack it.
+        names.SERVICE_NAME: next((text for dump in run.dumps if (text := dump.text("service_name"))), SERVICE),
         names.JOB_ID: run.job or None,
         names.RUN_ID: run.run_id or None,
     }
@@ -119,11 +120,6 @@ def span_batches(analysis: Analysis) -> Iterator[list[ResourceSpans]]:
                 batch = []
     if batch:
         yield batch
-
-
-def _service(dumps: Sequence[Dump]) -> str:
-    """``service.name`` of the ranks' own spans, by which backends group traces; files of other recorders lack it."""
-    return next((text for dump in dumps if (text := dump.text("service_name"))), SERVICE)
 
 
 def _culprits(run: Run, data: IncidentData) -> list[RankFacts]:

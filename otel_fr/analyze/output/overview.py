@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from otel_fr.analyze.analysis import Analysis
-from otel_fr.analyze.assemble.runs import Run
 from otel_fr.analyze.notes import NoteKind
-from otel_fr.analyze.output.beside import slowest_text
+from otel_fr.analyze.output.beside import beside, slowest_text
 from otel_fr.dumps.model import Dump
 from otel_fr.match import CallState, Ending, Finding, Group, Rank
 from otel_fr.match.texts.rank_texts import ending_text
@@ -212,20 +211,27 @@ def open_sections(analysis: Analysis) -> list[tuple[str, list[str]]]:
     return [(title, items) for title, items in sections if items]
 
 
-def undecided(analysis: Analysis, view: View) -> list[str]:
-    """What the files do not show, as sentences."""
-    return [note.text for note in analysis.notes if not (view.incomplete and note.kind is NoteKind.NO_FILE)]
+def evidence(analysis: Analysis, view: View) -> list[tuple[str, list[str]]]:
+    """(title, sentences) of what the verdict is based on, what the files do not show, and what was not used."""
+    notes = [note.text for note in analysis.notes if not (view.incomplete and note.kind is NoteKind.NO_FILE)]
+    sections = [
+        ("Files", file_lines(analysis, view)),
+        ("Not known", notes),
+        *beside(analysis),
+        ("Files that were not used", [f"{problem.path}: {problem.text}" for problem in analysis.problems]),
+        ("Other runs, older", other_runs(analysis)),
+    ]
+    return [(title, items) for title, items in sections if items]
 
 
 def other_runs(analysis: Analysis) -> list[str]:
     """Those that the verdict is not about; where it is no fault, with the first fault of each."""
-    faults = analysis.older_faults
-    texts = [f"{one.job or 'unnamed job'} attempt {one.attempt}, {_files_text(one)}" for one in analysis.others]
-    return [f"{text}: {headline(faults[n])}" if n in faults else text for n, text in enumerate(texts)]
-
-
-def _files_text(run: Run) -> str:
-    return f"{count_text(len(run.dumps), 'file')} in {os.path.dirname(run.dumps[0].path) or '.'}"
+    faults, texts = analysis.older_faults, []
+    for number, one in enumerate(analysis.others):
+        where = f"{count_text(len(one.dumps), 'file')} in {os.path.dirname(one.dumps[0].path) or '.'}"
+        fault = f": {headline(faults[number])}" if number in faults else ""
+        texts.append(f"{one.job or 'unnamed job'} attempt {one.attempt}, {where}{fault}")
+    return texts
 
 
 def roles(analysis: Analysis) -> dict[int, str]:
@@ -305,7 +311,9 @@ def _columns(
     apart = len(groups) <= MAX_COLUMNS
     kinds: dict[str, list[Group]] = {}
     for group in groups:
-        kinds.setdefault(group.id if apart else _kind(group), []).append(group)
+        # Groups share a column by their description, or else by the number of members.
+        kind = str(len(group.ranks)) if group.description in UNDESCRIBED else group.description
+        kinds.setdefault(group.id if apart else kind, []).append(group)
     ordered = sorted(
         kinds.values(),
         key=lambda of: (
@@ -317,11 +325,6 @@ def _columns(
     titles = [title(of[0]) if len(of) == 1 else _title_of_many(of) for of in ordered[:limit]]
     column_of = {group.id: at for at, of in enumerate(ordered[:limit]) for group in of}
     return column_of, titles, max(len(ordered) - limit, 0)
-
-
-def _kind(group: Group) -> str:
-    """What groups that share a column have in common: the description, or else the number of members."""
-    return str(len(group.ranks)) if group.description in UNDESCRIBED else group.description
 
 
 def _title_of_many(groups: Sequence[Group]) -> str:

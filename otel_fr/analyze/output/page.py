@@ -13,7 +13,6 @@ from importlib.resources import files
 from otel_fr._version import __version__
 from otel_fr.analyze.analysis import FAULT, HEALTHY, UNDECIDED, UNUSABLE, Analysis
 from otel_fr.analyze.output import overview
-from otel_fr.analyze.output.beside import beside
 from otel_fr.analyze.output.overview import MAX_LISTED, View, clean
 from otel_fr.analyze.output.timeline import timeline
 from otel_fr.incident import timestamp
@@ -40,18 +39,14 @@ def to_html(analysis: Analysis, view: View) -> str:
         body.append(f'<section class="finding"><h2>{title}</h2>{_items(items[:MAX_LISTED])}</section>')
     if analysis.run is not None:
         body += [_timeline(analysis, view), _grid(analysis, view)]
-    body.append(_list("Not known", overview.undecided(analysis, view)))
-    body += [_list(title, items) for title, items in beside(analysis)]
-    body.append(_list("Files", overview.file_lines(analysis, view)))
-    body.append(_list("Files that were not used", [f"{problem.path}: {problem.text}" for problem in analysis.problems]))
-    body.append(_list("Other runs, older", overview.other_runs(analysis)))
+    body += [_list(title, items) for title, items in overview.evidence(analysis, view)]
     policy = f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; script-src '{_hash(script)}'"
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="color-scheme" content="light dark"><link rel="icon" href="data:,">'
-        f"<title>{_text(_heading(analysis))} - otel-fr</title><style>{style}</style></head>\n<body>"
+        f"<title>{_text(overview.short_verdict(analysis))} - otel-fr</title><style>{style}</style></head>\n<body>"
         + "\n".join(part for part in body if part)
         + f"</main><footer>otel-fr {_text(__version__)}</footer>\n<script>{script}</script></body></html>\n"
     )
@@ -68,14 +63,6 @@ def _file(name: str) -> str:
 
 def _hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-def _heading(analysis: Analysis) -> str:
-    causes = overview.causes(analysis)
-    if causes:
-        culprits = {rank for cause in causes for rank in cause.culprit_ranks}
-        return causes[0].category.value + (f": {ranks_text(culprits)}" if culprits else "")
-    return overview.short_verdict(analysis) if analysis.run is not None else "No readable file"
 
 
 def _about(analysis: Analysis) -> str:

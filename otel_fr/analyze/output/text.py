@@ -9,7 +9,7 @@ from typing import Any
 
 from otel_fr.analyze.analysis import FAULT, HEALTHY, UNDECIDED, UNUSABLE, Analysis
 from otel_fr.analyze.output import overview
-from otel_fr.analyze.output.beside import beside, comparison, comparison_json
+from otel_fr.analyze.output.beside import comparison, comparison_json
 from otel_fr.analyze.output.beside import to_json as performance_json
 from otel_fr.analyze.output.overview import MAX_FOLLOWED, MAX_LISTED, View, clean
 from otel_fr.dumps.model import Dump
@@ -128,15 +128,8 @@ def verdict_lines(analysis: Analysis, view: View) -> list[Line]:
 
 def evidence_lines(analysis: Analysis, view: View) -> list[Line]:
     """What the verdict is based on: the files, what they do not show, and files that were not used."""
-    lines: list[Line] = []
-    if analysis.run is not None:
-        lines.extend(_section("Files", overview.file_lines(analysis, view), view))
-        lines.extend(_section("Not known", overview.undecided(analysis, view), view))
-    for title, items in beside(analysis):
-        lines.extend(_section(title, items, view))
-    lines.extend(_section("Files that were not used", [f"{p.path}: {p.text}" for p in analysis.problems], view))
-    lines.extend(_section("Other runs, older", overview.other_runs(analysis), view))
-    return _clean(lines)
+    sections = overview.evidence(analysis, view)
+    return _clean([line for title, items in sections for line in _section(title, items, view)])
 
 
 def _clean(lines: list[Line]) -> list[Line]:

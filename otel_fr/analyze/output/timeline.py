@@ -1,8 +1,4 @@
-"""The last calls of each rank, laid out for the page: in the order of the collectives, and in time.
-
-Hosts' clocks differ, so times of two ranks are never compared as they are: a collective ends on all its ranks at
-nearly the same moment, and each rank's times are shifted so that the ends of those it shares with others meet.
-"""
+"""The last calls of each rank, laid out for the page: in the order of the collectives, and in time."""
 
 from __future__ import annotations
 
@@ -10,10 +6,10 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
-from statistics import median
 from typing import Any
 
 from otel_fr.analyze.analysis import Analysis
+from otel_fr.analyze.clocks import clock_offsets
 from otel_fr.analyze.collectives import CollectiveKey, entries_by_rank, key_of, moment
 from otel_fr.analyze.output import overview
 from otel_fr.analyze.output.arguments import arguments
@@ -56,7 +52,8 @@ def timeline(analysis: Analysis, view: View) -> dict[str, Any]:
     fault_of = {finding.key: finding for finding in reversed(analysis.findings)}
     bars = _newest(analysis, view, ranks, fault_of)
     columns = _columns(bars)
-    offsets = _offsets(bars)
+    aligned = {} if analysis.run is None else clock_offsets(analysis.run)
+    offsets = {rank: shift / 1e9 for rank, shift in aligned.items()}
     timed = [bar for of in bars.values() for bar in of if bar.start is not None]
     first = min((offsets[r] + b.start for r, of in bars.items() for b in of if b.start is not None), default=0.0)
     # A recorder that does not record completions leaves every call "scheduled".
@@ -152,30 +149,6 @@ def _columns(bars: Mapping[int, list[_Bar]]) -> dict[CollectiveKey, int]:
                 if waits[later] == 0:
                     ready.append(later)
     return columns
-
-
-def _offsets(bars: Mapping[int, list[_Bar]]) -> dict[int, float]:
-    """Seconds to add to each rank's times so that a collective ends at one time on all its ranks."""
-    ends = {rank: {bar.key: bar.end for bar in of if bar.end is not None} for rank, of in bars.items()}
-    offsets = dict.fromkeys(bars, 0.0)
-    open_ = {rank for rank, known in ends.items() if known}
-    at: dict[CollectiveKey, float] = {}
-    while open_:
-        aligned = {}
-        for rank in open_:
-            apart = [at[key] - end for key, end in ends[rank].items() if key in at]
-            if apart:
-                aligned[rank] = median(apart)
-        if not aligned:
-            # No collective in common with the aligned ranks: this rank is the reference for those connected to it.
-            start = max(open_, key=lambda rank: (len(ends[rank]), -rank))
-            aligned = {start: 0.0}
-        for rank, offset in sorted(aligned.items()):
-            offsets[rank] = offset
-            open_.discard(rank)
-            for key, end in ends[rank].items():
-                at.setdefault(key, end + offset)
-    return offsets
 
 
 def _add_missing(
