@@ -81,7 +81,8 @@ def findings(env: Mapping[str, str]) -> Iterator[Line]:
     else:
         yield "torch", str(torch.__version__), True
         yield from _of_torch(torch, config)
-    yield "native stacks", _native_stacks(config), True
+    is_off = config.native_stacks == "off"
+    yield "native stacks", "none: OTEL_FR_NATIVE_STACKS=off" if is_off else native_stacks.outlook(), True
     yield _enabled(env)
     if unknown := unknown_variables(env, VARIABLES):
         yield "variables", unknown, True
@@ -131,10 +132,6 @@ def _of_torch(torch: ModuleType, config: Config) -> Iterator[Line]:
     if not reduce_ops_are_readable(torch) and engine.name == engines.PYTHON:
         text += "; reduce ops are not recorded: the Python engine cannot read them in this torch"
     yield "operators", text, bool(found)
-
-
-def _native_stacks(config: Config) -> str:
-    return "none: OTEL_FR_NATIVE_STACKS=off" if config.native_stacks == "off" else native_stacks.outlook()
 
 
 def _folders(config: Config) -> list[Path]:

@@ -178,9 +178,8 @@ def sender_from_env(signal: Signal, env: Mapping[str, str] = os.environ, timeout
     if protocol == "grpc":
         module_name, class_name = _GRPC_MODULES[signal]
         base = getattr(importlib.import_module(module_name), class_name)
-        exporter_class = type(
-            "Prepared" + class_name, (base,), {"_translate_data": _translate_data, "_count_data": _count_data}
-        )
+        methods = {"_translate_data": lambda _, data: data.request, "_count_data": lambda _, data: len(data)}
+        exporter_class = type("Prepared" + class_name, (base,), methods)
         own = env.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_COMPRESSION", "")
         compression = (own or env.get("OTEL_EXPORTER_OTLP_COMPRESSION", "")).strip().lower()
         # "none" is a value of the specification that the gRPC exporter's own reading of the environment refuses.
@@ -236,14 +235,6 @@ def _bounded_session() -> Any:
     for scheme in ("http://", "https://"):
         session.mount(scheme, BoundedAdapter())
     return session
-
-
-def _translate_data(_exporter: object, data: Prepared) -> Request:
-    return data.request
-
-
-def _count_data(_exporter: object, data: Prepared) -> int:
-    return len(data)
 
 
 def _prepared_first(encoder: Callable[[Any], Request]) -> Callable[[Any], Request]:

@@ -172,7 +172,7 @@ def add_arguments(parser: argparse.ArgumentParser, *, again: bool = False) -> No
 
 
 class Client:
-    """One collector.
+    """One collector. Its methods raise CollectorError if it cannot be reached, refuses them, or answers something else.
 
     Args:
         url: base, with any path prefix a proxy adds.
@@ -214,11 +214,7 @@ class Client:
         return cls(args.collector, token, args.ca_file)
 
     def jobs(self) -> list[JobHead]:
-        """The jobs.
-
-        Raises:
-            CollectorError: the collector cannot be reached, refuses the request, or answers something else.
-        """
+        """The jobs."""
         return self._listed("jobs", JobHead, {})
 
     def incidents(
@@ -228,19 +224,12 @@ class Client:
 
         Args:
             brief: without the keys that grow with the waiting ranks. consequences: these, too.
-
-        Raises:
-            CollectorError: the collector cannot be reached, refuses the request, or answers something else.
         """
         asked = {"job": job, "state": state, "view": "brief" if brief else None}
         return self._listed("incidents", IncidentHead, {**asked, "include": "consequences" if consequences else None})
 
     def incident(self, number: str) -> IncidentDetail:
-        """One incident in full. ``number``: its id.
-
-        Raises:
-            CollectorError: there is none, or as for `jobs`.
-        """
+        """One incident in full. ``number``: its id."""
         return self._one(f"incidents/{quote(number, safe='')}", IncidentDetail)
 
     def job(self, key: str, rank: int | None = None) -> JobDetail | None:
@@ -249,9 +238,6 @@ class Client:
         Args:
             key: its ``id`` in the list.
             rank: one that is in it also if the job is large.
-
-        Raises:
-            CollectorError: the collector cannot be reached, refuses the request, or answers something else.
         """
         asked = "" if rank is None else f"?ranks={rank}"
         return self._one_if_there(f"jobs/{quote(key, safe='')}{asked}", JobDetail)
@@ -261,25 +247,16 @@ class Client:
 
         Raises:
             RefusedError: the token may only read.
-            CollectorError: the job is over, or the collector cannot be reached, refuses the request, or answers
-                something else.
+            CollectorError: the job is over.
         """
         return self._one(f"jobs/{quote(key, safe='')}/stacks", AskedRanks, "POST")["asked"]
 
     def stacks(self, key: str) -> AskedStacks | None:
-        """What the ranks have answered by now; None: nobody has asked them lately. ``key``: as for `ask_stacks`.
-
-        Raises:
-            CollectorError: the collector cannot be reached, refuses the request, or answers something else.
-        """
+        """What the ranks have answered by now; None: nobody has asked them lately. ``key``: as for `ask_stacks`."""
         return self._one_if_there(f"jobs/{quote(key, safe='')}/stacks", AskedStacks)
 
     def advice(self, job: str, attempt: int, run_id: str) -> Advice | None:
-        """What to do next with a run of a job; None: the collector has no advice, or is too old to give any.
-
-        Raises:
-            CollectorError: as for `job`.
-        """
+        """What to do next with a run of a job; None: the collector has no advice, or is too old to give any."""
         return self._one_if_there(
             f"attribution?{urlencode({'job': job, 'attempt': attempt, 'run_id': run_id})}", Advice
         )
@@ -291,21 +268,18 @@ class Client:
             return None
 
     def _one(self, name: str, kind: type[_T], method: str = "GET") -> _T:
+        return self._read(name, lambda found: typed(kind, found), method)
+
+    def _listed(self, name: str, kind: type[_T], query: Mapping[str, str | None]) -> list[_T]:
+        given = urlencode({key: value for key, value in query.items() if value is not None})
+        return self._read(f"{name}?{given}".rstrip("?"), lambda found: [typed(kind, item) for item in found[name]])
+
+    def _read(self, name: str, read: Callable[[Any], _T], method: str = "GET") -> _T:
         address = f"{self.url}/api/v1/{name}"
         response = self._reach(lambda: self._http.request(method, address, headers=self._headers))
         self._check(response.status, response.data)
         try:
-            return typed(kind, json.loads(response.data))
-        except ValueError as error:
-            raise self._not_a_collector() from error
-
-    def _listed(self, name: str, kind: type[_T], query: Mapping[str, str | None]) -> list[_T]:
-        given = {key: value for key, value in query.items() if value is not None}
-        address = f"{self.url}/api/v1/{name}" + (f"?{urlencode(given)}" if given else "")
-        response = self._reach(lambda: self._http.request("GET", address, headers=self._headers))
-        self._check(response.status, response.data)
-        try:
-            return [typed(kind, item) for item in json.loads(response.data)[name]]
+            return read(json.loads(response.data))
         except (ValueError, KeyError, TypeError) as error:
             raise self._not_a_collector() from error
 

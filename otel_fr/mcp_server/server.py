@@ -16,6 +16,7 @@ from pydantic import Field
 from otel_fr.analyze import load
 from otel_fr.analyze.output.text import to_text
 from otel_fr.console.client import Client, CollectorError, IncidentDetail, JobDetail, JobHead, RefusedError
+from otel_fr.console.incidents import find as find_incident
 from otel_fr.dumps.files import find
 from otel_fr.mcp_server import texts
 from otel_fr.printable import one_line, printable
@@ -119,12 +120,10 @@ class Tools:
         return texts.incidents_text(self._client.incidents(job=name, state=state, brief=True, consequences=True), limit)
 
     def _incident(self, incident: str) -> str:
-        wanted = incident.strip().lower()
-        known = self._client.incidents(brief=True, consequences=True)
-        found = sorted({one["id"] for one in known if one["id"].startswith(wanted)})
-        if len(found) > 1:
-            raise ToolError(f"{len(found)} incidents have an id that begins with {one_line(wanted)}")
-        return texts.incident_text(self._client.incident(found[0] if found else wanted))
+        try:
+            return texts.incident_text(find_incident(self._client, incident))
+        except LookupError as error:
+            raise ToolError(str(error)) from error
 
     def _who_waits(self, job: str, attempt: int | None) -> str:
         head, detail = self._job(job, attempt)
