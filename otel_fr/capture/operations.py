@@ -120,7 +120,7 @@ class Operator(NamedTuple):
             kind = KIND_P2P
         elif name == "monitored_barrier_":
             kind = KIND_MONITORED
-        operation = OPERATORS.get(name) or _generic_name(name)
+        operation = OPERATORS.get(name) or name.strip("_") or name
         inputs = tuple(i for i in tensors if "output" not in arguments[i].name)
         outputs = tuple(i for i in tensors if "input" not in arguments[i].name)
         if name in ("barrier", "monitored_barrier_"):
@@ -150,11 +150,6 @@ class Operator(NamedTuple):
     def public_name(self, count: int) -> str:
         """The operation's name for a call with ``count`` output tensors."""
         return _SINGLE.get(self.operation, self.operation) if count == 1 else self.operation
-
-
-def _generic_name(name: str) -> str:
-    """The operation of an operator that is not in `OPERATORS`: ``gather_into_tensor`` for ``gather_into_tensor_``."""
-    return name.strip("_") or name
 
 
 def flatten(value: Any) -> Iterator[Any]:

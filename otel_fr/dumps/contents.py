@@ -26,6 +26,7 @@ SCHEMA = "2.10"
 
 FORMAT = 1
 """Version of the ``otel_fr`` keys that are added to it."""
+_STREAMS = {KIND_P2P: STREAM_P2P, KIND_MONITORED: STREAM_MONITORED, KIND_GROUP: STREAM_GROUP}
 
 
 def _decided(reader: RingReader, records: Sequence[Record]) -> dict[str, Any]:
@@ -36,9 +37,9 @@ def _decided(reader: RingReader, records: Sequence[Record]) -> dict[str, Any]:
     return {**({"step": steps[-1].step} if steps else {}), **({"decisions": decisions} if decisions else {})}
 
 
-def _stream(kind: int) -> str:
-    streams = {KIND_P2P: STREAM_P2P, KIND_MONITORED: STREAM_MONITORED, KIND_GROUP: STREAM_GROUP}
-    return streams.get(kind, STREAM_COLLECTIVE)
+def stream_of(record: Record) -> str:
+    """``collective``, ``p2p``, ``monitored_barrier`` or ``group``."""
+    return _STREAMS.get(record.kind, STREAM_COLLECTIVE)
 
 
 @dataclass(slots=True)
@@ -75,7 +76,6 @@ class DumpContents:
         *,
         reason: str,
         rank_info: Mapping[str, Any] | None = None,
-        wall_offset_ns: int | None = None,
         devices: Mapping[int, DeviceTimes] | None = None,
     ) -> DumpContents:
         """Read what the ring holds now.
@@ -84,7 +84,6 @@ class DumpContents:
             reason: why the file is written (``"stall"``, ``"crash"``, ``"signal"``, ...).
             rank_info: what else is known of the rank, by the keys of docs/reference/rank-report.md: ``exit``,
                 ``exception``, ``thread_exceptions``, ``stack``, ``python_blocked``, ``dropped``; plain values only.
-            wall_offset_ns: wall clock minus monotonic clock, measured now; None: as measured when the ring was created.
             devices: by record id, what PyTorch's recorder showed of calls, where the ring does not know it.
 
         Raises:
@@ -105,7 +104,7 @@ class DumpContents:
         still_open = sum(record.state is RecordState.IN_FLIGHT and record.group.id in live for record in records)
         whole = (bool(records) and records[0].record_id == first and not torn) or head == first
         decided = _decided(reader, records)
-        offset = reader.wall_offset_ns if wall_offset_ns is None else wall_offset_ns
+        offset = reader.wall_offset_ns
         now = time.monotonic_ns()
         exception, of_threads = reported_exception(reader), reported_thread_exceptions(reader)
         facts: dict[str, Any] = {
@@ -180,7 +179,7 @@ class DumpContents:
         return seen is not None and seen.began_ns is not None
 
     def _group(self, group: GroupDef, records: Sequence[Record], enqueued: int, issued: int) -> dict[str, Any]:
-        sequence_ids = [record.coll_seq for record in records if _stream(record.kind) == STREAM_COLLECTIVE]
+        sequence_ids = [record.coll_seq for record in records if stream_of(record) == STREAM_COLLECTIVE]
         dropped = not self._from_the_start and issued > len(records)
         return {
             "key": self._key(group),
@@ -208,7 +207,7 @@ class DumpContents:
 
     def _gone_group(self, records: Sequence[Record]) -> dict[str, Any]:
         """A group that was destroyed: its progress as far as the records show it."""
-        collectives = [record for record in records if _stream(record.kind) == STREAM_COLLECTIVE]
+        collectives = [record for record in records if stream_of(record) == STREAM_COLLECTIVE]
         done = [record.coll_seq for record in collectives if record.state is RecordState.COMPLETED]
         enqueued = max((record.coll_seq for record in collectives), default=0)
         return {
@@ -259,7 +258,7 @@ class DumpContents:
     def _entry(self, record: Record, previous_end: int | None) -> dict[str, Any]:
         wall, state = self.wall_offset_ns, STATE_TEXT[record.state]
         ended = record.ended_ns
-        stream = _stream(record.kind)
+        stream = stream_of(record)
         entry = {
             "frames": self._site_frames(record),
             "record_id": record.record_id,
@@ -368,7 +367,7 @@ def _furthest(records: Iterable[Record]) -> dict[str, int]:
     """By group id, the highest number of a collective."""
     found: dict[str, int] = {}
     for record in records:
-        if _stream(record.kind) == STREAM_COLLECTIVE:
+        if stream_of(record) == STREAM_COLLECTIVE:
             found[record.group.id] = max(record.coll_seq, found.get(record.group.id, 0))
     return found
 

@@ -32,7 +32,8 @@ def read_ring(path: Path) -> tuple[dict[str, Any], int | None]:
                 f"a ring file of more than {_MAX_RING_BYTES >> 30} GiB, which no rank creates; copy it again"
             )
         with RingReader.open(path) as reader:
-            here = reader.meta.get("host") == socket.gethostname() and _same_boot(reader)
+            is_same_boot = abs(time.time_ns() - time.monotonic_ns() - reader.wall_offset_ns) < _SAME_BOOT_NS
+            here = reader.meta.get("host") == socket.gethostname() and is_same_boot
             info: dict[str, Any] = {}
             if here and reader.has_ended():
                 clean = reader.state == ProcessState.CLEAN
@@ -51,7 +52,3 @@ def read_ring(path: Path) -> tuple[dict[str, Any], int | None]:
         # Its clock is another machine's, or of an earlier boot: the age of its calls is not known.
         del data["otel_fr"]["wall_offset_ns"]
     return {**data, "entries": entries}, contents.now_ns if here else None
-
-
-def _same_boot(reader: RingReader) -> bool:
-    return abs(time.time_ns() - time.monotonic_ns() - reader.wall_offset_ns) < _SAME_BOOT_NS

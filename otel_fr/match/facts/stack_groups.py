@@ -27,7 +27,7 @@ def group_stacks(stacks: Iterable[tuple[int, str]]) -> tuple[StackGroup, ...]:
         by_text.setdefault(_main_thread(text), []).append(rank)
     by_frames: dict[tuple[str, ...], list[int]] = {}
     for text, ranks in by_text.items():
-        frames = _frames(text)
+        frames = tuple(place[:_MAX_FRAME] for place in places_of(text)[-MAX_FRAMES:])
         if frames:
             by_frames.setdefault(frames, []).extend(ranks)
     groups = [StackGroup(tuple(sorted(ranks)), frames) for frames, ranks in by_frames.items()]
@@ -39,10 +39,6 @@ def _main_thread(text: str) -> str:
     thread = first_thread(text)
     head, _, frames = thread.partition("\n")
     return f"{NEWEST_FIRST if NEWEST_FIRST in head else ''}\n{frames.strip()}" if ORDER in head else thread
-
-
-def _frames(text: str) -> tuple[str, ...]:
-    return tuple(place[:_MAX_FRAME] for place in places_of(text)[-MAX_FRAMES:])
 
 
 def groups_of(ranks: Iterable[int], stacks: Mapping[int, str]) -> tuple[StackGroup, ...]:

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from otel_fr.match.case import Case
 from otel_fr.match.facts.aftermath import was_refused
 from otel_fr.match.facts.endings import is_halted
-from otel_fr.match.facts.instances import Instance
 from otel_fr.match.facts.joined import gave_up, is_connecting, is_stalled, stragglers
 from otel_fr.match.facts.mismatch import judge
 from otel_fr.match.finding import Category
@@ -104,7 +103,7 @@ def _stopped(case: Case, _: Claims, front: Front) -> Outcome:
 
 def _opposite_orders(case: Case, _: Claims, front: Front) -> Outcome:
     node = case.nodes[front[0]]
-    turned = _turned(case, front)
+    turned = inverted([case.nodes[key] for key in (front[0], *front[1])])
     if turned is None:
         return None
     culprits = tuple(rank for rank in turned[2:] if rank in case.steps.culprits) or turned[2:]
@@ -120,10 +119,6 @@ def _opposite_orders(case: Case, _: Claims, front: Front) -> Outcome:
             (said, *details),
         ),
     )
-
-
-def _turned(case: Case, front: Front) -> tuple[Instance, Instance, int, int] | None:
-    return inverted([case.nodes[key] for key in (front[0], *front[1])])
 
 
 def _lost_host(case: Case, _: Claims, front: Front) -> Outcome:
@@ -168,11 +163,9 @@ def front_claim(
     waiting: tuple[int, ...],
     summary: str,
     details: Iterable[str] = (),
-    *,
-    node: Node | None = None,
 ) -> Claim:
-    """What is claimed of a set of blocked instances. ``node``: where the fault shows; None: the first of the front."""
-    node = node or case.nodes[front[0]]
+    """What is claimed of a set of blocked instances; the fault shows in the first of the front."""
+    node = case.nodes[front[0]]
     return Claim(
         category=category,
         culprits=tuple(sorted(culprits)),

@@ -146,7 +146,8 @@ class DeviceCalls:
         for record_id, held in list(self._held.items()):
             now = self._look(held, heads)
             if now is None:
-                now = held.item._replace(record=_unknown(held.item.record), device=None)
+                unknown = held.item.record._replace(state=RecordState.UNKNOWN, waited_ns=None)
+                now = held.item._replace(record=unknown, device=None)
             elif now is held.item or now == held.item:
                 continue
             changed.append(now)
@@ -274,7 +275,3 @@ class DeviceCalls:
     def open_by_group(self) -> Mapping[str, int]:
         """By group id, how many calls are held, which the ring counts as ended."""
         return Counter(held.item.record.group.id for held in self._held.values())
-
-
-def _unknown(record: Record) -> Record:
-    return record._replace(state=RecordState.UNKNOWN, waited_ns=None)

@@ -54,11 +54,12 @@ class BriefReports:
         """
         short = report if is_witness else _without_evidence(report)
         if now < self._until and self._is_usual(short, is_witness):
+            groups = [replace(one, name="", description="", ranks="", backend="", idle_s=None) for one in report.groups]
             told = [call for call in report.in_flight if not self._is_new(call)]
             untold = [call for call in report.in_flight if self._is_new(call) and _is_long(call)]
             return replace(
                 short,
-                groups=tuple([_counts(group) for group in report.groups]),
+                groups=tuple(groups),
                 in_flight=tuple(told),
                 dropped=None,
                 last=None,
@@ -124,7 +125,3 @@ def _texts(group: ReportedGroup) -> tuple[object, ...]:
     """What a brief report leaves out of a group. Groups whose members are not known are in each report in full."""
     known = group.ranks or object()
     return group.name, group.description, known, group.backend, group.is_destroyed
-
-
-def _counts(group: ReportedGroup) -> ReportedGroup:
-    return replace(group, name="", description="", ranks="", backend="", idle_s=None)

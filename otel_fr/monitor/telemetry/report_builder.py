@@ -11,12 +11,13 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, SeverityNumber
 
 from otel_fr import rank_report
 from otel_fr import semconv as names
+from otel_fr.dumps.contents import stream_of
 from otel_fr.dumps.device_times import of_followed
 from otel_fr.identity import encode_ranks
 from otel_fr.monitor.nccl.device_calls import Tracked
 from otel_fr.monitor.rank_identity import RankIdentity
 from otel_fr.monitor.ring.tail import Reached
-from otel_fr.monitor.telemetry.span_builder import error_type, stream_of
+from otel_fr.monitor.telemetry.span_builder import error_type
 from otel_fr.otlp_attributes import attributes
 from otel_fr.rank_report import RankReport, ReportedCall, ReportedGroup
 from otel_fr.ring import STATE_TEXT, GroupDef, GroupProgress, RecordState, RingReader

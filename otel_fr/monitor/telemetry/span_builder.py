@@ -11,22 +11,12 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from otel_fr import identity
 from otel_fr import semconv as names
+from otel_fr.dumps.contents import stream_of
 from otel_fr.dumps.device_times import DeviceTimes
 from otel_fr.operations import way
 from otel_fr.otlp_attributes import attribute, attributes
 from otel_fr.presentation import group_name
-from otel_fr.ring import (
-    KIND_COLLECTIVE,
-    KIND_GROUP,
-    KIND_MONITORED,
-    KIND_P2P,
-    STATE_TEXT,
-    GroupDef,
-    Record,
-    RecordState,
-    SignatureDef,
-    SiteDef,
-)
+from otel_fr.ring import KIND_GROUP, KIND_P2P, STATE_TEXT, GroupDef, Record, RecordState, SignatureDef, SiteDef
 from otel_fr.torch_recorder import ends_are_seen
 
 SCOPE = InstrumentationScope(name=names.SCOPE_NAME)
@@ -44,12 +34,6 @@ _TAG_SPANS = b"\x12"
 """``ScopeSpans.spans``, length-delimited."""
 
 
-_STREAMS = {
-    KIND_COLLECTIVE: identity.STREAM_COLLECTIVE,
-    KIND_P2P: identity.STREAM_P2P,
-    KIND_MONITORED: identity.STREAM_MONITORED,
-    KIND_GROUP: identity.STREAM_GROUP,
-}
 _KINDS = {KIND_P2P: names.KIND_P2P, KIND_GROUP: names.KIND_GROUP}
 
 
@@ -72,11 +56,6 @@ def trace_id(run: str, rank: int, record: Record) -> bytes:
         source, destination = way(signature.operation, rank, peer)
         return identity.p2p_trace_id(run, group, source, destination, signature.tag or 0, record.pair_index)
     return identity.trace_id(run, group, stream_of(record), record.coll_seq)
-
-
-def stream_of(record: Record) -> str:
-    """``collective``, ``p2p``, ``monitored_barrier`` or ``group``."""
-    return _STREAMS.get(record.kind, identity.STREAM_COLLECTIVE)
 
 
 def varint(value: int) -> bytes:
