@@ -145,7 +145,7 @@ class Monitor:
 
     def is_first(self, what: str) -> bool:
         """True for one of the monitors of this machine: it says what all would say alike. From any thread."""
-        return self._verdict.is_first(what)
+        return self._verdict.node.is_first(what)
 
     def wake(self) -> None:
         """End the loop's wait. May be called from any thread."""
@@ -243,7 +243,7 @@ class Monitor:
         interval = self._interval(situation)
         if now >= self._report_at:
             reporter.interval_s = interval
-            reporter.running_here = self._verdict.running_here()
+            reporter.running_here = self._verdict.node.running()
             reporter.send(names.EVENT_PROGRESS)
             self._reported_at = now
             self._report_at = now + interval
@@ -357,7 +357,7 @@ class Monitor:
                 is_kept = self._files.write_last(REASON_CRASH, exit_)
                 message = self._reader.meta.get("exit_message")
                 is_stopped = was_stopped(exit_.signal, self._reporter.exception(), message)
-                self._verdict.failed(self._files.last, stopped=is_stopped)
+                self._verdict.node.note_failure(self._files.last, stopped=is_stopped)
             elif self._files.shows_fault:
                 self._files.write_last(REASON_RECOVERED)
         except Exception as problem:  # noqa: BLE001 - what was queued is still to be sent

@@ -158,7 +158,7 @@ class Commands:
             self._fetching.spend(time.thread_time() - begun, time.monotonic())
 
     def _take_failure(self, failed: PeerFailed) -> None:
-        here = self._verdict.running_here()
+        here = self._verdict.node.running()
         notice = self._peers.told(failed, self._reporter.identity.rank, self._reporter.groups.live, here)
         if notice is not None:
             has = verb(notice.ranks, "has", "have")

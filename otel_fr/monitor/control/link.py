@@ -1,4 +1,4 @@
-"""The socket to the rank: one JSON object per line, in both directions."""
+"""The socket to the rank: each packet is one JSON object, in both directions."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import signal
 import socket
 from typing import Any
 
-MAX_LINE = 4 << 20
-"""A rank with thousands of threads has large stacks; a longer line is discarded."""
+MAX_PACKET = 1 << 20
+"""Bytes that are read of a packet; the kernel allows less (net.core.wmem_max)."""
 
 
 class Link:
@@ -24,8 +24,6 @@ class Link:
     def __init__(self, fd: int) -> None:
         self._socket: socket.socket | None = socket.socket(fileno=fd)
         self._socket.setblocking(False)
-        self._packets = self._socket.type in (socket.SOCK_SEQPACKET, socket.SOCK_DGRAM)
-        self._buffer = bytearray()
         self.fd: int | None = fd
         with contextlib.suppress(OSError):
             _continue_at(fd)
@@ -34,7 +32,7 @@ class Link:
         """Send one message. False if it cannot be sent: the rank has ended, or does not read."""
         if self._socket is None:
             return False
-        data = json.dumps(message).encode() + b"\n"
+        data = json.dumps(message).encode()
         try:
             return self._socket.send(data, socket.MSG_NOSIGNAL) == len(data)
         except BlockingIOError:
@@ -44,36 +42,23 @@ class Link:
             return False
 
     def receive(self) -> list[dict[str, Any]]:
-        """The messages that have arrived; lines that are not JSON objects are ignored."""
+        """The messages that have arrived; packets that are not JSON objects are ignored."""
         messages: list[dict[str, Any]] = []
         while self._socket is not None:
             try:
-                data = self._socket.recv(1 << 20 if self._packets else 1 << 16)
+                packet = self._socket.recv(MAX_PACKET)
             except BlockingIOError:
                 break
             except OSError:
-                data = b""
-            if not data:
+                packet = b""
+            if not packet:
                 self.close()
                 break
-            self._buffer += data
-            if self._packets and not data.endswith(b"\n"):
-                self._buffer += b"\n"
-            if len(self._buffer) > MAX_LINE:
-                self._buffer.clear()
-            messages += self._lines()
-        return messages
-
-    def _lines(self) -> list[dict[str, Any]]:
-        *lines, rest = self._buffer.split(b"\n")
-        self._buffer = bytearray(rest)
-        found: list[dict[str, Any]] = []
-        for line in lines:
             with contextlib.suppress(ValueError, RecursionError):
-                value = json.loads(line)
+                value = json.loads(packet)
                 if isinstance(value, dict):
-                    found.append(value)
-        return found
+                    messages.append(value)
+        return messages
 
     def close(self) -> None:
         if self._socket is not None:

@@ -119,10 +119,13 @@ class Verdict:
 
     Args:
         config: of the rank. world_size: number of the run's ranks.
+
+    Attributes:
+        node: this monitor among those of the run that its rank is in now.
     """
 
     def __init__(self, node: Node, config: Config, world_size: int) -> None:
-        self._node = node
+        self.node = node
         self._config = config
         self._world_size = world_size
         self._incidents: dict[str, Told] = {}
@@ -139,19 +142,11 @@ class Verdict:
     def follow(self, node: Node, world_size: int) -> None:
         """The rank belongs to another run now, whose monitors ``node`` has joined."""
         self._leave(patient=False)
-        self._node, self._world_size = node, world_size
+        self.node, self._world_size = node, world_size
         for known in (self._incidents, self._unsaid, self._times_said):
             known.clear()
         self._hang_ns = None
         self._places, self._ready_at = 0, 0.0
-
-    def is_first(self, what: str) -> bool:
-        """See `Node.is_first`."""
-        return self._node.is_first(what)
-
-    def running_here(self) -> list[int]:
-        """See `Node.running`."""
-        return self._node.running()
 
     # ---- while the job runs
 
@@ -179,8 +174,8 @@ class Verdict:
                 self._say_incident(self._incidents[number])
 
     def _say_incident(self, told: Told) -> None:
-        if self._places < MAX_SAID and self._node.is_first(f"incident {told.id}: {told.summary}"):
-            is_new = self._node.is_first(f"incident {told.id}")
+        if self._places < MAX_SAID and self.node.is_first(f"incident {told.id}: {told.summary}"):
+            is_new = self.node.is_first(f"incident {told.id}")
             begin = "the collector has opened an incident" if is_new else "the collector has corrected its verdict"
             self.log(f"{begin}: %s (%s)", told.summary, told.where)
 
@@ -188,7 +183,7 @@ class Verdict:
         """Log what the collector says, in one of the places for such lines that the monitors here share."""
         while self._places < MAX_SAID:
             self._places += 1
-            if self._node.is_first(f"place {self._places}"):
+            if self.node.is_first(f"place {self._places}"):
                 more = "" if self._places < MAX_SAID else "; further changes are not logged"
                 _log.warning(text + more, *values)
                 return
@@ -214,9 +209,9 @@ class Verdict:
             self._analysis = Analysis(self._folder, self._prefix(self._folder), ANALYSIS_SECONDS)
 
     def _ask(self, file: str) -> None:
-        if not self._node.is_first(f"hang {int(time.time() / ASK_SECONDS)}"):
+        if not self.node.is_first(f"hang {int(time.time() / ASK_SECONDS)}"):
             return
-        for pid in self._node.others():  # the rank that the others wait for has not stalled, and left no file
+        for pid in self.node.others():  # the rank that the others wait for has not stalled, and left no file
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGUSR1)
         self._folder = Path(file).parent
@@ -229,15 +224,11 @@ class Verdict:
         causes = _causes(found)
         if causes and all(one.get("excused") is True for one in causes):
             self._hang_ns, self._ask_at = None, time.monotonic() + ASK_SECONDS
-        elif causes and self._told is None and self._node.is_first(f"incident {causes[0].get('id')}"):
+        elif causes and self._told is None and self.node.is_first(f"incident {causes[0].get('id')}"):
             for line in self._lines("this job hangs", found, self._folder):
                 _log.warning("%s", line)
 
     # ---- at the end
-
-    def failed(self, file: str, *, stopped: bool) -> None:
-        """The rank has failed; see `Node.note_failure`."""
-        self._node.note_failure(file, stopped=stopped)
 
     def last_words(self, error: Stderr, poll: Callable[[], bool]) -> None:
         """Say why the run failed, if it did, and if no other monitor here can say it later.
@@ -246,12 +237,12 @@ class Verdict:
         most `HOLD_SECONDS` from the rank's end. ``poll`` is called meanwhile; it returns False once the collector says
         nothing more.
         """
-        if self._node.fall_silent():
-            failures = self._node.failures()
+        if self.node.fall_silent():
+            failures = self.node.failures()
             files = [file for file, _ in failures.values() if file]
             if not failures:
                 self._say_incidents(at_once=True)
-            if files and self._node.is_first("end"):
+            if files and self.node.is_first("end"):
                 self._say(Path(files[0]).parent, all(stopped for _, stopped in failures.values()), error, poll)
         error.close()
 
@@ -260,7 +251,7 @@ class Verdict:
         self._leave(patient=True)
 
     def _leave(self, *, patient: bool) -> None:
-        node = self._node
+        node = self.node
         # One that has not come yet would say again why the run failed.
         if node.leave(patient=patient) and (node.is_complete or not node.failures()):
             node.remove()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import NamedTuple
@@ -130,10 +130,6 @@ class Tail:
         if not is_ordered:
             self.in_flight = OrderedDict(sorted(self.in_flight.items()))
         return ended
-
-    def unended(self) -> Mapping[str, int]:
-        """By group id, the calls that the ring counts as ended and PyTorch's recorder does not."""
-        return self._devices.open_by_group()
 
     def is_behind(self, until: int | None = None) -> bool:
         """There are records (before ``until``) that were not read yet."""

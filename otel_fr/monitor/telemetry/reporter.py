@@ -315,7 +315,7 @@ class Reporter:
         meta = self._reader.meta
         is_over = meta.get("exiting") is True or self.clean_so_far
         fingerprints = self.tail.fingerprints.report(now_ns, is_over=is_over)
-        groups = self.groups.report(now_ns, self.tail.unended(), fingerprints)
+        groups = self.groups.report(now_ns, self.devices.open_by_group(), fingerprints)
         live = {group.id for group in groups if not group.is_destroyed}
         for id_ in [id_ for id_ in self.tail.uncertain if id_ not in live]:
             del self.tail.uncertain[id_]

@@ -227,7 +227,7 @@ def test_a_rank_of_many_runs_leaves_nothing_behind_and_a_failed_run_neither(tmp_
             verdict.follow(joined(rank, number), 2)
     assert len(os.listdir("/proc/self/fd")) == open_files
     assert len(list(tmp_path.iterdir())) == 1
-    one.failed("/dumps/otel_fr_rank_0", stopped=False)
+    one.node.note_failure("/dumps/otel_fr_rank_0", stopped=False)
     one.leave()
     assert list(tmp_path.iterdir()), "the other has not left"
     two.leave()
@@ -238,6 +238,6 @@ def test_what_a_failed_run_has_said_is_kept_for_monitors_that_have_not_come(tmp_
     node = Node(tmp_path, "run", 0, size=2)
     node.join()
     verdict = Verdict(node, Config(), 2)
-    verdict.failed("", stopped=False)
+    node.note_failure("", stopped=False)
     verdict.leave()
     assert list(tmp_path.iterdir())
