@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from otel_fr.capture.dispatcher import Kernels, operators_of
 from otel_fr.capture.recorder import Recorder
@@ -19,6 +19,7 @@ from otel_fr.config import Config
 from otel_fr.ring import RingWriter
 
 if TYPE_CHECKING:
+    from otel_fr.capture.native.dispatcher import CompiledKernels
     from otel_fr.capture.native.library import KernelLibrary
     from otel_fr.capture.native.writer import CompiledRingWriter
 
@@ -26,12 +27,6 @@ _log = logging.getLogger("otel_fr")
 
 PYTHON = "python"
 COMPILED = "compiled"
-
-
-class Installed(Protocol):
-    """Kernels in torch's dispatcher."""
-
-    def remove(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +57,7 @@ class Engine:
 
     def start(
         self, c10d: ModuleType, torch: ModuleType, writer: RingWriter | CompiledRingWriter, libraries: tuple[str, ...]
-    ) -> tuple[Recorder, Installed]:
+    ) -> tuple[Recorder, Kernels | CompiledKernels]:
         """The recorder and its kernels, installed.
 
         Args:
@@ -83,7 +78,7 @@ class Engine:
             recorder = CompiledRecorder(c10d, torch, writer, libraries, by_code, self.library)
         return recorder, self.install(torch, recorder)
 
-    def install(self, torch: ModuleType, recorder: Recorder) -> Installed:
+    def install(self, torch: ModuleType, recorder: Recorder) -> Kernels | CompiledKernels:
         """Kernels for a recorder of this engine. Raises RuntimeError as `start` does."""
         if self.library is None:
             return Kernels(torch, recorder)

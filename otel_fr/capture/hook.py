@@ -185,20 +185,15 @@ def _notice_destructions(module: ModuleType) -> None:
 def _notice_splits(module: ModuleType) -> None:
     from otel_fr.capture import new_groups, split_groups
 
-    class Splits:
-        """See `split_groups.Observer`."""
+    def begin(parent: Any, given: Mapping[str, Any]) -> Any:
+        own = _recorder()
+        return None if own is None else new_groups.begin_split(module, own, parent, given)
 
-        def begin(self, parent: Any, given: Mapping[str, Any]) -> Any:
-            own = _recorder()
-            return None if own is None else new_groups.begin_split(module, own, parent, given)
+    def end(token: Any, error: BaseException | None) -> None:
+        new_groups.end(_recorder(), token, error)
 
-        def split(self, parent: Any, ranks: Sequence[int], group: Any) -> None:
-            _guard(_on_split, module, parent, ranks, group)
-
-        def end(self, token: Any, error: BaseException | None) -> None:
-            new_groups.end(_recorder(), token, error)
-
-    _replace(Attribute.SPLIT, module, partial(split_groups.observed, Splits()))
+    made = partial(_guard, _on_split, module)
+    _replace(Attribute.SPLIT, module, partial(split_groups.observed, begin, made, end))
 
 
 def _patch_torchft(module: ModuleType) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 _FURTHER: Final = ("timeout", "opts", "group_name", "group_desc", "device_types")
 """Its arguments after the ranks."""
@@ -16,32 +16,30 @@ _known: dict[str, tuple[weakref.ref[Any], tuple[int, ...]]] = {}
 """c10d's name of a group -> the group, and the ranks in its parent, in group order. Keeps no group alive."""
 
 
-class Observer(Protocol):
-    """Is called at the begin and end of each split. Nothing in it may raise."""
+def observed(
+    begin: Callable[[Any, Mapping[str, Any]], Any],
+    made: Callable[[Any, Sequence[int], Any], None],
+    end: Callable[[Any, BaseException | None], None],
+    original: Callable[..., Any],
+) -> Callable[..., Any]:
+    """What takes the place of ``ProcessGroup.split_group``. What it calls must not raise.
 
-    def begin(self, parent: Any, given: Mapping[str, Any]) -> Any:
-        """A split begins; ``given``: the arguments by name, ``ranks`` being those in the parent. Returns a token."""
-
-    def split(self, parent: Any, ranks: Sequence[int], group: Any) -> None:
-        """The group was made; for members only."""
-
-    def end(self, token: Any, error: BaseException | None) -> None:
-        """The call returns, or raises ``error``."""
-
-
-def observed(observer: Observer, original: Callable[..., Any]) -> Callable[..., Any]:
-    """What takes the place of ``ProcessGroup.split_group``."""
+    Args:
+        begin: gets the parent, and the arguments by name, ``ranks`` being those in the parent; returns a token.
+        made: gets the parent, the ranks, and the group; for members only.
+        end: gets the token, and what the call raises.
+    """
 
     def split_group(parent: Any, ranks: Any, *args: Any, **kwargs: Any) -> Any:
-        token = observer.begin(parent, {**dict(zip(_FURTHER, args, strict=False)), **kwargs, "ranks": ranks})
+        token = begin(parent, {**dict(zip(_FURTHER, args, strict=False)), **kwargs, "ranks": ranks})
         try:
             group = original(parent, ranks, *args, **kwargs)
         except BaseException as error:
-            observer.end(token, error)
+            end(token, error)
             raise
         if group is not None:
-            observer.split(parent, ranks, group)
-        observer.end(token, None)
+            made(parent, ranks, group)
+        end(token, None)
         return group
 
     split_group.__doc__ = original.__doc__
