@@ -1,8 +1,8 @@
 """The entries of a flight-recorder file, of any recorder, as `Entries`.
 
 What most calls of a job have in common (group, name, sizes, dtypes, state, ...) is read once per file and then
-recognised by its bytes; only the fields of a single call (numbers, times, call site) are read for each entry, column
-by column. A file with anything unusual in it is read call by call. Both ways give the same result.
+recognised by its bytes; the fields of a single call (numbers, times, call site) are read column by column. In a file
+with anything unusual in it, each entry is looked at, and left out if it is none. Both ways give the same result.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MAX_NUMBERS = 100_000_000
 """Numbers in the tensor sizes of one file: a small pickle can refer to one long list many times."""
 
 _MANY = MAX_NUMBERS // 16
-"""Numbers in the sizes, and items of other lists, above which a file is read call by call."""
+"""Numbers in the sizes, and items of other lists, above which each entry is looked at."""
 
 _MAX_LAYOUTS = 64
 _MAX_KEYS = 64
@@ -61,20 +61,6 @@ class Kind(NamedTuple):
     end: int = 0
 
 
-class Row(NamedTuple):
-    """The fields of a single call: one row of the columns of `Entries` with these names."""
-
-    sequence_id: int
-    record: int
-    pair_index: int | None = None
-    age: float | None = None
-    duration: float | None = None
-    gap: float | None = None
-    created: int | None = None
-    started: int | None = None
-    ended: int | None = None
-
-
 class EntryReader(ABC):
     """Reads the entries of one file.
 
@@ -88,6 +74,8 @@ class EntryReader(ABC):
     _LISTS: tuple[str, ...]
     _SCALARS: tuple[str, ...]
     """Fields that determine a `Kind`, by the type of their values."""
+    _OWN: tuple[str, ...]
+    """Fields that `_columns` reads."""
     _WHOLE_FRAMES: bool
     """The recorder stores only the user's frames: the first one is the call site."""
 
@@ -106,55 +94,39 @@ class EntryReader(ABC):
 
     def read(self, raw: list[Any]) -> Entries:
         """All usable entries, in the order of the file (oldest first)."""
-        found = self.read_columns(raw)
-        return self.read_calls(raw) if found is None else found
+        found = self.read_usual(raw)
+        return self.read_any(raw) if found is None else found
 
-    # Call by call: for any file.
-
-    def read_calls(self, raw: list[Any]) -> Entries:
-        """`read`, call by call."""
-        kinds: list[Kind] = []
-        rows: list[Row] = []
-        call_sites: list[int] = []
+    def read_any(self, raw: list[Any]) -> Entries:
+        """`read`, of any file."""
+        kinds: Table[Kind] = Table()
+        which: list[int] = []
+        usable: list[Mapping[str, Any]] = []
         for item in raw:
             try:
                 kind = self._kind(item)
-                row = self._row(item, kind)
-                call_site = self._call_site(item.get("frames"))
+                self._check(item, kind)
             except _REFUSED:
                 self.unusable += 1
                 continue
-            kinds.append(kind)
-            rows.append(row)
-            call_sites.append(call_site)
+            which.append(kinds[kind])
+            usable.append(item)
         if self.unusable:
             self.notes.append(f"{self.unusable} of {len(raw)} entries lack required fields and were left out")
-        table: Table[Kind] = Table()
-        which = [table[kind] for kind in kinds]
-        columns = list(zip(*rows, strict=True)) or [()] * len(Row._fields)
-        values = dict(zip(Row._fields, columns, strict=True))
-        made: dict[str, Any] = {
-            name: floats(values[name]) if name in ("age", "duration", "gap") else integers(values[name])
-            for name in Row._fields
+        columns: dict[str, Sequence[Any]] = {
+            name: [item.get(name) for item in usable] for name in ("frames", *self._OWN)
         }
-        return self._entries(list(table), indices(which), indices(call_sites), made)
+        return self._entries(list(kinds), indices(which), RawColumns(columns, len(usable), even=True))
 
-    # Column by column: fast, for files of the usual form.
-
-    def read_columns(self, raw: list[Any]) -> Entries | None:
-        """`read`, column by column; None: not every entry has the usual form."""
+    def read_usual(self, raw: list[Any]) -> Entries | None:
+        """`read`, fast; None: not every entry has the usual form."""
         table = _transposed(raw)
         if table is None or not self._bounded(table):
             return None
         try:
-            kinds, which = self._kinds(raw, table)
-            columns = self._columns(table, kinds, which)
-            if columns is None:
-                return None
-            call_sites = self._call_site_column(table)
+            return self._entries(*self._kinds(raw, table), table)
         except _REFUSED:
             return None
-        return self._entries(kinds, which, call_sites, columns)
 
     def _bounded(self, table: RawColumns) -> bool:
         """The fields that determine a kind are no larger than a recorder's can be."""
@@ -191,16 +163,20 @@ class EntryReader(ABC):
         """The kind of one entry. Raises KeyError, ValueError or TypeError if it is not an entry."""
 
     @abstractmethod
-    def _row(self, item: Mapping[str, Any], kind: Kind) -> Row:
-        """The fields of one entry that are not part of its kind. Raises as `_kind` does."""
+    def _check(self, item: Mapping[str, Any], kind: Kind) -> None:
+        """Raises as `_kind` does if the entry lacks what `_columns` needs."""
 
     @abstractmethod
-    def _columns(self, table: RawColumns, kinds: list[Kind], which: Any) -> dict[str, Any] | None:
-        """`_row` of all entries as columns; None (or an error) if the file must be read call by call."""
+    def _columns(self, table: RawColumns, kinds: list[Kind], which: Any) -> dict[str, Any]:
+        """The fields of each call that are not part of its kind: columns of `Entries` by name.
+
+        Raises as `_kind` does if an entry lacks one that all have in usual files.
+        """
 
     # Common to both ways.
 
-    def _entries(self, kinds: list[Kind], which: Any, call_sites: Any, columns: dict[str, Any]) -> Entries:
+    def _entries(self, kinds: list[Kind], which: Any, table: RawColumns) -> Entries:
+        columns, call_sites = self._columns(table, kinds, which), self._call_site_column(table)
         groups: Table[str] = Table()
         signatures: Table[Signature] = Table()
         labels: Table[Label] = Table()

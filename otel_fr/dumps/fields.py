@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from itertools import chain
 from math import prod
@@ -71,7 +72,8 @@ def short_text(value: object) -> str:
 def seconds(value: object, scale: float = 1.0) -> float | None:
     """A finite number, divided by ``scale``."""
     if isinstance(value, (int, float)) and not isinstance(value, bool) and value - value == 0:
-        return value / scale
+        with contextlib.suppress(OverflowError):
+            return value / scale
     return None
 
 

@@ -14,7 +14,6 @@ from otel_fr.dumps.entry_reader import (
     EntryReader,
     Kind,
     RawColumns,
-    Row,
     exact_column,
     integer_column,
     seconds_column,
@@ -69,6 +68,10 @@ class PyTorchReader(EntryReader):
     _SIZES = ("input_sizes", "output_sizes")
     _LISTS = ("input_dtypes", "output_dtypes")
     _SCALARS = ("pg_id", "profiling_name", "state", "retired", "is_p2p", "timeout_ms", "thread_name")
+    _OWN = (
+        "collective_seq_id", "p2p_seq_id", "seq_id", "record_id", "time_created_ns", "time_discovered_started_ns",
+        "time_discovered_completed_ns", "duration_ms",
+    )  # fmt: skip
     _WHOLE_FRAMES = False
 
     def __init__(self, rank: int = 0, members: Mapping[int, tuple[int, ...]] | None = None) -> None:
@@ -76,7 +79,6 @@ class PyTorchReader(EntryReader):
         super().__init__()
         self.members: dict[str, tuple[int, ...]] = {}
         self._numbered = members or {}
-        self._counted = 0
         self.groups: dict[str, tuple[str, str]] = {}
         self.local_ids: dict[int, str] = {}
         self._rank = rank
@@ -151,35 +153,22 @@ class PyTorchReader(EntryReader):
             _BATCH_END_CODES.get(name.raw, 0),
         )
 
-    def _row(self, item: Mapping[str, Any], kind: Kind) -> Row:
-        number = item.get("p2p_seq_id" if kind.stream == "p2p" else "collective_seq_id")
-        number = item["seq_id"] if number is None and "seq_id" in item else number
-        if number is None and "collective_seq_id" not in item:
+    def _check(self, item: Mapping[str, Any], kind: Kind) -> None:
+        own = "p2p_seq_id" if kind.stream == "p2p" else "collective_seq_id"
+        if "collective_seq_id" not in item and item.get(own) is None and item.get("seq_id") is None:
             raise KeyError("collective_seq_id")
-        self._counted += 1
-        record = item.get("record_id", self._counted - 1)  # version 1.1 has none
-        created = fields.integer(item.get("time_created_ns")) or None
-        ended = fields.integer(item.get("time_discovered_completed_ns")) or None
-        duration = fields.seconds(item.get("duration_ms"), 1e3)
-        if duration is None and kind.state is CallState.COMPLETED and created and ended:
-            duration = max(ended - created, 0) / 1e9
-        return Row(
-            fields.integer(number) or 0,
-            fields.integer(record) or 0,
-            duration=duration,
-            created=created,
-            started=fields.integer(item.get("time_discovered_started_ns")) or None,
-            ended=ended,
-        )
 
-    def _columns(self, table: RawColumns, kinds: list[Kind], which: Any) -> dict[str, Any] | None:
+    def _columns(self, table: RawColumns, kinds: list[Kind], which: Any) -> dict[str, Any]:
         number = integer_column(table.required("collective_seq_id"))
         p2p = codes([STREAMS.index(kind.stream) for kind in kinds])[which] == P2P
         if p2p.any():
             number = np.where(p2p, integer_column(table.required("p2p_seq_id")), number)
-        record = integer_column(table.required("record_id"))
+        if "seq_id" in table.columns:  # up to version 2.0
+            number = np.where(number == NONE, integer_column(table.optional("seq_id")), number)
         number[number == NONE] = 0
-        record[record == NONE] = 0
+        record = integer_column(table.required("record_id"))  # version 1.1 has none
+        unnumbered = np.flatnonzero(record == NONE)
+        record[unnumbered] = unnumbered
         created, started, ended = (
             times_column(table.optional(name))
             for name in ("time_created_ns", "time_discovered_started_ns", "time_discovered_completed_ns")
@@ -188,8 +177,6 @@ class PyTorchReader(EntryReader):
         done = codes([STATES.index(kind.state) for kind in kinds])[which] == COMPLETED
         known = done & np.isnan(duration) & (created != NONE) & (ended != NONE)
         if known.any():
-            if min(created[known].min(), ended[known].min()) < 0:
-                return None  # their difference might need more than 64 bits
             duration[known] = np.maximum(ended[known] - created[known], 0) / 1e9
         return {
             "sequence_id": number,
@@ -216,6 +203,10 @@ class OtelFrReader(EntryReader):
         "profiling_name", "timeout_ms", "thread_name", "otel_fr_op", "otel_fr_kind", "otel_fr_group", "otel_fr_state",
         "otel_fr_error", "otel_fr_reduce_op", "otel_fr_root", "otel_fr_peer", "otel_fr_tag", "otel_fr_any_source",
         "otel_fr_truncated", "otel_fr_new_name", "otel_fr_new_desc", "otel_fr_new_ranks", "otel_fr_awaits_all",
+    )  # fmt: skip
+    _OWN = (
+        "otel_fr_seq", "record_id", "otel_fr_issued_ns", "otel_fr_ended_ns", "otel_fr_waited_ns", "otel_fr_pair_index",
+        "otel_fr_gap_s", "duration_ms", "time_created_ns", "time_discovered_started_ns", "time_discovered_completed_ns",
     )  # fmt: skip
     _WHOLE_FRAMES = True
 
@@ -281,38 +272,19 @@ class OtelFrReader(EntryReader):
                 raise UnreadableDump(f"its lists of ranks are more than {MAX_NUMBERS} numbers; record fewer entries")
         return known
 
-    def _row(self, item: Mapping[str, Any], kind: Kind) -> Row:
-        issued, ended = fields.exact(item["otel_fr_issued_ns"]), item["otel_fr_ended_ns"]
-        ended = None if ended is None else fields.exact(ended)
-        waited = fields.integer(item.get("otel_fr_waited_ns")) or issued
-        since = waited if waited != _POSTED else self._written_ns or issued
-        wall = fields.integer(item.get("time_discovered_completed_ns")) or None
-        if wall is None and ended is not None and self._wall_offset_ns is not None:
-            wall = fields.integer(ended + self._wall_offset_ns)
-        return Row(
-            fields.exact(item["otel_fr_seq"]),
-            fields.exact(item["record_id"]),
-            fields.integer(item.get("otel_fr_pair_index")),
-            None if self._written_ns is None else max(self._written_ns - since, 0) / 1e9,
-            None if ended is None or fields.seconds(item.get("duration_ms"), 1e3) is None else (ended - issued) / 1e9,
-            fields.seconds(item.get("otel_fr_gap_s")),
-            fields.integer(item.get("time_created_ns")) or None,
-            fields.integer(item.get("time_discovered_started_ns")) or None,
-            wall,
-        )
+    def _check(self, item: Mapping[str, Any], kind: Kind) -> None:
+        ended = item["otel_fr_ended_ns"]
+        for value in (item["otel_fr_issued_ns"], 0 if ended is None else ended, item["otel_fr_seq"], item["record_id"]):
+            fields.exact(value)
 
-    def _columns(self, table: RawColumns, kinds: list[Kind], which: Any) -> dict[str, Any] | None:
+    def _columns(self, table: RawColumns, kinds: list[Kind], which: Any) -> dict[str, Any]:
         issued = exact_column(table.required("otel_fr_issued_ns"))
         recorded = table.required("otel_fr_ended_ns")
-        open_ = np.array([value is None for value in recorded])
+        open_ = np.array([value is None for value in recorded], np.bool_)
         ended = exact_column([0 if value is None else value for value in recorded])
-        if min(issued.min(), ended.min(), self._wall_offset_ns or 0) < 0:
-            return None  # sums and differences might need more than 64 bits
         waited = times_column(table.optional("otel_fr_waited_ns"))
         since = np.where(waited == NONE, issued, waited)
-        since[since == _POSTED] = self._written_ns or 0
-        if since.min() < 0:
-            return None
+        since = np.where(since == _POSTED, issued if self._written_ns is None else self._written_ns, since)
         duration = (ended - issued) / 1e9
         duration[open_ | np.isnan(seconds_column(table.optional("duration_ms"), 1e3))] = np.nan
         wall = times_column(table.optional("time_discovered_completed_ns"))
