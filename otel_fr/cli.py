@@ -154,7 +154,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     dump.epilog = "Exit status: 0 at least one file was requested; 1 none was; 2 usage error."
     _add_examples(dump, "dump")
     dump.set_defaults(run=_dump)
-    commands.add_parser("version", help="print the version").set_defaults(run=_version)
     if not arguments:
         parser.print_help(sys.stderr)
         return 2
@@ -208,11 +207,6 @@ def _add_examples(command: argparse.ArgumentParser, name: str) -> None:
 
 def _sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}."
-
-
-def _version(_: argparse.Namespace) -> int:
-    print(f"otel-fr {__version__}")
-    return 0
 
 
 def _dump(args: argparse.Namespace) -> int:

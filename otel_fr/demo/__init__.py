@@ -20,7 +20,7 @@ import sys
 import time
 from pathlib import Path
 
-from otel_fr.incident import CollectorIncidentData
+from otel_fr.incident import CollectorIncidentData, unix
 from otel_fr.typed_json import typed
 
 _TRAIN = Path(__file__).with_name("train.py")
@@ -83,7 +83,6 @@ def run(args: argparse.Namespace) -> int:
     command += ["--grpc", f"127.0.0.1:{grpc_port}", "--http", f"127.0.0.1:{http_port}", "--otlp-http", "off"]
     if args.jaeger:
         command += ["--forward", f"http://{args.jaeger}:4317"]
-        command += ["--link", f"trace=http://{args.jaeger}:16686/trace/{{trace_id}}"]
     with contextlib.ExitStack() as stack:
         log = stack.enter_context(open(folder / "job.log", "wb"))
         errors = stack.enter_context(open(folder / "collector.log", "wb"))
@@ -139,7 +138,7 @@ def _verdict_from_files(folder: Path) -> str:
 
 def _conclude(incident: CollectorIncidentData, folder: Path, jaeger: str | None) -> int:
     """Say how fast it was, what the files say, and where the trace is; returns the exit status."""
-    seconds = _seconds(str(incident["detected_at"])) - _seconds(str(incident["started_at"]))
+    seconds = (unix(incident["detected_at"]) or 0.0) - (unix(incident["started_at"]) or 0.0)
     verdict = _verdict_from_files(folder)  # meanwhile the collector prints the incident, with the ranks' files
     print(f"\nTime from the first waiting rank to the incident: {seconds:.1f} s (limit: {_ALERT_SECONDS:.0f} s).\n")
     print(f"The ranks' files say the same:\n\n    $ otel-fr analyze {_short(folder / 'flight-recorder')}")
@@ -162,12 +161,6 @@ def _stay(page: str, incident: CollectorIncidentData) -> None:
 def _short(path: Path) -> Path:
     """The path as a user would type it: relative if it is below the current folder."""
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-
-
-def _seconds(timestamp: str) -> float:
-    from datetime import datetime
-
-    return datetime.fromisoformat(timestamp.replace("Z", "+00:00")).timestamp()
 
 
 def _job_environment(port: int, dumps: Path) -> dict[str, str]:

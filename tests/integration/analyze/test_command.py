@@ -194,7 +194,7 @@ def test_a_verdict_that_cannot_be_written_has_a_status_of_its_own(tmp_path: Path
 
 
 def test_the_version_is_printed() -> None:
-    done = otel_fr("version")
+    done = otel_fr("--version")
     assert (done.returncode, done.stdout.startswith("otel-fr ")) == (0, True)
 
 
