@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -12,8 +13,6 @@ from psycopg_pool import ConnectionPool, PoolTimeout
 from otel_fr.incident import CollectorIncidentData
 from otel_fr.redaction import hide_password
 from otel_fr_collector.metrics import Metrics
-from otel_fr_collector.storage.backend import MAX_PAGE
-from otel_fr_collector.storage.batch import FinishedJob
 from otel_fr_collector.storage.postgres_connection import Connection, answering, configure, conninfo
 from otel_fr_collector.storage.retention import Retention
 from otel_fr_collector.storage.stored_rows import StoredRows, up_to
@@ -25,26 +24,8 @@ POOL_SECONDS = 2.0
 ROWS_AT_ONCE = 20
 """Incidents that the server sends at once: a large one takes 200 kB."""
 
-_FIND = """
-    SELECT data, state, memory FROM otel_fr.incidents AS one
-    WHERE (%(job)s::text IS NULL OR job = %(job)s) AND (%(state)s::text IS NULL OR state = %(state)s)
-    AND (%(before)s::double precision IS NULL OR detected < %(before)s) AND starts_with(job, %(prefix)s)
-    AND (NOT %(folded)s OR NOT EXISTS (
-        SELECT 1 FROM otel_fr.incidents AS cause WHERE cause.id = one.cause
-        AND cause.job = one.job AND cause.attempt = one.attempt AND cause.run = one.run
-        AND (%(state)s::text IS NULL OR cause.state = %(state)s)))
-    ORDER BY detected DESC LIMIT %(limit)s
-"""
 _COUNT = "SELECT count(*) FROM otel_fr.incidents WHERE cause = %s AND job = %s AND attempt = %s AND run = %s"
-_GET = """
-    SELECT data, state, memory FROM otel_fr.incidents WHERE id = %s AND starts_with(job, %s)
-    ORDER BY detected DESC LIMIT 1
-"""
-_FINISHED = """
-    SELECT id, job, ended, summary, ''::bytea FROM otel_fr.jobs
-    WHERE (%(before)s::double precision IS NULL OR ended < %(before)s) AND starts_with(job, %(prefix)s)
-    ORDER BY ended DESC LIMIT %(limit)s
-"""
+_PLACE = re.compile(r":(\w+)")
 
 
 class UnreachableError(Exception):
@@ -73,23 +54,14 @@ class PostgresReading(StoredRows):
             name="otel-fr store",
         )
 
-    def find(
-        self,
-        *,
-        job: str | None,
-        state: str | None,
-        before: float | None = None,
-        prefix: str = "",
-        limit: int = MAX_PAGE,
-        max_size: int | None = None,
-        folded: bool = False,
-    ) -> list[CollectorIncidentData]:
-        given = {"job": as_text(job), "state": state, "before": before, "prefix": as_text(prefix), "folded": folded}
-        with self._reading() as db, db.transaction(), db.cursor("found") as cursor:
-            cursor.itersize = ROWS_AT_ONCE
-            cursor.execute(_FIND, {**given, "limit": min(limit, MAX_PAGE)})
-            rows = up_to(cursor, max_size)
-        return self._published(rows)
+    def _rows(self, query: str, given: dict[str, Any], max_size: int | None = None) -> list[Any]:
+        query, values = _PLACE.sub(r"%(\1)s", query), {name: as_text(value) for name, value in given.items()}
+        with self._reading() as db:
+            if max_size is None:
+                return db.execute(query.encode(), values).fetchall()
+            with db.transaction(), db.cursor("found") as cursor:
+                cursor.itersize = ROWS_AT_ONCE
+                return up_to(cursor.execute(query.encode(), values), max_size)
 
     def count_consequences(self, causes: Sequence[CollectorIncidentData]) -> list[int]:
         keys = [(one["id"], as_text(one["job"]), one["attempt"], as_text(one["run_id"])) for one in causes]
@@ -103,23 +75,6 @@ class PostgresReading(StoredRows):
                 counts.append(0 if row is None else int(row[0]))
                 if not cursor.nextset():
                     return counts
-
-    def get(self, number: str, prefix: str = "") -> CollectorIncidentData | None:
-        with self._reading() as db:
-            row = db.execute(_GET, (as_text(number), as_text(prefix))).fetchone()
-        return next(iter(self._published([row] if row else [])), None)
-
-    def finished(self, *, before: float | None, prefix: str = "", limit: int = MAX_PAGE) -> list[FinishedJob]:
-        given = {"before": before, "prefix": as_text(prefix), "limit": min(limit, MAX_PAGE)}
-        with self._reading() as db:
-            rows = db.execute(_FINISHED, given).fetchall()
-        return self._finished(rows)
-
-    def finished_job(self, key: str) -> FinishedJob | None:
-        query = "SELECT id, job, ended, summary, detail FROM otel_fr.jobs WHERE id = %s"
-        with self._reading() as db:
-            row = db.execute(query, (as_text(key),)).fetchone()
-        return next(iter(self._finished([row] if row else [])), None)
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[Connection]:

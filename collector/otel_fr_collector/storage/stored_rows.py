@@ -6,13 +6,15 @@ import contextlib
 import gzip
 import logging
 import zlib
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from otel_fr.encodable import load_json
 from otel_fr.incident import CollectorIncidentData
 from otel_fr.typed_json import typed
 from otel_fr_collector.incidents.incident import FIRING
-from otel_fr_collector.storage.backend import Backend, Saved
+from otel_fr_collector.storage.backend import MAX_PAGE, Backend, Saved
 from otel_fr_collector.storage.batch import FinishedJob
 from otel_fr_collector.storage.serialization import load_incident, load_run
 
@@ -25,8 +27,62 @@ _OF_ANOTHER_FORM = (
 """What reading a row raises that no version of otel-fr has written, or that is damaged."""
 
 
+_FIND = """
+    SELECT data, state, memory FROM otel_fr.incidents AS one
+    WHERE (CAST(:job AS text) IS NULL OR job = :job) AND (CAST(:state AS text) IS NULL OR state = :state)
+    AND (CAST(:before AS double precision) IS NULL OR detected < :before) AND substr(job, 1, length(:prefix)) = :prefix
+    AND (:folded = 0 OR NOT EXISTS (
+        SELECT 1 FROM otel_fr.incidents AS cause WHERE cause.id = one.cause
+        AND cause.job = one.job AND cause.attempt = one.attempt AND cause.run = one.run
+        AND (CAST(:state AS text) IS NULL OR cause.state = :state)))
+    ORDER BY detected DESC LIMIT :limit
+"""
+_GET = """
+    SELECT data, state, memory FROM otel_fr.incidents WHERE id = :id AND substr(job, 1, length(:prefix)) = :prefix
+    ORDER BY detected DESC LIMIT 1
+"""
+_FINISHED = """
+    SELECT id, job, ended, summary FROM otel_fr.jobs
+    WHERE (CAST(:before AS double precision) IS NULL OR ended < :before) AND substr(job, 1, length(:prefix)) = :prefix
+    ORDER BY ended DESC LIMIT :limit
+"""
+_JOB = "SELECT id, job, ended, summary, detail FROM otel_fr.jobs WHERE id = :id"
+
+
 class StoredRows(Backend):
     """Reads rows; one that cannot be read is counted, logged and left out."""
+
+    @abstractmethod
+    def _rows(self, query: str, given: dict[str, Any], max_size: int | None = None) -> list[Any]:
+        """The rows of a query in the SQL that all databases have, with ``:name`` for a value; raises one of ``errors``.
+
+        Args:
+            max_size: as of `find`, of the rows' first columns.
+        """
+
+    def find(
+        self,
+        *,
+        job: str | None,
+        state: str | None,
+        before: float | None = None,
+        prefix: str = "",
+        limit: int = MAX_PAGE,
+        max_size: int | None = None,
+        folded: bool = False,
+    ) -> list[CollectorIncidentData]:
+        given = {"job": job, "state": state, "before": before, "prefix": prefix, "folded": int(folded)}
+        return self._published(self._rows(_FIND, {**given, "limit": min(limit, MAX_PAGE)}, max_size))
+
+    def get(self, number: str, prefix: str = "") -> CollectorIncidentData | None:
+        return next(iter(self._published(self._rows(_GET, {"id": number, "prefix": prefix}))), None)
+
+    def finished(self, *, before: float | None, prefix: str = "", limit: int = MAX_PAGE) -> list[FinishedJob]:
+        rows = self._rows(_FINISHED, {"before": before, "prefix": prefix, "limit": min(limit, MAX_PAGE)})
+        return self._finished((*row, b"") for row in rows)
+
+    def finished_job(self, key: str) -> FinishedJob | None:
+        return next(iter(self._finished(self._rows(_JOB, {"id": key}))), None)
 
     def _saved(
         self,
