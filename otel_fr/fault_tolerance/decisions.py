@@ -134,19 +134,14 @@ def _decide(ring: DecisionWriter, name: str, known: _Name | None, value: object,
         if known is None:
             known = _state.names[name] = _Name(_state.next_name())
             known.word = ring.add_name(known.index, name)
-    kind = value.__class__
-    if kind in _PLAIN:
-        plain = value
-        text = value[:MAX_CHARACTERS] if isinstance(value, str) else str(value)
-    else:
-        plain = None
-        if isinstance(value, (tuple, list)) and len(value) <= MAX_ITEMS and _PLAIN.issuperset(map(type, value)):
-            plain = tuple(value)
-            if known.kind is kind and known.value == plain and known.word >= 0:
-                known.number += 1
-                ring.count(known.word, known.number)
-                return
-        text = _text(value)
+    kind, plain = value.__class__, value if value.__class__ in _PLAIN else None
+    if isinstance(value, (tuple, list)) and len(value) <= MAX_ITEMS and _PLAIN.issuperset(map(type, value)):
+        plain = tuple(value)
+        if known.kind is kind and known.value == plain and known.word >= 0:
+            known.number += 1
+            ring.count(known.word, known.number)
+            return
+    text = _text(value)
     is_new = text != known.text or known.number == 0
     known.number = number = known.number + 1
     known.kind, known.text, known.value = kind, text, plain
