@@ -135,6 +135,7 @@ class Verdict:
         self._times_said: Counter[str] = Counter()
         self._places = 0
         self._hang_ns: int | None = None
+        self._has_said_hang = self._has_ended = False
         self._ask_at = self._ready_at = 0.0
         self._analysis: Analysis | None = None
         self._folder = Path()
@@ -145,7 +146,7 @@ class Verdict:
         self.node, self._world_size = node, world_size
         for known in (self._incidents, self._unsaid, self._times_said):
             known.clear()
-        self._hang_ns = None
+        self._hang_ns, self._has_said_hang = None, False
         self._places, self._ready_at = 0, 0.0
 
     # ---- while the job runs
@@ -156,11 +157,17 @@ class Verdict:
         return next(iter(self._incidents.values()), None)
 
     def note_incident(self, number: str, summary: str, page: str = "", *, is_over: bool = False) -> None:
-        """What the collector says of an incident; once that has settled, the first monitor here logs it."""
+        """What the collector says of an incident; once that has settled, the first monitor here logs it.
+
+        One that was logged and ``is_over`` is logged again. ``summary``: "": it was no cause, and nothing is logged.
+        """
         told = Told(number, summary, page)
         if is_over:
-            self._incidents.pop(number, None)
             self._unsaid.pop(number, None)
+            is_known = self._incidents.pop(number, None) is not None
+            is_news = is_known and bool(summary) and self._times_said[number] > 0 and not self._has_ended
+            if is_news and self.node.is_first(f"over {number}"):
+                self.log("the incident is over: %s (%s)", summary, told.where)
         elif self._incidents.get(number) != told:
             self._incidents[number] = told
             self._unsaid[number] = time.monotonic()
@@ -195,6 +202,9 @@ class Verdict:
             stalled_ns: monotonic, since when the rank waits; None: it does not. file: its flight-recorder file, or "".
         """
         self._say_incidents()
+        if self._has_said_hang and stalled_ns is None:
+            self._has_said_hang = False
+            _log.warning("the wait is over; the job continues")
         if self._analysis is not None:
             self._step_analysis()
         elif stalled_ns is None or self._told is not None or not file:
@@ -225,6 +235,7 @@ class Verdict:
         if causes and all(one.get("excused") is True for one in causes):
             self._hang_ns, self._ask_at = None, time.monotonic() + ASK_SECONDS
         elif causes and self._told is None and self.node.is_first(f"incident {causes[0].get('id')}"):
+            self._has_said_hang = True
             for line in self._lines("this job hangs", found, self._folder):
                 _log.warning("%s", line)
 
@@ -237,6 +248,7 @@ class Verdict:
         most `HOLD_SECONDS` from the rank's end. ``poll`` is called meanwhile; it returns False once the collector says
         nothing more.
         """
+        self._has_ended = True
         if self.node.fall_silent():
             failures = self.node.failures()
             files = [file for file, _ in failures.values() if file]
