@@ -224,7 +224,7 @@ class Session:
         time.sleep(_AGAIN_SECONDS * self._monitors)
         with self._starting:
             if not self._over:
-                _log.warning("otel-fr: this rank's monitor has ended; starting a new one")
+                _log.warning("otel-fr: the monitor of rank %s has ended; starting a new one", self._meta["rank"])
                 self._connect()
 
     # ---- from the hook on process groups
