@@ -19,9 +19,10 @@ def host_text(evidence: Evidence, instance: Instance, culprits: Iterable[int]) -
     ranks = list(culprits)
     ended = all(evidence.ranks[rank].ending is not Ending.RUNNING for rank in ranks)
     enqueued = verb(ranks, "it", "they")
-    blocked = f"{enqueued} {verb(ranks, 'was', 'were') if ended else verb(ranks, 'is', 'are')}"
+    stands = f"{enqueued} {verb(ranks, 'was', 'were') if ended else verb(ranks, 'is', 'are')}"
     done = f"every collective {enqueued} enqueued in this group has completed"
-    return f"{blocked} blocked on the host: {done if instance.p2p is None else f'{blocked} in no call'}"
+    own = verb(ranks, "its", "their")
+    return f"{stands} in {own} own code: {done if instance.p2p is None else f'{stands} in no call'}"
 
 
 def overdue_value(item: Overdue) -> str:
