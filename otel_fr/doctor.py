@@ -33,7 +33,7 @@ from otel_fr.config import (
 from otel_fr.dumps.places import runs_folder
 from otel_fr.monitor.process import native_stacks
 from otel_fr.operations import OPERATORS
-from otel_fr.option_names import unknown_variables
+from otel_fr.option_names import misspelt, unknown_variables
 from otel_fr.printable import one_line
 from otel_fr.redaction import hide_password
 from otel_fr.ring import RingReader
@@ -86,6 +86,8 @@ def findings(env: Mapping[str, str]) -> Iterator[Line]:
     yield _enabled(env)
     if unknown := unknown_variables(env, VARIABLES):
         yield "variables", unknown, True
+    if meant := misspelt(env, ENDPOINTS):
+        yield "variables", f"nothing reads {meant}", True
     yield _ring(config)
     yield _files(config, env)
     faults = list(_faults(config))

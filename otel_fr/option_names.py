@@ -43,3 +43,9 @@ def unknown_variables(given: Iterable[str], known: Collection[str]) -> str:
         return ""
     told = ", ".join(name + did_you_mean(name, known) for name in unknown)
     return f"ignored, otel-fr has no such variable: {told}"
+
+
+def misspelt(given: Iterable[str], known: Collection[str]) -> str:
+    """The names that are none of the known ones, but nearly, with these; empty: there are none."""
+    others = sorted(set(given).difference(known))
+    return ", ".join(name + meant for name in others if (meant := did_you_mean(name, known)))

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from otel_fr.config import VARIABLES, Config, SpanBatching, disabled_by, is_enabled, resource_attributes
-from otel_fr.option_names import unknown_variables
+from otel_fr.config import ENDPOINTS, VARIABLES, Config, SpanBatching, disabled_by, is_enabled, resource_attributes
+from otel_fr.option_names import misspelt, unknown_variables
 from tests.support.paths import DOCS
 
 ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4317"}
@@ -198,3 +198,20 @@ def test_spans_are_sent_as_the_variables_of_the_batch_span_processor_say(caplog:
     assert caplog.text == ""
     assert batching("0", "-1", "9999", "x") == SpanBatching()
     assert sorted(text.split("=")[0] for text in caplog.messages) == sorted(f"OTEL_BSP_{name}" for name in names)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_meant"),
+    [
+        ("OTEL_EXPORTER_OLTP_ENDPOINT", True),
+        ("OTEL_EXPORTER_OTLP_ENDPONT", True),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", False),
+        ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", False),
+        ("OTEL_EXPORTER_OTLP_HEADERS", False),
+        ("PATH", False),
+    ],
+)
+def test_a_name_that_is_nearly_that_of_an_endpoint_is_told(name: str, is_meant: bool) -> None:
+    assert misspelt({name: "x"}, ENDPOINTS) == (
+        f"{name} (did you mean OTEL_EXPORTER_OTLP_ENDPOINT?)" if is_meant else ""
+    )
