@@ -89,6 +89,12 @@ REASONS = (
         programs=["lost_host"],
     ),
     Reason(
+        sentence="The files show one moment of a job that goes on, in which nobody has waited for long.",
+        tools=[TorchFiles.name],
+        programs=["slow_rank", "slow_device", "late_rank"],
+        outcomes=["silent"],
+    ),
+    Reason(
         sentence="`nccl2` lets all calls fail before it ends the processes; the file of the rank that receives from the"
         " wrong one shows its next message as sent.",
         tools=[OwnFiles.name],
