@@ -89,7 +89,7 @@ REASONS = (
         programs=["lost_host"],
     ),
     Reason(
-        sentence="The files show one moment of a job that goes on, in which nobody has waited for long.",
+        sentence="The files show one moment of a job that continues, in which nobody has waited for long.",
         tools=[TorchFiles.name],
         programs=["slow_rank", "slow_device", "late_rank"],
         outcomes=["silent"],
