@@ -58,7 +58,7 @@ T = TypeVar("T")
 MACHINE = 8
 """Ranks of a machine, which report in one request."""
 DIRECT = 16_384
-"""Ranks of a job up to which machines send to the collector. Those of larger jobs send to gateways, whose batches
+"""Ranks of the largest job whose machines send to the collector. Machines of larger jobs send to gateways, which
 divide the job into `BATCHES` requests."""
 BATCHES = 256
 

@@ -366,9 +366,9 @@ class Service:
         """Tell the run's monitors what the incident says now, for the job's log."""
         if incident.finding.is_slowness:
             return
-        summary = incident.finding.summary[:MAX_REASON] if incident.cause is None else ""
-        page = self._page(incident)
-        is_over = kind is ChangeKind.RESOLVED or incident.cause is not None
+        is_cause, page = incident.cause is None, self._page(incident)
+        summary = incident.finding.summary[:MAX_REASON] if is_cause else ""
+        is_over = kind is ChangeKind.RESOLVED or not is_cause
         self.control.tell(
             incident.run, control_pb2.Incident(incident_id=incident.id, summary=summary, page_url=page, is_over=is_over)
         )

@@ -75,7 +75,7 @@ def report_interval(situation: Situation, stall_seconds: float) -> float:
 
 
 def sparseness(world_size: int) -> float:
-    """By which factor the ranks of a job report less often than those of jobs of up to `SPARSE_RANKS`."""
+    """How many times as long the intervals between reports are as in jobs of up to `SPARSE_RANKS`."""
     return max(1.0, world_size / SPARSE_RANKS)
 
 

@@ -121,7 +121,7 @@ class Verdict:
         config: of the rank. world_size: number of the run's ranks.
 
     Attributes:
-        node: this monitor among those of the run that its rank is in now.
+        node: what this monitor agrees on with the others of its rank's present run.
     """
 
     def __init__(self, node: Node, config: Config, world_size: int) -> None:

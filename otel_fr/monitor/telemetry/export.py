@@ -26,8 +26,8 @@ _log = logging.getLogger("otel_fr.monitor.telemetry.export")
 RETRY_SECONDS = 0.5
 """Pause after a failure, since some failures are immediate and must not be retried in a tight loop."""
 GATHER_SECONDS = 0.1
-"""For so long a progress report waits for those of other ranks of this machine, to be sent in one request: to receive a
-request costs a collector some ten times as much as to take in a report."""
+"""How long a progress report waits for those of the machine's other ranks. They are sent in one request, because a
+request costs a collector some ten times as much as a report in it."""
 _REPORT_TRIES = 3
 _SLOW_SECONDS = 2.0
 """A request that takes longer counts as trouble with the endpoint."""

@@ -5,7 +5,7 @@ import sys
 import time
 
 import torch
-import torch._dynamo  # DDP loads it in its first step, for seconds on a busy machine: that is a hang of its own
+import torch._dynamo  # DDP loads it in its first step; on a busy machine that takes so long that it counts as a hang
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 

@@ -95,10 +95,11 @@ def test_a_rank_reports_on_its_own_when_its_machines_watcher_is_gone(
         sink.wait(lambda: shared_requests(sink), what="progress of both ranks together")
         os.kill(first.monitor, sent)
         known = sink.requests
-        sink.wait(
+        reports = sink.wait(
             lambda: [one for one in sink.named("torch.rank.progress") if one.request > known + 1],
             what="progress of the second rank",
         )
+        assert {one.resource["torch.rank"] for one in reports} == {1}
 
 
 def test_commands_that_a_sibling_does_not_take_are_in_the_watchers_report(tmp_path: Path, sink: Sink) -> None:
