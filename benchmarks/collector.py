@@ -171,8 +171,8 @@ class Server:
         self.process.wait(30)
 
 
-def collector(folder: Path, *options: str) -> Server:
-    command = [sys.executable, "-m", "otel_fr.cli", "collector", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+def collector(folder: Path, *options: str, address: str = "127.0.0.1:0") -> Server:
+    command = [sys.executable, "-m", "otel_fr.cli", "collector", "--grpc", address, "--http", "127.0.0.1:0"]
     return Server(folder, [*command, "--incidents", str(folder / "incidents.jsonl"), *options])
 
 

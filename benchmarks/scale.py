@@ -29,7 +29,7 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import grpc
 
@@ -40,6 +40,7 @@ from otel_fr_collector.control import REPORT_INTERVAL
 from benchmarks import report_costs
 from benchmarks.collector import Server, collector, sink
 from benchmarks.simulated_ranks import Batch, Job
+from otel_fr.otlp_sender import CHANNEL_OPTIONS
 
 EXPORT = "/opentelemetry.proto.collector.logs.v1.LogsService/Export"
 GIVE_UP = 60.0
@@ -99,14 +100,20 @@ class Result:
     pages: dict[str, tuple[float, int]] = field(default_factory=dict)
 
 
-def _until(batches: list[Batch], end: float) -> None:
+def batch_size(world: int) -> int:
+    """Ranks of a job of this size to a request."""
+    return MACHINE if world <= DIRECT else world // BATCHES
+
+
+def until(batches: list[Batch], end: float) -> None:
+    """All ranks move until then (monotonic)."""
     while (now := time.monotonic()) < end:
         for batch in batches:
             batch.step(now, None)
         time.sleep(TICK)
 
 
-def _batches(jobs: list[Job], batch: int, longest: float) -> list[Batch]:
+def batches_of(jobs: list[Job], batch: int, longest: float) -> list[Batch]:
     """The monitors, ``batch`` ranks to a request; the first job leaves a call out later, so it has requests of its own.
 
     The last one is the culprit's.
@@ -133,19 +140,12 @@ def measure(count: int, world: int, batch: int, seconds: float, longest: float, 
     jobs = [Job(world, number) for number in range(count)]
     server = collector(folder, "--job-memory", "768MiB")
     try:
-        batches = _batches(jobs, batch, longest)
-        with _connected(server, batches):
-            for one in batches:
-                if one.job is jobs[0]:
-                    one.prepare()
-            start = time.monotonic()
-            warm = WARM_SECONDS + world * count / WARM_RANKS
-            for index, one in enumerate(batches):
-                one.due = start + index / len(batches) * warm / 2
-            _until(batches, start + warm)  # the ranks, their groups and signatures are new
+        batches = batches_of(jobs, batch, longest)
+        with connected(server, batches):
+            begin(batches, jobs)
             sent, size = sum(batch.sent for batch in batches), sum(batch.bytes for batch in batches)
             cpu, begun = server.cpu(), time.monotonic()
-            _until(batches, begun + seconds)
+            until(batches, begun + seconds)
             cpu, wall = server.cpu() - cpu, time.monotonic() - begun
             result.reports = sum(batch.sent for batch in batches) - sent
             result.report_us = round(1e6 * cpu / result.reports, 1)
@@ -167,15 +167,33 @@ def measure(count: int, world: int, batch: int, seconds: float, longest: float, 
     return result
 
 
+def begin(batches: list[Batch], jobs: list[Job]) -> None:
+    """The ranks, their groups and signatures are new; the first job is the one with a fault."""
+    for one in batches:
+        if one.job is jobs[0]:
+            one.prepare()
+    start = time.monotonic()
+    warm = WARM_SECONDS + sum(job.world for job in jobs) / WARM_RANKS
+    for index, one in enumerate(batches):
+        one.due = start + index / len(batches) * warm / 2
+    until(batches, start + warm)
+
+
 class Incidents:
-    """The incidents in a collector's file, each once: as it opened."""
+    """The incidents in a collector's file.
+
+    Attributes:
+        latest: each as it was written last, by its id.
+        twice: incidents that were written as new more than once.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._read = 0
-        self._known: set[str] = set()
+        self.latest: dict[str, dict[str, Any]] = {}
+        self.twice = 0
 
-    def opened(self) -> list[dict[str, str]]:
+    def opened(self) -> list[dict[str, Any]]:
         """Those that have opened since the last call."""
         if not self._path.exists() or self._path.stat().st_size == self._read:
             return []
@@ -185,9 +203,11 @@ class Incidents:
         self._read += len(data) + bool(data)
         found = []
         for one in map(json.loads, data.splitlines()):
-            if one["id"] not in self._known:
-                self._known.add(one["id"])
+            if one["id"] not in self.latest:
                 found.append(one)
+            elif one["revision"] == 1:
+                self.twice += 1
+            self.latest[one["id"]] = one
         return found
 
 
@@ -212,13 +232,13 @@ def _resume(batches: list[Batch], job: Job) -> None:
     for batch in batches:
         if batch.job is job:
             batch.resume()
-    _until(batches, time.monotonic() + RESUMED_SECONDS + job.world / RESUMED_RANKS)
+    until(batches, time.monotonic() + RESUMED_SECONDS + job.world / RESUMED_RANKS)
 
 
 @contextlib.contextmanager
-def _connected(server: Server, batches: list[Batch]) -> Iterator[None]:
+def connected(server: Server, batches: list[Batch]) -> Iterator[None]:
     """The batches send to the server, over as many connections as there are, or as it needs."""
-    options = [("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
+    options = [*CHANNEL_OPTIONS, ("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
     with contextlib.ExitStack() as stack:
         count = min(len(batches), CONNECTIONS)
         channels = [stack.enter_context(grpc.insecure_channel(server.address, options)) for _ in range(count)]
@@ -231,9 +251,9 @@ def _sink_us(batches: list[Batch], folder: Path) -> float:
     """Microseconds of CPU per report of the server that does nothing."""
     server = sink(folder)
     try:
-        with _connected(server, batches):
+        with connected(server, batches):
             cpu, sent = server.cpu(), sum(batch.sent for batch in batches)
-            _until(batches, time.monotonic() + RESUMED_SECONDS)
+            until(batches, time.monotonic() + RESUMED_SECONDS)
             return round(1e6 * (server.cpu() - cpu) / (sum(batch.sent for batch in batches) - sent), 1)
     finally:
         server.stop()
@@ -311,7 +331,7 @@ def main() -> int:
     options = parser.parse_args()
     results = []
     for count, world in [*((1, ranks) for ranks in options.ranks), *options.jobs]:
-        batch = options.batch or (MACHINE if world <= DIRECT else world // BATCHES)
+        batch = options.batch or batch_size(world)
         with tempfile.TemporaryDirectory() as name:
             results.append(measure(count, world, batch, options.seconds, options.longest, options.stalls, Path(name)))
         if options.json:

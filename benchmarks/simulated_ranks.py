@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 import time
 from collections.abc import Iterable, Sequence
 
@@ -20,7 +21,7 @@ from otel_fr.monitor.telemetry.report_builder import log_record
 from otel_fr.monitor.telemetry.span_builder import SCOPE
 from otel_fr.monitor.witness import is_one
 from otel_fr.otlp_attributes import attributes
-from otel_fr.rank_report import DEFAULT_PEER_TIMEOUT, DropCounts, RankReport, ReportedCall, ReportedGroup
+from otel_fr.rank_report import DEFAULT_PEER_TIMEOUT, DropCounts, RankReport, ReportedCall, ReportedExit, ReportedGroup
 
 BATCH = 64
 """Ranks to a request."""
@@ -54,13 +55,22 @@ def placed(request: bytes, number: int, calls: int, still: float, time_ns: int) 
 
 
 class Job:
-    """The reports of a job's ranks; ``culprit`` leaves the call out."""
+    """The reports of a job's ranks, each of which is in the world, a group of eight neighbours and one of every eighth.
 
-    def __init__(self, world: int, number: int = 0) -> None:
-        """``number``: tells jobs of one size apart."""
+    Args:
+        number: tells jobs of one size apart.
+        is_local: the call left out is one of the culprit's neighbours; the other ranks wait in the next of the world.
+        own_groups: each rank has another group, with the next rank.
+
+    Attributes:
+        culprit: the rank that leaves the call out.
+    """
+
+    def __init__(self, world: int, number: int = 0, *, is_local: bool = False, own_groups: bool = False) -> None:
         self.world = world
         self.name = f"job-{world}-{number}"
         self.culprit = world // 3
+        self._is_local, self._own_groups = is_local, own_groups
         self.run_id = identity.run_id(self.name, 0, "scale")
         self._texts: dict[str, tuple[str, str]] = {}
         self._began = time.monotonic()
@@ -89,16 +99,23 @@ class Job:
         )
 
     def groups(self, rank: int, *, waits: bool) -> tuple[ReportedGroup, ...]:
-        first, world = rank // 8 * 8, self.world
-        return (
-            self._group("0", "default_pg", range(world), CALLS + waits),
-            self._group(f"tp_{first}", "tp", range(first, min(first + 8, world)), CALLS),
+        """``waits``: in the call that is left out."""
+        first, world, local = rank // 8 * 8, self.world, waits and self._waits_locally(rank)
+        groups = [
+            self._group("0", "default_pg", range(world), CALLS + (waits and not local)),
+            self._group(f"tp_{first}", "tp", range(first, min(first + 8, world)), CALLS + local),
             self._group(f"dp_{rank % 8}", "dp", range(rank % 8, world, 8), CALLS),
-        )
+        ]
+        if self._own_groups:
+            groups.append(self._group(f"own_{rank}", "own", range(rank, min(rank + 2, world)), CALLS))
+        return tuple(groups)
+
+    def _waits_locally(self, rank: int) -> bool:
+        return self._is_local and rank // 8 == self.culprit // 8
 
     def is_witness(self, rank: int) -> bool:
-        """The rank says at once that it waits in the world, as the monitor's rules have it."""
-        return self.world <= CROWD or is_one(rank, self.world)
+        """The rank says at once that it waits, as the monitor's rules have it."""
+        return self.world <= CROWD or self._waits_locally(rank) or is_one(rank, self.world)
 
     def call(self, group: str, number: int, state: str, age: float) -> ReportedCall:
         shape = ((4096, 1024),)
@@ -109,16 +126,16 @@ class Job:
             tag=None, state=state, timeout_ms=600_000, age_s=age, site="/job/src/trainer/step.py:42 average_gradients",
         )  # fmt: skip
 
-    def report(self, rank: int, *, skipped: bool, told: bool) -> RankReport:
+    def report(self, rank: int, *, skipped: bool, told: bool, killed: bool = False) -> RankReport:
         """Args:
-        skipped: the culprit has left its call out. told: with stacks.
+        skipped: the culprit has left its call out. told: with stacks. killed: its process was, at once.
         """
         is_culprit = rank == self.culprit
         waits = skipped and not is_culprit
         groups = self.groups(rank, waits=waits)
         calls = []
         if waits:
-            calls = [self.call(groups[0].id, CALLS + 1, "scheduled", AGE)]
+            calls = [self.call(groups[self._waits_locally(rank)].id, CALLS + 1, "scheduled", AGE)]
         elif not skipped and rank // BATCH % 2:
             calls = [self.call(groups[2].id, CALLS, "scheduled", 0.004)]
         first = rank // 8 * 8
@@ -128,6 +145,7 @@ class Job:
             last=self.call(groups[0].id, CALLS, "completed", 0.05),
             python_blocked=False if told else None, site="/job/src/trainer/data.py:17 load" if told else "",
             stack=STACK if told else "", records_creations=True, running_here=f"{first}-{first + 7}",
+            exit=ReportedExit(signal=signal.SIGKILL) if killed else None,
         )  # fmt: skip
 
     def request(
@@ -139,13 +157,14 @@ class Job:
         told: bool = False,
         brief: bool = False,
         listed: bool = False,
+        killed: bool = False,
     ) -> bytes:
         """Args:
         brief: as it is once a full one has been sent. listed: in the wait that it is in now.
         """
         request = ExportLogsServiceRequest()
         for rank in ranks:
-            report = self.report(rank, skipped=skipped, told=told)
+            report = self.report(rank, skipped=skipped, told=told, killed=killed)
             if brief:
                 form = BriefReports(self.world)
                 form.form(structs.replace(report, in_flight=()), 0.0)
@@ -186,13 +205,14 @@ class Batch:
         longest: seconds between reports that the collector allows.
 
     Attributes:
-        export: sends a request. due: when the next one is (monotonic).
+        ranks: of the first of its jobs. export: sends a request. due: when the next one is (monotonic).
         sent, bytes: reports, and their bytes. refused: requests that were not taken.
     """
 
     def __init__(self, parts: Sequence[tuple[Job, tuple[int, ...]]], longest: float) -> None:
         job, ranks = parts[0]
         self.job = job
+        self.ranks = ranks
         self.count = sum(len(some) for _, some in parts)
         self.due = 0.0
         self.export: grpc.UnaryUnaryMultiCallable[bytes, bytes]
@@ -227,6 +247,10 @@ class Batch:
         if self._is_culprit or self._is_witness:
             event = semconv.EVENT_IDLE if self._is_culprit else semconv.EVENT_STALLED
             self._told = self._request(event, skipped=True, told=True)
+
+    def kill(self) -> None:
+        """The ranks' processes are killed, all at once; their monitors say so."""
+        self._send(self._request(semconv.EVENT_EXITED, killed=True), self.job.calls_at(time.monotonic()), 0.0)
 
     def resume(self) -> None:
         """The culprit has made the call, so all ranks move again."""

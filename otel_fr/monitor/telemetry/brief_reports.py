@@ -1,10 +1,9 @@
 """Which progress reports are brief: the rank moves as usual, and the collector knows the texts of its groups.
 
 A brief report is a rank report like any other, without what an earlier full one contained: its groups have their ids
-and
-counts only, calls that were enqueued a moment ago are left out (the counts show them), and so is the newest call. A
-collector that missed the full report takes the counts and asks for a full one (docs/reference/rank-report.md); a full
-one comes anyway within `FULL_SECONDS`.
+and counts only, calls that were enqueued a moment ago are left out (the counts show them), and so is the newest call.
+A collector that missed the full report takes the counts and asks for a full one (docs/reference/rank-report.md); a
+full one comes anyway within `FULL_SECONDS`.
 """
 
 from __future__ import annotations
