@@ -205,8 +205,9 @@ class EntryReader(ABC):
         known = self._signatures.get(values)
         if known is None:
             operation, ins, outs, in_types, out_types, *rest = values
-            ins, in_types = fields.defined(fields.checked_sizes(ins), fields.checked_dtypes(in_types))
-            outs, out_types = fields.defined(fields.checked_sizes(outs), fields.checked_dtypes(out_types))
+            in_types, out_types = fields.checked_dtypes(in_types), fields.checked_dtypes(out_types)
+            ins, in_types = fields.defined(fields.checked_sizes(ins, in_types), in_types)
+            outs, out_types = fields.defined(fields.checked_sizes(outs, out_types), out_types)
             known = Signature(operation, ins, outs, in_types, out_types, *rest)
             self._signatures[values] = known
         return known

@@ -77,9 +77,12 @@ def seconds(value: object, scale: float = 1.0) -> float | None:
     return None
 
 
-def checked_sizes(shapes: Sizes) -> Sizes:
-    """The shapes; empty if they are not shapes of integers, or are the ``((),)`` that stands for none."""
-    if shapes == ((),) or not all(type(number) is int for shape in shapes for number in shape):
+def checked_sizes(shapes: Sizes, dtypes: tuple[str, ...]) -> Sizes:
+    """The shapes; empty if they are not shapes of integers.
+
+    ``((),)`` is a tensor without dimensions, or stands for no tensor: then it has no dtype.
+    """
+    if (shapes == ((),) and not dtypes) or not all(type(number) is int for shape in shapes for number in shape):
         return ()
     return shapes
 
