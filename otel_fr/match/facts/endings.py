@@ -8,7 +8,7 @@ from signal import SIGABRT, SIGKILL
 from otel_fr.communication_errors import STORE, is_communication, tells_of_stop
 from otel_fr.match.facts.exceptions import is_device_error, reraised
 from otel_fr.match.facts.instances import Instance, has_joined
-from otel_fr.match.facts.joined import gave_up
+from otel_fr.match.facts.joined import failed_at_once, gave_up
 from otel_fr.match.facts.stops import (
     KILL_GRACE,
     by_user,
@@ -166,6 +166,24 @@ def _failed_alone(evidence: Evidence, instances: Iterable[Instance]) -> set[int]
     return found
 
 
+def _refused(evidence: Evidence, instances: Iterable[Instance]) -> set[int]:
+    """Ranks that raised in a collective that their backend refused on all members at once: the program's fault.
+
+    What a peer or the network causes is an exception of communication.
+    """
+    raised = raised_ranks(evidence)
+    found: set[int] = set()
+    for instance in instances if raised else ():
+        own = raised.intersection(instance.calls)
+        if not own or instance.p2p or len(instance.calls) < len(instance.members):
+            continue
+        if not all(failed_at_once(instance.call(r), evidence.window) for r in instance.calls):
+            continue
+        if not any(is_communication(evidence.ranks[r].exception) or ended_for_peer(evidence.ranks[r]) for r in own):
+            found |= own
+    return found
+
+
 def _outlasted(
     evidence: Evidence, instances: Iterable[Instance], candidates: set[int], aborted: frozenset[int]
 ) -> set[int]:
@@ -241,7 +259,7 @@ def culprit_deaths(
         and _failed_by_itself(info, by_rank.get(r, ()))
         and not (timed_out and _was_cleared_away(info))
     }
-    candidates |= _failed_alone(evidence, instances) - excused
+    candidates |= (_failed_alone(evidence, instances) | _refused(evidence, instances)) - excused
     candidates -= _outlasted(evidence, instances, candidates, excused)
     candidates -= cleared_away(evidence, instances, candidates)
     left = {r for r in candidates if _left_in_order(evidence.ranks[r], by_rank.get(r, ()))}

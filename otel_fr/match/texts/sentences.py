@@ -164,7 +164,7 @@ def joined_text(case: Case, node: Node, lost: Sequence[int] = ()) -> tuple[str, 
     how = "it has not completed"
     if failed:
         seconds = max((call.duration for call in failed if call.duration is not None), default=None)
-        how = f"it failed with {', '.join(sorted({call.error or 'error' for call in failed}))}"
+        how = "it timed out" if any(call.error == "timeout" for call in failed) else "it failed"
         how += "" if seconds is None else f" {duration_text(seconds)} after the call"
     text = f"all members joined {instance_text(node.instance)} with matching arguments, but {how}"
     details: list[str] = []

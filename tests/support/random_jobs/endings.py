@@ -10,6 +10,9 @@ from tests.support.random_jobs.faults import Fault
 from tests.support.random_jobs.simulation import NEVER, SimulatedCall, Simulation
 from tests.support.random_jobs.views import WINDOW, Ends
 
+TRUNCATED = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:446] op.preamble.length <= op.nbytes. 4096 vs 4"
+"""What gloo says of a message that does not fit."""
+
 
 def natural_ends(job: Simulation, *faults: Fault) -> Ends:
     """Ranks that came to the end of their program, that a failed call ended, and the faulty ranks."""
@@ -19,7 +22,7 @@ def natural_ends(job: Simulation, *faults: Fault) -> Ends:
             continue
         failed = [call for call in job.calls[rank] if call.state is CallState.FAILED]
         ends.at[rank] = at + 0.01
-        ends.infos[rank] = _raised(rank, failed[0], "Gloo error: message truncated") if failed else _clean(rank)
+        ends.infos[rank] = _raised(rank, failed[0], TRUNCATED) if failed else _clean(rank)
     for fault in faults:
         _end_of(job, fault, ends)
     return ends

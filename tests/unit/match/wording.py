@@ -327,9 +327,10 @@ def stalls() -> Cases:
         "ending": Ending.RAISED,
         "exception": "ValueError: ProcessGroupGloo::allgather: invalid tensor size",
     }
-    failed = [call(r, state=FAILED, error="collective_failed") for r in range(3)]
+    failed = [call(r, state=FAILED, age=None, duration=0.0, error="collective_failed") for r in range(3)]
     yield "the backend refuses it", verdict(failed, [rank(r, 5, **refused) for r in range(3)])
     closed: dict[str, Any] = {"ending": Ending.RAISED, "exception": "RuntimeError: Connection closed by peer"}
+    yield "it failed for all", verdict(failed, [rank(r, 5, **closed) for r in range(3)])
     yield "it failed for one", verdict(failed[:1], [rank(0, 5, **closed), rank(1, 4, idle=0.5), rank(2, 4, idle=0.5)])
     timed_out = [made(r, 1, state=FAILED, age=300.0, duration=300.0, error="timeout") for r in range(4)]
     yield "the making of a group timed out", verdict(timed_out, [rank(r, 0) for r in range(4)], size=4)
