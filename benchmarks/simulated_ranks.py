@@ -55,7 +55,7 @@ def placed(request: bytes, number: int, calls: int, still: float, time_ns: int) 
 
 
 class Job:
-    """The reports of a job's ranks, each of which is in the world, a group of eight neighbours and one of every eighth.
+    """The reports of a job's ranks. Each is in the world, a group of eight neighbours, and one of every eighth rank.
 
     Args:
         number: tells jobs of one size apart.

@@ -262,37 +262,6 @@ def test_a_rank_in_which_alone_a_collective_failed_is_the_culprit() -> None:
     assert (found.category, found.culprit_ranks, found.waiting_ranks) == (Category.RANK_DEAD, (1,), (0, 2))
 
 
-@pytest.mark.parametrize(
-    ("said", "durations", "verdict"),
-    [
-        (
-            "ProcessGroupGloo::allgather: invalid tensor size at index 1",
-            (0.0, 0.4, 0.0),
-            (Category.RANK_DEAD, (0, 1, 2)),
-        ),
-        (
-            "[gloo/transport/tcp/pair.cc:544] Connection closed by peer",
-            (0.0, 0.4, 0.0),
-            (Category.STALLED_COLLECTIVE, ()),
-        ),
-        (
-            "ProcessGroupGloo::allgather: invalid tensor size at index 1",
-            (0.0, 9.0, 0.0),
-            (Category.STALLED_COLLECTIVE, ()),
-        ),
-    ],
-    ids=["refused", "connection", "not at once"],
-)
-def test_who_is_named_for_a_collective_that_failed_on_all_ranks(
-    said: str, durations: tuple[float, ...], verdict: tuple[Category, tuple[int, ...]]
-) -> None:
-    """What the backend refuses at once on all ranks is the program's fault; what broke later has no culprit by that."""
-    ranks = [rank(r, 5, 4, ending=Ending.RAISED, exception=f"RuntimeError: {said}") for r in range(3)]
-    error = "collective_failed"
-    calls = [call(r, 5, CallState.FAILED, age=None, duration=took, error=error) for r, took in enumerate(durations)]
-    assert blamed(calls, ranks) == [verdict]
-
-
 def test_an_exception_that_ends_a_long_wait_from_within_is_a_victims() -> None:
     """The program's own limit: a handler of SIGALRM that raises while the main thread waits."""
     raised = rank(0, 5, 4, ending=Ending.RAISED, exception="TimeoutError: step took too long")

@@ -1,4 +1,4 @@
-"""Failed calls that their ranks caught: no rank waits there, and no later end comes from them."""
+"""Failed calls: those that their ranks caught hold up nobody and end nobody; those that the backend refused."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from otel_fr.match import Call, CallState, Category, Ending, Group, Rank, Signature
-from tests.support.evidence import WORLD, call, judge, rank
+from tests.support.evidence import WORLD, blamed, call, judge, rank
 from tests.support.verdicts import causes
 
 SIDE = Group("s", "1", "side", (0, 1))
@@ -134,3 +134,34 @@ def test_calls_that_completed_before_the_failure_show_no_rank_that_went_on() -> 
     ranks = [info(r, 9, completed_age=18.0) for r in (0, 1)]
     (found,) = judge(pair_failed(), [*ranks, info(2)], (WORLD, SIDE))
     assert (found.category, found.culprit_ranks) == (Category.STRAGGLER, (1,))
+
+
+@pytest.mark.parametrize(
+    ("said", "durations", "verdict"),
+    [
+        (
+            "ProcessGroupGloo::allgather: invalid tensor size at index 1",
+            (0.0, 0.4, 0.0),
+            (Category.RANK_DEAD, (0, 1, 2)),
+        ),
+        (
+            "[gloo/transport/tcp/pair.cc:544] Connection closed by peer",
+            (0.0, 0.4, 0.0),
+            (Category.STALLED_COLLECTIVE, ()),
+        ),
+        (
+            "ProcessGroupGloo::allgather: invalid tensor size at index 1",
+            (0.0, 9.0, 0.0),
+            (Category.STALLED_COLLECTIVE, ()),
+        ),
+    ],
+    ids=["refused", "connection", "not at once"],
+)
+def test_who_is_named_for_a_collective_that_failed_on_all_ranks(
+    said: str, durations: tuple[float, ...], verdict: tuple[Category, tuple[int, ...]]
+) -> None:
+    """What the backend refuses at once on all ranks is the program's fault; what broke later has no culprit by that."""
+    ranks = [rank(r, 5, 4, ending=Ending.RAISED, exception=f"RuntimeError: {said}") for r in range(3)]
+    error = "collective_failed"
+    calls = [call(r, 5, CallState.FAILED, age=None, duration=took, error=error) for r, took in enumerate(durations)]
+    assert blamed(calls, ranks) == [verdict]
