@@ -94,10 +94,14 @@ def _late_calls(
 ) -> Iterator[LateCall]:
     if evidence.ranks[rank].ending is Ending.UNKNOWN:
         return  # It has fallen silent: what was in flight in its last report may long have completed.
+    messages = [instances[key] for key in keys if instances[key].p2p is not None]
+    # Messages of one batch end together: a half waits for whatever another message of its rank lacks.
+    is_held = not all(_peer_completed(instance, rank) for instance in messages)
     for key in keys:
         instance = instances[key]
         if instance.p2p is not None:
-            yield from _late_half(evidence, instance, rank)
+            if not is_held:
+                yield from _late_half(evidence, instance, rank)
             continue
         ahead = next(completions.of(instance), None)
         # Where reports come late, too, a call that was in flight in the last one may have completed.
@@ -112,6 +116,14 @@ def _late_calls(
         all_others = only and len(others) + 1 >= len(instance.members)
         long_ago = all_others and all(_still_for(evidence.ranks[r]) >= evidence.window for r in others)
         yield LateCall(key, ahead, needs_every_rank, all_others, long_ago)
+
+
+def _peer_completed(message: Instance, rank: int) -> bool:
+    return any(
+        peer != rank and message.call(peer).state is CallState.COMPLETED
+        for peer in message.members
+        if peer in message.calls
+    )
 
 
 def _late_half(evidence: Evidence, instance: Instance, rank: int) -> Iterator[LateCall]:

@@ -8,7 +8,6 @@ from itertools import chain
 
 from otel_fr.match.facts.instances import Instance, InstanceKey
 from otel_fr.match.facts.legal import compare
-from otel_fr.match.graph.nodes import Node
 from otel_fr.match.model import Call
 
 
@@ -38,15 +37,18 @@ class MisdirectedMessage:
         return len(self.culprits) > 1
 
 
-def misdirected_message(nodes: Mapping[InstanceKey, Node], cycle: Iterable[InstanceKey]) -> MisdirectedMessage | None:
-    """The misdirected message behind a cycle of waiting ranks; None: there is none, or it is not unique.
+def misdirected_message(
+    instances: Mapping[InstanceKey, Instance], waited_in: Iterable[InstanceKey]
+) -> MisdirectedMessage | None:
+    """The misdirected message behind these waits; None: there is none, or it is not unique.
 
     Of several, the one is returned whose culprit has exchanged the fewest messages with the peer that it names,
     compared with the other; of these, the one whose two calls have the closest sequence numbers, since ranks of one job
     run alike.
     A call to a peer with which its rank has exchanged more messages than with the other is not misdirected.
     """
-    lone = [nodes[key].instance for key in cycle if len(key) == 6 and len(nodes[key].instance.calls) == 1]
+    keys = dict.fromkeys(_first_lone(instances, key) for key in waited_in if len(key) == 6)
+    lone = [instances[key] for key in keys if key is not None]
     calls = [(next(iter(instance.calls.values()))[-1], instance) for instance in lone]
     # By source and by destination: a pair must have one of them in common.
     of_source: dict[tuple[str, int], list[tuple[Call, Instance]]] = {}
@@ -72,6 +74,19 @@ def misdirected_message(nodes: Mapping[InstanceKey, Node], cycle: Iterable[Insta
             best = [*best, pair] if best and distance == nearest else [pair]
             nearest = distance
     return best[0] if len(best) == 1 else None
+
+
+def _first_lone(instances: Mapping[InstanceKey, Instance], key: InstanceKey) -> InstanceKey | None:
+    """The message itself, or the next one of its pair and tag that has only one half.
+
+    Where hosts run ahead of their devices, the next send takes the place of one that went astray, so that the last
+    receive remains.
+    """
+    while key in instances and len(key) == 6:
+        if len(instances[key].calls) == 1:
+            return key
+        key = (*key[:5], key[5] + 1)
+    return None
 
 
 def _misdirected(send: Instance, receive: Instance) -> MisdirectedMessage | None:

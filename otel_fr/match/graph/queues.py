@@ -29,13 +29,18 @@ class Queues:
         """
         instance, info = node.instance, self._evidence.ranks.get(rank)
         call = instance.call(rank) if rank in instance.calls else None
-        if call is None or not is_queued(call) or info is None or info.ending in (Ending.UNKNOWN, Ending.CLEAN):
+        is_posted = call is not None and _is_posted(call)
+        if call is None or info is None or info.ending in (Ending.UNKNOWN, Ending.CLEAN):
+            return
+        if not is_queued(call) and not is_posted:
             return
         if not any(has_begun(instance.call(peer)) for peer in node.waiting):
             return  # No device waits for this one.
         ahead = [key for key in waits if self._is_ahead(key, rank, call)]
         if ahead:
             node.next[rank] = ahead
+        elif is_posted:
+            return  # It may have ended: gloo shows that only to a thread that waits.
         elif self._moves(call):
             node.undecided.append(rank)
         else:
@@ -68,6 +73,11 @@ class Queues:
 def is_queued(call: Call) -> bool:
     """Its device has not begun it, or had not when PyTorch gave it up."""
     return call.queued is True and not call.caught and call.state in (CallState.IN_FLIGHT, CallState.FAILED)
+
+
+def _is_posted(call: Call) -> bool:
+    """Nothing waits for it: no thread, and no device as far as that is known."""
+    return call.stream == "p2p" and call.state is CallState.IN_FLIGHT and call.age == 0.0
 
 
 def has_begun(call: Call) -> bool:

@@ -320,13 +320,17 @@ def died_in_mismatch(case: Case, claims: Claims, ranks: Iterable[int]) -> str | 
 
 
 def _astray(case: Case, claims: Claims, node: Node, culprits: Sequence[int]) -> MisdirectedMessage | None:
-    """The misdirected message in this node, if the culprits ended cleanly and so left no call out."""
+    """The misdirected message in this node, if the culprits left no call out: they ended cleanly, or left the group."""
     infos = [case.evidence.ranks.get(rank) for rank in culprits]
-    if node.instance.p2p is None or not infos or any(info is None or info.ending is not Ending.CLEAN for info in infos):
+    if node.instance.p2p is None or not infos:
+        return None
+    if not all(
+        info is not None and (info.ending is Ending.CLEAN or info.has_left(node.instance.group.id)) for info in infos
+    ):
         return None
     if any(n is not node and not set(culprits).isdisjoint(n.culprits) for n in case.nodes.values()):
         return None  # others wait for them too: they ended early
-    found = misdirected_message(case.nodes, [key for key in case.nodes if key not in claims.cause_of])
+    found = misdirected_message(case.instances, [key for key in case.nodes if key not in claims.cause_of])
     return found if found is not None and found.astray is node.instance else None
 
 

@@ -129,6 +129,19 @@ class Claims:
                 self.cause_of.setdefault(key, claim.cause)
             self.blamed.update(dict.fromkeys(claim.blames, claim.cause))
 
+    def cause_from(self, case: Case, key: InstanceKey) -> str | None:
+        """The key of the cause that is reached from an instance along the wait-for graph."""
+        seen: set[InstanceKey] = set()
+        todo = [key]
+        while todo:
+            at = todo.pop(0)
+            if at in self.cause_of:
+                return self.cause_of[at]
+            if at not in seen and at in case.nodes:
+                seen.add(at)
+                todo.extend(case.nodes[at].targets)
+        return None
+
     def same_culprits(
         self, case: Case, culprits: Iterable[int], category: Category | None = None, *, out_of_step: bool = False
     ) -> str | None:

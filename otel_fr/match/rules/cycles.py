@@ -199,7 +199,7 @@ def _left_out(case: Case, _: Claims, cycle: Cycle) -> Outcome:
 
 
 def _misdirected(case: Case, _: Claims, cycle: Cycle) -> Outcome:
-    astray = misdirected_message(case.nodes, cycle.keys) if not cycle.skipped else None
+    astray = misdirected_message(case.instances, cycle.keys) if not cycle.skipped else None
     if astray is None:
         return None
     summary = sentences.misdirected_text(astray, case.machines)
@@ -236,6 +236,35 @@ def _message_missing(case: Case, _: Claims, cycle: Cycle) -> Outcome:
     summary, details = sentences.unmatched_text(case, message, blocker)
     culprits = both if case.steps.rivals == both else (blocker,)
     return _claim(case, cycle, Category.UNMATCHED_P2P, culprits, message, summary, details)
+
+
+def behind_message(case: Case, claims: Claims, keys: list[InstanceKey]) -> Outcome:
+    """All joined these collectives, one rank waits in half a message, and the message's other rank waits here.
+
+    Source of the rule: a device stays in the half while its host enqueues the collectives. A receive may be posted long
+    before its message is due; that the device is in it shows in a later whole message that does not complete.
+
+    Args:
+        keys: the first collective blocks the others.
+    """
+    own = case.nodes[keys[0]].instance
+    for key, node in case.nodes.items():
+        if key in claims.cause_of or node.instance.p2p is None or len(node.instance.calls) != 1 or not node.next:
+            continue
+        caller, other = node.waiting[0], next(iter(node.next))
+        record = node.instance.call(caller).record
+        if keys[0] not in node.next[other] or caller not in own.calls or record > own.call(caller).record:
+            continue
+        if any(_holds_whole_message(held, caller, record) for held in case.nodes.values()):
+            cycle = Cycle([key, *keys], [(caller, node.instance, other), (other, own, caller)], [])
+            return _message_too_many(case, claims, cycle) or _message_missing(case, claims, cycle)
+    return None
+
+
+def _holds_whole_message(node: Node, rank: int, record: int) -> bool:
+    """A message with both halves does not complete, and the rank called its half after this record."""
+    one = node.instance
+    return one.p2p is not None and len(one.calls) == 2 and rank in one.calls and one.call(rank).record > record
 
 
 def _deadlock(case: Case, _: Claims, cycle: Cycle) -> Outcome:

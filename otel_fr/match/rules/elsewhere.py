@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 
 from otel_fr.match.case import Case
 from otel_fr.match.facts.endings import gave_up_at_store
-from otel_fr.match.facts.instances import InstanceKey
 from otel_fr.match.facts.overdue import CATEGORIES, by_kind
 from otel_fr.match.facts.stops import was_stopped
 from otel_fr.match.finding import Category
@@ -24,7 +23,7 @@ def _downstream(case: Case, claims: Claims) -> Iterator[Claim]:
     reported = {claim.key for claim in claims}
     on_device = {rank for claim in claims.causes if claim.stuck_on == "device" for rank in claim.culprits}
     for key, node in case.nodes.items():
-        cause = _cause(case, claims, key)
+        cause = claims.cause_from(case, key)
         if cause is None or node.instance.name in reported:
             continue
         if node.behind is not None and node.behind[:2] != key[:2]:
@@ -41,20 +40,6 @@ def _downstream(case: Case, claims: Claims) -> Iterator[Claim]:
             age=node.age,
             caused_by=cause,
         )
-
-
-def _cause(case: Case, claims: Claims, key: InstanceKey) -> str | None:
-    """The key of the cause that is reached from an instance along the wait-for graph."""
-    seen: set[InstanceKey] = set()
-    todo = [key]
-    while todo:
-        at = todo.pop(0)
-        if at in claims.cause_of:
-            return claims.cause_of[at]
-        if at not in seen and at in case.nodes:
-            seen.add(at)
-            todo.extend(case.nodes[at].targets)
-    return None
 
 
 def _deaths(case: Case, claims: Claims) -> Iterator[Claim]:

@@ -14,8 +14,8 @@ from otel_fr.match.finding import Category
 from otel_fr.match.graph.cycles import Front, fronts, inverted
 from otel_fr.match.graph.nodes import Node, waited
 from otel_fr.match.model import Call, CallState, Ending
-from otel_fr.match.rules import blocked
-from otel_fr.match.rules.claims import Claim, Claims, Outcome, Rule, Stage, stage_of_one
+from otel_fr.match.rules import blocked, cycles
+from otel_fr.match.rules.claims import Claim, Claims, Follows, Outcome, Rule, Stage, stage_of_one
 from otel_fr.match.texts import sentences, step_texts
 
 
@@ -121,6 +121,20 @@ def _opposite_orders(case: Case, _: Claims, front: Front) -> Outcome:
     )
 
 
+def _held_by_batch(case: Case, claims: Claims, front: Front) -> Outcome:
+    node = case.nodes[front[0]]
+    for key, other in case.nodes.items() if node.instance.p2p else ():
+        if other is not node and other.instance.p2p and not set(other.waiting).isdisjoint(node.waiting):
+            cause = claims.cause_from(case, key)
+            if cause is not None:
+                return Follows(cause, (front[0], *front[1]))
+    return None
+
+
+def _behind_message(case: Case, claims: Claims, front: Front) -> Outcome:
+    return cycles.behind_message(case, claims, [front[0], *front[1]])
+
+
 def _lost_host(case: Case, _: Claims, front: Front) -> Outcome:
     node = case.nodes[front[0]]
     culprits = _lost(case, node)
@@ -197,6 +211,12 @@ STAGES = (
                 _refused,
             ),
             Rule(
+                "held_by_batch",
+                "It is a message, and one of its ranks also waits in a message that a claim explains: the messages of a"
+                " batch end together.",
+                _held_by_batch,
+            ),
+            Rule(
                 "stopped_rank",
                 "Some members' processes do not run, by a signal, a debugger or a cgroup's freezer: the others wait.",
                 _stopped,
@@ -208,6 +228,12 @@ STAGES = (
                 _out_of_step,
             ),
             Rule("opposite_orders", "Two ranks enqueued two of them in opposite orders.", _opposite_orders),
+            Rule(
+                "message_missing_in_stall",
+                "A member waits in half a message that it called before, and the message's other rank waits here. A"
+                " later message of the member does not complete either.",
+                _behind_message,
+            ),
             Rule("lost_host", "Nothing is heard any more of a member's machine.", _lost_host),
             Rule("all_joined", "Nothing shows why it does not complete: nobody is named.", _all_joined),
         ),
