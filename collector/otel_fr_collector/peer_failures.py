@@ -16,8 +16,10 @@ from dataclasses import dataclass
 
 from otel_fr.control.v1.control_pb2 import Command, PeerFailed, PeerRecovered
 from otel_fr.identity import decode_ranks
-from otel_fr.match import Category, Ending, Finding
-from otel_fr.presentation import ranks_text, signal_text
+from otel_fr.match import Category, Ending, Finding, Rank
+from otel_fr.match.facts.stops import was_stopped
+from otel_fr.match.texts.rank_texts import describe_ending, ending_text
+from otel_fr.presentation import ranks_text
 from otel_fr.printable import one_line
 from otel_fr_collector.control import Control
 from otel_fr_collector.incidents.book import IncidentBook
@@ -26,6 +28,7 @@ from otel_fr_collector.jobs.ranks import RankState
 from otel_fr_collector.jobs.run import MAX_RANKS_PER_RUN, Run, RunId
 from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.jobs.snapshot import reported_calls
+from otel_fr_collector.jobs.stops import end_of
 
 STEP_SECONDS = 0.2
 """Seconds between two looks at a run."""
@@ -108,10 +111,14 @@ class PeerFailures:
             if kind is not None and incident.cause is None:
                 why = Failure(kind, incident.finding.summary.split("; ")[0][:MAX_REASON], incident.id)
                 failed.update(dict.fromkeys(_failed_of(incident.finding, run), why))
-        for state in run.ranks.values():
-            if state.ended is not None and state.ending in _BAD:
-                known = failed.get(state.rank)
-                failed[state.rank] = Failure("ended", _how_it_ended(state), known.incident_id if known else "")
+        ended = [
+            (end_of(state), state) for state in run.ranks.values() if state.ended is not None and state.ending in _BAD
+        ]
+        first = [state for end, state in ended if not was_stopped(end)]
+        for end, state in ended:
+            known = failed.get(state.rank)
+            how = _how_it_ended(end, state, first)
+            failed[state.rank] = Failure("ended", how, known.incident_id if known else "")
         return failed
 
     def _still_silent(self, run: Run, now: float) -> dict[int, Failure]:
@@ -207,16 +214,18 @@ def _failures(failed: dict[int, Failure]) -> list[Command]:
     ]
 
 
-def _how_it_ended(state: RankState) -> str:
+def _how_it_ended(end: Rank, state: RankState, first: list[RankState]) -> str:
+    """Ranks that were stopped alike have one text, so that one command tells of them.
+
+    Args:
+        first: the ranks that ended badly and that nobody stopped.
+    """
+    if first and was_stopped(end):
+        before = [one.rank for one in first if (one.ended or 0.0) < (state.ended or 0.0)]
+        if before:
+            return f"{ending_text(end)}, after {ranks_text(before)} had ended"[:MAX_REASON]
     where = f" ({one_line(state.host)})" if state.host else ""
-    rank = f"rank {state.rank}{where}"
-    if state.ending is Ending.KILLED and state.signal:
-        return f"{rank} was killed by {signal_text(state.signal)}"
-    if state.exception:
-        return f"{rank} raised {one_line(state.exception)}"[:MAX_REASON]
-    if state.exit_code:
-        return f"{rank} ended with exit status {state.exit_code}"
-    return f"{rank} has ended"
+    return one_line(f"rank {state.rank}{where} {describe_ending(end)}")[:MAX_REASON]
 
 
 def _silence(state: RankState, of_host: list[int], dark: set[str]) -> str:

@@ -14,7 +14,7 @@ from otel_fr_collector.jobs.run import Run
 def may_follow_a_stop(state: RankState) -> bool:
     """It was stopped; or killed long after it had moved, maybe because it did not react to what has stopped others."""
     idle = 0.0 if state.report is None else state.report.idle_s or 0.0
-    rank = _ending(state)
+    rank = end_of(state)
     return stops.was_stopped(rank) or (idle >= KILL_GRACE and stops.may_be_cleared_away(rank))
 
 
@@ -35,7 +35,7 @@ def is_stopped(run: Run, now: float, dead: Container[int] = ()) -> bool:
     """
     if run.world_size is None or len(run.ranks) < run.world_size:
         return False
-    ends = [(state.ended, _ending(state)) for state in run.ranks.values() if state.ended is not None]
+    ends = [(state.ended, end_of(state)) for state in run.ranks.values() if state.ended is not None]
     if stops.were_killed_together([rank for _, rank in ends], run.world_size):
         return True
     stopped = [(ended, rank) for ended, rank in ends if stops.was_stopped(rank)]
@@ -55,7 +55,7 @@ def _is_over(rank: Rank, seconds: float, dead: Container[int]) -> bool:
     return rank.ending is Ending.CLEAN or stops.was_stopped(rank)
 
 
-def _ending(state: RankState) -> Rank:
+def end_of(state: RankState) -> Rank:
     return Rank(
         state.rank,
         ending=state.ending,

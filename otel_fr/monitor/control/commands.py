@@ -13,7 +13,7 @@ from otel_fr.control.v1.control_pb2 import Command, Dump, FetchCalls, Incident, 
 from otel_fr.monitor.control.client import ControlClient
 from otel_fr.monitor.control.link import Link
 from otel_fr.monitor.control.pace import Pace
-from otel_fr.monitor.control.peers import Notice, PeerWatch
+from otel_fr.monitor.control.peers import ENDED, Notice, PeerWatch
 from otel_fr.monitor.control.verdict import Verdict
 from otel_fr.monitor.nccl.device_calls import Tracked
 from otel_fr.monitor.telemetry.reporter import Reporter
@@ -161,8 +161,8 @@ class Commands:
         here = self._verdict.node.running()
         notice = self._peers.told(failed, self._reporter.identity.rank, self._reporter.groups.live, here)
         if notice is not None:
-            has = verb(notice.ranks, "has", "have")
-            self._say("the collector says that %s %s failed: %s", ranks_text(notice.ranks), has, notice.failed.reason)
+            has = f"{verb(notice.ranks, 'has', 'have')} {'ended' if notice.failed.kind == ENDED else 'failed'}"
+            self._say("the collector says that %s %s: %s", ranks_text(notice.ranks), has, notice.failed.reason)
             self._tell(notice, "peer_failed", names.EVENT_PEER_FAILED)
 
     def _say(self, text: str, *values: object) -> None:

@@ -39,7 +39,7 @@ def test_the_collector_may_ask_for_the_file_and_report_failed_peers(tmp_path: Pa
         written = sink.event("torch.flight_recorder.written")
         assert written.report["reason"] == "incident i1"
         assert load(tmp_path / "dumps" / "otel_fr_rank_0").facts["reason"] == "incident i1"
-        assert rank.stderr.count("says that rank 1 has failed: rank 1 was killed") == 1
+        assert rank.stderr.count("says that rank 1 has ended: rank 1 was killed") == 1
         told = sink.named("torch.rank.peer_failed")
         assert [event.report["reason"] for event in told] == ["ended: rank 1 was killed"]
         assert wait_for(lambda: "the collector has opened an incident: incident i1" in rank.stderr)
@@ -56,7 +56,7 @@ def test_what_all_monitors_are_told_of_failed_ranks_is_logged_by_the_first_rank_
         sink.commands.put(Command(dump=Dump(incident_id="i1", reason="incident i1")))
         sink.event("torch.flight_recorder.written")
         assert sink.named("torch.rank.peer_failed")
-        assert "has failed" not in rank.stderr
+        assert "the collector says" not in rank.stderr
         assert wait_for(lambda: "the collector has opened an incident" in rank.stderr)
         assert rank.stderr.count("collector") == 1, "of an incident, the first monitor of the machine that hears of it"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from signal import SIGTERM
 from typing import Any
 
 import pytest
@@ -95,6 +96,30 @@ def test_a_killed_rank_is_told_once_and_to_monitors_that_connect_later() -> None
         data = late._commands.get_nowait()
         assert data is not None
         assert list(Command.FromString(data).peer_failed.ranks) == [2]
+
+
+def test_ranks_that_the_launcher_stops_are_told_of_together_with_what_was_before() -> None:
+    job = Job()
+    job.report(*range(4))
+    job.now = 1.0
+    job.end(2)
+    job.now = 2.0
+    for rank in (0, 1, 3):
+        job.end(rank, signal=SIGTERM)
+    stopped, died = job.at(3.0)
+    assert told([stopped, died]) == [([0, 1, 3], "ended"), ([2], "ended")]
+    assert "rank 2" in stopped.peer_failed.reason
+
+
+def test_a_rank_that_was_stopped_first_follows_no_other() -> None:
+    job = Job()
+    job.report(*range(4))
+    job.now = 1.0
+    job.end(1, signal=SIGTERM)
+    job.now = 2.0
+    job.end(2)
+    reasons = {c.peer_failed.ranks[0]: c.peer_failed.reason for c in job.at(3.0)}
+    assert "rank 2" not in reasons[1]
 
 
 def test_a_rank_that_ended_well_has_not_failed() -> None:
