@@ -131,16 +131,13 @@ def _times(one: IncidentDetail, now: float) -> Iterable[tuple[str, str]]:
 
 
 def _stacks(one: IncidentDetail) -> Iterable[RenderableType]:
-    """Where the ranks are: merged over ranks if the collector has merged them, otherwise the culprits' stacks."""
-    merged = one["stack_groups"]
-    if merged:
-        for group in merged:
+    """The culprits' stacks, with native frames and DataLoader workers; then where other ranks are, merged."""
+    shown = [rank for rank in one["culprit_ranks"] if str(rank) in one["stacks"]][:MAX_LINES]
+    for rank in shown:
+        yield Padding(Text(f"stack of rank {rank}:", "dim"), (1, 0, 0, 0))
+        yield Padding(Text(printable(one["stacks"][str(rank)].strip("\n")), overflow="fold"), INDENT)
+    for group in one["stack_groups"] or ():
+        if not set(shown).issuperset(group["ranks"]):
             yield Padding(Text(f"{ranks_text(group['ranks'])}:", "dim"), (1, 0, 0, 0))
             for frame in group["frames"]:
                 yield Padding(Text(one_line(frame), overflow="fold"), INDENT)
-        return
-    for rank in one["culprit_ranks"][:MAX_LINES]:
-        stack = one["stacks"].get(str(rank))
-        if stack:
-            yield Padding(Text(f"stack of rank {rank}:", "dim"), (1, 0, 0, 0))
-            yield Padding(Text(printable(stack.strip("\n")), overflow="fold"), INDENT)
