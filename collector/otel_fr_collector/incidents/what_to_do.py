@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import signal
 from collections.abc import Callable, Mapping, Sequence
@@ -10,6 +11,7 @@ from typing import Final, NamedTuple
 from otel_fr.incident import CulpritData, IncidentData
 from otel_fr.match import Category, Ending
 from otel_fr.match.facts.exceptions import is_device_error
+from otel_fr.stacks import frames_of
 from otel_fr_collector.incidents.bounds import EXITING
 from otel_fr_collector.incidents.resolution import Resolution
 
@@ -26,6 +28,15 @@ _PROGRAM: Final = re.compile(
     r"|NotImplemented|Syntax|Indentation)Error\b"
 )
 """Python's exceptions about the program or its data, which another host raises as well."""
+_CHECKPOINT: Final = re.compile(
+    r"/torch/serialization\.py:|/torch/distributed/checkpoint/|/safetensors/"
+    r"|:\d+ \w*(?:save|load|write|upload|restore)\w*(?:checkpoint|ckpt)",
+    re.IGNORECASE,
+)
+"""Places of code that reads or writes a checkpoint; `torch/utils/checkpoint.py` is about activations."""
+_CHECKPOINT_SECTION: Final = re.compile(r"section .*(?:checkpoint|ckpt|\bsav(?:e|ing)\b)", re.IGNORECASE)
+_COLLECTIVE: Final = "/torch/distributed/distributed_c10d.py:"
+_MAX_STACKS: Final = 4
 _LIMITS: Final = {signal.SIGXCPU: "ulimit -t", signal.SIGXFSZ: "ulimit -f"}
 
 FIND_HOST = "Find the host (power, network, kernel log), and start the job without it if it does not come back."
@@ -120,6 +131,16 @@ def _limit(number: int) -> Callable[[IncidentData, Culprits], bool]:
     return lambda _, culprits: any(one.get("signal") == number for one in culprits)
 
 
+def _is_in_checkpoint(data: IncidentData, _: Culprits) -> bool:
+    """By a culprit's stack, or by the section that is overdue. One in a collective of a checkpoint waits for its peers,
+    not for storage."""
+    for stack in itertools.islice(data["stacks"].values(), _MAX_STACKS):
+        places = [frame.place for frame in frames_of(stack)]
+        if any(map(_CHECKPOINT.search, places)):
+            return not any(_COLLECTIVE in place for place in places)
+    return any(map(_CHECKPOINT_SECTION.match, itertools.islice(data["values"].values(), _MAX_STACKS)))
+
+
 _DIED = (Category.RANK_DEAD,)
 _MISSED = (Category.MISSING_RANK,)
 CASES: tuple[Case, ...] = (
@@ -155,6 +176,13 @@ CASES: tuple[Case, ...] = (
         _FIX_WAIT,
         _MISSED,
         _ended(Ending.RAISED.value, Ending.KILLED.value, Ending.GONE.value),
+    ),
+    Case(
+        "The rank reads or writes a checkpoint: look at its storage (mount, quota, load). The job continues once that "
+        "answers; if it always takes so long, give it a section with a longer timeout.",
+        (Category.MISSING_RANK, Category.HEARTBEAT_MISSED, Category.SECTION_OVERRUN),
+        _is_in_checkpoint,
+        "Look at the storage of the rank's checkpoint (mount, quota, load), and start the job again.",
     ),
 )
 """The first that applies counts. A host is drained for what its device or its kernel shows, and for nothing else."""

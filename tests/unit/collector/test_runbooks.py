@@ -26,7 +26,8 @@ def test_alerts_say_what_to_do_first_as_the_runbook_does(category: Category) -> 
     assert f"## What to do\n\n{WHAT_TO_DO[category]}\n" in text
     if once_over := ONCE_OVER.get(category):
         assert f"\nOnce the job has ended: {once_over}\n" in text
-    assert [case.text for case in CASES if case.categories == (category,) and f": {case.text}\n" not in text] == []
+    own = [case for case in CASES if category in case.categories and len(case.categories) < len(Category)]
+    assert [case.text for case in own if f": {case.text}\n" not in text] == []
 
 
 def test_what_is_no_runbook_is_not_read() -> None:

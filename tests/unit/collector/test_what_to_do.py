@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from otel_fr_collector.incidents.what_to_do import what_to_do
 
+from tests.support.incident_data import incident_data
 from tests.support.virtual_collector import VirtualCollector
 
 ERRORS = {
@@ -47,3 +49,37 @@ def test_a_limit_of_the_system_is_raised() -> None:
 def test_nobody_waits_for_a_rank_that_has_left() -> None:
     with VirtualCollector() as collector:
         assert advice(collector, "missing_rank", clean=True).startswith("End the job: the rank has left")
+
+
+def stack(*frames: str) -> str:
+    lines = [f'  File "{file}", line 7 in {name}' for file, _, name in (frame.partition(" ") for frame in frames)]
+    return "\n".join(["Thread 0x1 (most recent call first):", *lines])
+
+
+TORCH = "/usr/lib/python3.12/site-packages/torch"
+SAVE, MAIN = f"{TORCH}/serialization.py _save", "/job/train.py main"
+DCP = f"{TORCH}/distributed/checkpoint/filesystem.py write_data"
+
+
+@pytest.mark.parametrize(
+    ("frames", "is_storage"),
+    [
+        ((SAVE, MAIN), True),
+        ((DCP, MAIN), True),
+        (("/job/s3.py put", "/job/train.py save_checkpoint", MAIN), True),
+        (("/job/data.py load_shard", MAIN), False),
+        ((f"{TORCH}/utils/checkpoint.py checkpoint", MAIN), False),
+        ((f"{TORCH}/distributed/distributed_c10d.py gather_object", DCP, MAIN), False),
+    ],
+)
+def test_a_rank_in_a_checkpoint_waits_for_storage(frames: tuple[str, ...], is_storage: bool) -> None:
+    data = incident_data(stacks={"1": stack(*frames)})
+    assert ("storage (mount" in what_to_do(data, [])) is is_storage
+    assert ("storage of the rank's checkpoint" in what_to_do(data, [], is_over=True)) is is_storage
+
+
+def test_a_section_is_a_checkpoint_by_its_name() -> None:
+    for section, is_storage in (("saving step 7", True), ("dataloading", False)):
+        values = {"1": f"section {section}, limit 30.0 s"}
+        data = incident_data(category="section_overrun", field="limit", values=values)
+        assert ("storage (mount" in what_to_do(data, [])) is is_storage
