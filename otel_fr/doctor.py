@@ -107,7 +107,7 @@ def _sending(config: Config, env: Mapping[str, str]) -> Iterator[Line]:
     for name in ENDPOINTS if config.export else ():
         if url := env.get(name, "").strip():
             outcome = check_endpoint(url, _CONNECT_SECONDS, env)
-            yield "endpoint", f"{hide_password(url)}: {outcome.text}", outcome.status is Status.OK
+            yield "endpoint", hide_password(f"{url}: {outcome.text}"), outcome.status is Status.OK
 
 
 def _enabled(env: Mapping[str, str]) -> Line:

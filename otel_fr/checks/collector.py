@@ -13,7 +13,7 @@ import urllib3
 
 from otel_fr.checks.model import Outcome, Status
 from otel_fr.config import CERTIFICATE_VARIABLE, endpoint_address
-from otel_fr.monitor.telemetry.endpoint_probe import SIGNALS, likely_mistake
+from otel_fr.monitor.telemetry.endpoint_probe import SIGNALS, likely_mistake, reason_of
 from otel_fr.otlp_sender import endpoint_mistake, endpoint_of
 
 DATE_SECONDS: Final = 2.0
@@ -33,8 +33,7 @@ def check_endpoint(url: str, timeout: float, env: Mapping[str, str] = os.environ
         with socket.create_connection(endpoint_address(url), timeout):
             pass
     except (OSError, ValueError) as error:
-        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        return Outcome(Status.FAILED, f"cannot be reached: {reason}")
+        return Outcome(Status.FAILED, f"cannot be reached: {reason_of(error)}")
     text = _first(likely_mistake(signal, env) for signal in signals)
     return Outcome(Status.FAILED, text) if text else Outcome(Status.OK, "it accepts connections")
 

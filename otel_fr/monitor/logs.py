@@ -46,7 +46,7 @@ class _EndpointHandler(logging.Handler):
     What to say takes seconds to find out, so a thread does: whoever logs meanwhile would wait for this handler's lock.
     """
 
-    def __init__(self, target: logging.Handler, on_trouble: OnTrouble, explain: Callable[[], str | None]) -> None:
+    def __init__(self, target: logging.Handler, on_trouble: OnTrouble, explain: Callable[[str], str]) -> None:
         super().__init__(logging.WARNING)
         self._target = target
         self._on_trouble = on_trouble
@@ -71,14 +71,12 @@ class _EndpointHandler(logging.Handler):
             self._saying.join(EXPLAIN_SECONDS)
 
     def _say(self, record: logging.LogRecord) -> None:
-        try:
-            said = self._explain()
-        except Exception:  # noqa: BLE001 - the exporter's own message says something, too
-            said = ""
-        if said is None:
+        said = record.getMessage()
+        with contextlib.suppress(Exception):  # the exporter's own message says something, too
+            said = self._explain(said)
+        if not said:
             return
-        if said:
-            record.msg, record.args = said, ()
+        record.msg, record.args = said, ()
         record.exc_info = None
         record.exc_text = None
         self._target.handle(record)
@@ -113,16 +111,14 @@ def configure(rank: int) -> logging.Handler:
     return handler
 
 
-def watch_exporters(
-    handler: logging.Handler, on_trouble: OnTrouble, explain: Callable[[], str | None] = lambda: ""
-) -> None:
+def watch_exporters(handler: logging.Handler, on_trouble: OnTrouble, explain: Callable[[str], str] = str) -> None:
     """Limit the exporters' own messages, and take them as a sign that an endpoint does not answer.
 
     An exporter retries for up to ten seconds before it returns a failure, but logs a warning at once.
 
     Args:
         on_trouble: called for each message.
-        explain: what to say in place of an exporter's message; "": the message; None: nothing.
+        explain: what to say in place of an exporter's message; "": nothing.
     """
     for name in ("opentelemetry", "urllib3", "requests", "otel_fr.monitor.telemetry.export"):
         logger = logging.getLogger(name)

@@ -49,6 +49,12 @@ def hangs(_: socket.socket, ended: threading.Event) -> None:
     ended.wait()
 
 
+def greets(connection: socket.socket, _: threading.Event) -> None:
+    """Says which protocol it speaks, as SSH does, and ends."""
+    connection.sendall(b"SSH-2.0-OpenSSH_9.6\r\n")
+    connection.recv(1 << 16)
+
+
 def drips(connection: socket.socket, ended: threading.Event) -> None:
     """Answers byte by byte, without an end."""
     head = b"HTTP/1.1 200 OK\r\nX-Long: "

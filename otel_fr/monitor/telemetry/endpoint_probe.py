@@ -12,19 +12,30 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from otel_fr.config import endpoint_address
 from otel_fr.otlp_sender import Signal, endpoint_mistake, endpoint_of, protocol_of
+from otel_fr.redaction import hide_password
 
 SIGNALS: tuple[Signal, ...] = ("traces", "logs")
 MINUTE = 60.0
 SECONDS = 2.0
 """To connect, and again for all of the answer: a server may send a byte a second."""
 MAX_ANSWER = 8_192
+MAX_QUOTED = 40
+_CHECK = "check the address with otel-fr doctor"
 _REQUEST = "GET / HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nAccept: text/html\r\n\r\n"
 _PAGE = b"otel-fr"
 """In the collector's page, which other servers do not have at ``/``."""
 _SETTINGS, _ALERT = 0x04, 0x15
+
+
+class Found(NamedTuple):
+    """What shows at an endpoint; "": nothing. ``mistake``: in the address, with what to write instead; ``outage``."""
+
+    mistake: str = ""
+    outage: str = ""
 
 
 class EndpointTrouble:
@@ -38,18 +49,20 @@ class EndpointTrouble:
 
     def __init__(self, is_first: Callable[[str], bool], *, is_first_node: bool) -> None:
         self._is_first, self._is_first_node = is_first, is_first_node
-        self._mistake: str | None = None
+        self._mistake = ""
 
-    def explain(self) -> str | None:
-        """What to say in place of an exporter's own message; "": that message; None: nothing. May block for seconds."""
+    def explain(self, message: str) -> str:
+        """What to say in place of an exporter's own message; "": nothing. May block for seconds."""
         if not self._is_first(f"endpoint {int(time.time() / MINUTE)}"):
-            return None
-        if not self._mistake:
-            found = (likely_mistake(signal, os.environ) for signal in SIGNALS)
-            self._mistake = next((text for text in found if text), "")
-        if not self._mistake:
             return ""
-        return self._mistake if self._is_first_node and self._is_first(self._mistake) else None
+        if not self._mistake:
+            found = [_probe(signal, os.environ) for signal in {endpoint_of(one): one for one in SIGNALS}.values()]
+            self._mistake = next((one.mistake for one in found if one.mistake), "")
+            outage = next((one.outage for one in found if one.outage), message)
+            if not self._mistake:
+                return hide_password(f"{outage}; the job runs on without telemetry; {_CHECK}")
+        is_news = self._is_first_node and self._is_first(self._mistake)
+        return hide_password(f"{self._mistake}; {_CHECK}") if is_news else ""
 
 
 def likely_mistake(signal: Signal, env: Mapping[str, str]) -> str:
@@ -57,32 +70,53 @@ def likely_mistake(signal: Signal, env: Mapping[str, str]) -> str:
 
     Blocks for a few seconds at most.
     """
+    return _probe(signal, env).mistake
+
+
+def reason_of(error: OSError | ValueError) -> str:
+    """Why no connection was made: ``"Connection refused"``, ``"timed out"``."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+def _probe(signal: Signal, env: Mapping[str, str]) -> Found:
     name, url = endpoint_of(signal, env)
     if not url:
-        return ""
+        return Found()
     if text := endpoint_mistake(signal, env):
-        return text
-    is_grpc = protocol_of(signal, env) == "grpc"
+        return Found(text)
+    written = f"{name}={url}"
     try:
         host, port = endpoint_address(url)
-        answer = b"" if url.startswith("https:") else _first_answer(host, port)
-    except (OSError, ValueError):
-        return ""
-    written, right = f"{name}={url}", f"http://{host}:{4317 if is_grpc else 4318}"
+        answer = _first_answer(host, port, is_silent=url.startswith("https:"))
+    except (OSError, ValueError) as error:
+        return Found(outage=f"{written} cannot be reached: {reason_of(error)}")
+    return Found(_mistake_in(written, host, port, answer, is_grpc=protocol_of(signal, env) == "grpc"))
+
+
+def _mistake_in(written: str, host: str, port: int, answer: bytes, *, is_grpc: bool) -> str:
+    """What the first bytes of a server's answer show to be wrong with its address."""
+    right = f"http://{host}:{4317 if is_grpc else 4318}"
     if answer.startswith(b"HTTP/1.") and b" 200 " in answer[:16] and _PAGE in answer:
         return f"{written} is the collector's page, not its OTLP port: write {right}"
-    if answer.startswith(b"HTTP/1.") and is_grpc:
-        return f"{written} speaks HTTP, not gRPC: write {right}, or set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf"
-    if answer[3:4] == bytes([_SETTINGS]) and not is_grpc:
-        return f"{written} speaks gRPC, not HTTP: write {right}, or set OTEL_EXPORTER_OTLP_PROTOCOL=grpc"
+    if answer.startswith(b"HTTP/1."):
+        instead = f"write {right}, or set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf"
+        return f"{written} speaks HTTP, not gRPC: {instead}" if is_grpc else ""
+    if answer[3:4] == bytes([_SETTINGS]):
+        instead = f"write {right}, or set OTEL_EXPORTER_OTLP_PROTOCOL=grpc"
+        return "" if is_grpc else f"{written} speaks gRPC, not HTTP: {instead}"
     if answer[:1] == bytes([_ALERT]):
         return f"{written} speaks TLS: write https://{host}:{port}"
+    if answer:
+        begin = answer[:MAX_QUOTED].decode("ascii", "replace").strip()
+        return f"{written} is no OTLP server (its answer begins with {begin!r}): write the collector's OTLP address"
     return ""
 
 
-def _first_answer(host: str, port: int) -> bytes:
-    """The beginning of what a server answers to a request of HTTP/1.1."""
+def _first_answer(host: str, port: int, *, is_silent: bool = False) -> bytes:
+    """The beginning of what a server answers to a request of HTTP/1.1. ``is_silent``: it is only connected to."""
     with socket.create_connection((host, port), SECONDS) as connection:
+        if is_silent:
+            return b""
         connection.sendall(_REQUEST.format(host).encode("ascii", "replace"))
         answer, deadline = b"", time.monotonic() + SECONDS
         with contextlib.suppress(OSError):

@@ -15,7 +15,7 @@ import pytest
 from otel_fr.config import SpanBatching
 from otel_fr.monitor.watch import FAILED_FLUSH_SECONDS
 from tests.support.collector_process import Collector, running
-from tests.support.hostile_servers import drips, hostile_server
+from tests.support.hostile_servers import drips, greets, hostile_server
 from tests.support.monitored_rank import PLAYER, environment, play
 from tests.support.otlp_sink import grpc_sink, http_sink
 from tests.support.ports import free_port
@@ -38,7 +38,18 @@ def test_a_dead_endpoint_does_not_delay_the_rank_s_exit(protocol: str, tmp_path:
         rank.end("leave", clean=True)
         rank.monitor_end()
         assert rank.stderr.count("\n") == 1, "one line a minute about an endpoint"
-        assert rank.stderr.startswith("otel-fr[rank 0]: ")
+        said = f"otel-fr[rank 0]: OTEL_EXPORTER_OTLP_ENDPOINT={env['OTEL_EXPORTER_OTLP_ENDPOINT']} cannot be reached: "
+        assert rank.stderr.startswith(f"{said}Connection refused")
+        assert "otel-fr doctor" in rank.stderr
+
+
+def test_a_server_that_speaks_another_protocol_is_named(tmp_path: Path) -> None:
+    with hostile_server(greets) as url, play(tmp_path, {"OTEL_EXPORTER_OTLP_ENDPOINT": url}) as rank:
+        rank.do("issue", n=10)
+        assert wait_for(lambda: "otel-fr[" in rank.stderr)
+        assert f"OTEL_EXPORTER_OTLP_ENDPOINT={url} is no OTLP server" in rank.stderr
+        assert "SSH-2.0" in rank.stderr
+        assert "otel-fr doctor" in rank.stderr
 
 
 def test_an_endpoint_that_answers_byte_by_byte_is_reported_and_does_not_keep_the_monitor(tmp_path: Path) -> None:
