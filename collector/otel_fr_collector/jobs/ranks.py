@@ -22,9 +22,6 @@ GRACE = 1.5
 """Seconds after the time at which the next report of a rank was due, from which the rank counts as silent."""
 SILENCE = DEFAULT_INTERVAL + GRACE
 """The same since the last report, of a rank that reports each second."""
-DELAY = 0.5
-"""Seconds that a report may take to arrive: a stack is outdated only if the rank moved so much later than it."""
-
 
 ELSEWHERE: Final[dict[str, Any]] = {
     "groups": (), "in_flight": (), "failed": (), "last": None, "activity": (), "fetched": None, "ras": None,
@@ -39,6 +36,11 @@ LOOKS = 3
 """Stacks of a rank that moves which are kept, by their lines: one shows one moment."""
 MAX_DESTROYED = 64
 """Groups of one rank for which the place of their destruction is kept; its report names as many (otel_fr/monitor)."""
+
+
+def moves_of(report: RankReport) -> int:
+    """How many calls the rank has enqueued and ended in the groups that it has: another number, and it has moved."""
+    return sum([one.calls_enqueued + one.calls_ended for one in report.groups if not one.is_destroyed])
 
 
 @dataclass(slots=True)
@@ -67,7 +69,8 @@ class RankState:
     place: Place = UNPLACED
     replica: str = ""
     stack: str = ""
-    stack_arrived: float = 0.0
+    stack_moves: int = 0
+    """`moves_of` the reports to which its stack and site apply; 0: it has none."""
     site: str = ""
     python_blocked: bool = False
     exit_code: int | None = None
@@ -254,13 +257,13 @@ class RankState:
     def keep_stack(self, report: RankReport) -> None:
         """The last stack and site hold until the rank is seen to have moved."""
         stack = report.stack or (report.exception.stack if report.exception is not None else "")
+        moves = moves_of(report)
         if stack:
-            self.stack, self.stack_arrived = stack, self.sent
-        elif (
-            self.ended is None and report.idle_s is not None and report.idle_s + DELAY < self.sent - self.stack_arrived
-        ):
+            self.stack = stack
+        elif self.ended is None and moves != self.stack_moves:
             self.stack = self.site = ""
         self.site = report.site or (site_of(stack) if stack else self.site)
+        self.stack_moves = moves if self.stack or self.site else 0
         if report.python_blocked is not None or not self.stack:
             self.python_blocked = bool(report.python_blocked)
 

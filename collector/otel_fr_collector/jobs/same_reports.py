@@ -15,7 +15,7 @@ from otel_fr.match.facts import overdue
 from otel_fr.rank_report import RankReport, ReportedCall
 from otel_fr_collector.jobs.calls import RankCall, state_of
 from otel_fr_collector.jobs.rank_reports import queued_of
-from otel_fr_collector.jobs.ranks import DELAY, RankState
+from otel_fr_collector.jobs.ranks import RankState, moves_of
 
 EARLIER = 0.1
 """Seconds by which a report may date a call earlier than the one before did and still say the same: its way here was
@@ -51,7 +51,7 @@ def says_the_same(state: RankState, given: RankReport, sent: float) -> bool:
     if _name_of(said.within) != (_name_of(overdue.reported_within(given.activity)) if given.activity else None):
         return False
     return (
-        _are_texts_current(state, given, sent)
+        _are_texts_current(state, given)
         and _are_same(said.inflight, given.in_flight, sent)
         and _is_same_last(said.last, given.last)
     )
@@ -61,13 +61,13 @@ def _name_of(within: Overdue | None) -> tuple[str, float] | None:
     return None if within is None else (within.name, within.limit)
 
 
-def _are_texts_current(state: RankState, given: RankReport, now: float) -> bool:
+def _are_texts_current(state: RankState, given: RankReport) -> bool:
     """The rank has not ended, and has not moved since its stack and site were taken."""
     if state.ended is not None:
         return False
     if not (state.stack or state.site):
         return not state.python_blocked or given.python_blocked is True
-    return given.idle_s is not None and given.idle_s + DELAY >= now - state.stack_arrived
+    return moves_of(given) == state.stack_moves
 
 
 def _are_same(known: Sequence[RankCall], given: Sequence[ReportedCall], now: float) -> bool:

@@ -23,7 +23,17 @@ Json = dict[str, Any]
 MAX_STACKS = 64
 """Ranks of a run whose stacks are kept: the culprits' stacks are in the incident anyway."""
 
-_RANK_FIELDS = ("stack", "site", "python_blocked", "exit_code", "signal", "exception", "exception_site", "file")
+_RANK_FIELDS = (
+    "stack",
+    "stack_moves",
+    "site",
+    "python_blocked",
+    "exit_code",
+    "signal",
+    "exception",
+    "exception_site",
+    "file",
+)
 _TRACE_ID = re.compile("[0-9a-f]{32}")
 
 
@@ -38,13 +48,13 @@ class _RunData(TypedDict):
 
 
 class _RankData(TypedDict):
-    """As `RankState`. ``ended``: whether it has; ``standings``: its progress; ``stack_age``: seconds before ``at``."""
+    """As `RankState`. ``ended``: whether it has; ``standings``: its progress."""
 
     rank: int
     ended: bool
     ending: str
     standings: dict[str, list[int]]
-    stack_age: float
+    stack_moves: int
     host: str
     stack: str
     site: str
@@ -94,7 +104,6 @@ class SavedRun:
                 arrived=now - age,
                 ended=now - age if item["ended"] else None,
                 ending=ending,
-                stack_arrived=now - age - item["stack_age"],
                 thread_exceptions=tuple([ThreadException(*one) for one in item.get("thread_exceptions") or ()]),
                 progress={
                     group: [own[0], own[1], DESTROYED if group in destroyed else 0, 0, -1]
@@ -137,7 +146,6 @@ def dump_run(run: Run, now: float, wall: float) -> Json:
             "ended_for_peer": state.ended_for_peer,
             "host": state.host,
             "place": state.place,
-            "stack_age": max(0.0, now - state.stack_arrived),
         }
         ranks.append(item)
     return {

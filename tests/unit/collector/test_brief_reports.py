@@ -136,11 +136,11 @@ def test_a_brief_report_after_the_first_takes_the_short_way() -> None:
     assert run.to_ask == set()
 
 
-def waiting(number: int, now: float, **more: Any) -> str:
+def waiting(number: int, now: float, enqueued: int = 6, **more: Any) -> str:
     """A full report at ``now`` of a rank that waits in a call since 10."""
     call = CALL | {"age_s": now - 10.0}
     said: dict[str, Any] = {"last": CALL | {"rec": 8, "seq": 5, "st": "completed"}, "idle_s": now - 10.0, **more}
-    return body(number, brief=False, enqueued=6, inflight=[call], **said)
+    return body(number, brief=False, enqueued=enqueued, inflight=[call], **said)
 
 
 def test_a_rank_that_still_waits_takes_the_short_way_until_anything_else_is_said() -> None:
@@ -175,7 +175,14 @@ def test_a_stack_goes_with_the_first_report_of_a_rank_that_moves_and_stays_while
     for number, now in ((2, 15.0), (3, 16.0)):
         assert take(run, waiting(number, now, site="a.py:1 f"), now) is not None
     assert (run.ranks[1].stack, run.ranks[1].site) == ("Thread MainThread", "a.py:1 f")
-    assert take(run, waiting(4, 17.0, site="", idle_s=0.1), 17.0) is not None
+    assert take(run, waiting(4, 17.0, 7, site="", idle_s=0.1), 17.0) is not None
+    assert (run.ranks[1].stack, run.ranks[1].site) == ("", "")
+
+
+def test_a_stack_goes_however_soon_after_it_the_rank_has_moved() -> None:
+    run = new_run()
+    assert take(run, waiting(1, 14.0, stack="Thread MainThread", site="a.py:1 f"), 14.0) is not None
+    assert take(run, waiting(2, 14.2, 7, site="", idle_s=0.1), 14.2) is not None
     assert (run.ranks[1].stack, run.ranks[1].site) == ("", "")
 
 

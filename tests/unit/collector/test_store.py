@@ -233,7 +233,7 @@ def test_a_rank_that_ended_is_read_back_as_it_was_written(
         signal=number,
         exit_message=text,
     )
-    state.progress, state.stack, state.stack_arrived = progress, text, 40.0
+    state.progress, state.stack, state.stack_moves = progress, text, 7
     state.thread_exceptions = (ThreadException(text, text, text), ThreadException("loader", "ValueError"))
     run.ranks = {0: RankState(0), 1: state}
     saved = load_run(json.loads(json.dumps(dump_run(run, 50.0, NOW))))
