@@ -53,14 +53,14 @@ def sentences(found: Performance) -> list[str]:
     lines = [_kind_text(kind, found) for kind in found.kinds[:MAX_KINDS]]
     if len(found.kinds) > MAX_KINDS:
         lines.append(f"{count_text(len(found.kinds) - MAX_KINDS, 'more kind')} of calls with less time")
+    if len(found.kinds) > 1:
+        lines.append(_total_text(found))
     most = sorted(found.waited_for.items(), key=lambda item: -item[1])[:MAX_LAST]
     last = [f"{ranks_text([rank])} {_share(found.waited_share(rank))}" for rank, _ in most]
     if last:
-        lines.append(f"came last while half of the group or more waited: {', '.join(last)}")
+        lines.append(f"last to arrive while at least half of the group waited: {', '.join(last)}")
     if found.in_flight is not None:
-        lines.append(
-            f"exposed: at most {_share(found.in_flight)}; so long was a call in flight, on average of the ranks"
-        )
+        lines.append(f"exposed: at most {_share(found.in_flight)} (time with a call in flight, average of the ranks)")
     return lines
 
 
@@ -169,6 +169,16 @@ def _kind_text(kind: Kind, found: Performance) -> str:
         return text
     wait, transfer = kind.parts
     return f"{text} ({short_text(wait)} wait, {short_text(transfer)} transfer)"
+
+
+def _total_text(found: Performance) -> str:
+    """Of all kinds; those whose waits are not known count in the total only."""
+    text = f"all calls: {_share(sum(map(found.share, found.kinds)))}"
+    known = [(kind.parts, kind.each) for kind in found.kinds if kind.parts is not None]
+    if not known:
+        return text
+    wait, transfer = (_share(sum(parts[at] * each for parts, each in known) / found.seconds) for at in (0, 1))
+    return f"{text} ({wait} wait, {transfer} transfer)"
 
 
 def _difference(mine: Kind, others: Kind) -> str:

@@ -69,6 +69,9 @@ def test_time_in_calls_is_divided_into_wait_and_transfer(tmp_path: Path) -> None
     assert gather.parts == pytest.approx((0.0, TRANSFER), abs=1e-3)
     assert found.share(reduce) == pytest.approx(0.0415 / STEP, rel=0.05)
     assert found.in_flight == pytest.approx((0.0415 + TRANSFER) / STEP, rel=0.05)
+    total = re.search(r"all calls: (\d+) % \((\d+) % wait, (\d+) % transfer\)", to_text(report))
+    assert total is not None
+    assert [int(number) for number in total.groups()] == pytest.approx([45.5, 37.5, 8.0], abs=1.1)
 
 
 def test_any_number_of_messages_is_compared(tmp_path: Path) -> None:
