@@ -17,6 +17,8 @@ LINKS = ("runbook", "trace", "dashboard")
 """Those that an option may set."""
 GRAFANA_DASHBOARD = "/d/otel-fr-incident?var-job_id={job}&var-trace_id={trace_id}&from={from_ms}&to={to_ms}"
 """Of a Grafana's URL: deploy/grafana/dashboards/otel-fr-incident.json."""
+ALERTS = 'alertname=~"TorchDistributedIncident(Open)?"'
+"""The alerts of an incident: the collector's, and Prometheus' in its place."""
 MARGIN_MS = 300_000
 """Milliseconds shown before an incident's start and after its end."""
 
@@ -71,11 +73,12 @@ class Links:
     alertmanager: str = ""
 
     def for_page(self, data: CollectorIncidentData, started: float, ended: float) -> dict[str, str]:
-        """As `of`, with ``silence`` while the incident is open: Alertmanager's form that silences its alert."""
+        """As `of`, with ``silence`` while the incident is open: Alertmanager's form that silences its alerts."""
         links = self.of(data, started, ended)
         if self.alertmanager and data["state"] == "firing":
             labels = {"job_id": one_line(data["job"]), "category": data["category"]}
-            matchers = ",".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in labels.items())
+            own = [f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in labels.items()]
+            matchers = ",".join([ALERTS, *own])
             links["silence"] = f"{self.alertmanager}/#/silences/new?filter={quote(f'{{{matchers}}}', safe='')}"
         return links
 

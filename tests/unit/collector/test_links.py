@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
 import socket
 import time
+from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 from otel_fr_collector.cli import links_of
 from otel_fr_collector.incidents.links import Links, parse_link
 from otel_fr_collector.loading import SettingsError
 from otel_fr_collector.outlets.webhook import read_secret, sign
+from otel_fr_collector.web import runbooks
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from tests.support.incident_data import incident_data
@@ -85,3 +89,11 @@ def test_without_options_incidents_link_to_what_the_collector_knows_of() -> None
     assert own.dashboard == own.trace == ""
     assert links("--grafana", "http://grafana:3000/").dashboard.startswith("http://grafana:3000/d/otel-fr-incident?")
     assert links("--link", "dashboard=https://g/{job}", "--grafana", "http://g").dashboard == "https://g/{job}"
+
+
+def test_the_page_silences_what_the_runbook_silences() -> None:
+    url = Links(alertmanager="http://am:9093").for_page(incident_data(job="JOB"), 0.0, 1.0)["silence"]
+    given = unquote(url.partition("filter=")[2]).strip("{}").split(",")
+    runbook = (Path(runbooks.__file__).with_name("missing_rank.md")).read_text().partition("amtool silence add")[2]
+    command = shlex.split(runbook.partition("\n\n")[0].replace("\\\n", " "))
+    assert [one.replace('"', "") for one in given] == [one for one in command if "=" in one]
