@@ -236,7 +236,8 @@ def _dump(args: argparse.Namespace) -> int:
             print(f"rank {rank} (process {pid}): asked its monitor (process {monitor}) for a flight-recorder file")
             requested += 1
     if ended:
-        print(f"otel-fr dump: {count_text(ended, 'rank')} ended and left a ring for otel-fr analyze", file=sys.stderr)
+        who = f"{count_text(ended, 'rank')} {'has' if ended == 1 else 'have'} ended"
+        print(f"otel-fr dump: {who}; otel-fr analyze reads what they recorded", file=sys.stderr)
     if not requested:
         which = "" if args.pid is None else f" with process id {args.pid}"
         print(f"otel-fr dump: this user has no running rank{which} on this machine", file=sys.stderr)

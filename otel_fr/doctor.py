@@ -92,9 +92,9 @@ def findings(env: Mapping[str, str]) -> Iterator[Line]:
     yield _files(config, env)
     faults = list(_faults(config))
     if errors := [f"{one.rank}: {one.errors}" for one in faults if one.errors]:
-        yield "errors", f"of recording; these ranks are ignored when judging: {'; '.join(errors)}", True
+        yield "errors", f"recording failed; these ranks are ignored when judging: {'; '.join(errors)}", True
     if misuses := [f"{one.rank}: {one.misuses}" for one in faults if one.misuses]:
-        yield "wrong calls", f"of heartbeats, sections or steps, all ignored: {'; '.join(misuses)}", True
+        yield "wrong calls", f"heartbeats, sections or steps that were ignored: {'; '.join(misuses)}", True
     yield from _sending(config, env)
 
 

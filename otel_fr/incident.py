@@ -78,7 +78,7 @@ class IncidentData(TypedDict):
         waiting_ranks: who waits.
         field: of a mismatch: what differs.
         values: of a mismatch: each rank's value.
-        stuck_on: where a culprit is blocked: `host`, `device` or `lost` (nothing is heard of its machine).
+        stuck_on: where a culprit is blocked: `host`, `device` or `lost` (its machine sends no reports).
         call_sites: `file:line function`, by rank.
         stacks: of culprits, by rank.
         stack_groups: where culprits and waiting ranks are, most ranks first, at most 16.

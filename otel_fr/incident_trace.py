@@ -167,7 +167,7 @@ class IncidentSpans:
         if not where and facts.error:
             where = facts.error.split(":", 1)[0]
         name = f"rank {facts.rank}: {what}" + (f", {where}" if where else "")
-        message = f"{what}: {facts.error}" if facts.error else f"{what}, at {facts.site or 'a place that is not known'}"
+        message = f"{what}: {facts.error}" if facts.error else f"{what}, at {facts.site or 'an unknown place'}"
         of = ("culprit", facts.rank, bool(facts.site or facts.stack or facts.error))
         span = self._span(self._new_id(*of), parent or self._id, name[:MAX_NAME], self._started, now, message)
         span.attributes.extend(attributes({**self._of_rank(facts), names.ERROR_TYPE: self._data["category"]}))

@@ -136,7 +136,9 @@ class Tools:
         text = texts.rank_text(texts.job_name(head), detail, rank, self._open(head)[0])
         if text is None:
             name, is_known = texts.job_name(head), rank < (head["world_size"] or 0)
-            raise ToolError(f"nothing is kept of rank {rank} of {name}" if is_known else f"{name} has no rank {rank}")
+            raise ToolError(
+                f"the collector keeps nothing about rank {rank} of {name}" if is_known else f"{name} has no rank {rank}"
+            )
         return text
 
     def _stacks(self, job: str, attempt: int | None) -> str:
@@ -166,7 +168,7 @@ class Tools:
             if not path.exists():
                 raise ToolError(f"there is nothing at {one_line(folder)} below {self._root}")
             if any(one.is_symlink() and not one.resolve().is_relative_to(self._root) for one in find(path, None)[0]):
-                raise ToolError(f"{one_line(folder)} has links to files that are not below {self._root}")
+                raise ToolError(f"{one_line(folder)} has links to files outside {self._root}")
         except (OSError, ValueError, RuntimeError) as error:  # a name with a null byte, a loop of links
             raise ToolError(f"{one_line(folder)} cannot be read: {one_line(str(error))}") from error
         return f"Causes come first; what is listed below a cause is a consequence of it.\n\n{to_text(load(path))}"

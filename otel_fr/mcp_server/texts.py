@@ -23,7 +23,7 @@ MAX_JOBS = 50
 """Jobs that are listed; of more there is the number."""
 WIDTH = 10_000
 """Characters of a line: lines are not wrapped."""
-NOTHING_OPEN = "No incident of this job fires. That a rank waits is normal: others may be about to join."
+NOTHING_OPEN = "No incident of this job is firing. A rank that waits is normal: others may be about to join."
 
 
 def capped(text: str, hint: str) -> str:
@@ -88,7 +88,7 @@ def incident_text(one: IncidentDetail) -> str:
     kind = (
         "This incident is a consequence, not the cause: ask for the incident that caused it."
         if one["caused_by"]
-        else "This incident is a cause: its culprits are the origin of the fault. That ranks wait is a consequence."
+        else "This incident is a cause: its culprits are the origin of the fault. Ranks that wait are a consequence."
     )
     times = f"detected at {one['detected_at'] or '?'} (UTC), resolved at {one['resolved_at'] or '-'}"
     zone = f"Times of day below are in the time zone UTC{time.strftime('%z')}."
@@ -136,12 +136,12 @@ def rank_text(name: str, job: JobDetail, rank: int, incidents: Sequence[Incident
 def stacks_text(name: str, found: AskedStacks) -> str:
     """Where all ranks of one job are."""
     head = f"{name}: stacks as of {one_line(found['asked_at'] or 'an unknown time')}, outermost frame first"
-    lines = [f"{head}. That a rank waits is a consequence; the cause is where one does not."]
+    lines = [f"{head}. A rank that waits is a consequence: look for one that does not wait."]
     for group in found["groups"]:
         lines += ["", f"{ranks_text(decode_ranks(group['ranks']))}:"]
         lines += [f"  {one_line(frame)}" for frame in group["frames"]]
     if found["not_answered"]:
-        lines += ["", f"no answer of {ranks_text(decode_ranks(found['not_answered']))}"]
+        lines += ["", f"no answer from {ranks_text(decode_ranks(found['not_answered']))}"]
     return "\n".join(lines)
 
 

@@ -178,8 +178,8 @@ CASES: tuple[Case, ...] = (
         _ended(Ending.RAISED.value, Ending.KILLED.value, Ending.GONE.value),
     ),
     Case(
-        "The rank reads or writes a checkpoint: look at its storage (mount, quota, load). The job continues once that "
-        "answers; if it always takes so long, give it a section with a longer timeout.",
+        "The rank reads or writes a checkpoint: look at its storage (mount, quota, load). The job continues once the "
+        "storage answers; if it always takes so long, put it into a section with a longer timeout.",
         (Category.MISSING_RANK, Category.HEARTBEAT_MISSED, Category.SECTION_OVERRUN),
         _is_in_checkpoint,
         "Look at the storage of the rank's checkpoint (mount, quota, load), and start the job again.",

@@ -219,7 +219,7 @@ def evidence(analysis: Analysis, view: View) -> list[tuple[str, list[str]]]:
         ("Not known", notes),
         *beside(analysis),
         ("Files that were not used", [f"{problem.path}: {problem.text}" for problem in analysis.problems]),
-        ("Other runs, older", other_runs(analysis)),
+        ("Older runs", other_runs(analysis)),
     ]
     return [(title, items) for title, items in sections if items]
 

@@ -268,7 +268,7 @@ def _totals(instance: Instance, calls: Mapping[int, Call], distinct: Mapping[Sig
             differing=tuple(odd),
             has_majority=True,
         )
-    value = f"{sums[0]} elements sent and {sums[1]} taken by all together"
+    value = f"{sums[0]} elements sent and {sums[1]} received in all"
     return Mismatch(
         instance=instance,
         category=Category.SIZE_MISMATCH,

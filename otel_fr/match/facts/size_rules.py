@@ -95,9 +95,9 @@ def _turn(found: _Found) -> _Found:
 def _all_to_all(ranks: _Ranks, ra: int, a: Signature, rb: int, b: Signature) -> _Found:
     there = _pieces_fit("sizes", _piece(a.input_sizes, ranks, rb), _piece(b.output_sizes, ranks, ra))
     if there:
-        return f"sizes sent from {ra} to {rb}", there[1], there[2]
+        return f"sizes sent from rank {ra} to rank {rb}", there[1], there[2]
     back = _pieces_fit("sizes", _piece(b.input_sizes, ranks, ra), _piece(a.output_sizes, ranks, rb))
-    return back and (f"sizes sent from {rb} to {ra}", back[2], back[1])
+    return back and (f"sizes sent from rank {rb} to rank {ra}", back[2], back[1])
 
 
 def shares(sizes: Sizes, splits: tuple[int, ...] | None, members: int) -> tuple[int, ...]:
@@ -123,11 +123,11 @@ def _all_to_all_single(ranks: _Ranks, ra: int, a: Signature, rb: int, b: Signatu
         "sizes", _share(a.input_sizes, a.input_splits, ranks, rb), _share(b.output_sizes, b.output_splits, ranks, ra)
     )
     if there:
-        return f"sizes sent from {ra} to {rb}", there[1], there[2]
+        return f"sizes sent from rank {ra} to rank {rb}", there[1], there[2]
     back = _pieces_fit(
         "sizes", _share(b.input_sizes, b.input_splits, ranks, ra), _share(a.output_sizes, a.output_splits, ranks, rb)
     )
-    return back and (f"sizes sent from {rb} to {ra}", back[2], back[1])
+    return back and (f"sizes sent from rank {rb} to rank {ra}", back[2], back[1])
 
 
 PIECE_RULES: dict[str, _PieceRule] = {

@@ -337,7 +337,7 @@ def _astray(case: Case, claims: Claims, node: Node, culprits: Sequence[int]) -> 
 RULES = (
     Rule(
         "named_already",
-        "The ranks that it waits for are named where others wait for them: it follows from that.",
+        "The ranks that it waits for are named already: it is a consequence.",
         _named_already,
     ),
     Rule(
@@ -347,7 +347,7 @@ RULES = (
     ),
     Rule(
         "call_too_many",
-        "The absent ranks ended well or went on, and those that wait are out of step: they made a call too many.",
+        "The absent ranks ended well or went on, and those that wait are out of step: they made one call too many.",
         _call_too_many,
     ),
     Rule(

@@ -91,7 +91,7 @@ STAGES = (
         "Calls that devices wait in, and that a member's device has not begun.",
         _queued,
         (
-            Rule("device_named_already", "The member is named already: it follows from that.", _named_already),
+            Rule("device_named_already", "The member is named already: it is a consequence.", _named_already),
             Rule(
                 "device_not_begun",
                 "The member has enqueued it, its device has begun no call that others wait in, and nothing moves.",

@@ -155,7 +155,7 @@ def _failures(case: Case, claims: Claims) -> Iterator[Claim]:
 STAGES = (
     stage_of_one(
         "downstream",
-        "Calls without a claim from which the wait-for graph leads to the root of one.",
+        "Calls that no rule has claimed, and whose waits lead to a root that one has.",
         _downstream,
         "downstream",
         "It is a consequence of that claim, and names nobody.",
@@ -172,12 +172,12 @@ STAGES = (
         "Ranks with a heartbeat or section that has lasted longer than its limit, and that no cause names.",
         _overdue,
         "limit_exceeded",
-        "They wait in no call, so others wait for them, or will. (A cause that names such ranks says so, and takes this"
-        " category where it was a missing rank.)",
+        "They wait in no call, so others wait for them, or will. (A missing rank that is overdue gets this"
+        " category instead.)",
     ),
     stage_of_one(
         "ended_overdue",
-        "Ranks that their monitors ended for that, while they waited in a call, if there is no cause.",
+        "Overdue ranks that their monitors ended while they waited in a call, if there is no cause.",
         _ended_overdue,
         "ended_at_limit",
         "It is not known for whom they waited: nobody is named.",

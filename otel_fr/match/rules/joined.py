@@ -234,7 +234,7 @@ STAGES = (
                 " later message of the member does not complete either.",
                 _behind_message,
             ),
-            Rule("lost_host", "Nothing is heard any more of a member's machine.", _lost_host),
+            Rule("lost_host", "A member's machine sends no more reports.", _lost_host),
             Rule("all_joined", "Nothing shows why it does not complete: nobody is named.", _all_joined),
         ),
     ),

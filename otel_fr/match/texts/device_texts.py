@@ -46,7 +46,7 @@ def not_begun_text(instance: Instance, culprits: list[int], waiting: list[int], 
     """Which ranks' devices have not begun a call that the devices of others have begun."""
     return (
         f"{machines.named(culprits)} {verb(culprits, 'is', 'are')} blocked on the device:"
-        f" {verb(culprits, 'it', 'they')} enqueued {instance_text(instance)}, and"
+        f" {verb(culprits, 'it', 'they')} enqueued {instance_text(instance)}, but"
         f" {verb(culprits, 'its device has not begun it and is', 'their devices have not begun it and are')} in no"
         f" other collective; the {verb(waiting, 'device', 'devices')} of {ranks_text(waiting)}"
         f" {verb(waiting, 'waits', 'wait')} in it"

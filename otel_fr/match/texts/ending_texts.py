@@ -22,7 +22,7 @@ def host_text(evidence: Evidence, instance: Instance, culprits: Iterable[int]) -
     stands = f"{enqueued} {verb(ranks, 'was', 'were') if ended else verb(ranks, 'is', 'are')}"
     done = f"every collective {enqueued} enqueued in this group has completed"
     own = verb(ranks, "its", "their")
-    return f"{stands} in {own} own code: {done if instance.p2p is None else f'{stands} in no call'}"
+    return f"{stands} in {own} own code" + (f": {done}" if instance.p2p is None else ", in no call")
 
 
 def overdue_value(item: Overdue) -> str:

@@ -37,7 +37,7 @@ def ending_text(info: Rank) -> str:
     if info.ending is Ending.CLEAN:
         return "ended without an error"
     if info.ending is Ending.GONE:
-        return "ended; how is not known"
+        return "ended in an unknown way"
     return exiting_text(info) if info.exiting and info.ending is Ending.RUNNING else "alive"
 
 
@@ -159,7 +159,7 @@ def _last_call_text(evidence: Evidence, info: Rank, call: Call) -> str:
     if call.state is CallState.IN_FLIGHT:
         ended = info.ending is not Ending.RUNNING
         if call.signature.any_source and call.signature.peer is None:
-            return f"it {'waited' if ended else 'waits'} in {text}, and which rank should send is not known"
+            return f"it {'waited' if ended else 'waits'} in {text}; which rank should send is not known"
         if is_posted(call):
             return f"its last call was {text}, which it did not wait for"
         return f"its last call, {text}, {'had' if ended else 'has'} not completed"
@@ -194,14 +194,14 @@ def raised_texts(evidence: Evidence, ranks: Iterable[int]) -> list[str]:
 
 
 def silence_text(case: Case, ranks: Sequence[int]) -> str:
-    """``"n1 is lost: nothing is heard of ranks 2, 3 since 14:03:12 UTC"``; if others of their machines are heard of,
-    ``"nothing is heard of rank 3 (n1, local rank 1) since ..."``."""
+    """``"n1 is lost: no reports from ranks 2, 3 since 14:03:12 UTC"``; if others of their machines are heard of,
+    ``"no reports from rank 3 (n1, local rank 1) since ..."``."""
     since = moment_text(max(case.evidence.ranks[rank].heard_at or 0.0 for rank in ranks))
     if not case.lost.keys() >= set(ranks):
-        return f"nothing is heard of {case.machines.named(ranks)} since {since}"
+        return f"no reports from {case.machines.named(ranks)} since {since}"
     hosts = {case.lost[rank] for rank in ranks}
     be = "is" if len(hosts) == 1 else "are"
-    return f"{names_text(hosts)} {be} lost: nothing is heard of {ranks_text(ranks)} since {since}"
+    return f"{names_text(hosts)} {be} lost: no reports from {ranks_text(ranks)} since {since}"
 
 
 def unreached_texts(evidence: Evidence, ranks: Iterable[int]) -> tuple[str, list[str]]:

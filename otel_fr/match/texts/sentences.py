@@ -60,7 +60,7 @@ def mismatch_text(mismatch: Mismatch, shift: str, waits: str, machines: Machines
 
 def waits_text(evidence: Evidence, instance: Instance, waiting: Sequence[int], age: float | None) -> str:
     """Who waits in an instance: ``"ranks 0, 2 wait"``; once none waits any more ``"ranks 0, 2 waited for 600.0 s"``, or
-    that the call failed before its timeout: ``"it failed at once on ranks 0, 2"``.
+    that it failed before its timeout: ``"the call failed at once on ranks 0, 2"``.
 
     It says last that ranks wait, for `otel_fr.presentation.with_wait`.
     """
@@ -71,8 +71,8 @@ def waits_text(evidence: Evidence, instance: Instance, waiting: Sequence[int], a
             return f"{ranks_text(waiting)} {verb(waiting, 'waits', 'wait')}"
         return f"{ranks_text(waiting)} waited" + ("" if age is None else f" for {duration_text(age)}")
     if age is not None and age < AT_ONCE:
-        return f"it failed at once on {ranks_text(waiting)}"
-    return f"it failed on {ranks_text(waiting)}" + ("" if age is None else f", {duration_text(age)} after the call")
+        return f"the call failed at once on {ranks_text(waiting)}"
+    return f"the call failed on {ranks_text(waiting)}" + ("" if age is None else f" after {duration_text(age)}")
 
 
 def holding_text(case: Case, node: Node, culprits: Sequence[int]) -> tuple[str, list[str]]:
@@ -100,7 +100,7 @@ def holding_text(case: Case, node: Node, culprits: Sequence[int]) -> tuple[str, 
     if len(culprits) > MAX_ENDINGS:
         details.append(f"and {len(culprits) - MAX_ENDINGS} more")
     if 2 * len(missing) > len(instance.members) and node.waiting and len(missing) > 1:
-        details.append(f"or {ranks_text(node.waiting)} made one extra call")
+        details.append(f"it is also possible that {ranks_text(node.waiting)} made one extra call")
     return "; ".join(parts), details
 
 
@@ -112,18 +112,18 @@ def _common_site(evidence: Evidence, ranks: Iterable[int]) -> str:
 
 
 def untold_text(instance: Instance, waiting: Iterable[int], unheard: Iterable[int]) -> str:
-    """``"rank 0 waits in X; there is no report and no flight-recorder file of ranks 1, 2, ..."``"""
+    """``"rank 0 waits in X; ranks 1, 2 sent no report and left no flight-recorder file, ..."``"""
     return (
-        f"{waiting_text(waiting, instance)}; there is no report and no flight-recorder file of"
-        f" {ranks_text(unheard)}, so it is not known which rank did not join"
+        f"{waiting_text(waiting, instance)}; {ranks_text(unheard)} sent no report and left no flight-recorder file,"
+        " so it is not known which rank did not join"
     )
 
 
 def unrecorded_text(instance: Instance, waiting: Iterable[int], ranks: Iterable[int]) -> str:
-    """``"rank 0 waits in X; it is not known whether rank 1 joined it: its recording had errors"``"""
-    why = "errors of otel-fr left gaps in what was recorded there"
+    """``"rank 0 waits in X; it is not known whether rank 1 joined it, because ..."``"""
+    why = "otel-fr could not record some calls there"
     if instance.stream == "group":
-        why += ", or the recorder there does not record the creation of groups"
+        why += ", or does not record there how groups are created"
     return f"{waiting_text(waiting, instance)}; it is not known whether {ranks_text(ranks)} joined it, because {why}"
 
 
@@ -165,7 +165,7 @@ def joined_text(case: Case, node: Node, lost: Sequence[int] = ()) -> tuple[str, 
     if failed:
         seconds = max((call.duration for call in failed if call.duration is not None), default=None)
         how = "it timed out" if any(call.error == "timeout" for call in failed) else "it failed"
-        how += "" if seconds is None else f" {duration_text(seconds)} after the call"
+        how += "" if seconds is None else f" after {duration_text(seconds)}"
     text = f"all members joined {instance_text(node.instance)} with matching arguments, but {how}"
     details: list[str] = []
     if lost:

@@ -16,10 +16,10 @@ def out_of_step_text(ranks: tuple[int, ...], skipped: Instance, taken: Instance,
     text = "" if or_else else "unlike the other ranks, "  # with two sides, neither is the exception
     text += f"{ranks_text(ranks)} called {instance_text(taken)} without it: {they}"
     if len(taken.members) < len(skipped.members):
-        text += " made a call too many, or left this one out"
+        text += " made one call too many, or left this one out"
     else:
         text += " left out a call, or made this one too early"
-    return text + (f" (or {ranks_text(or_else)} made calls too many)" if or_else else "")
+    return text + (f" (or {ranks_text(or_else)} made too many calls)" if or_else else "")
 
 
 def one_call_more_text(
@@ -34,7 +34,7 @@ def one_call_more_text(
     )
     return (
         f"{machines.named(ranks)} {verb(ranks, 'waits', 'wait')} in {instance_text(instance)}, but {ranks_text(others)}"
-        f" {how}: unlike the other ranks, {more} made a call too many (or {fewer} left this one out)"
+        f" {how}: unlike the other ranks, {more} made one call too many (or {fewer} left this one out)"
     )
 
 

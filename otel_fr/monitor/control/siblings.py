@@ -157,7 +157,7 @@ class Hub:
                 selector.register(self._listener, selectors.EVENT_READ)
                 self._serve(selector)
         except OSError as error:  # the siblings find another
-            _log.warning("passing commands on to the other ranks of this machine has ended: %s", error)
+            _log.warning("no longer passing commands to the other ranks of this machine: %s", error)
         self._stop_listening()
         with self._lock:
             for sibling in self._siblings:

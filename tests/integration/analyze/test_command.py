@@ -245,7 +245,7 @@ def test_dump_counts_the_ranks_that_have_ended(tmp_path: Path, monkeypatch: pyte
     assert (done.returncode, done.stdout) == (1, "")
     of_unknown, of_ended, of_all = done.stderr.splitlines()
     assert "rank 3" in of_unknown
-    assert "3 ranks ended" in of_ended
+    assert "3 ranks have ended" in of_ended
     assert "no running rank" in of_all
 
 

@@ -73,7 +73,7 @@ def test_a_hang_is_told_as_cause_and_consequence(collector: VirtualCollector) ->
         waits = await ask("who_waits", job="bad")
         assert "ranks 0, 2 in all_reduce number 2 of default_pg: " in waits
         assert f"- cause (incident {number}): ranks 0, 2 wait for rank 1." in waits
-        assert "No incident of this job fires." in await ask("who_waits", job="good")
+        assert "No incident of this job is firing." in await ask("who_waits", job="good")
         culprit = await ask("get_rank", job="bad", rank=1)
         assert f"cause: this rank is a culprit of incident {number}" in culprit
         waiting = await ask("get_rank", job="bad", rank=2)

@@ -126,7 +126,7 @@ FAULTY = {
         sig("all_to_all_single", [[6]], [[5]], input_splits=(1, 2, 3), output_splits=(1, 3, 1)),
         sig("all_to_all_single", [[6]], [[9]], input_splits=(4, 1, 1), output_splits=(2, 1, 6)),
         Category.SIZE_MISMATCH,
-        "sizes sent from 1 to 0",
+        "sizes sent from rank 1 to rank 0",
     ),
     "coalesced: one member of the list": (
         sig("all_reduce_coalesced", [[2], [3]]),

@@ -100,4 +100,4 @@ def test_a_lost_machine_is_one_fault_with_all_its_ranks() -> None:
     calls = [call(number, 5, group=(firsts, seconds)[number % 2]) for number in range(4)]
     found = cause(calls, ranks, firsts, seconds, size=6)
     assert (found.culprit_ranks, found.stuck_on) == ((4, 5), "lost")
-    assert found.summary.startswith("n2 is lost: nothing is heard of ranks 4, 5 since ")
+    assert found.summary.startswith("n2 is lost: no reports from ranks 4, 5 since ")

@@ -28,7 +28,7 @@ def test_all_to_all_names_the_pair_that_disagrees(ranks: int) -> None:
     signatures[2] = exchange(tuple(wrong), tuple(table[other][2] for other in range(ranks)))
     (finding,) = judge_signatures(world(ranks), signatures)
     assert (finding.category, finding.culprit_ranks) == (Category.SIZE_MISMATCH, (1, 2))
-    assert finding.field == "sizes sent from 2 to 1"
+    assert finding.field == "sizes sent from rank 2 to rank 1"
     assert finding.values == {1: f"{3 * table[2][1]} elements", 2: f"{3 * wrong[1]} elements"}
 
 
@@ -82,7 +82,7 @@ def test_flattened_lists_are_right_if_what_all_send_is_what_all_take() -> None:
     assert judge_signatures(world(3), uneven) == []
     (finding,) = judge_signatures(world(3), {**uneven, 1: gathered._replace(input_sizes=((6,),))})
     assert finding.category is Category.SIZE_MISMATCH
-    assert finding.values[0].startswith("15 elements sent and 13 taken")
+    assert finding.values[0].startswith("15 elements sent and 13 received")
     assert judge_signatures(world(4), uneven) == [], "a member whose call is not there may have brought the rest"
 
 

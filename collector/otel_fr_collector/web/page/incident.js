@@ -62,7 +62,7 @@ const RESOLUTIONS = {
   ended: "the job has ended",
   stopped: "the job was stopped",
   replaced: "the job continues in another run",
-  unheard: "nothing was heard of the job any more",
+  unheard: "the job sends no more reports",
   dropped: "there were too many firing incidents",
 };
 
