@@ -155,7 +155,7 @@ def _failures(case: Case, claims: Claims) -> Iterator[Claim]:
 STAGES = (
     stage_of_one(
         "downstream",
-        "Calls that no rule has claimed, and whose waits lead to a root that one has.",
+        "Calls that no rule has claimed, and whose waits lead to a root that a rule has claimed.",
         _downstream,
         "downstream",
         "It is a consequence of that claim, and names nobody.",
