@@ -133,7 +133,9 @@ def _limit(number: int) -> Callable[[IncidentData, Culprits], bool]:
 
 def _is_in_checkpoint(data: IncidentData, _: Culprits) -> bool:
     """By a culprit's stack, or by the section that is overdue. One in a collective of a checkpoint waits for its peers,
-    not for storage."""
+    and one that copies tensors for it may wait for its device: not for storage."""
+    if data["stuck_on"] == "device":
+        return False
     for stack in itertools.islice(data["stacks"].values(), _MAX_STACKS):
         places = [frame.place for frame in frames_of(stack)]
         if any(map(_CHECKPOINT.search, places)):
@@ -180,7 +182,7 @@ CASES: tuple[Case, ...] = (
     Case(
         "The rank reads or writes a checkpoint: look at its storage (mount, quota, load). The job continues once the "
         "storage answers; if it always takes so long, put it into a section with a longer timeout.",
-        (Category.MISSING_RANK, Category.HEARTBEAT_MISSED, Category.SECTION_OVERRUN),
+        (Category.MISSING_RANK, Category.RANK_STUCK, Category.HEARTBEAT_MISSED, Category.SECTION_OVERRUN),
         _is_in_checkpoint,
         "Look at the storage of the rank's checkpoint (mount, quota, load), and start the job again.",
     ),

@@ -61,6 +61,7 @@ SAVE, MAIN = f"{TORCH}/serialization.py _save", "/job/train.py main"
 DCP = f"{TORCH}/distributed/checkpoint/filesystem.py write_data"
 
 
+@pytest.mark.parametrize("category", ["missing_rank", "rank_stuck"])
 @pytest.mark.parametrize(
     ("frames", "is_storage"),
     [
@@ -72,10 +73,11 @@ DCP = f"{TORCH}/distributed/checkpoint/filesystem.py write_data"
         ((f"{TORCH}/distributed/distributed_c10d.py gather_object", DCP, MAIN), False),
     ],
 )
-def test_a_rank_in_a_checkpoint_waits_for_storage(frames: tuple[str, ...], is_storage: bool) -> None:
-    data = incident_data(stacks={"1": stack(*frames)})
+def test_a_rank_in_a_checkpoint_waits_for_storage(frames: tuple[str, ...], is_storage: bool, category: str) -> None:
+    data = incident_data(category=category, stacks={"1": stack(*frames)})
     assert ("storage (mount" in what_to_do(data, [])) is is_storage
     assert ("storage of the rank's checkpoint" in what_to_do(data, [], is_over=True)) is is_storage
+    assert "checkpoint" not in what_to_do(incident_data(**{**data, "stuck_on": "device"}), [])
 
 
 def test_a_section_is_a_checkpoint_by_its_name() -> None:
