@@ -223,7 +223,8 @@ def _how_it_ended(end: Rank, state: RankState, first: list[RankState]) -> str:
     if first and was_stopped(end):
         before = [one.rank for one in first if (one.ended or 0.0) < (state.ended or 0.0)]
         if before:
-            return f"{ending_text(end)}, after {ranks_text(before)} had ended"[:MAX_REASON]
+            how = ending_text(end) if end.ending is Ending.KILLED else "stopped from outside"
+            return f"{how}, after {ranks_text(before)} had ended"[:MAX_REASON]
     where = f" ({one_line(state.host)})" if state.host else ""
     return one_line(f"rank {state.rank}{where} {describe_ending(end)}")[:MAX_REASON]
 

@@ -111,6 +111,18 @@ def test_ranks_that_the_launcher_stops_are_told_of_together_with_what_was_before
     assert "rank 2" in stopped.peer_failed.reason
 
 
+def test_ranks_that_exit_when_they_are_stopped_are_told_of_together() -> None:
+    job = Job()
+    job.report(*range(4))
+    job.now = 1.0
+    job.end(2)
+    job.now = 2.0
+    for rank in (0, 1, 3):
+        job.end(rank, Ending.RAISED, 0)
+        job.run.ranks[rank].exception = f"SignalException: Process {rank} got signal: 15"
+    assert told(job.at(3.0)) == [([0, 1, 3], "ended"), ([2], "ended")]
+
+
 def test_a_rank_that_was_stopped_first_follows_no_other() -> None:
     job = Job()
     job.report(*range(4))
