@@ -44,10 +44,12 @@ def test_the_sources_of_the_largest_run_are_read_once(monkeypatch: pytest.Monkey
         return read_source(given)
 
     monkeypatch.setattr(origins, "read_source", counted)
-    sources = Sources(CacheBudget((768 << 20) * MAX_CACHED // JOB_MEMORY))  # as documented for such a job
-    resources = [resource(rank) for rank in range(MAX_RANKS_PER_RUN)]
+    # An eighth of such a job, and of what is documented for it.
+    ranks = MAX_RANKS_PER_RUN // 8
+    sources = Sources(CacheBudget((768 << 20) * MAX_CACHED // JOB_MEMORY // 8))
+    resources = [resource(rank) for rank in range(MAX_RANKS_PER_RUN - ranks, MAX_RANKS_PER_RUN)]
     found = [[sources.read(one) for one in resources] for _ in range(2)]
-    assert len(read) == MAX_RANKS_PER_RUN
+    assert len(read) == ranks
     assert found[0] == found[1]
     assert len({id(one.origin.run) for one in found[0] if one.origin is not None}) == 1, "kept once for all ranks"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import re
 import sys
@@ -38,12 +37,9 @@ OTHER_PROGRAMS = {
     "TORCH_NCCL_DEBUG_INFO_PIPE_FILE",
 }
 """Variables that otel-fr need not read itself: NCCL, rich, OpenSSL, torch and batch scripts of Slurm do."""
-VARIABLE = re.compile(r"\b(?:OTEL|TORCH\w*?|SLURM|NCCL|LSB|PBS|NO|SSL)_[A-Z0-9_]*[A-Z0-9]\b")
-
-each_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+VARIABLE = r"\b(?:OTEL|TORCH\w*?|SLURM|NCCL|LSB|PBS|NO|SSL)_[A-Z0-9_]*[A-Z0-9]\b"
 
 
-@functools.cache
 def code() -> str:
     """All program text and configuration of the project."""
     files = [path for name in FOLDERS for path in (ROOT / name).rglob("*") if path.suffix in {".py", ".yaml", ".yml"}]
@@ -68,28 +64,33 @@ def rows(package: str = "") -> dict[str, int]:
     return {name: number for number, cell in cells for name in re.findall(r"`([^`]+)`", cell)}
 
 
+def named(pattern: str) -> Iterator[tuple[Path, str]]:
+    """Each document, and what it has that matches."""
+    for document in DOCUMENTS:
+        for name in re.findall(pattern, document.read_text()):
+            yield document, name
+
+
 def links(document: Path) -> Iterator[str]:
     for target in re.findall(r"\]\(([^)\s]+)\)", document.read_text()):
         if not re.match(r"[a-z]+:", target):
             yield target
 
 
-@each_document
-def test_links_lead_somewhere(document: Path) -> None:
+def test_links_lead_somewhere() -> None:
     broken = []
-    for target in links(document):
-        path, _, anchor = target.partition("#")
-        file = document.parent / path if path else document
-        if not file.exists() or (anchor and anchor not in anchors(file)):
-            broken.append(target)
+    for document in DOCUMENTS:
+        for target in links(document):
+            path, _, anchor = target.partition("#")
+            file = document.parent / path if path else document
+            if not file.exists() or (anchor and anchor not in anchors(file)):
+                broken.append((document, target))
     assert broken == []
 
 
-@each_document
-def test_files_of_the_project_exist(document: Path) -> None:
-    names = re.findall(rf"(?<![\w/.\-])(?:{'|'.join(map(re.escape, FOLDERS))})/[\w./\-*]*", document.read_text())
-    missing = [name for name in names if not any(ROOT.glob(name.rstrip("./")))]
-    assert missing == []
+def test_files_of_the_project_exist() -> None:
+    found = named(rf"(?<![\w/.\-])(?:{'|'.join(map(re.escape, FOLDERS))})/[\w./\-*]*")
+    assert [one for one in found if not any(ROOT.glob(one[1].rstrip("./")))] == []
 
 
 def test_modules_that_docstrings_name_exist() -> None:
@@ -134,17 +135,15 @@ def test_the_rows_of_the_architecture_are_in_the_order_that_lint_enforces(packag
         assert max(above) < min(below)
 
 
-@each_document
-def test_environment_variables_are_read_by_something(document: Path) -> None:
+def test_environment_variables_are_read_by_something() -> None:
     known = {option.env for option in OPTIONS} | {f"{ENV_PREFIX}CONFIG"}
-    known |= OTHER_PROGRAMS | set(dir(otel_variables)) | set(VARIABLE.findall(code()))
-    assert [name for name in VARIABLE.findall(document.read_text()) if name not in known] == []
+    known |= OTHER_PROGRAMS | set(dir(otel_variables)) | set(re.findall(VARIABLE, code()))
+    assert [one for one in named(VARIABLE) if one[1] not in known] == []
 
 
-@each_document
-def test_metrics_of_the_collector_exist(document: Path) -> None:
-    names = re.findall(r"\botel_fr_collector_\w+", document.read_text())
-    assert [name for name in names if re.sub("_(total|sum|count)$", "", name) not in FAMILIES] == []
+def test_metrics_of_the_collector_exist() -> None:
+    found = named(r"\botel_fr_collector_\w+")
+    assert [one for one in found if re.sub("_(total|sum|count)$", "", one[1]) not in FAMILIES] == []
 
 
 def test_every_variable_of_the_ranks_is_documented() -> None:
@@ -164,10 +163,9 @@ def test_the_index_leads_to_every_document() -> None:
 
 def test_make_has_the_targets_that_documents_name() -> None:
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
-    text = "\n".join(path.read_text() for path in DOCUMENTS)
-    named = re.findall(r"(?:`|^    )make ([a-z-]+)", text, flags=re.MULTILINE)
-    assert named
-    assert set(named) <= set(targets)
+    found = {target for _, target in named(r"(?m)(?:`|^    )make ([a-z-]+)")}
+    assert found
+    assert found <= set(targets)
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.name)
