@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
 if TYPE_CHECKING:
     from _pytest.mark import ParameterSet
 
+Case = TypeVar("Case", str, int)
 
-def all_but(short: Iterable[str], cases: Iterable[str]) -> list[ParameterSet]:
+
+def all_but(short: Iterable[Case], cases: Iterable[Case]) -> list[ParameterSet]:
     """Parameters of a test: the cases. All but the ``short`` ones are marked as long.
 
     Raises:
@@ -19,5 +21,5 @@ def all_but(short: Iterable[str], cases: Iterable[str]) -> list[ParameterSet]:
     """
     kept, every = set(short), list(cases)
     if unknown := kept.difference(every):
-        raise ValueError(f"no cases: {sorted(unknown)}")
-    return [pytest.param(case, marks=() if case in kept else pytest.mark.long, id=case) for case in every]
+        raise ValueError(f"no cases: {unknown}")
+    return [pytest.param(case, marks=() if case in kept else pytest.mark.long, id=str(case)) for case in every]

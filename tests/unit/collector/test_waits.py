@@ -14,6 +14,7 @@ from otel_fr_collector.jobs.waits import Waits
 from otel_fr.match import CallState, Group, Signature
 from otel_fr.operations import ENDS_TOGETHER
 from otel_fr.waits.blocks import KEPT, MAX_LATE, MAX_WATCHED, StragglerLimits
+from tests.support.long_tests import all_but
 
 LIMITS = StragglerLimits()
 GROUP = Group("g", "0", "default_pg", ())
@@ -277,7 +278,7 @@ def test_of_many_groups_only_some_are_watched_and_room_is_given_back() -> None:
     assert groups[-1].waits.blocks.kept
 
 
-@pytest.mark.parametrize("size", [2, 3, 4, 8])
+@pytest.mark.parametrize("size", all_but((2, 8), (2, 3, 4, 8)))
 @pytest.mark.parametrize("shape", ["exponential", "heavy", "uniform", "hiccups"])
 def test_random_independent_delays_never_open_an_incident(size: int, shape: str) -> None:
     """An hour of a job on an overloaded machine: every rank is late by chance, and by much more than the limit."""
