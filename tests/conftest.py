@@ -10,7 +10,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.support import required
 from tests.support.paths import ROOT
@@ -19,9 +19,12 @@ if TYPE_CHECKING:
     from tests.support.simulated_device import SimulatedDevice
 
 # How long an example takes says more about what else the machine does than about the code. One commit has one result:
-# `pytest --hypothesis-profile random` looks for new counterexamples.
-settings.register_profile("reproducible", deadline=None, derandomize=True)
-settings.register_profile("random", deadline=None)
+# `pytest --hypothesis-profile random` looks for new counterexamples, among many more.
+relaxed = settings(
+    deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture], max_examples=40
+)
+settings.register_profile("reproducible", relaxed, derandomize=True)
+settings.register_profile("random", relaxed, max_examples=250)
 settings.load_profile("reproducible")
 
 # Images of containers often set it. Each of the hundreds of programs that tests start would compile its sources again.

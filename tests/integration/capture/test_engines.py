@@ -15,7 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributed.distributed_c10d import _coalescing_manager
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -124,7 +124,6 @@ def _with_destructions(seed: int, steps: int, groups: list[Any], recorder: Recor
 
 
 @given(seed=st.integers(0, 2**32), steps=st.integers(1, 120), capacity=st.sampled_from([7, 500]))
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_random_programs_are_recorded_alike(groups: list[Any], seed: int, steps: int, capacity: int) -> None:
     python, compiled = both(capacity, groups, lambda _: _program(seed, steps, groups))
     assert compiled == python
@@ -132,7 +131,7 @@ def test_random_programs_are_recorded_alike(groups: list[Any], seed: int, steps:
 
 
 @given(seed=st.integers(0, 2**32), steps=st.integers(0, 30), capacity=st.sampled_from([7, 500]))
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=30)
 def test_groups_that_are_destroyed_are_recorded_alike(groups: list[Any], seed: int, steps: int, capacity: int) -> None:
     python, compiled = both(capacity, groups, lambda own: _with_destructions(seed, steps, groups, own))
     assert compiled == python
@@ -174,7 +173,6 @@ def _deep(depth: int, call: Callable[[Any], None], tensor: Any) -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from([0, 1, 2, 3, 50, 400]), st.sampled_from([_here, _there, _in_generator]))))
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_call_sites_are_recorded_alike_wherever_their_frames_lie(
     groups: list[Any], places: list[tuple[int, Callable[[Any], None]]]
 ) -> None:

@@ -17,7 +17,7 @@ import pytest
 from google.protobuf.message import DecodeError, Message
 from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
@@ -263,7 +263,6 @@ _MESSAGES: dict[str, type[Message]] = {
 }
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     changes=st.lists(
         st.tuples(st.integers(0, 2_047), st.integers(0, 8), st.binary(max_size=12)), min_size=1, max_size=6
@@ -352,7 +351,6 @@ def _is_read(read: Callable[[bytes], object], data: bytes) -> bool:
     return True
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(max_size=9),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_fr.dumps.read import load
@@ -158,7 +158,6 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(value=st.dictionaries(SCALARS, VALUES, max_size=5), protocol=st.integers(0, 5), shared=KEYS)
 def test_every_pickle_of_plain_values_is_read(value: dict[Any, Any], protocol: int, shared: object) -> None:
     whole = {"value": value, "shared": [shared] * 3, "more": [("0", "default_pg"), ("0", "default_pg")]}

@@ -71,7 +71,7 @@ def changed(data: bytes, changes: list[tuple[float, str, bytes]]) -> bytes:
 KINDS = ["ring", "own", "own json", "torch", "torch json", "torchcomms", "gzip", "protocol 0", "protocol 5"]
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(files=st.lists(st.tuples(st.sampled_from(KINDS), CHANGES), min_size=25, max_size=25))
 def test_files_with_changed_bytes_are_read_or_refused(
     sound: dict[str, bytes], files: list[tuple[str, list[tuple[float, str, bytes]]]]
@@ -91,7 +91,7 @@ INSTRUCTIONS = st.one_of(
 )
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(programs=st.lists(st.lists(INSTRUCTIONS, max_size=40), min_size=40, max_size=40))
 def test_any_instructions_are_read_or_refused(programs: list[list[bytes]]) -> None:
     read_or_refused([b"\x80\x02}" + b"".join(program) + b"." for program in programs])

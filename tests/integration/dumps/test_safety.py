@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_fr.dumps.read import load, load_folder
@@ -205,7 +205,7 @@ TOPS = st.dictionaries(st.sampled_from(["entries", "pg_config", "pg_status", "ot
 PROTOCOLS = st.integers(0, pickle.HIGHEST_PROTOCOL)
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=8)
 @given(files=st.lists(st.tuples(ENTRIES, values, TOPS, PROTOCOLS), min_size=20, max_size=20))
 def test_any_field_may_hold_anything(files: list[tuple[dict[str, Any], Any, dict[str, Any], int]]) -> None:
     read_or_refused(

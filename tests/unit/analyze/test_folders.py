@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_fr.analyze import FAULT, HEALTHY, UNDECIDED, UNUSABLE
@@ -217,7 +217,6 @@ NAMES = [
 ]
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     changes=st.lists(st.tuples(st.integers(0, 3), st.sampled_from(NAMES), values), max_size=4),
     top=st.dictionaries(st.sampled_from(["entries", "pg_config", "pg_status", "version"]), values, max_size=1),

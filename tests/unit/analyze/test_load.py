@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from otel_fr.analyze import FAULT, HEALTHY, UNDECIDED, UNUSABLE, load
@@ -126,7 +126,6 @@ FIELDS = {
 calls = st.lists(st.fixed_dictionaries({}, optional=FIELDS), max_size=6)
 
 
-@settings(max_examples=60, deadline=None)
 @given(ranks=st.lists(calls, min_size=1, max_size=3))
 @example(ranks=[[{"time_created_ns": (1 << 64) - 1, "state": "scheduled", "retired": False}], []])
 @example(ranks=[[{"collective_seq_id": 1 << 63, "state": "scheduled", "retired": False}], []])

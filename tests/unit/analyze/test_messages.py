@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_fr.analyze import load
@@ -106,7 +106,6 @@ def test_messages_that_completed_and_do_not_fit_are_reported(tmp_path: Path) -> 
     assert incident["category"] == "size_mismatch"
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.integers(0, 2**32), st.booleans())
 def test_what_is_paired_belongs_together(seed: int, eager: bool) -> None:
     """A sender and a receiver with messages and collectives in one order, each with the end of its record."""

@@ -65,7 +65,7 @@ def _members(finding: Finding) -> set[int]:
 
 
 @given(seeds, st.booleans())
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(derandomize=True)
 def test_without_the_last_numbers_of_groups_no_rank_is_named_wrongly(seed: int, device: bool) -> None:
     rng = random.Random(seed)
     machine, ranks = hung_job(rng, device=device)
@@ -74,7 +74,7 @@ def test_without_the_last_numbers_of_groups_no_rank_is_named_wrongly(seed: int, 
 
 
 @given(seeds, st.booleans())
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(derandomize=True)
 def test_only_ranks_whose_devices_stopped_are_named(seed: int, absent: bool) -> None:
     rng = random.Random(seed)
     machine, ranks = hung_job(rng, device=True)
@@ -84,7 +84,7 @@ def test_only_ranks_whose_devices_stopped_are_named(seed: int, absent: bool) -> 
 
 
 @given(seeds, st.booleans())
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(derandomize=True)
 def test_only_ranks_whose_hosts_stopped_are_named(seed: int, absent: bool) -> None:
     rng = random.Random(seed)
     machine, ranks = hung_job(rng, device=False)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_fr import identity
@@ -315,7 +315,6 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return data
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_no_content_of_our_own_files_stops_the_analyzer(
     tmp_path_factory: pytest.TempPathFactory, sound: dict[str, Any], data: st.DataObject

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_fr.analyze.assemble.run_columns import RunColumns
@@ -76,7 +76,6 @@ def job(program: list[Signature], odd: list[tuple[int, int, str, Signature]], fi
     return dumps
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     program=st.lists(st.sampled_from(OPERATIONS), min_size=1, max_size=8),
     odd=st.lists(ODD, max_size=3),

@@ -12,7 +12,7 @@ from types import CodeType
 from typing import Any, cast
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_fr.capture.native.writer import CompiledRingWriter
@@ -206,7 +206,6 @@ def run(rig: Rig, key: int, depth: int) -> int:
     return run(rig, key, depth - 1) if depth else rig.call(key)
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.integers(1, 3), st.sampled_from((0, 1, 2, 35, 50)), st.integers(1, 4)), max_size=60))
 def test_in_any_order_each_call_has_its_own_line(rig: Rig, program: list[tuple[int, int, int]]) -> None:
     """The same arguments from several lines, through one wrapper at several depths."""

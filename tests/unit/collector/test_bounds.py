@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -71,7 +71,6 @@ spans = st.builds(
 )  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None)
 @given(attributes(RESOURCE_KEYS), st.booleans(), st.lists(spans, max_size=6))
 def test_spans_with_garbage_in_them_never_raise_and_are_all_counted(
     extra: list[KeyValue], sane: bool, sent: list[Span]
@@ -108,7 +107,6 @@ call_keys = ["g", "k", "seq", "rec", "i", "op", "in", "out", "idt", "ro", "root"
 calls = st.dictionaries(st.sampled_from(call_keys), json_values, max_size=12)
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     st.lists(calls, max_size=3), st.lists(calls, max_size=3), st.dictionaries(st.sampled_from(["exit", "exception"]),
     json_values)
@@ -135,7 +133,6 @@ def test_reports_with_garbage_in_them_never_raise(
     assert not [s for f in errors.collect() for s in f.samples if s.value and s.name.endswith("_total")]
 
 
-@settings(max_examples=100)
 @given(st.binary(max_size=60))
 def test_any_bytes_are_a_request_or_malformed(data: bytes) -> None:
     async def scene() -> None:

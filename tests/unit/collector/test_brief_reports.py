@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from otel_fr_collector.jobs import run as run_module
 from otel_fr_collector.jobs.calls import Interner, RankCall
@@ -106,7 +106,6 @@ values = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=150)
 @given(st.lists(values, min_size=1, max_size=8), st.randoms(use_true_random=False))
 def test_the_short_way_leads_to_the_same_state_in_any_order_with_losses_and_duplicates(
     reports: list[dict[str, Any]], rng: Any

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from otel_fr_collector.jobs.fingerprints import Fingerprints
 
@@ -57,7 +57,6 @@ class Group:
 
 @given(st.integers(0, 200), STEPS)
 @example(72, [(2, 150, True), (0, 1, True), (0, 150, True), (2, 1, True), (2, 1, True), (2, 7, True)])
-@settings(max_examples=60, deadline=None)
 def test_ranks_at_any_pace_differ_only_where_they_do_and_in_ranges_that_can_be_asked_for(
     odd: int, steps: list[tuple[int, int, bool]]
 ) -> None:
@@ -77,7 +76,6 @@ def test_ranks_at_any_pace_differ_only_where_they_do_and_in_ranges_that_can_be_a
 @given(st.lists(st.tuples(st.integers(0, 2), st.lists(NUMBERS, min_size=1, max_size=7)), max_size=20))
 @example([(0, [0, LARGEST, 7]), (1, [0, LARGEST, 8]), (1, [0, LARGEST, 9])])
 @example([(0, [9, 1, 7]), (1, [9, 1, 8])])
-@settings(max_examples=100, deadline=None)
 def test_whatever_numbers_come_a_range_can_be_sent_over_the_control_stream(
     reports: list[tuple[int, list[int]]],
 ) -> None:
@@ -88,7 +86,6 @@ def test_whatever_numbers_come_a_range_can_be_sent_over_the_control_stream(
 
 
 @given(st.sets(st.integers(0, RANKS - 1)).map(frozenset), STEPS)
-@settings(max_examples=60, deadline=None)
 def test_ranks_whose_recorders_tell_less_never_differ_from_the_others(
     plain: frozenset[int], steps: list[tuple[int, int, bool]]
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from otel_fr_collector.control import Control
 from otel_fr_collector.disagreements import LATE_SECONDS, LATEST, MAX_ASKED, SETTLE, Disagreements
@@ -334,7 +334,6 @@ def test_a_rank_whose_monitor_began_later_is_compared_from_there_on() -> None:
     st.dictionaries(st.integers(0, 3), st.integers(1, 200), max_size=2),
     st.lists(st.tuples(st.integers(0, 3), st.integers(0, 40)), max_size=60),
 )
-@settings(max_examples=40, deadline=None)
 def test_in_whatever_order_ranks_report_a_difference_is_found_and_nothing_else(
     odd: dict[int, int], steps: list[tuple[int, int]]
 ) -> None:

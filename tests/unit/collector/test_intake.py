@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.otlp import status as otlp_status
@@ -24,7 +24,6 @@ def make(limits: Limits = LIMITS, now: list[float] | None = None) -> Intake:
     return Intake(Service(metrics := Metrics(), Outlets(metrics)), limits, clock=lambda: (now or [0.0])[0])
 
 
-@settings(max_examples=100)
 @given(
     st.lists(st.tuples(st.sampled_from("abc"), st.lists(st.integers(0, 120), max_size=3), st.booleans()), max_size=40)
 )

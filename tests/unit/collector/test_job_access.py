@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -139,7 +139,6 @@ rank_pairs = st.builds(lambda more: [attribute(*RANK), *more], pairs) | pairs
 parts = st.lists(st.builds(lambda items: Resource(attributes=items), rank_pairs), min_size=1, max_size=3)
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.lists(parts, min_size=1, max_size=2), st.sampled_from([(TRACES, spans_of), (LOGS, report_of)]))
 def test_what_is_taken_in_with_a_token_is_of_its_jobs(
     entries: list[list[Resource]], kind: tuple[str, Callable[..., bytes]]

@@ -140,7 +140,7 @@ lateness = st.lists(st.floats(0.0, 3.0), min_size=WORLD, max_size=WORLD).map(lam
 wall_clocks = st.lists(st.floats(1e9, 2e9), min_size=WORLD, max_size=WORLD)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(behind, lateness, wall_clocks, st.booleans())
 @example([(8.0, 0.2)], [0.0, 3.0, 0.0, 3.0], [1.7e9] * WORLD, False)
 @example([(4.0, 0.05), (6.0, 0.4), (9.0, 0.0)], [0.0, 2.0, 0.0, 3.0], [1.7e9] * WORLD, True)
@@ -153,7 +153,7 @@ def test_nobody_innocent_is_named_whose_reports_wait_in_the_queue(
     assert outcome.culprits == {(CULPRIT,)}
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(behind, lateness, st.integers(0, WORLD - 1), st.floats(-4.0, 4.0))
 @example([(8.0, 0.2)], [0.0, 3.0, 0.0, 3.0], 0, -0.95)
 def test_a_healthy_job_raises_nothing_whatever_is_late_and_whosever_clock_is_set(

@@ -15,7 +15,7 @@ from tests.unit.match.test_order import GROUPS, Step, before, judged, programs
 delays = st.lists(st.sampled_from([0.05, 1.0, 3.0, 6.0, 9.0]), min_size=4, max_size=4)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(programs, delays)
 def test_mismatches_are_told_in_the_end_as_from_files(program: list[Step], late: list[float]) -> None:
     counts, calls = dict.fromkeys(GROUPS, 0), []
@@ -44,7 +44,6 @@ def created(ranks: tuple[int, ...]) -> Signature:
     return Signature("new_group", new_group=NewGroup("1", "tp", ranks, False))
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     st.sampled_from([0.3, 2.0, 4.0, 6.0]),
     st.booleans(),
@@ -97,7 +96,6 @@ def test_a_correction_keeps_the_incident_that_was_told_first(spans: float) -> No
     assert (category, culprits, told) == ("op_mismatch", (1,), {number})
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.sampled_from([(), (2,), (1, 2)]),
     st.lists(st.sampled_from([0.0, 1.0, 2.0, 4.0, 7.0, 10.0]), min_size=4, max_size=4),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from google.protobuf.message import DecodeError
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
 from otel_fr_collector.jobs.calls import Interner, SpanCall
@@ -51,14 +51,12 @@ def read(body: dict[str, Any], interner: Interner | None = None) -> RankState:
     return run.ranks[given.rank]
 
 
-@settings(max_examples=150)
 @given(st.dictionaries(report_keys, json_values), st.lists(st.dictionaries(call_keys, json_values), max_size=3))
 def test_any_json_is_a_report_or_a_value_error(body: dict[str, Any], calls: list[dict[str, Any]]) -> None:
     with contextlib.suppress(ValueError):
         read({**body, "inflight": calls})
 
 
-@settings(max_examples=100)
 @given(
     op=st.sampled_from(["all_reduce", "send", "recv", "monitored_barrier", "broadcast"]),
     sizes=st.lists(st.lists(st.integers(0, 2**40), max_size=4), max_size=300),
@@ -93,7 +91,6 @@ def read_spans(spans: list[Span], interner: Interner | None = None) -> list[Span
     return found
 
 
-@settings(max_examples=100)
 @given(
     st.lists(
         st.tuples(
@@ -133,7 +130,6 @@ def test_spans_read_the_same_whether_their_attributes_are_new_or_known_and_in_an
         assert (template.signature.operation, template.error) == (op, error)
 
 
-@settings(max_examples=100)
 @given(
     calls=st.lists(
         st.tuples(
@@ -179,7 +175,6 @@ def test_spans_of_equal_length_read_the_same_whichever_came_before(
             assert (known, known_problems) == (fresh, problems)
 
 
-@settings(max_examples=150)
 @given(st.binary(max_size=200), st.integers(0, 2**63), st.binary(max_size=3), st.booleans())
 def test_any_bytes_are_a_call_or_foreign_or_counted_and_never_believed(
     data: bytes, place: int, change: bytes, known: bool
@@ -310,7 +305,6 @@ def test_links_to_what_a_call_was_made_in_cost_no_decoding_on_the_next_rank(step
     assert len(reader._tails) == 1
 
 
-@settings(max_examples=50)
 @given(st.lists(st.lists(st.integers(0, 4), max_size=12), max_size=5))
 def test_calls_that_follow_one_another_in_any_order_are_read_as_what_they_are(requests: list[list[int]]) -> None:
     """All five are of one length, so that the reader cuts each as it did the one before."""

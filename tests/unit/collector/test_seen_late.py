@@ -13,7 +13,7 @@ PAIR = Group("p", "1", "", (0, 1))
 BEGIN = 3.0
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.floats(0.0, 1.0), min_size=2, max_size=2), st.lists(st.floats(0.02, 1.0), min_size=3, max_size=3))
 def test_only_the_rank_is_named_that_a_sub_group_waits_for(seen: list[float], reports: list[float]) -> None:
     """Rank 1 is in no call; rank 0 waits for it in the pair, and rank 2 for both in the world.

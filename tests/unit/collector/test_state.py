@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from otel_fr_collector.incidents.incident import ChangeKind
 from otel_fr_collector.jobs import groups
@@ -43,7 +43,6 @@ events = [
 ]
 
 
-@settings(max_examples=100)
 @given(st.permutations(events), st.lists(st.sampled_from(events), max_size=10))
 def test_a_healthy_group_leaves_nothing_behind_in_any_order(order: list[RankCall], again: list[RankCall]) -> None:
     state = GroupState(GROUP, 3)
@@ -52,7 +51,6 @@ def test_a_healthy_group_leaves_nothing_behind_in_any_order(order: list[RankCall
     assert state.call_count == 0
 
 
-@settings(max_examples=100)
 @given(
     st.permutations(
         [rank_call(0, 1), rank_call(1, 1), rank_call(2, 1, size=4), rank_call(0, 2), rank_call(1, 2), rank_call(2, 2)]
@@ -64,7 +62,6 @@ def test_a_disagreement_is_noticed_once_in_any_order(order: list[RankCall]) -> N
     assert [instance.key[2] for instance in state.incomplete.values() if instance.disagrees] == [1]
 
 
-@settings(max_examples=100)
 @given(st.permutations([rank_call(rank, 1, size=size, record=size) for rank in range(3) for size in (5, 6)]))
 def test_a_coalesced_batch_is_compared_member_by_member(order: list[RankCall]) -> None:
     """Until all of it is there it may look like a disagreement; then it must not."""

@@ -8,7 +8,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from otel_fr_collector.incidents.incident import FIRING, RESOLVED, Incident
 from otel_fr_collector.jobs.ranks import DESTROYED, RankState
@@ -194,7 +194,6 @@ findings = st.builds(
 )
 
 
-@settings(max_examples=100, deadline=None)
 @given(findings, by_rank, st.none() | st.floats(0, 2e9), st.booleans())
 def test_an_incident_is_read_back_as_it_was_written(
     finding: Finding, files: dict[int, str], started: float | None, is_open: bool
@@ -211,7 +210,6 @@ def test_an_incident_is_read_back_as_it_was_written(
         assert load_incident(json.loads(json.dumps(dump_incident(made))), made.data) == made
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     st.sampled_from(Ending),
     texts,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -143,7 +143,6 @@ def in_order(streams: list[list[Request]]) -> list[Request]:
     return [stream[at] for at in range(longest) for stream in streams if at < len(stream)]
 
 
-@settings(max_examples=60)
 @given(jobs, st.integers(0, WORLD - 1), st.integers(0, 5))
 def test_a_fault_is_reported_alike_in_any_order_of_requests(
     drawn: tuple[int, int, random.Random], rank: int, step: int
@@ -155,7 +154,6 @@ def test_a_fault_is_reported_alike_in_any_order_of_requests(
     assert concluded(mixed(streams, order)) == expected
 
 
-@settings(max_examples=60)
 @given(jobs, st.floats(0, 1))
 def test_a_healthy_stream_is_no_fault_in_any_order_and_with_any_loss(
     drawn: tuple[int, int, random.Random], loss: float
@@ -282,7 +280,6 @@ def test_a_verdict_that_is_not_there_when_the_collector_stops_is_found_at_once(
     assert [one["culprit_ranks"] for one in asyncio.run(scene())] == [[2]]
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.lists(st.floats(-1e6, 1e6), min_size=3, max_size=3), st.floats(-1e6, 1e6))
 def test_steps_of_wall_clocks_make_and_lose_no_verdict(ranks: list[float], own: float) -> None:
     """Neither the senders' clocks nor the collector's own wall clock decide anything: waits come as durations."""

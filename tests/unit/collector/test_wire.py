@@ -7,7 +7,7 @@ import time
 
 import pytest
 from google.protobuf.message import DecodeError
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
@@ -32,7 +32,6 @@ scopes = st.lists(st.builds(lambda own: ScopeSpans(spans=own, schema_url="u"), s
 resources = st.lists(st.builds(lambda own: ResourceSpans(scope_spans=own), scopes), max_size=3)
 
 
-@settings(deadline=None)
 @given(resources, st.integers(0, 40))
 def test_resources_and_scopes_are_counted_as_they_are_decoded(sent: list[ResourceSpans], most: int) -> None:
     data = ExportTraceServiceRequest(resource_spans=sent).SerializeToString()
@@ -54,7 +53,6 @@ def test_resources_and_scopes_are_counted_as_they_are_decoded(sent: list[Resourc
                 check_request(data)
 
 
-@settings(max_examples=250)
 @given(st.binary(max_size=40))
 def test_what_is_counted_is_what_is_decoded(data: bytes) -> None:
     """Bytes whose fields can be counted are decoded or rejected as malformed; others are rejected."""
@@ -79,7 +77,6 @@ one_scope = st.builds(
 )
 
 
-@settings(max_examples=250)
 @given(one_scope, st.none() | st.tuples(st.integers(0, 400), st.integers(0, 255)), st.binary(max_size=3))
 def test_a_request_as_monitors_send_it_is_checked_as_any_other(
     data: bytes, damage: tuple[int, int] | None, more: bytes

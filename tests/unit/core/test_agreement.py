@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_fr.fault_tolerance.agreement import Agreement, Decision, Patience, ReconfigureError
@@ -100,7 +100,6 @@ kinds = st.builds(
 )
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.lists(kinds, min_size=1, max_size=5))
 def test_all_members_that_go_on_go_on_in_the_same_group(members: list[Member]) -> None:
     for number, member in enumerate(members):

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import inspect
 from msgspec.structs import replace
@@ -111,20 +111,17 @@ def test_a_report_written_by_hand_is_read_whole() -> None:
     assert parse(REPORT_JSON) == REPORT
 
 
-@settings(max_examples=80)
 @given(reports)
 def test_what_is_built_is_read_back(report: RankReport) -> None:
     assert parse(build(report)) == report == fitted(report)
 
 
-@settings(max_examples=60)
 @given(sections(RankReport, within=False))
 def test_whatever_is_told_is_built_within_the_bounds_that_a_reader_checks(report: RankReport) -> None:
     read = parse(build(report))
     assert read == fitted(report) == fitted(read)
 
 
-@settings(max_examples=60)
 @given(reports, sections(RankReport, within=False), st.sampled_from(RankReport.__struct_fields__))
 def test_a_value_out_of_bounds_costs_no_other_field(report: RankReport, other: RankReport, name: str) -> None:
     spoilt = replace(report, **{name: getattr(other, name)})
@@ -214,7 +211,6 @@ VALUES: list[Any] = [
 ]  # fmt: skip
 
 
-@settings(max_examples=200)
 @given(st.data())
 def test_a_value_of_another_type_or_out_of_bounds_is_a_value_error(data: st.DataObject) -> None:
     body: dict[str, Any] = json.loads(REPORT_JSON)

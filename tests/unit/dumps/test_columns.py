@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_fr.dumps import resolve
@@ -88,7 +88,6 @@ def both_ways(made: Callable[[], EntryReader], raw: list[Any]) -> tuple[Entries,
     return slow, fast
 
 
-@settings(max_examples=100, deadline=None)
 @given(raw=st.lists(ENTRY, min_size=1, max_size=12))
 def test_usual_entries_are_read_the_quick_way_with_the_same_result(raw: list[dict[str, Any]]) -> None:
     _, fast = both_ways(lambda: PyTorchReader(), raw)
@@ -96,7 +95,6 @@ def test_usual_entries_are_read_the_quick_way_with_the_same_result(raw: list[dic
     assert len(fast) == len(raw)
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     raw=st.lists(ENTRY, min_size=1, max_size=5),
     changes=st.lists(st.tuples(st.integers(0, 4), st.sampled_from(sorted(FIELDS)), ODD), max_size=3),
@@ -131,7 +129,6 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return found
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_our_own_entries_give_the_same_both_ways(own: dict[str, Any], data: st.DataObject) -> None:
     raw = copy.deepcopy(own["entries"])
@@ -202,7 +199,6 @@ CALL = st.fixed_dictionaries(
 ).map(lambda values: Entry(**values))
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(CALL, max_size=10))
 def test_entries_are_a_sequence_of_entry(calls: list[Entry]) -> None:
     entries = entries_of(calls)
@@ -250,7 +246,6 @@ def batches_one_by_one(calls: list[Entry], ends: list[int]) -> list[Entry]:
     return [call for call in out if call is not None]
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(CALL, st.sampled_from([0, 0, 0, 1, 2, 3])), max_size=10))
 def test_batches_take_the_state_of_their_end(rows: list[tuple[Entry, int]]) -> None:
     calls, ends = [call._replace(batch=None) for call, _ in rows], [end for _, end in rows]
@@ -275,7 +270,6 @@ def newest_one_by_one(calls: list[Entry]) -> list[Entry]:
     return kept[::-1]
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(CALL, max_size=10))
 def test_calls_of_groups_made_anew_are_left_out(calls: list[Entry]) -> None:
     assert resolve.drop_replaced_groups(entries_of(calls)) == newest_one_by_one(calls)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_fr.dumps.read import load, load_folder
@@ -50,7 +50,6 @@ def signatures(draw: st.DrawFn) -> SignatureDef:
     )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     calls=st.lists(st.tuples(signatures(), st.sampled_from(list(STATES))), max_size=12),
     capacity=st.integers(3, 20),

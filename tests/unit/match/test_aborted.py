@@ -8,7 +8,7 @@ from signal import SIGABRT, SIGKILL, SIGTERM
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_fr.match import Call, CallState, Category, Ending, Group, Rank, diagnose
@@ -182,7 +182,6 @@ def test_a_rank_aborted_in_a_mismatched_collective_leaves_the_mismatch() -> None
 
 
 @given(st.integers(0, 2**32), st.sampled_from([1, 2, 8]), st.sampled_from(PENDING))
-@settings(max_examples=150, deadline=None)
 def test_the_rank_that_stops_stays_the_culprit_whichever_ranks_are_aborted(
     seed: int, depth: int, state: CallState
 ) -> None:

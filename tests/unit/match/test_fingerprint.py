@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from otel_fr.fingerprint import MASK, hash_of, term
@@ -78,13 +78,11 @@ def fingerprint(program: list[Call], rank: int, flat: bool = True) -> int:
 
 
 @given(programs, st.lists(st.booleans(), min_size=MEMBERS, max_size=MEMBERS))
-@settings(max_examples=100, deadline=None)
 def test_ranks_of_a_healthy_program_have_one_fingerprint(program: list[Call], flat: list[bool]) -> None:
     assert len({fingerprint(program, rank, flat[rank]) for rank in range(MEMBERS)}) == 1
 
 
 @given(programs, st.data())
-@settings(max_examples=150, deadline=None)
 def test_a_call_that_is_illegal_beside_the_others_changes_the_fingerprint(
     program: list[Call], data: st.DataObject
 ) -> None:
@@ -97,7 +95,6 @@ def test_a_call_that_is_illegal_beside_the_others_changes_the_fingerprint(
 
 
 @given(programs, st.data())
-@settings(max_examples=100, deadline=None)
 def test_a_call_too_many_or_out_of_turn_changes_the_fingerprint(program: list[Call], data: st.DataObject) -> None:
     assert fingerprint(program, 0) != fingerprint([*program, data.draw(calls)], 0)
     a = data.draw(st.integers(0, len(program) - 1))

@@ -17,7 +17,6 @@ rings = st.integers(1, 64)
 
 
 @given(seeds, depths, st.integers(0, 120), rings, st.floats(0, 0.3))
-@settings(max_examples=150, deadline=None)
 def test_a_healthy_job_raises_nothing_whatever_is_missing(
     seed: int, depth: int, ticks: int, ring: int, lag: float
 ) -> None:
@@ -32,7 +31,7 @@ def test_a_healthy_job_raises_nothing_whatever_is_missing(
 
 
 @given(st.integers(0, 2**32))
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 def test_thousands_of_collectives_raise_nothing(seed: int) -> None:
     rng = random.Random(seed)
     machine = Machine(random_programs(rng, 8, 2_000), rng.randint(1, 12))
@@ -52,7 +51,6 @@ def _collective(rng: random.Random, programs: dict[int, list[Op]], least: int = 
 
 
 @given(seeds, depths, st.booleans(), st.booleans())
-@settings(max_examples=200, deadline=None)
 def test_only_the_rank_that_stops_is_named(seed: int, depth: int, killed: bool, ages: bool) -> None:
     rng = random.Random(seed)
     world = rng.randint(2, 8)
@@ -91,7 +89,6 @@ def test_only_the_rank_that_stops_is_named(seed: int, depth: int, killed: bool, 
 
 
 @given(seeds, st.integers(4, 12), st.booleans())
-@settings(max_examples=150, deadline=None)
 def test_a_device_that_stops_completing_is_named_or_nothing_is(seed: int, depth: int, ages: bool) -> None:
     rng = random.Random(seed)
     world = rng.choice([4, 6, 8])
@@ -105,7 +102,6 @@ def test_a_device_that_stops_completing_is_named_or_nothing_is(seed: int, depth:
 
 
 @given(seeds, depths)
-@settings(max_examples=100, deadline=None)
 def test_shuffled_evidence_gives_the_same_verdict(seed: int, depth: int) -> None:
     rng = random.Random(seed)
     programs = random_programs(rng, rng.randint(2, 8), rng.randint(2, 40))

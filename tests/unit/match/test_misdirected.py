@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_fr.match import Call, CallState, Category, Finding, Signature, diagnose
@@ -29,7 +29,6 @@ def half(operation: str, peer: int) -> Signature:
 
 
 @given(st.integers(0, 2**32), st.sampled_from(["send", "recv"]), st.booleans())
-@settings(max_examples=150, deadline=None)
 def test_one_wrong_peer_in_a_ring_is_named(seed: int, operation: str, ages: bool) -> None:
     rng = random.Random(seed)
     size = rng.randint(3, 8)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_fr.match import Call, CallState, Evidence, Finding, Group, Progress, Rank
@@ -72,7 +72,6 @@ programs = st.lists(steps, min_size=2, max_size=10)
 losses = st.sets(st.tuples(st.integers(0, 3), st.integers(0, 9)), max_size=8).map(frozenset)
 
 
-@settings(max_examples=150)
 @given(programs, losses)
 def test_no_mismatch_follows_from_a_later_one_and_the_first_cause_is_the_first(
     program: list[Step], lost: frozenset[tuple[int, int]]
@@ -83,7 +82,6 @@ def test_no_mismatch_follows_from_a_later_one_and_the_first_cause_is_the_first(
     assert not any((later, earlier) in order for i, earlier in enumerate(told) for later in told[i + 1 :])
 
 
-@settings(max_examples=150)
 @given(st.lists(st.tuples(st.sampled_from(list(GROUPS)), st.permutations(range(4))), max_size=12), st.data())
 def test_ranks_that_are_out_of_step_have_an_order_too(
     program: list[tuple[str, list[int]]], data: st.DataObject

@@ -7,7 +7,7 @@ import random
 from itertools import combinations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_fr.match import CallState, Category, Ending, Finding, Group, diagnose
@@ -35,7 +35,6 @@ def waits(machine: Machine) -> bool:
 
 
 @given(seeds, st.sampled_from(SHAPES), st.sampled_from(FAULTS), st.booleans(), st.booleans(), st.sampled_from([1, 4]))
-@settings(max_examples=200, deadline=None)
 def test_a_rank_that_makes_calls_too_few_or_too_many_is_the_only_culprit(
     seed: int, shape: tuple[int, ...], fault: str, live: bool, described: bool, depth: int
 ) -> None:
@@ -58,7 +57,6 @@ def test_a_rank_that_makes_calls_too_few_or_too_many_is_the_only_culprit(
 
 
 @given(seeds, st.sampled_from(SHAPES[1:]), st.booleans())
-@settings(max_examples=100, deadline=None)
 def test_two_ranks_that_are_a_step_short_are_two_culprits(seed: int, shape: tuple[int, ...], live: bool) -> None:
     rng = random.Random(seed)
     ranks = mesh(shape)

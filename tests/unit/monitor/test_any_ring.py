@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_fr.identity import encode_ranks
@@ -37,7 +37,6 @@ records = st.builds(
 calls = st.builds(Tracked, records, st.none() | st.floats(-1, 1e20))
 
 
-@settings(max_examples=60)
 @given(calls, st.builds(GroupProgress, groups, *[u64] * 7), u64)
 def test_a_call_and_a_group_of_any_values_are_told(item: Tracked, row: GroupProgress, now: int) -> None:
     call, group = reported_call(item, now), reported_group(row, now)

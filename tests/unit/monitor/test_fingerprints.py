@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_fr.fingerprint import MASK, STEP, hash_of, term
@@ -51,7 +51,6 @@ def test_the_newest_batch_may_still_grow() -> None:
 
 
 @given(st.lists(st.integers(0, 400), min_size=2, max_size=40), st.lists(st.integers(0, 400), min_size=2, max_size=40))
-@settings(max_examples=100, deadline=None)
 def test_ranks_that_report_at_different_times_have_numbers_in_common(first: list[int], second: list[int]) -> None:
     """Once both went on by eight times what the one with longer intervals does between two reports."""
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_fr.ring import GroupDef, ProcessState, Record, RecordState, RingFormatError, RingReader, RingWriter
@@ -23,8 +23,6 @@ RECORDS = 12
 # Where the header says what lies where (docs/reference/ring-format.md).
 HALF, STATUS, PROGRESS, DEFINITIONS, SLOTS = 32, 40, 48, 64, 72
 CAPACITY = 8
-
-relaxed = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @dataclass(repr=False)
@@ -82,7 +80,6 @@ def use_everything(path: Path) -> list[Record]:
 
 
 @given(slot=st.integers(0, CAPACITY), byte=st.integers(0, 75), flip=st.integers(1, 255))
-@relaxed
 def test_a_slot_with_a_wrong_byte_is_not_believed(
     original: Original, ring: Path, slot: int, byte: int, flip: int
 ) -> None:
@@ -100,7 +97,6 @@ def test_a_slot_with_a_wrong_byte_is_not_believed(
 
 
 @given(place=st.integers(8, 400), flip=st.integers(1, 255))
-@relaxed
 def test_a_definition_with_a_wrong_byte_is_not_believed(original: Original, ring: Path, place: int, flip: int) -> None:
     ring.write_bytes(original.data)
     offset = read_u64(ring, DEFINITIONS) + read_u64(ring, HALF) + place
@@ -183,7 +179,6 @@ u64 = st.integers(0, 2**64 - 1) | st.sampled_from([0, 1, 8, 2**31, 2**32, 2**63,
         max_size=4,
     )
 )
-@relaxed
 def test_huge_and_overlapping_sections_are_refused_or_harmless(
     original: Original, ring: Path, changes: dict[str, int]
 ) -> None:
@@ -207,7 +202,6 @@ def test_huge_and_overlapping_sections_are_refused_or_harmless(
     u64,
     u64,
 )
-@relaxed
 def test_scribbled_files_are_read_without_harm(
     original: Original, ring: Path, scribbles: list[tuple[int, bytes]], head: int, tail: int, generation: int
 ) -> None:
@@ -223,7 +217,6 @@ def test_scribbled_files_are_read_without_harm(
 
 
 @given(st.binary(max_size=9000))
-@relaxed
 def test_random_bytes_are_no_ring(ring: Path, data: bytes) -> None:
     ring.write_bytes(data)
     with pytest.raises(RingFormatError):
@@ -231,7 +224,6 @@ def test_random_bytes_are_no_ring(ring: Path, data: bytes) -> None:
 
 
 @given(st.floats(0, 1, exclude_max=True))
-@relaxed
 def test_a_truncated_ring_is_refused(original: Original, ring: Path, part: float) -> None:
     ring.write_bytes(original.data[: int(len(original.data) * part)])
     with pytest.raises(RingFormatError, match="truncated"):

@@ -7,7 +7,7 @@ import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -233,9 +233,7 @@ class CompiledRingMachine(RingMachine):
     writer_type = CompiledRingWriter
 
 
-_SETTINGS = settings(
-    max_examples=40, stateful_step_count=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+_SETTINGS = settings(max_examples=20, stateful_step_count=60)
 RingMachine.TestCase.settings = CompiledRingMachine.TestCase.settings = _SETTINGS
 TestRingPrograms = RingMachine.TestCase
 TestCompiledRingPrograms = needs_ring_writer(CompiledRingMachine.TestCase)

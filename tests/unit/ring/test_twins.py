@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_fr.capture.native.writer import CompiledRingWriter
@@ -80,7 +80,6 @@ def _content(writer: Any) -> bytes:
 
 
 @given(seed=st.integers(0, 2**32), capacity=st.integers(1, 30), steps=st.integers(0, 150))
-@settings(max_examples=60)
 def test_both_write_the_same_bytes(seed: int, capacity: int, steps: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         python = RingWriter.create([Path(folder)], "python", capacity, {"rank": 1})
