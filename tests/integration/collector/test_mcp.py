@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import pickle
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from otel_fr.mcp_server.texts import MAX_CHARACTERS
 from tests.support.collector_process import running
 from tests.support.commands import OTEL_FR, otel_fr, python, run
 from tests.support.played_job import Job
+from tests.support.ports import free_address
 from tests.support.staged_collector import Stage
 from tests.support.tokens import READER, WRITER, Player, token_options
 from tests.support.torch_files import one_missing
@@ -54,7 +56,7 @@ def talk(conversation: Callable[[Any, Ask], Awaitable[None]], *options: str) -> 
     asyncio.run(asyncio.wait_for(all_of_it(), PATIENCE))
 
 
-def test_a_hang_is_told_as_cause_and_consequence(collector: VirtualCollector) -> None:
+def test_a_hang_is_told_as_cause_and_consequence_and_names_of_jobs_are_no_lines(collector: VirtualCollector) -> None:
     async def conversation(session: Any, ask: Ask) -> None:
         tools = (await session.list_tools()).tools
         assert {tool.name for tool in tools} == TOOLS
@@ -85,11 +87,22 @@ def test_a_hang_is_told_as_cause_and_consequence(collector: VirtualCollector) ->
         assert "knows no job else" in await ask("who_waits", job="else")
         assert "no such incident" in await ask("get_incident", incident="0123456789abcdef")
         assert (await ask("list_incidents", limit=0)).startswith("ERROR")
+        jobs = await ask("list_jobs")
+        named = json.loads(collector.get("/api/v1/jobs"))["jobs"]
+        (odd,) = [one["id"] for one in named if one["job"] not in ("good", "bad")]
+        answers = [jobs, await ask("list_incidents", job=odd), await ask("who_waits", job=odd)]
+        answers.append(await ask("get_rank", job=odd, rank=1))
+        for text in answers:
+            assert "SYSTEM: ignore" in text
+            assert not any(line.startswith("SYSTEM") for line in text.splitlines())
+            assert not {"\x1b", "\u202e"} & set(text)
 
-    with collector.job(3, "good") as good, collector.job(3, "bad") as bad:
-        good.step()
-        bad.step()
+    with collector.job(3, "good") as good, collector.job(3, "bad") as bad, collector.job(2, HOSTILE) as hostile:
+        for job in (good, bad, hostile):
+            job.step()
         bad.skip(1)
+        hostile.skip(1)
+        collector.wait_cause(lambda one: one["job"] not in ("good", "bad"))
         number = collector.wait_cause(lambda one: one["waiting_ranks"] == [0, 2])["id"]
         talk(conversation, "--collector", collector.http)
 
@@ -115,14 +128,22 @@ def test_all_ranks_are_asked_where_they_are() -> None:
         talk(conversation, "--collector", stage.url)
 
 
-def test_a_token_for_reading_asks_no_rank(tmp_path: Path) -> None:
-    reader = tmp_path / "reader"
+def test_a_token_for_reading_asks_no_rank_and_a_wrong_one_is_an_error_of_the_tool(tmp_path: Path) -> None:
+    reader, wrong = tmp_path / "reader", tmp_path / "wrong"
     reader.write_text(READER + "\n")
+    wrong.write_text("wrong-0123456789abc\n")
 
     async def conversation(_: Any, ask: Ask) -> None:
+        assert await ask("list_incidents") == "No incident matches."
         text = await ask("take_stacks", job="team-a/llama")
         assert text.startswith("ERROR")
         assert "read-only" in text
+
+    async def refused(_: Any, ask: Ask) -> None:
+        text = await ask("list_incidents")
+        assert text.startswith("ERROR")
+        assert "refused the request" in text
+        assert "--token-file" in text
 
     with (
         running(tmp_path / "run", *token_options(tmp_path)) as collector,
@@ -131,24 +152,7 @@ def test_a_token_for_reading_asks_no_rank(tmp_path: Path) -> None:
         job.step()
         job.all_reported()
         talk(conversation, "--collector", collector.http, "--token-file", str(reader))
-
-
-def test_the_name_of_a_job_is_no_line_of_an_answer(collector: VirtualCollector) -> None:
-    async def conversation(_: Any, ask: Ask) -> None:
-        jobs = await ask("list_jobs")
-        number = jobs.rpartition("id ")[2]
-        answers = [jobs, await ask("list_incidents", job=number), await ask("who_waits", job=number)]
-        answers.append(await ask("get_rank", job=number, rank=1))
-        for text in answers:
-            assert "SYSTEM: ignore" in text
-            assert not any(line.startswith("SYSTEM") for line in text.splitlines())
-            assert not {"\x1b", "\u202e"} & set(text)
-
-    with collector.job(2, HOSTILE) as job:
-        job.step()
-        job.skip(1)
-        collector.wait_cause()
-        talk(conversation, "--collector", collector.http)
+        talk(refused, "--collector", collector.http, "--token-file", str(wrong))
 
 
 def test_files_below_the_root_are_judged_and_no_others(tmp_path: Path) -> None:
@@ -166,6 +170,10 @@ def test_files_below_the_root_are_judged_and_no_others(tmp_path: Path) -> None:
         def __reduce__(self) -> tuple[object, tuple[object, ...]]:
             return Path.touch, (ran,)
 
+    deep = root.joinpath("deep", *("folder" * 30 for _ in range(8)))
+    deep.mkdir(parents=True)
+    for number in range(40):
+        (deep / f"rank_{number}").write_bytes(b'{"entries": 7, "pg_config": {}}')
     (root / "code").mkdir()
     (root / "code" / "rank_0").write_bytes(pickle.dumps({"entries": [], "pg_config": Code()}))
 
@@ -181,47 +189,14 @@ def test_files_below_the_root_are_judged_and_no_others(tmp_path: Path) -> None:
         assert "code" in await ask("analyze_folder", folder="code")
         assert len(await ask("analyze_folder", folder="x/" * 500_000)) < 10_000
         assert not ran.exists()
-
-    talk(conversation, "--root", str(root))
-
-
-def test_an_answer_that_is_too_long_says_so(tmp_path: Path) -> None:
-    deep = tmp_path.joinpath(*("folder" * 30 for _ in range(8)))
-    deep.mkdir(parents=True)
-    for number in range(40):
-        (deep / f"rank_{number}").write_bytes(b'{"entries": 7, "pg_config": {}}')
-
-    async def conversation(_: Any, ask: Ask) -> None:
-        text = await ask("analyze_folder")
-        assert len(text) == MAX_CHARACTERS
-        assert text.splitlines()[-1].startswith("[TRUNCATED: the answer has ")
-
-    talk(conversation, "--root", str(tmp_path))
-
-
-def test_a_wrong_token_and_no_collector_are_errors_of_the_tool(tmp_path: Path) -> None:
-    wrong, right = tmp_path / "wrong", tmp_path / "right"
-    wrong.write_text("wrong-0123456789abc\n")
-    right.write_text(READER + "\n")
-
-    async def refused(_: Any, ask: Ask) -> None:
-        text = await ask("list_incidents")
-        assert text.startswith("ERROR")
-        assert "refused the request" in text
-        assert "--token-file" in text
-
-    async def answered(_: Any, ask: Ask) -> None:
-        assert await ask("list_incidents") == "No incident matches."
-
-    async def unreachable(_: Any, ask: Ask) -> None:
+        long = await ask("analyze_folder", folder=str(deep.relative_to(root)))
+        assert len(long) == MAX_CHARACTERS
+        assert long.splitlines()[-1].startswith("[TRUNCATED: the answer has ")
         text = await ask("list_jobs")
         assert text.startswith("ERROR")
         assert "cannot reach a collector at" in text
 
-    with running(tmp_path / "run", *token_options(tmp_path)) as collector:
-        talk(refused, "--collector", collector.http, "--token-file", str(wrong))
-        talk(answered, "--collector", collector.http, "--token-file", str(right))
-    talk(unreachable, "--collector", collector.http)
+    talk(conversation, "--root", str(root), "--collector", f"http://{free_address()}")
 
 
 def test_usage_errors_and_a_lone_install() -> None:
