@@ -3,7 +3,6 @@
 argv: a file (of rank 0) for the losses and parameters, and what else to do:
   plain       nothing
   slow        0.1 s a step, for things that happen meanwhile
-  held        after some steps, waits until the file OUT.go is there
 """
 
 import os
@@ -34,8 +33,6 @@ for step in range(25):
     losses.append(total.item())
     if step == 5 and rank == 0:
         print("TRAINING", os.getpid(), flush=True)
-    while how == "held" and step == 5 and not os.path.exists(out + ".go"):
-        time.sleep(0.02)
     if how == "slow":
         time.sleep(0.1)
 flat = torch.cat([p.detach().flatten() for p in model.parameters()])

@@ -20,33 +20,28 @@ print(hook._state.session is not None, len(os.listdir(os.environ["OTEL_FR_RING_D
 ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", "OTEL_FR_ENABLED": ""}
 
 
+@pytest.mark.usefixtures("warm")
 @pytest.mark.parametrize(
     "env",
     [
-        pytest.param({"OTEL_FR_ENABLED": "1"}, id="enabled", marks=pytest.mark.long),
+        pytest.param({"OTEL_FR_ENABLED": "1"}, id="enabled"),
         pytest.param(ENDPOINT, id="endpoint"),
-        pytest.param(
-            {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://127.0.0.1:9", "OTEL_FR_ENABLED": ""},
-            id="traces",
-            marks=pytest.mark.long,
-        ),
+        pytest.param({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://127.0.0.1:9", "OTEL_FR_ENABLED": ""}, id="traces"),
     ],
 )
-def test_import_torch_is_enough(tmp_path: Path, env: dict[str, str]) -> None:
+def test_on(tmp_path: Path, env: dict[str, str]) -> None:
+    """That importing torch is enough for it, `tests/acceptance/test_dump_command.py` shows."""
     assert single_rank.succeed(tmp_path, IS_RECORDING, **env) == "True True\n"
 
 
+@pytest.mark.usefixtures("warm")
 @pytest.mark.parametrize(
     "env",
     [
-        pytest.param({"OTEL_FR_ENABLED": ""}, id="nothing-set", marks=pytest.mark.long),
+        pytest.param({"OTEL_FR_ENABLED": ""}, id="nothing-set"),
         pytest.param({**ENDPOINT, "OTEL_FR_ENABLED": "0"}, id="disabled"),
-        pytest.param({**ENDPOINT, "OTEL_SDK_DISABLED": "true"}, id="sdk-disabled", marks=pytest.mark.long),
-        pytest.param(
-            {**ENDPOINT, "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "foo, otel_fr"},
-            id="instrumentation",
-            marks=pytest.mark.long,
-        ),
+        pytest.param({**ENDPOINT, "OTEL_SDK_DISABLED": "true"}, id="sdk-disabled"),
+        pytest.param({**ENDPOINT, "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "foo, otel_fr"}, id="instrumentation"),
     ],
 )
 def test_off(tmp_path: Path, env: dict[str, str]) -> None:
@@ -157,23 +152,6 @@ def test_nothing_starts_before_a_process_group(tmp_path: Path) -> None:
         WORLD_SIZE="1",
     )
     assert out == "(0, ['MainThread']) True\n[[0, 0, 1], [0, 0, 1]]\n0\n"
-
-
-@pytest.mark.torchrun
-def test_only_ranks_record_under_torchrun(tmp_path: Path) -> None:
-    """The launcher is a process without a group, as in the test before."""
-    program = tmp_path / "job.py"
-    program.write_text(
-        "import os, torch.distributed as dist, glob\n"
-        "dist.init_process_group('gloo')\n"
-        "dist.barrier()\n"
-        "rings = glob.glob(os.environ['OTEL_FR_RING_DIR'] + '/otel-fr-*/*.ring')\n"
-        "assert len(rings) == 1 and f'-{os.getpid()}.' in rings[0], rings\n"
-    )
-    command = [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", "1", str(program)]
-    env = single_rank.environment(tmp_path, OTEL_FR_ENABLED="1")
-    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
 
 
 @pytest.mark.usefixtures("each_engine", "warm")
