@@ -124,6 +124,7 @@ def test_an_error_of_ours_does_not_break_import_torch(tmp_path: Path) -> None:
     assert "broken for the test" in done.stderr
 
 
+@pytest.mark.usefixtures("warm")
 def test_nothing_starts_before_a_process_group(tmp_path: Path) -> None:
     out = single_rank.succeed(
         tmp_path,
