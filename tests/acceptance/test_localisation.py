@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from benchmarks.localisation.catalogue import catalogue
 from benchmarks.localisation.field import observe
 from benchmarks.localisation.running import Setting
@@ -9,7 +11,7 @@ from benchmarks.localisation.tools.otel_fr import Live
 from benchmarks.localisation.tools.watchdog import Watchdog
 from tests.support import torchrun
 
-pytestmark = torchrun.needed
+pytestmark = [*torchrun.needed, pytest.mark.long]
 
 
 def test_a_killed_rank() -> None:

@@ -14,8 +14,8 @@ from tests.support.waiting import PATIENCE, until
 
 pytestmark = torchrun.needed
 
-RANKS = 4
-SLOW, DELAY = 3, 0.15
+RANKS = 3
+SLOW, DELAY = 2, 0.15
 """As in jobs/straggler.py."""
 HEALTHY_SECONDS = 24.0
 """Twice the window."""
@@ -46,7 +46,7 @@ def test_the_rank_that_is_slow_in_every_step_is_named_while_the_job_runs_with_wh
         bandwidth = running.metric("otel_fr_collective_bus_bandwidth_bytes_per_second", operation="all_reduce")
         assert until(lambda: [one for one in running.causes() if one["state"] == "resolved"])
     assert (incident["category"], incident["culprit_ranks"]) == ("straggler", [SLOW])
-    assert incident["waiting_ranks"] == [0, 1, 2]
+    assert incident["waiting_ranks"] == [0, 1]
     assert "straggler.py:" in incident["call_sites"][str(SLOW)]
     assert incident["process_group"]["description"] == "default_pg"
     slowest = rates["latest"]["slowest"]

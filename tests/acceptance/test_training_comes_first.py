@@ -11,12 +11,12 @@ pytestmark = torchrun.needed
 
 
 def test_when_the_collector_dies_half_way(tmp_path: Path) -> None:
-    bare = torchrun.run(
-        tmp_path / "bare", "train.py", str(tmp_path / "expected"), "plain", env={"OTEL_FR_ENABLED": "0"}
-    )
+    expected = str(tmp_path / "expected")
+    bare = torchrun.run(tmp_path / "bare", "train.py", expected, "plain", nproc=2, env={"OTEL_FR_ENABLED": "0"})
     assert bare.returncode == 0, bare.output
     with torchrun.collector(tmp_path / "collector") as running:
-        job = torchrun.start(tmp_path, "train.py", str(tmp_path / "out"), "slow", env=torchrun.endpoint(running))
+        env = torchrun.endpoint(running)
+        job = torchrun.start(tmp_path, "train.py", str(tmp_path / "out"), "slow", nproc=2, env=env)
         assert job.stdout is not None
         next(line for line in job.stdout if "TRAINING" in line)
         running.kill()

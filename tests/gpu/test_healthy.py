@@ -28,14 +28,16 @@ def total(running: Collector, name: str) -> float:
     return sum(value for _, value in running.samples(name))
 
 
-def test_times_in_the_queue_and_on_the_device_are_in_spans_and_metrics(
+def test_nothing_is_said_of_healthy_training_and_times_on_the_device_are_in_spans_and_metrics(
     hardware: Hardware, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
+    """Many kinds of calls, DDP and FSDP2."""
     with grpc_sink() as sink, torchrun.collector(tmp_path / "collector", "--forward", sink.address) as running:
         env = torchrun.endpoint(running, torchrun.UNHURRIED) | {TIMING: "1"}
-        with hardware.started(tmp_path / "job", "steps", env) as job:
+        with hardware.started(tmp_path / "job", "train", env) as job:
             result = job.wait()
         assert result.returncode == 0, result.output
+        assert running.metric("otel_fr_collector_ranks") == hardware.ranks
         assert running.incidents() == []
         calls = until(lambda: total(running, "otel_fr_collective_calls_total"))
         on_device = total(running, f"{DURATION}_count")
@@ -71,11 +73,10 @@ def test_collectives_that_a_cuda_graph_replays_are_not_taken_for_a_hang(
     assert running.incidents() == []
 
 
-@pytest.mark.parametrize("kind", ["train", pytest.param("pipeline", marks=pytest.mark.long)])
-def test_nothing_is_said_of_healthy_training(hardware: Hardware, kind: str, tmp_path: Path) -> None:
-    """DDP and FSDP2; stages that take longer the later they are."""
+@pytest.mark.long
+def test_nothing_is_said_of_stages_that_take_longer_the_later_they_are(hardware: Hardware, tmp_path: Path) -> None:
     with torchrun.collector(tmp_path / "collector") as running:
-        with hardware.started(tmp_path / "job", kind, torchrun.endpoint(running, torchrun.UNHURRIED)) as job:
+        with hardware.started(tmp_path / "job", "pipeline", torchrun.endpoint(running, torchrun.UNHURRIED)) as job:
             result = job.wait()
         assert result.returncode == 0, result.output
         assert running.metric("otel_fr_collector_ranks") == hardware.ranks

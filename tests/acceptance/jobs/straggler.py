@@ -1,4 +1,4 @@
-"""Training with an optimizer on gloo: rank 3 takes longer in each step, or none does.
+"""Training with an optimizer on gloo: rank 2 takes longer in each step, or none does.
 
 Arguments: ``slow`` or ``healthy``; the file whose existence ends the job, which lasts some minutes at most.
 """
@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 SECONDS = 120.0
 STEP = 0.08
 DELAY = 0.15
-SLOW = 3
+SLOW = 2
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 kind, backend, gpus, timeout = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
-STEPS = 150
+STEPS = 100
 REPLAYS = 300
 PAUSE = 0.02
 """Seconds between two steps: they take longer than several looks at PyTorch's recorder."""
@@ -121,7 +121,8 @@ def graph() -> None:
 
 
 def train() -> None:
-    """Steps of DDP and of FSDP2."""
+    """Many kinds of calls, then steps of DDP and of FSDP2."""
+    steps()
     from torch.distributed.fsdp import fully_shard
 
     def layers() -> torch.nn.Sequential:
