@@ -26,7 +26,7 @@ def test_a_running_jobs_files_can_be_asked_for(tmp_path: Path) -> None:
     assert wait_for(lambda: all(ring.monitor_pid for ring in rings))
     for ring in rings:
         # Each by its process id: without one, the ranks of other tests' jobs would write files, too.
-        command = [BIN / "otel-fr", "dump", "--pid", str(ring.pid)]
+        command = [str(BIN / "otel-fr"), "dump", "--pid", str(ring.pid)]
         done = subprocess.run(command, env=env, capture_output=True, text=True)
         assert done.stdout.count("asked its monitor") == 1, done.stderr
     assert wait_for(lambda: len(list((tmp_path / "dumps").glob("otel_fr_rank_*"))) == 2)

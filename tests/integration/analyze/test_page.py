@@ -18,23 +18,32 @@ from tests.support.watched_page import chromium, new_page
 Open = Callable[..., Any]
 
 
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium() as started:
+        yield started
+
+
 @pytest.fixture
-def open_page(tmp_path: Path) -> Iterator[Open]:
+def open_page(tmp_path: Path, browser: Any) -> Iterator[Open]:
     """Opens the page of a folder; at the end there must have been no complaint and no request but the page itself."""
     said: list[str] = []
-    with chromium() as browser:
+    pages = []
 
-        def open_(folder: Path, **options: Any) -> Any:
-            target = tmp_path / "page.html"
-            target.write_text(to_html(load(folder), View()), encoding="utf-8")
-            page = new_page(browser, **options)
-            page.on("console", lambda message: said.append(message.text))
-            page.on("pageerror", lambda error: said.append(str(error)))
-            page.on("request", lambda request: said.extend({request.url} - {target.as_uri()}))
-            page.goto(target.as_uri())
-            return page
+    def open_(folder: Path, **options: Any) -> Any:
+        target = tmp_path / "page.html"
+        target.write_text(to_html(load(folder), View()), encoding="utf-8")
+        page = new_page(browser, **options)
+        pages.append(page)
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.on("request", lambda request: said.extend({request.url} - {target.as_uri()}))
+        page.goto(target.as_uri())
+        return page
 
-        yield open_
+    yield open_
+    for page in pages:
+        page.close()
     assert said == []
 
 

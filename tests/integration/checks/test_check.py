@@ -95,12 +95,13 @@ def test_an_advisory_check_that_hangs_only_warns(tmp_path: Path) -> None:
 
 
 def test_more_tasks_than_processes_at_a_time(tmp_path: Path) -> None:
-    wanted = [Task("paths", str(i), PATIENCE, {"path": str(tmp_path / str(i))}) for i in range(40)]
-    for i in range(0, 40, 2):
+    count = runner.MAX_AT_ONCE + 4
+    wanted = [Task("paths", str(i), PATIENCE, {"path": str(tmp_path / str(i))}) for i in range(count)]
+    for i in range(0, count, 2):
         (tmp_path / str(i)).touch()
     found = runner.run(wanted)
-    assert [result.target for result in found] == [str(i) for i in range(40)]
-    assert [result.status is Status.OK for result in found] == [i % 2 == 0 for i in range(40)]
+    assert [result.target for result in found] == [str(i) for i in range(count)]
+    assert [result.status is Status.OK for result in found] == [i % 2 == 0 for i in range(count)]
 
 
 def test_a_check_that_fails_itself_is_told_apart() -> None:

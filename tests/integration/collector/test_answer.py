@@ -48,29 +48,29 @@ def test_the_answer_comes_first_and_the_rest_is_folded(stage: Stage, watched: Wa
     expect(page.locator(".answer .command")).to_have_count(0)
 
 
-@pytest.mark.parametrize(
-    ("place", "command"),
-    [
-        (Place("llama-0", 7, 0, node="gpu-17", pod="llama-0"), "kubectl exec llama-0 -- py-spy dump --pid 7"),
-        (Place("c0ffee", 7, node="gpu-17"), "ssh gpu-17 py-spy dump --pid 7"),
-        (Place("$(reboot)", 7), "py-spy dump --pid 7"),
-        (Place("-oProxyCommand=x", 7), "py-spy dump --pid 7"),
-        (Place("gpu-17"), None),
-    ],
-)
-def test_the_debug_command_is_safe_to_paste(stage: Stage, watched: Watched, place: Place, command: str | None) -> None:
-    run = stage.job(2)
-    run.ranks[1].place = place
-    number = stage.hang(run, 1)["id"]
+COMMANDS = {
+    Place("llama-0", 7, 0, node="gpu-17", pod="llama-0"): "kubectl exec llama-0 -- py-spy dump --pid 7",
+    Place("c0ffee", 7, node="gpu-17"): "ssh gpu-17 py-spy dump --pid 7",
+    Place("$(reboot)", 7): "py-spy dump --pid 7",
+    Place("-oProxyCommand=x", 7): "py-spy dump --pid 7",
+    Place("gpu-17"): None,
+}
+
+
+def test_the_debug_command_is_safe_to_paste(stage: Stage, watched: Watched) -> None:
     page = watched.page
-    page.goto(f"{stage.url}/#/incidents/{number}")
-    expect(page.locator(".answer h1")).to_be_visible()
-    assert page.locator(".command").all_text_contents() == ([command] if command else [])
-    if command:
-        page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-        page.get_by_role("button", name="Copy").click()
-        expect(page.locator("[data-part=copy]")).to_have_text("Copied")
-        assert page.evaluate("() => navigator.clipboard.readText()") == command
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    for place, command in COMMANDS.items():
+        run = stage.job(2, f"job of {place}")
+        run.ranks[1].place = place
+        number = stage.hang(run, 1)["id"]
+        page.goto(f"{stage.url}/#/incidents/{number}")
+        expect(page.locator(f"a[href='api/v1/incidents/{number}']")).to_be_visible()
+        assert page.locator(".command").all_text_contents() == ([command] if command else [])
+        if command:
+            page.get_by_role("button", name="Copy").click()
+            expect(page.locator("[data-part=copy]")).to_have_text("Copied")
+            assert page.evaluate("() => navigator.clipboard.readText()") == command
 
 
 def test_paths_are_as_long_as_it_takes_to_tell_files_apart(stage: Stage, watched: Watched) -> None:

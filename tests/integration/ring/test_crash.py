@@ -56,7 +56,7 @@ def test_sigkill_at_random_instants(tmp_path: Path, shapes: int, site_bytes: int
     program = Program(shapes, site_bytes)
     chance = random.Random(shapes + site_bytes)
     flips = 0
-    for round_ in range(40):
+    for round_ in range(16):
         path, proof = kill_after(tmp_path / str(round_), chance.randrange(1, 1500), chance.randrange(4000), program)
         appended, completed = proof.words[0], proof.words[1]
         with RingReader.open(path) as reader:
