@@ -20,6 +20,7 @@ from otel_fr.match.facts.recording import (
     without_gaps,
     without_run_on,
 )
+from otel_fr.match.facts.threads import sharing
 from otel_fr.match.graph.aborted import separate
 from otel_fr.match.graph.device import OpenCalls, open_calls
 from otel_fr.match.graph.nodes import Node
@@ -85,6 +86,11 @@ class Case:
     def open_calls(self) -> dict[int, OpenCalls]:
         """By rank, its calls that have been in flight for longer than the window."""
         return open_calls(self.evidence, self.instances, self.completions)
+
+    @cached_property
+    def threads(self) -> Mapping[str, Mapping[tuple[str, ...], list[int]]]:
+        """By group id and names of threads, the ranks whose threads are in calls of the group at once."""
+        return sharing(self.evidence.calls)
 
     @cached_property
     def overdue(self) -> Mapping[int, Overdue]:

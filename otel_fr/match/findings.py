@@ -9,11 +9,11 @@ from otel_fr.match.facts.endings import may_run
 from otel_fr.match.facts.joined import gave_up
 from otel_fr.match.facts.overdue import CATEGORIES, EXCUSABLE, by_kind, is_excused
 from otel_fr.match.facts.stack_groups import groups_of
-from otel_fr.match.facts.threads import sharing
 from otel_fr.match.finding import MAX_PLACED_CULPRITS, MAX_PLACED_WAITING, Category, Finding
 from otel_fr.match.model import UNPLACED, CallState, Evidence, Overdue, Place
 from otel_fr.match.rules import decide
 from otel_fr.match.rules.claims import Claim
+from otel_fr.match.rules.mismatches import THREADS
 from otel_fr.match.texts import decisions, ending_texts
 from otel_fr.match.texts.rank_texts import sharing_text
 from otel_fr.match.texts.sentences import MAX_ENDINGS
@@ -45,7 +45,6 @@ class _Maker:
         self._case = case
         self._overdue = dict(case.overdue)
         """The overdue ranks that no cause named before."""
-        self._sharing = sharing(case.evidence.calls)
         self._in_call = {
             call.rank for call in case.evidence.calls if call.state in (CallState.IN_FLIGHT, CallState.UNKNOWN)
         }
@@ -66,9 +65,10 @@ class _Maker:
         details += [ending_texts.within_text(*one) for one in list(excused.items())[:MAX_ENDINGS]]
         if aborted:
             details.append(ending_texts.aborted_text(aborted, case.evidence))
-        if instance is not None and claim.caused_by is None:
-            by_threads = self._sharing.get(instance.group.id, {})
-            details += [sharing_text(instance.group, *one) for one in list(by_threads.items())[:MAX_ENDINGS]]
+        if instance is not None and claim.caused_by is None and claim.rule != THREADS:
+            by_threads = list(case.threads.get(instance.group.id, {}).items())[:MAX_ENDINGS]
+            advice = "their order can differ from rank to rank. Use one process group per thread"
+            details += [f"{sharing_text(instance.group, *one)}: {advice}" for one in by_threads]
         differed: dict[decisions.Divergence, str] = {}
         if culprits:
             members = sorted(ranks) if instance is None else instance.group.ranks

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from otel_fr.incident import CulpritData, IncidentData
 from otel_fr.match import Category, Ending
 from otel_fr.match.facts.exceptions import is_device_error
+from otel_fr.match.rules.mismatches import THREADS
 from otel_fr.stacks import frames_of
 from otel_fr_collector.incidents.bounds import EXITING
 from otel_fr_collector.incidents.resolution import Resolution
@@ -146,6 +147,12 @@ def _is_in_checkpoint(data: IncidentData, _: Culprits) -> bool:
 _DIED = (Category.RANK_DEAD,)
 _MISSED = (Category.MISSING_RANK,)
 CASES: tuple[Case, ...] = (
+    Case(
+        "End the job, give each thread a process group of its own, and start again from a checkpoint written before "
+        "the incident began.",
+        tuple(one for one in Category if one.is_mismatch),
+        lambda data, _: data["rule"] == THREADS,
+    ),
     Case(FIND_HOST, tuple(Category), lambda data, _: data["stuck_on"] == "lost"),
     Case("Drain the host: the rank's device has failed.", _DIED, _error(HARDWARE)),
     Case(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import Final
 
 from otel_fr.match.case import Case
 from otel_fr.match.facts.instances import Instance, InstanceKey
@@ -17,8 +18,12 @@ from otel_fr.match.facts.mismatch import Mismatch, judge, shift_of
 from otel_fr.match.facts.new_groups import is_in_another_order, names_of
 from otel_fr.match.graph.nodes import Node
 from otel_fr.match.model import Ending
-from otel_fr.match.rules.claims import Claim, Claims, stage_of_one
+from otel_fr.match.rules.claims import Claim, Claims, Outcome, Rule, Stage
 from otel_fr.match.texts import sentences
+from otel_fr.match.texts.rank_texts import sharing_text
+
+THREADS: Final = "threads_share_group"
+"""Name of the rule that names no rank for calls of several threads, but all whose threads do so."""
 
 
 def _in_order(case: Case) -> Iterable[Mismatch]:
@@ -50,11 +55,17 @@ def _calls_differ(case: Case, claims: Claims) -> Iterator[Claim]:
         if own is not None and set(waiting) <= set(own.waiting):
             age = own.age
             waits = sentences.waits_text(case.evidence, instance, waiting, age) if waiting else ""
+        shared = _sharing(case, instance)
+        said = replace(bad, differing=shared, has_majority=True) if shared else bad
+        summary = sentences.mismatch_text(said, "" if shared else _shift(case, bad), waits, case.machines)
+        if shared:
+            by_threads = next(iter(case.threads[instance.group.id].items()))
+            summary = f"{sharing_text(instance.group, *by_threads)}, so their order is left to chance: {summary}"
         yield Claim(
             category=bad.category,
-            culprits=bad.differing,
+            culprits=said.differing,
             waiting=waiting,
-            summary=sentences.mismatch_text(bad, _shift(case, bad), waits, case.machines),
+            summary=summary,
             instance=instance,
             field=bad.field,
             values=dict(sorted(bad.values.items())),
@@ -63,6 +74,17 @@ def _calls_differ(case: Case, claims: Claims) -> Iterator[Claim]:
             explains=tuple(explained),
             is_over=bad.is_over,
         )
+
+
+def _sharing(case: Case, instance: Instance | None) -> tuple[int, ...]:
+    """The ranks whose threads use the group at once, if the calls come from several threads: chance orders them."""
+    if instance is None or len({call.thread for own in instance.calls.values() for call in own}) < 2:
+        return ()
+    return tuple(sorted({rank for ranks in case.threads.get(instance.group.id, {}).values() for rank in ranks}))
+
+
+def _of_threads(case: Case, _: Claims, claim: Claim) -> Outcome:
+    return (claim,) if _sharing(case, claim.instance) else None
 
 
 def _lacks_ranks(case: Case, node: Node, bad: Mismatch) -> bool:
@@ -165,11 +187,22 @@ class _Walk:
         return min((record, self._instances[key].name, key) for record, key in heads)[2]
 
 
-STAGE = stage_of_one(
+STAGE = Stage(
     "mismatch",
     "Calls of one collective or message that do not fit together, in the order of the ranks' own calls.",
     _calls_differ,
-    "calls_differ",
-    "Operation, sizes, dtype, root or reduce op differ where they must agree. A strict majority shows which ranks are"
-    " wrong; without one, all ranks that disagree are named.",
+    (
+        Rule(
+            THREADS,
+            "The calls come from several threads, and threads of some ranks are in calls of the group at once: chance"
+            " orders them, and these ranks are named.",
+            _of_threads,
+        ),
+        Rule(
+            "calls_differ",
+            "Operation, sizes, dtype, root or reduce op differ where they must agree. A strict majority shows which"
+            " ranks are wrong; without one, all ranks that disagree are named.",
+            lambda _, __, claim: (claim,),
+        ),
+    ),
 )

@@ -176,11 +176,11 @@ def thread_texts(info: Rank) -> list[str]:
 
 
 def sharing_text(group: Group, threads: Sequence[str], ranks: Sequence[int]) -> str:
-    """Several threads of these ranks are in calls of one group. ``threads``: names; "": the main thread."""
+    """``"ranks 0, 1 are in calls of group 1 in the main thread and thread saver at once"``; "": the main thread."""
     named = [f"thread {name}" if name else "the main thread" for name in threads[:MAX_THREADS]]
     return (
         f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} in calls of group {group_text(group.name, group.description)} "
-        f"in {' and '.join(named)} at once: their order can differ from rank to rank. Use one process group per thread"
+        f"in {' and '.join(named)} at once"
     )
 
 
