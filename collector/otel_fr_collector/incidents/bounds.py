@@ -53,13 +53,19 @@ def culprits_of(finding: Finding, ranks: Mapping[int, RankState]) -> list[Culpri
     found: list[CulpritData] = []
     for rank in sorted(finding.culprit_ranks)[:MAX_CULPRITS]:
         state = ranks.get(rank)
-        host, error = ("", "") if state is None else (state.host, _cut(state.exception, MAX_ERROR))
+        host, error = ("", "") if state is None else (state.host, _cut(_error(state), MAX_ERROR))
         replica = state.replica if state is not None and state.replica else None
         ending, signal = (None, None) if state is None else (_ending(state), state.signal or None)
         found.append(
             {"rank": rank, "host": host, "error": error, "replica": replica, "ending": ending, "signal": signal}
         )
     return found
+
+
+def _error(state: RankState) -> str:
+    """The exception that ended it, also `sys.exit` with a text."""
+    is_told = state.ending is Ending.RAISED and state.exit_message and not state.exception
+    return f"SystemExit: {state.exit_message}" if is_told else state.exception
 
 
 def _ending(state: RankState) -> str | None:

@@ -260,7 +260,9 @@ def _claim(
     if case.unheard.issuperset(culprits):
         details.append(sentences.only_unheard_text(node.waiting))
     stuck_on: Literal["host", "device"] | None = None
-    if category is Category.MISSING_RANK and all(case.syncs.of(rank) for rank in culprits):
+    if category is Category.MISSING_RANK and all(
+        case.syncs.of(rank) and not _is_in_barrier(case, rank) for rank in culprits
+    ):
         stuck_on = "device"
         details += device_texts.sync_texts(case, culprits)
     elif category is not Category.RANK_DEAD and are_blocked(case, node, culprits):
@@ -279,6 +281,12 @@ def _claim(
         explains=(root.key,),
         blames=tuple(culprits) if ahead is None else (),
     )
+
+
+def _is_in_barrier(case: Case, rank: int) -> bool:
+    """It waits in a barrier that is known to be in flight: for its peers, not for its device."""
+    last = case.lasts.get(rank)
+    return last is not None and last.call.state is CallState.IN_FLIGHT and last.call.signature.operation == "barrier"
 
 
 def absent_claim(case: Case, node: Node, ranks: Sequence[int], detail: str, explains: Iterable[InstanceKey]) -> Claim:

@@ -83,7 +83,7 @@ def where_texts(evidence: Evidence, rank: int, last: LastCall | None, instance: 
         return _silent_texts(evidence, rank, info, last)
     text = describe_ending(info)
     site = info.exception_site or info.site
-    no_call = last is not None and not last.in_call and info.destroying is None
+    no_call = last is not None and not last.in_call and info.destroying is None and not _may_be_in(last.call)
     if info.ending is Ending.KILLED and was_stopped(info) and not info.python_blocked:
         exiting = f"{exiting_text(info)} and " if info.exiting else ""
         where = (f"still at {site}" if site else "alive") + (" and in no call" if no_call and not exiting else "")
@@ -117,6 +117,11 @@ def where_texts(evidence: Evidence, rank: int, last: LastCall | None, instance: 
         texts.append(behind)
     call = info.destroying or (last.call if last is not None else None)
     return [*texts, _last_call_text(evidence, info, call)] if call is not None else texts
+
+
+def _may_be_in(call: Call) -> bool:
+    """It has not ended, though it has not lasted long enough to count as a wait."""
+    return call.state is CallState.IN_FLIGHT and not is_posted(call)
 
 
 def _silent_texts(evidence: Evidence, rank: int, info: Rank | None, last: LastCall | None) -> list[str]:

@@ -41,6 +41,12 @@ def test_an_exception_decides_what_to_do(error: str) -> None:
     assert text.startswith(ERRORS[error])
 
 
+def test_a_text_for_sys_exit_decides_what_to_do() -> None:
+    with VirtualCollector() as collector:
+        text = advice(collector, "rank_dead", code=1, exit_message="config: the batch size must be divisible by 6")
+    assert text.startswith("Fix what the rank's exception names")
+
+
 def test_a_limit_of_the_system_is_raised() -> None:
     with VirtualCollector() as collector:
         assert "`ulimit -t`" in advice(collector, "rank_dead", signal=24)

@@ -55,6 +55,13 @@ def test_half_of_a_batch_that_the_peer_completed_is_no_stuck_device(is_missing: 
     )
 
 
+def test_of_the_calls_of_one_group_in_which_a_rank_waits_the_first_is_told() -> None:
+    """Where hosts run ahead, a rank has many in flight."""
+    calls = [call(r, number) for r in (1, 2) for number in range(5, 9)]
+    (found,) = verdict(calls, [rank(0, 4), rank(1, 8), rank(2, 8)])
+    assert (found.category, found.culprit_ranks, found.sequence_id) == (Category.MISSING_RANK, (0,), 5)
+
+
 @pytest.mark.parametrize("is_held", [True, False])
 def test_a_message_left_out_is_found_behind_a_collective_that_all_joined(is_held: bool) -> None:
     """Rank 1 left out a send to rank 2, whose device also holds up what it sends to rank 3. Without that message, the

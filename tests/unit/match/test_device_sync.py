@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from otel_fr.match import Call, CallState, Category, Finding, Group
 from otel_fr.match.facts.device_sync import sync_of
-from tests.support.evidence import call, judge, rank
+from tests.support.evidence import BARRIER, call, judge, rank
 from tests.support.verdicts import causes
 
 NUMBER = 7
@@ -118,6 +118,16 @@ def test_a_rank_whose_device_has_not_begun_what_it_waits_for_is_blocked_by_the_d
     ranks = [rank(0, counts={"a": (7, 6), "b": (6, 6)}), rank(1, counts={"a": (6, 6), "b": (7, 6)}, stack=SYNC)]
     (found,) = judge([call(0, NUMBER, group="a"), queued], ranks, PAIRS, 2)
     assert (found.category, found.culprit_ranks, found.stuck_on) == (Category.MISSING_RANK, (1,), "device")
+
+
+def test_a_rank_in_a_barrier_that_is_known_to_be_in_flight_waits_for_its_peers() -> None:
+    """It has destroyed the group in which another one waits."""
+    stack = at_signal(f"{TORCH}/distributed/distributed_c10d.py", "barrier")
+    ranks = [rank(0, counts={"a": (7, 6), "b": (6, 6)}), rank(1, counts={"a": (6, 6), "b": (7, 6)}, stack=stack)]
+    ranks[1].progress["a"].destroyed = True
+    calls = [call(0, NUMBER, group="a"), call(1, NUMBER, signature=BARRIER, group="b")]
+    (found,) = causes(judge(calls, ranks, PAIRS, 2))
+    assert (found.culprit_ranks, found.stuck_on) == ((1,), None)
 
 
 def test_a_rank_that_has_moved_since_waits_for_nothing() -> None:
