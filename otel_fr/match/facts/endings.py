@@ -9,6 +9,7 @@ from otel_fr.communication_errors import STORE, is_communication, tells_of_stop
 from otel_fr.match.facts.exceptions import is_device_error, reraised
 from otel_fr.match.facts.instances import Instance, has_joined
 from otel_fr.match.facts.joined import failed_at_once, gave_up
+from otel_fr.match.facts.mismatch import judge
 from otel_fr.match.facts.stops import (
     KILL_GRACE,
     by_user,
@@ -169,7 +170,8 @@ def _failed_alone(evidence: Evidence, instances: Iterable[Instance]) -> set[int]
 def _refused(evidence: Evidence, instances: Iterable[Instance]) -> set[int]:
     """Ranks that raised in a collective that their backend refused on all members at once: the program's fault.
 
-    What a peer or the network causes is an exception of communication.
+    What a peer or the network causes is an exception of communication. Where calls do not fit together, that is the
+    fault.
     """
     raised = raised_ranks(evidence)
     found: set[int] = set()
@@ -179,7 +181,9 @@ def _refused(evidence: Evidence, instances: Iterable[Instance]) -> set[int]:
             continue
         if not all(failed_at_once(instance.call(r), evidence.window) for r in instance.calls):
             continue
-        if not any(is_communication(evidence.ranks[r].exception) or ended_for_peer(evidence.ranks[r]) for r in own):
+        infos = [evidence.ranks[r] for r in own]
+        is_told = any(is_communication(info.exception) or ended_for_peer(info) for info in infos)
+        if not is_told and judge(instance) is None:
             found |= own
     return found
 
