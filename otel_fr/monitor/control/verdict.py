@@ -167,7 +167,7 @@ class Verdict:
             is_known = self._incidents.pop(number, None) is not None
             is_news = is_known and bool(summary) and self._times_said[number] > 0 and not self._has_ended
             if is_news and self.node.is_first(f"over {number}"):
-                self.log("the incident is over: %s (%s)", summary, told.where)
+                self.log("the incident is over, which said: %s (%s)", summary, told.where)
         elif self._incidents.get(number) != told:
             self._incidents[number] = told
             self._unsaid[number] = time.monotonic()
@@ -183,7 +183,7 @@ class Verdict:
     def _say_incident(self, told: Told) -> None:
         if self._places < MAX_SAID and self.node.is_first(f"incident {told.id}: {told.summary}"):
             is_new = self.node.is_first(f"incident {told.id}")
-            begin = "the collector has opened an incident" if is_new else "the collector has corrected its verdict"
+            begin = "the collector has opened an incident" if is_new else "the collector says now"
             self.log(f"{begin}: %s (%s)", told.summary, told.where)
 
     def log(self, text: str, *values: object) -> None:
