@@ -28,9 +28,9 @@ def elements(sizes: Sizes) -> int | None:
 
 
 def as_text(value: object) -> str:
-    """A field's value as an incident shows it."""
+    """A field's value as an incident shows it: ``"[[4, 8]]"``, ``"[scalar]"`` for a tensor without dimensions."""
     if isinstance(value, tuple):
-        return "[" + ", ".join(as_text(item) for item in value) + "]"
+        return "[" + ", ".join("scalar" if item == () else as_text(item) for item in value) + "]"
     return str(value)
 
 

@@ -46,7 +46,7 @@ MATCH_ONE_EVENT = {
     "identical": (call("all_reduce", [[4, 4]]), call("all_reduce", [[4, 4]]), []),
     "other operation": (call("all_reduce", [[4, 4]]), call("all_gather", [[4, 4]]), ["op_mismatch"]),
     "other input size": (call("all_reduce", [[4, 4]]), call("all_reduce", [[5, 4]], [[4, 4]]), ["size_mismatch"]),
-    "a tensor without dimensions": (call("all_reduce", [[4, 4]]), call("all_reduce", [[]]), ["size_mismatch"]),
+    "a scalar": (call("all_reduce", [[4, 4]]), call("all_reduce", [[]]), ["size_mismatch"]),
     "other dtype": (
         call("all_reduce", [[4, 4]], input_dtypes=["HalfPair"], output_dtypes=["HalfPair"]),
         call("all_reduce", [[4, 4]]),
