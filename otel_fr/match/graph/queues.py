@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 
-from otel_fr.match.facts.instances import InstanceKey
+from otel_fr.match.facts.instances import InstanceKey, is_posted
 from otel_fr.match.graph.nodes import Node
 from otel_fr.match.model import Call, CallState, Ending, Evidence
 
@@ -29,17 +29,16 @@ class Queues:
         """
         instance, info = node.instance, self._evidence.ranks.get(rank)
         call = instance.call(rank) if rank in instance.calls else None
-        is_posted = call is not None and _is_posted(call)
         if call is None or info is None or info.ending in (Ending.UNKNOWN, Ending.CLEAN):
             return
-        if not is_queued(call) and not is_posted:
+        if not (is_queued(call) or (is_posted(call) and call.state is CallState.IN_FLIGHT)):
             return
         if not any(has_begun(instance.call(peer)) for peer in node.waiting):
             return  # No device waits for this one.
         ahead = [key for key in waits if self._is_ahead(key, rank, call)]
         if ahead:
             node.next[rank] = ahead
-        elif is_posted:
+        elif is_posted(call):
             return  # It may have ended: gloo shows that only to a thread that waits.
         elif self._moves(call):
             node.undecided.append(rank)
@@ -73,11 +72,6 @@ class Queues:
 def is_queued(call: Call) -> bool:
     """Its device has not begun it, or had not when PyTorch gave it up."""
     return call.queued is True and not call.caught and call.state in (CallState.IN_FLIGHT, CallState.FAILED)
-
-
-def _is_posted(call: Call) -> bool:
-    """Nothing waits for it: no thread, and no device as far as that is known."""
-    return call.stream == "p2p" and call.state is CallState.IN_FLIGHT and call.age == 0.0
 
 
 def has_begun(call: Call) -> bool:
