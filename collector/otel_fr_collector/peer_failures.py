@@ -11,6 +11,7 @@ member, for longer than the stall time, or a second if that member has ended (`o
 from __future__ import annotations
 
 import contextlib
+import heapq
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -44,6 +45,8 @@ KINDS = {
     Category.SECTION_OVERRUN: "section_overrun",
 }
 """Categories of incidents whose culprits have failed, and the kind of that failure."""
+MAX_FIRST = 8
+"""Ranks that ended before others were stopped, which a reason names."""
 _BAD = (Ending.RAISED, Ending.KILLED, Ending.GONE)
 
 
@@ -114,7 +117,8 @@ class PeerFailures:
         ended = [
             (end_of(state), state) for state in run.ranks.values() if state.ended is not None and state.ending in _BAD
         ]
-        first = [state for end, state in ended if not was_stopped(end)]
+        by_themselves = (state for end, state in ended if not was_stopped(end))
+        first = heapq.nsmallest(MAX_FIRST, by_themselves, key=lambda state: state.ended or 0.0)
         for end, state in ended:
             known = failed.get(state.rank)
             how = _how_it_ended(end, state, first)
@@ -218,7 +222,7 @@ def _how_it_ended(end: Rank, state: RankState, first: list[RankState]) -> str:
     """Ranks that were stopped alike have one text, so that one command tells of them.
 
     Args:
-        first: the ranks that ended badly and that nobody stopped.
+        first: the first ranks that ended badly and that nobody stopped.
     """
     if first and was_stopped(end):
         before = [one.rank for one in first if (one.ended or 0.0) < (state.ended or 0.0)]

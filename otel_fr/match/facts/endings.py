@@ -79,6 +79,26 @@ def ended_for_peer(info: Rank) -> bool:
     return info.ended_for_peer or (info.ending is Ending.RAISED and info.exception.startswith(_PEER_EXCEPTION))
 
 
+TOGETHER = 2.0
+"""Seconds within which ranks that one signal ends have ended together: a machine, a rack, or somebody's command."""
+
+
+def ended_with(evidence: Evidence, ranks: Iterable[int], others: Iterable[int]) -> set[int]:
+    """Those of ``others`` that were killed by the same signal as one of these ranks, at about the same time."""
+    times: dict[int | None, list[float]] = {}
+    for info in (evidence.ranks[rank] for rank in ranks):
+        if info.ending is Ending.KILLED and info.ended_for is not None:
+            times.setdefault(info.signal, []).append(info.ended_for)
+    spans = {signal: (min(ago) - TOGETHER, max(ago) + TOGETHER) for signal, ago in times.items()}
+    found = set()
+    for rank in others:
+        info = evidence.ranks[rank]
+        if info.ending is Ending.KILLED and info.ended_for is not None and info.signal in spans:
+            least, most = spans[info.signal]
+            found.update([rank] if least <= info.ended_for <= most else [])
+    return found
+
+
 def gave_up_at_store(info: Rank) -> bool:
     """It ended because others did not arrive at the job's store: their fault, not its own."""
     return info.ending is Ending.RAISED and info.exception.startswith(STORE)
@@ -284,7 +304,8 @@ def culprit_deaths(
     first = candidates - waiting
     victims = set()
     for instance in instances:
-        blamed = {r for r in first if r in instance.members and has_joined(instance, r, evidence.ranks.get(r)) is False}
+        members = first.intersection(instance.members)
+        blamed = {r for r in members if has_joined(instance, r, evidence.ranks.get(r)) is False}
         if blamed:
             victims |= {r for r in waiting if r in instance.calls and _open_calls(instance.calls[r])}
     return frozenset(candidates - {r for r in victims if not is_device_error(evidence.ranks[r].exception)})

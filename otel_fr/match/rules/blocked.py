@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from otel_fr.match.case import Case
+from otel_fr.match.facts.endings import ended_with
 from otel_fr.match.facts.instances import InstanceKey
 from otel_fr.match.facts.stops import by_user, was_stopped
 from otel_fr.match.finding import Category
@@ -170,16 +171,18 @@ def _misdirected(case: Case, claims: Claims, root: Blocked) -> Outcome:
 
 
 def _dead(case: Case, claims: Claims, root: Blocked) -> Outcome:
-    node, culprits = root.node, _named(case, root)
+    node, own = root.node, _named(case, root)
     if not node.dead:
         return None
+    # One fault may end ranks of many groups: those of a machine, for example.
+    culprits = sorted({*own, *ended_with(case.evidence, own, case.deaths.difference(claims.blamed))})
     summary, details = sentences.holding_text(case, node, culprits)
     # Ranks that never came; a rank that died while it waited for them does not change that.
     absent = sorted({*node.idle, *node.undecided, *node.next} - set(node.instance.calls))
-    if absent and set(culprits) <= set(node.instance.calls):
+    if absent and set(own) <= set(node.instance.calls):
         details.append(sentences.absent_text(case, node.instance, absent))
-    dead = _claim(case, claims, root, Category.RANK_DEAD, culprits, (summary, details))
-    return *_absent_beside(case, claims, root), dead
+    dead = _claim(case, claims, root, Category.RANK_DEAD, own, (summary, details))
+    return *_absent_beside(case, claims, root), replace(dead, culprits=tuple(culprits), blames=tuple(culprits))
 
 
 def _absent_beside(case: Case, claims: Claims, root: Blocked) -> Iterator[Claim]:

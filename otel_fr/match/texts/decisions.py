@@ -66,7 +66,8 @@ def divergences(culprits: Sequence[int], members: Iterable[int], ranks: Mapping[
     Args:
         members: of the group in which the fault shows, or all ranks that are concerned.
     """
-    peers = [rank for rank in members if rank not in culprits and rank in ranks and ranks[rank].decisions][:MAX_PEERS]
+    named = set(culprits)
+    peers = [rank for rank in members if rank not in named and rank in ranks and ranks[rank].decisions][:MAX_PEERS]
     found: dict[Divergence, list[int]] = {}
     for rank in culprits[:MAX_CULPRITS]:
         if rank in ranks and ranks[rank].decisions:
@@ -215,7 +216,8 @@ def _at(runs: Sequence[_Run], number: int) -> _Run | None:
 def replays_text(culprits: Sequence[int], members: Iterable[int], ranks: Mapping[int, Rank]) -> str:
     """One sentence; "" if the culprits or their peers have launched none that is known."""
     own = _launched(culprits, ranks)
-    theirs = _launched([rank for rank in members if rank not in culprits][:MAX_PEERS], ranks)
+    named = set(culprits)
+    theirs = _launched([rank for rank in members if rank not in named][:MAX_PEERS], ranks)
     if not own or not theirs:
         return ""
     what = "replays of CUDA graphs launched"

@@ -79,12 +79,16 @@ def holding_text(case: Case, node: Node, culprits: Sequence[int]) -> tuple[str, 
     """``"rank 1 (gpu-17) did not join X; rank 1 is alive at train.py:9 load and in no call; ranks 0, 2 wait"``, and
     details."""
     evidence, instance, machines = case.evidence, node.instance, case.machines
-    # Of a lost machine, ranks are named that are no members.
-    missing = [rank for rank in culprits if rank in instance.members and rank not in instance.calls]
+    # Of a lost machine, and of ranks that ended together, ranks are named that are no members.
+    members = set(instance.members)
+    missing = [rank for rank in culprits if rank in members and rank not in instance.calls]
     if are_silent(evidence, culprits):
         they = verb(culprits, "it", "they") if len(missing) == len(culprits) else ranks_text(missing)
         parts = [silence_text(case, culprits)]
         parts.append(f"{they} did not join {instance_text(instance)}")
+    elif missing and not members.issuperset(culprits):
+        how = describe_ending(evidence.ranks[culprits[0]], several=True)
+        parts = [f"{machines.named(culprits)} {how}", f"{ranks_text(missing)} did not join {instance_text(instance)}"]
     elif missing:
         parts = [f"{machines.named(missing)} did not join {instance_text(instance)}"]
     else:

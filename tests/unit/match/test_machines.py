@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from signal import SIGKILL, SIGSEGV
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ from otel_fr.match import Category, Ending, Group, Place
 from otel_fr.match.facts.machines import Machines
 from otel_fr.match.finding import MAX_PLACED_CULPRITS, MAX_PLACED_WAITING, Finding
 from otel_fr.presentation import place_text, with_wait
-from tests.support.evidence import LONG, call, cause, rank
+from tests.support.evidence import LONG, call, cause, judge, rank
+from tests.support.verdicts import causes
 
 EIGHT = {rank: Place(f"gpu-{rank // 8}", 4_000 + rank, rank % 8) for rank in range(64)}
 """Eight hosts with eight ranks each."""
@@ -101,3 +103,20 @@ def test_a_lost_machine_is_one_fault_with_all_its_ranks() -> None:
     found = cause(calls, ranks, firsts, seconds, size=6)
     assert (found.culprit_ranks, found.stuck_on) == ((4, 5), "lost")
     assert found.summary.startswith("n2 is lost: no reports from ranks 4, 5 since ")
+
+
+@pytest.mark.parametrize(
+    ("ago", "signal", "is_one"), [(5.2, SIGKILL, True), (30.0, SIGKILL, False), (5.2, SIGSEGV, False)]
+)
+def test_ranks_of_several_groups_that_a_signal_ends_together_are_one_fault(
+    ago: float, signal: int, is_one: bool
+) -> None:
+    """Ranks 2 and 3 of a machine; a rank of another machine waits for each in a group of its own."""
+    groups = [Group(f"d{at}", f"{at + 1}", "dp", (at, at + 2)) for at in (0, 1)]
+    end: dict[str, Any] = {"ending": Ending.KILLED, "idle": 5.0, "place": Place("n1")}
+    ranks = [rank(r, counts={f"d{r}": (5, 4)}, place=Place("n0")) for r in (0, 1)]
+    ranks.append(rank(2, counts={"d0": (4, 4)}, signal=SIGKILL, ended_for=5.0, **end))
+    ranks.append(rank(3, counts={"d1": (4, 4)}, signal=signal, ended_for=ago, **end))
+    found = causes(judge([call(r, 5, group=f"d{r}") for r in (0, 1)], ranks, groups, 4))
+    assert [one.culprit_ranks for one in found] == ([(2, 3)] if is_one else [(2,), (3,)])
+    assert {one.category for one in found} == {Category.RANK_DEAD}
