@@ -200,7 +200,9 @@ class Judge:
         if reason:
             self._judge(run, judging, reason, now)
         if has_open or reason:
-            self._publish(self._book.add_files(run, now), now)
+            if judging.files_seen != run.files_noted:
+                judging.files_seen = run.files_noted
+                self._publish(self._book.add_files(run, now), now)
             self._publish(self._book.add_ras(run, now), now)
 
     def _note_slowness(self, run: Run, judging: Judging, now: float, *, final: bool) -> None:

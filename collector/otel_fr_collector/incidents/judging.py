@@ -16,7 +16,7 @@ class Judging:
         next_wait_at: when the next wait was to become too long, as of the last look; infinity: none was.
         slowness_at: when it was last looked for ranks that always come last.
         pause: seconds for which it is not judged again, or longer (`triggers.due`).
-        silent: the ranks that were silent when it was last judged.
+        silent: the ranks that were silent when it was last judged. files_seen: `Run.files_noted` at the last look.
     """
 
     judged_at: float = -math.inf
@@ -25,6 +25,7 @@ class Judging:
     slowness_at: float = -math.inf
     pause: float = 0.0
     silent: frozenset[int] = frozenset()
+    files_seen: int = 0
 
     def note_verdict(self, now: float, pause: float, silent: Iterable[int]) -> None:
         """A judgement ended now; the next one comes ``pause`` seconds later at the earliest."""

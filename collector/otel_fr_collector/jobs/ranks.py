@@ -232,10 +232,6 @@ class RankState:
             self.place = place
         self.replica = replica or self.replica
 
-    def note_file(self, path: str) -> None:
-        """The rank has written a flight-recorder file; empty: it has not."""
-        self.file = path or self.file
-
     def note_latest(self, group: str, call: CompactCall) -> None:
         """The newest collective of the group that a span shows completed."""
         self.latest[group] = lighten(call) if call[1].is_heavy else call

@@ -62,18 +62,17 @@ class Run:
         resource: text attributes of the job's resource, for the telemetry that the collector itself sends about it.
         mismatch_since, bad_end_since: when a mismatch, or a bad end, not yet judged was first seen; None: none is.
         waiting: the ranks whose latest report has calls in flight, or what is overdue.
-        has_news: something arrived since the run was last judged.
+        has_news: something arrived since the run was last judged. files_noted: how many its ranks have written.
         lags: of its ranks' reports. attention: of the collector. levels: counts of `progress`, as columns.
         members, progress_entries: total length of its groups' member lists, and of its ranks' `progress`.
-        is_replaced: a newer attempt of its job has replaced it; it is judged no more.
+        is_replaced: a newer attempt has replaced it; it is judged no more. steps: how fast its training steps go by.
         behind: by id, its groups with instances that are yet to be compared (`GroupState.compare_pieces`).
         requests: by rank, what it has asked to be done with its node or the job.
-        is_sampled: its ranks send the spans of some traces only.
+        requests: by rank, what it has asked to be done with its node or the job. is_sampled: some spans are missing.
         differences: where its ranks are seen to have made different collectives.
         to_ask: ranks whose brief reports leave out what is needed, and is not known from others.
         numbers: calls, bytes and durations, as monitors count them. history: what its communication cost, over time.
-        steps: how fast its training steps go by. ras: what NCCL's RAS has said last; None: nothing.
-        tenant: whose job it is (`otel_fr_collector.network.tokens.tenant_of`).
+        ras: what NCCL's RAS has said last; None: nothing. tenant: whose job it is (`otel_fr_collector.network.tokens`).
     """
 
     id: RunId
@@ -87,6 +86,7 @@ class Run:
     mismatch_since: float | None = None
     bad_end_since: float | None = None
     has_news: bool = False
+    files_noted: int = 0
     members: int = 0
     progress_entries: int = 0
     levels: Levels = field(default_factory=Levels, repr=False)
@@ -349,7 +349,7 @@ class Run:
             if group is not None and not call.signature.destroys and group.add(call):
                 self.note_mismatch(now)
         state.keep_stack(given)
-        state.note_file(given.file)
+        self.note_file(state.rank, given.file)
         is_news = state.keep_ending(given)
         self._weigh(state)
         failed_before = {call.record for call in before.failed} if contents.failed else set()
@@ -407,8 +407,8 @@ class Run:
 
     def note_file(self, rank: int, path: str) -> None:
         """A rank has written a flight-recorder file; nothing else is known of it than that."""
-        if path and rank in self.ranks:
-            self.ranks[rank].note_file(path)
+        if path and rank in self.ranks and self.ranks[rank].file != path:
+            self.ranks[rank].file, self.files_noted = path, self.files_noted + 1
 
     def _weigh(self, state: RankState) -> None:
         """Weigh what is kept of a rank's reports, and cut it if all ranks together hold too much."""

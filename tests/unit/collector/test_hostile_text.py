@@ -116,7 +116,7 @@ def test_the_text_of_an_incident_of_the_largest_job_is_bounded() -> None:
     for rank in ranks:
         state = run.rank_state(rank)
         assert state is not None
-        state.note_file("/" * 4_096)
+        state.file = "/" * 4_096
     for number in range(2):  # opened, then renewed
         changed = replace(finding, stuck_on=("host", "device")[number])
         changes = book.update(run, [changed], now=0.0, wall=1.0, enqueued=lambda _: None, moved_on=lambda _: False)
