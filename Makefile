@@ -36,14 +36,14 @@ demo: $(VENV)/.ready
 # Tests on NCCL skip unless `make simulated-device` has been run once; then it is kept up to date here.
 test: setup
 	$(if $(wildcard build/simulated-device/*/.torch),$(MAKE) simulated-device)
-	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 6 --dist loadfile --no-loadscope-reorder
 
 # All that `make test` runs and all that it leaves out: long cases, training frameworks, torchft, another torch, made input.
 # About an hour and a half on two processors; by hand, before a release. docs/reference/compatibility.md says what was tried.
 test-all: setup simulated-device
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check '$(TORCH)' lightning transformers accelerate
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps torchft==0.2.0
-	OTEL_FR_TEST_START=fresh $(BIN)/python -m pytest -m "" -n 4 --dist loadfile --no-loadscope-reorder
+	OTEL_FR_TEST_START=fresh $(BIN)/python -m pytest -m "" -n 6 --dist loadfile --no-loadscope-reorder
 	$(MAKE) test-torch
 	$(MAKE) fuzz
 	$(MAKE) chaos
