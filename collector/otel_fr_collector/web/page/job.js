@@ -11,8 +11,7 @@ import { decodeRanks, encodeRanks, groupText, rankStateText, ranksText } from ".
 
 const GROUPS = 200; // process groups in the table, those with the slowest ranks first
 const PAST = 50; // resolved incidents
-const SETTLE = 1200; // ms: an answer may be 1 s old, so after the last change one more is asked for
-const SETTLE_LARGE = 6000; // of a large job it may be 5 s old
+const SETTLE = [1200, 6000]; // ms: an answer may be 1 s old, or 5 s where it takes long to make: asked for after the last change
 
 export function jobText(job) {
   const tally = job.ranks.tally ?? job.ranks;
@@ -74,6 +73,15 @@ export function jobView(id) {
 
   function refresh() {
     if (!job || !(document.hidden || job.is_finished)) load();
+  }
+
+  function settle(times = SETTLE) {
+    clearTimeout(settled);
+    settled = setTimeout(() => {
+      if (!text.isConnected) return;
+      refresh();
+      if (times.length > 1) settle(times.slice(1));
+    }, times[0]);
   }
 
   function show() {
@@ -139,8 +147,7 @@ export function jobView(id) {
         show();
         advise();
       } else refresh();
-      clearTimeout(settled);
-      settled = setTimeout(() => text.isConnected && refresh(), job?.nodes?.length ? SETTLE_LARGE : SETTLE);
+      settle();
     },
     tick: () => tick(open),
     outliers: grid.toggle,
