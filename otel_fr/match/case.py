@@ -88,6 +88,15 @@ class Case:
         return open_calls(self.evidence, self.instances, self.completions)
 
     @cached_property
+    def messages(self) -> Mapping[int, list[InstanceKey]]:
+        """By rank, the messages that it has called, and in which ranks wait."""
+        found: dict[int, list[InstanceKey]] = {}
+        for key, node in self.nodes.items():
+            for rank in node.instance.calls if node.instance.p2p else ():
+                found.setdefault(rank, []).append(key)
+        return found
+
+    @cached_property
     def threads(self) -> Mapping[str, Mapping[tuple[str, ...], list[int]]]:
         """By group id and names of threads, the ranks whose threads are in calls of the group at once."""
         return sharing(self.evidence.calls)

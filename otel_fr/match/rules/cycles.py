@@ -248,23 +248,22 @@ def behind_message(case: Case, claims: Claims, keys: list[InstanceKey]) -> Outco
         keys: the first collective blocks the others.
     """
     own = case.nodes[keys[0]].instance
-    for key, node in case.nodes.items():
-        if key in claims.cause_of or node.instance.p2p is None or len(node.instance.calls) != 1 or not node.next:
-            continue
-        caller, other = node.waiting[0], next(iter(node.next))
-        record = node.instance.call(caller).record
-        if keys[0] not in node.next[other] or caller not in own.calls or record > own.call(caller).record:
-            continue
-        if any(_holds_whole_message(held, caller, record) for held in case.nodes.values()):
-            cycle = Cycle([key, *keys], [(caller, node.instance, other), (other, own, caller)], [])
-            return _message_too_many(case, claims, cycle) or _message_missing(case, claims, cycle)
+    for caller in sorted(case.messages.keys() & own.calls.keys()):
+        for key in case.messages[caller]:
+            node, record = case.nodes[key], case.nodes[key].instance.call(caller).record
+            other = next((rank for rank, ahead in node.next.items() if keys[0] in ahead), None)
+            if other is None or key in claims.cause_of or len(node.instance.calls) != 1:
+                continue
+            if record < own.call(caller).record and _holds_whole_message(case, caller, record):
+                cycle = Cycle([key, *keys], [(caller, node.instance, other), (other, own, caller)], [])
+                return _message_too_many(case, claims, cycle) or _message_missing(case, claims, cycle)
     return None
 
 
-def _holds_whole_message(node: Node, rank: int, record: int) -> bool:
+def _holds_whole_message(case: Case, rank: int, record: int) -> bool:
     """A message with both halves does not complete, and the rank called its half after this record."""
-    one = node.instance
-    return one.p2p is not None and len(one.calls) == 2 and rank in one.calls and one.call(rank).record > record
+    messages = (case.nodes[key].instance for key in case.messages[rank])
+    return any(len(one.calls) == 2 and one.call(rank).record > record for one in messages)
 
 
 def _deadlock(case: Case, _: Claims, cycle: Cycle) -> Outcome:

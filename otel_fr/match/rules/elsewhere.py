@@ -24,11 +24,13 @@ def _downstream(case: Case, claims: Claims) -> Iterator[Claim]:
     on_device = {rank for claim in claims.causes if claim.stuck_on == "device" for rank in claim.culprits}
     told: dict[tuple[object, ...], set[int]] = {}
     for key, node in case.nodes.items():
+        cause = claims.cause_from(case, key)
+        if cause is None:
+            continue
         before = told.setdefault(key[:-1], set())  # Where hosts run ahead, a rank waits in many calls of one group.
         is_told = before.issuperset(node.waiting)
         before.update(node.waiting)
-        cause = claims.cause_from(case, key)
-        if cause is None or is_told or node.instance.name in reported:
+        if is_told or node.instance.name in reported:
             continue
         if node.behind is not None and node.behind[:2] != key[:2]:
             continue  # All joined it, and every group may have one: reporting these would hide the others.

@@ -123,11 +123,12 @@ def _opposite_orders(case: Case, _: Claims, front: Front) -> Outcome:
 
 def _held_by_batch(case: Case, claims: Claims, front: Front) -> Outcome:
     node = case.nodes[front[0]]
-    for key, other in case.nodes.items() if node.instance.p2p else ():
-        if other is not node and other.instance.p2p and not set(other.waiting).isdisjoint(node.waiting):
-            cause = claims.cause_from(case, key)
-            if cause is not None:
-                return Follows(cause, (front[0], *front[1]))
+    for rank in node.waiting if node.instance.p2p else ():
+        for key in case.messages[rank]:
+            if key != front[0] and rank in case.nodes[key].waiting:
+                cause = claims.cause_from(case, key)
+                if cause is not None:
+                    return Follows(cause, (front[0], *front[1]))
     return None
 
 
