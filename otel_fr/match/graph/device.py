@@ -7,7 +7,7 @@ and now wait for that rank in later calls, is blocked by its own device, not by 
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -94,13 +94,11 @@ def _late_calls(
 ) -> Iterator[LateCall]:
     if evidence.ranks[rank].ending is Ending.UNKNOWN:
         return  # It has fallen silent: what was in flight in its last report may long have completed.
-    messages = [instances[key] for key in keys if instances[key].p2p is not None]
-    # Messages of one batch end together: a half waits for whatever another message of its rank lacks.
-    is_held = not all(_peer_completed(instance, rank) for instance in messages)
+    held = _held([instances[key] for key in keys if instances[key].p2p is not None], rank)
     for key in keys:
         instance = instances[key]
         if instance.p2p is not None:
-            if not is_held:
+            if instance.call(rank).record not in held:
                 yield from _late_half(evidence, instance, rank)
             continue
         ahead = next(completions.of(instance), None)
@@ -116,6 +114,21 @@ def _late_calls(
         all_others = only and len(others) + 1 >= len(instance.members)
         long_ago = all_others and all(_still_for(evidence.ranks[r]) >= evidence.window for r in others)
         yield LateCall(key, ahead, needs_every_rank, all_others, long_ago)
+
+
+def _held(messages: Sequence[Instance], rank: int) -> set[int]:
+    """Records of messages that a rank called one after the other, if a peer has not completed its half of one.
+
+    They may be a batch, whose messages end together.
+    """
+    is_open = {one.call(rank).record: not _peer_completed(one, rank) for one in messages}
+    batches: list[list[int]] = []
+    for record in sorted(is_open):
+        if batches and record == batches[-1][-1] + 1:
+            batches[-1].append(record)
+        else:
+            batches.append([record])
+    return {record for batch in batches if any(is_open[one] for one in batch) for record in batch}
 
 
 def _peer_completed(message: Instance, rank: int) -> bool:
