@@ -154,7 +154,8 @@ def stopped_late(evidence: Evidence, instances: Iterable[Instance], stopped: set
             continue
         absent = {r for r in instance.members if has_joined(instance, r, evidence.ranks.get(r)) is False}
         found.update(r for r in stopped & absent if (evidence.ranks[r].idle or 0.0) >= first + evidence.window)
-        if absent:
+        is_behind = any(instance.call(r).queued for r in instance.calls if r not in stopped)  # on its device
+        if absent or is_behind:
             waiting = [r for r in stopped.intersection(instance.calls) if is_waiting(instance.call(r), evidence.window)]
             found.update(r for r in waiting if instance.call(r).age is not None)
     return found

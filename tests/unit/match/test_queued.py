@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from signal import SIGABRT
+from signal import SIGABRT, SIGTERM
 
 import pytest
 
@@ -106,6 +106,12 @@ def test_it_stays_the_verdict_when_the_watchdogs_have_aborted_all() -> None:
     ]
     (cause,) = causes(found_of(*gave_up, ranks=ended))
     assert (cause.category, cause.culprit_ranks, cause.stuck_on) == (Category.RANK_STUCK, (3,), "device")
+
+
+def test_it_stays_the_verdict_when_whoever_stops_the_job_has_ended_the_others() -> None:
+    stopped = {r: rank(r, 7, 6, ending=Ending.KILLED, signal=SIGTERM) for r in (0, 1)}
+    (found,) = causes(found_of(begun(0), begun(1), begun(2), queued(3), ranks=stopped))
+    assert (found.category, found.culprit_ranks) == (Category.RANK_STUCK, (3,))
 
 
 def test_nothing_is_known_of_the_device_of_a_rank_that_has_fallen_silent() -> None:
