@@ -379,8 +379,9 @@ RULES = (
     ),
     Rule(
         "dead_rank",
-        "A member ended by a fault of its own and blocks the call. Members that do not run Python, or had been away for"
-        " the window before it ended, are named apart.",
+        "A member ended by a fault of its own and blocks the call. Ranks that the same signal ended at the same time"
+        " are named with it. Members that do not run Python, or had been away for the window before it ended, are named"
+        " apart.",
         _dead,
     ),
     Rule(
