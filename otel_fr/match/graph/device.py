@@ -50,8 +50,8 @@ class LateCall(NamedTuple):
         ahead: the furthest of them, and its last completed number.
         needs_every_rank: none could complete it before the device of this rank did its part.
         all_others: all other members completed it.
-        long_ago: they have been idle, or ended, for longer than the window since, so it is no lag between two ranks'
-            reports.
+        long_ago: they have been idle, or ended, for the window and `SEEN_SECONDS` since: it is no lag between two
+            ranks' reports, nor between what two ranks' recorders said.
     """
 
     key: InstanceKey
@@ -95,6 +95,7 @@ def _late_calls(
     if evidence.ranks[rank].ending is Ending.UNKNOWN:
         return  # It has fallen silent: what was in flight in its last report may long have completed.
     held = _held([instances[key] for key in keys if instances[key].p2p is not None], rank)
+    long = evidence.window + SEEN_SECONDS
     for key in keys:
         instance = instances[key]
         if instance.p2p is not None:
@@ -112,7 +113,7 @@ def _late_calls(
         only = not any(r != rank and instance.call(r).state is CallState.IN_FLIGHT for r in instance.calls)
         others = [r for r, _ in completions.of(instance)] if only else []
         all_others = only and len(others) + 1 >= len(instance.members)
-        long_ago = all_others and all(_still_for(evidence.ranks[r]) >= evidence.window for r in others)
+        long_ago = all_others and all(_still_for(evidence.ranks[r]) >= long for r in others)
         yield LateCall(key, ahead, needs_every_rank, all_others, long_ago)
 
 
@@ -150,7 +151,7 @@ def _late_half(evidence: Evidence, instance: Instance, rank: int) -> Iterator[La
         if peer != rank and peer in instance.calls and own.age is not None:
             half = instance.call(peer)
             if half.state is CallState.COMPLETED:
-                long_ago = _still_for(evidence.ranks[peer]) >= evidence.window
+                long_ago = _still_for(evidence.ranks[peer]) >= evidence.window + SEEN_SECONDS
                 yield LateCall(instance.key, (peer, half.sequence_id), False, True, long_ago)
 
 

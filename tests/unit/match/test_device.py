@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import pytest
+
 from otel_fr.match import (
     Call,
     CallState,
@@ -18,7 +20,7 @@ from otel_fr.match import (
     diagnose,
     open_questions,
 )
-from tests.support.evidence import BROADCAST, SUM, call, judge, rank, world
+from tests.support.evidence import BROADCAST, LONG, SUM, WINDOW, call, judge, rank, verdict, world
 from tests.support.verdicts import causes
 
 WORLD = world(4)
@@ -210,3 +212,10 @@ def test_what_the_files_do_not_show_is_stated_and_not_guessed() -> None:
         groups={"w": WORLD}, calls=[c for c in calls if c.rank], ranks=evidence.ranks, window=2.0, world_size=4
     )
     assert open_questions(moving) == [], "a member that has not joined is a matter for the verdict"
+
+
+@pytest.mark.parametrize(("still", "is_named"), [(WINDOW + 1.0, False), (LONG, True)])
+def test_while_nobody_waits_what_a_recorder_said_may_be_old(still: float, is_named: bool) -> None:
+    """All have made their last call, which the others' recorders have shown to end."""
+    ranks = [rank(r, 7, 6 if r == 1 else 7, idle=still) for r in range(3)]
+    assert bool(verdict([call(1, 7, age=still)], ranks)) is is_named
