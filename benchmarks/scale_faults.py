@@ -30,7 +30,7 @@ from otel_fr.presentation import count_text
 from tests.support.verdicts import cause_incidents
 
 AFTER = 20.0
-"""Seconds for which the fault is watched after it was named."""
+"""Seconds after a rank was named in which more may be told."""
 GIVE_UP = 90.0
 AWAY = 20.0
 """Seconds for which connections are lost."""
@@ -87,13 +87,13 @@ class Site:
         time.sleep(TICK)
 
     def watch(self, seconds: float, skipped_at: float | None, batches: Sequence[Batch] | None = None) -> None:
-        """Send for so many seconds. ``batches``: the others are silent."""
+        """Send for so many seconds. ``batches``: those that send; None: all do."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             self.step(skipped_at, self.batches if batches is None else batches)
 
     def named_after(self, since: float, skipped_at: float, batches: Sequence[Batch] | None = None) -> float | None:
-        """Seconds from ``since`` until a rank is named; None: none was. The fault is watched on."""
+        """Seconds from ``since`` until a rank is named; None: none was. Sends for `AFTER` seconds more."""
         named = None
         while named is None and time.monotonic() < since + GIVE_UP:
             self.step(skipped_at, self.batches if batches is None else batches)

@@ -95,7 +95,6 @@ def _late_calls(
     if evidence.ranks[rank].ending is Ending.UNKNOWN:
         return  # It has fallen silent: what was in flight in its last report may long have completed.
     held = _held([instances[key] for key in keys if instances[key].p2p is not None], rank)
-    long = evidence.window + SEEN_SECONDS
     for key in keys:
         instance = instances[key]
         if instance.p2p is not None:
@@ -113,7 +112,7 @@ def _late_calls(
         only = not any(r != rank and instance.call(r).state is CallState.IN_FLIGHT for r in instance.calls)
         others = [r for r, _ in completions.of(instance)] if only else []
         all_others = only and len(others) + 1 >= len(instance.members)
-        long_ago = all_others and all(_still_for(evidence.ranks[r]) >= long for r in others)
+        long_ago = all_others and all(_is_still_for_long(evidence, r) for r in others)
         yield LateCall(key, ahead, needs_every_rank, all_others, long_ago)
 
 
@@ -122,7 +121,7 @@ def _held(messages: Sequence[Instance], rank: int) -> set[int]:
 
     They may be a batch, whose messages end together.
     """
-    is_open = {one.call(rank).record: not _peer_completed(one, rank) for one in messages}
+    is_open = {one.call(rank).record: _completed_half(one, rank) is None for one in messages}
     batches: list[list[int]] = []
     for record in sorted(is_open):
         if batches and record == batches[-1][-1] + 1:
@@ -132,12 +131,10 @@ def _held(messages: Sequence[Instance], rank: int) -> set[int]:
     return {record for batch in batches if any(is_open[one] for one in batch) for record in batch}
 
 
-def _peer_completed(message: Instance, rank: int) -> bool:
-    return any(
-        peer != rank and message.call(peer).state is CallState.COMPLETED
-        for peer in message.members
-        if peer in message.calls
-    )
+def _completed_half(message: Instance, rank: int) -> Call | None:
+    """The call of the rank's peer, if that has completed it."""
+    halves = (message.call(peer) for peer in message.members if peer != rank and peer in message.calls)
+    return next((half for half in halves if half.state is CallState.COMPLETED), None)
 
 
 def _late_half(evidence: Evidence, instance: Instance, rank: int) -> Iterator[LateCall]:
@@ -146,13 +143,10 @@ def _late_half(evidence: Evidence, instance: Instance, rank: int) -> Iterator[La
     A call that no thread waits for, whose end gloo does not show, has no age that makes its rank wait; without ages,
     such a call is not known from others.
     """
-    own = instance.call(rank)
-    for peer in instance.members:
-        if peer != rank and peer in instance.calls and own.age is not None:
-            half = instance.call(peer)
-            if half.state is CallState.COMPLETED:
-                long_ago = _still_for(evidence.ranks[peer]) >= evidence.window + SEEN_SECONDS
-                yield LateCall(instance.key, (peer, half.sequence_id), False, True, long_ago)
+    half = _completed_half(instance, rank)
+    if half is not None and instance.call(rank).age is not None:
+        long_ago = _is_still_for_long(evidence, half.rank)
+        yield LateCall(instance.key, (half.rank, half.sequence_id), False, True, long_ago)
 
 
 def _may_still_complete(evidence: Evidence, call: Call, ahead: int) -> bool:
@@ -167,6 +161,10 @@ def _may_still_complete(evidence: Evidence, call: Call, ahead: int) -> bool:
         ranks, seconds = (ahead, call.rank), max(evidence.window, SEEN_SECONDS)
     infos = [evidence.ranks[rank] for rank in ranks]
     return any(info.idle is not None and _still_for(info) < seconds for info in infos)
+
+
+def _is_still_for_long(evidence: Evidence, rank: int) -> bool:
+    return _still_for(evidence.ranks[rank]) >= evidence.window + SEEN_SECONDS
 
 
 def _still_for(info: Rank) -> float:

@@ -98,12 +98,18 @@ def test_a_killed_rank_is_told_once_and_to_monitors_that_connect_later() -> None
         assert list(Command.FromString(data).peer_failed.ranks) == [2]
 
 
-def test_ranks_that_the_launcher_stops_are_told_of_together_with_what_was_before() -> None:
+def after_the_end_of_rank_2() -> Job:
+    """Of four; the launcher reacts now."""
     job = Job()
     job.report(*range(4))
     job.now = 1.0
     job.end(2)
     job.now = 2.0
+    return job
+
+
+def test_ranks_that_the_launcher_stops_are_told_of_together_with_what_was_before() -> None:
+    job = after_the_end_of_rank_2()
     for rank in (0, 1, 3):
         job.end(rank, signal=SIGTERM)
     stopped, died = job.at(3.0)
@@ -112,11 +118,7 @@ def test_ranks_that_the_launcher_stops_are_told_of_together_with_what_was_before
 
 
 def test_ranks_that_exit_when_they_are_stopped_are_told_of_together() -> None:
-    job = Job()
-    job.report(*range(4))
-    job.now = 1.0
-    job.end(2)
-    job.now = 2.0
+    job = after_the_end_of_rank_2()
     for rank in (0, 1, 3):
         job.end(rank, Ending.RAISED, 0)
         job.run.ranks[rank].exception = f"SignalException: Process {rank} got signal: 15"
