@@ -100,7 +100,7 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.support.house_rules
-	npx --yes @biomejs/biome@2.3.0 lint --error-on-warnings
+	npx --yes @biomejs/biome@2.3.0 lint --error-on-warnings collector otel_fr
 	npx --yes --package typescript@5.9.3 tsc --project jsconfig.json
 
 # The documents as a site in build/site. A link or anchor that leads nowhere is an error (not with --quiet, which hides it).
