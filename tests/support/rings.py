@@ -82,9 +82,16 @@ def float_signature(operation: str = "all_reduce", **fields: Any) -> SignatureDe
 
 
 class RankRing:
-    """The ring of one rank, and the file made from it."""
+    """The ring of one rank, and the file made from it.
 
-    def __init__(self, folder: Path, rank: int, world_size: int, capacity: int = 1000, **meta: object) -> None:
+    Args:
+        now: monotonic nanoseconds from which the ages of calls count, so that ranks agree however long writing takes;
+            None: each age counts from the time at which its call is written.
+    """
+
+    def __init__(
+        self, folder: Path, rank: int, world_size: int, capacity: int = 1000, now: int | None = None, **meta: object
+    ) -> None:
         facts = {
             "rank": rank,
             "local_rank": rank,
@@ -97,6 +104,7 @@ class RankRing:
             **meta,
         }
         self.rank = rank
+        self._now = now
         self.thread = "MainThread"
         """In which the next calls are made."""
         folder.mkdir(parents=True, exist_ok=True)
@@ -138,7 +146,8 @@ class RankRing:
         counts[2] += 1
         pair = (group, what.operation, what.peer, what.tag)
         pair_index = self._pairs[pair] = self._pairs.get(pair, -1) + 1
-        issued = time.monotonic_ns() - int(age_s * 1e9)
+        now = time.monotonic_ns() if self._now is None else self._now
+        issued = now - int(age_s * 1e9)
         writer = self.writer
         ticket = writer.append(
             index,
@@ -156,7 +165,7 @@ class RankRing:
             issued,
         )
         if waited_s is not None:
-            writer.wait(ticket, time.monotonic_ns() - int(waited_s * 1e9) if waited_s else POSTED)
+            writer.wait(ticket, now - int(waited_s * 1e9) if waited_s else POSTED)
         if state is not RecordState.IN_FLIGHT:
             writer.complete(ticket, index, counts[0], state, issued + int(took_s * 1e9))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,9 @@ SITES = ((("/job/train.py", 40, "step"),), (("/job/train.py", 44, "step"),))
 
 def job(folder: Path, *, late: float = 0.0, world: int = 4, steps: int = 150, step: float = STEP) -> Analysis:
     """In each step, ranks 0 and 1, and 2 and 3 exchange something, compute, and all meet; rank 3 computes longer."""
+    now = time.monotonic_ns()
     for rank in range(world):
-        ring = RankRing(folder / "rings", rank, world)
+        ring = RankRing(folder / "rings", rank, world, now=now)
         ring.group("1", (rank // 2 * 2, rank // 2 * 2 + 1), "pair")
         for number in range(steps):
             begin = (steps - number) * step + 1
