@@ -100,10 +100,9 @@ class IncidentBook(KeptIncidents):
             if one.finding.is_slowness and one.finding.group is not None
         }
         changes: list[IncidentChange] = []
-        for number, group in run.groups.items():
-            incident = known.get(number)
-            if incident is None and not group.waits.blocks.kept:
-                continue
+        late = [number for number, group in run.groups.items() if group.waits.blocks.kept or number in known]
+        for number in late:
+            incident, group = known.get(number), run.groups[number]
             found = find(group, None if incident is None else incident.finding)
             if found is None:
                 changes.extend(self._resolve(incident, now) if incident is not None else [])

@@ -213,7 +213,8 @@ class Judge:
 
     def _has_room(self, run: Run) -> bool:
         """Whether a thread is free for the run, should it need one."""
-        if largest_size(run) <= MAX_SIZE_ON_LOOP:
+        # Ranks first: to add up the calls of 25,000 groups, ten times a second, takes a hundredth of a core.
+        if len(run.ranks) <= MAX_SIZE_ON_LOOP and largest_size(run) <= MAX_SIZE_ON_LOOP:
             return True
         most = 2 if len(self._in_thread) < MANY_THREADS else 1
         return len(self._in_thread) < THREADS and self._threads_of[run.tenant] < most

@@ -28,11 +28,10 @@ from otel_fr_collector.jobs.span_reader import SpanReader
 from otel_fr_collector.jobs.workload import take_request
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.otlp.in_thread import decode_in_thread
-from otel_fr_collector.otlp.log_records import read_record
+from otel_fr_collector.otlp.log_records import LogRecord, read_record
 from otel_fr_collector.otlp.metric_points import read_metric
 from otel_fr_collector.otlp.partial import RawRequest, bytes_of, parse_request, resource_of
 from otel_fr_collector.otlp.signals import LOGS, METRICS, TRACES, MalformedError
-from otel_fr_collector.otlp.wire import check_request
 
 CHUNK = 128
 """Spans read before the event loop runs other tasks; a request of 64 MiB contains 250,000."""
@@ -43,7 +42,9 @@ TURN_SECONDS = 0.01
 PARSE_ON_LOOP = 1 << 20
 """Bytes of a request up to which it is parsed on the event loop (some milliseconds); larger ones are in a thread."""
 REPORT_ON_LOOP = 64 << 10
-"""Characters of a rank report up to which it is parsed on the event loop; one of 4 MiB takes a tenth of a second."""
+"""Bytes of a rank report up to which it is parsed on the event loop; one of 4 MiB takes a tenth of a second."""
+REPORTS = "torch."
+"""What the names of events with rank reports begin with."""
 
 CheckJob = Callable[[str], None]
 
@@ -117,9 +118,9 @@ class Ingest:
             TooManyError: it has more resources, scopes or items than are taken.
         """
         if len(data) > PARSE_ON_LOOP:
-            request = await decode_in_thread(functools.partial(_parse, data))
+            request = await decode_in_thread(functools.partial(parse_request, data))
         else:
-            request = _parse(data)
+            request = parse_request(data)
         if check_job is not None:
             await self._check_jobs(request, check_job)
         return await self._takers[signal](request)
@@ -137,7 +138,7 @@ class Ingest:
     def _of_ranks(
         self, request: RawRequest, counts: dict[str, int], problems: list[str]
     ) -> Iterator[tuple[Origin, Sequence[bytes]] | None]:
-        """The items of each scope that a rank sent, with their origin; None: others may have a turn.
+        """The items of each scope that a rank sent, with their origin; None: a resource without any was read.
 
         Items of other senders and of unreadable resources are added to ``counts``; ``problems`` is then the reason.
         """
@@ -147,13 +148,14 @@ class Ingest:
             except SourceError as error:
                 counts["invalid"] += sum(len(scope.items) for scope in entry.scopes)
                 problems[:] = [str(error)]
-            else:
-                for scope in entry.scopes:
-                    if origin is None:
-                        counts["other"] += len(scope.items)
-                    else:
-                        yield origin, scope.items
-            yield None
+                yield None
+                continue
+            if origin is None:
+                counts["other"] += sum(len(scope.items) for scope in entry.scopes)
+                yield None
+                continue
+            for scope in entry.scopes:
+                yield origin, scope.items
 
     async def _traces(self, request: RawRequest) -> bytes:
         counts = {"otel_fr": 0, "other": 0, "invalid": 0}
@@ -195,13 +197,14 @@ class Ingest:
         turns = _Turns()
         for found in self._of_ranks(request, counts, problems):
             if found is None:
-                if turns.is_over:
-                    await turns.next()
+                await turns.next()
                 continue
             origin, items = found
             for item in items:
                 try:
-                    counts["otel_fr" if await self._record(origin, item, reports, ended) else "other"] += 1
+                    record = read_record(item)
+                    given = await _parse_in_thread(record) if len(item) > REPORT_ON_LOOP else None
+                    counts["otel_fr" if self._record(origin, record, given, reports, ended) else "other"] += 1
                 except ValueError as error:
                     counts["invalid"] += 1
                     reports["invalid"] += 1
@@ -260,30 +263,28 @@ class Ingest:
             run.numbers.add(origin.rank, metric.name, self._keys.read(point.attributes), point)
         return True
 
-    async def _record(self, origin: Origin, item: bytes, reports: dict[str, int], ended: set[RunId]) -> bool:
+    def _record(
+        self, origin: Origin, record: LogRecord, given: RankReport | None, reports: dict[str, int], ended: set[RunId]
+    ) -> bool:
         """Take a log record of a rank. False: it is none of otel-fr's.
 
         Args:
+            given: its report; None: it is yet to be parsed.
             reports: rank reports are counted here, by what became of them.
             ended: the run is added if the report says that its rank has ended, and not well.
 
         Raises:
-            ValueError: it cannot be decoded, or is not a valid report.
+            ValueError: it is not a valid report.
         """
-        record = read_record(item)
         event = record.event_name
         if event == names.EVENT_WORKLOAD_CONTROL:
             run = self._run(origin)
             if run is not None:
                 take_request(run.requests, record, origin.rank, origin.host)
             return True
-        if not event.startswith("torch."):
+        if not event.startswith(REPORTS):
             return False
-        text = record.body
-        if len(text) > REPORT_ON_LOOP:
-            given = await decode_in_thread(functools.partial(parse, text))
-        else:
-            given = parse(text)
+        given = given or parse(record.body)
         taken = self._report(origin, event, given, record.time)
         if taken is not None:
             reports["accepted" if taken else "late"] += 1
@@ -329,14 +330,17 @@ class Ingest:
         run = self._runs.get(origin.run, now)
         if run is None:
             return None
-        run.note_origin(
-            origin.rank,
-            place=origin.place,
-            replica=origin.replica,
-            world_size=origin.world_size,
-            resource=origin.resource,
-            now=now,
-        )
+        run.last_seen = now
+        state = run.ranks.get(origin.rank)
+        if state is None or state.place is not origin.place:  # a place belongs to one origin, which is mostly known
+            run.note_origin(
+                origin.rank,
+                place=origin.place,
+                replica=origin.replica,
+                world_size=origin.world_size,
+                resource=origin.resource,
+                now=now,
+            )
         return run
 
     def _count(self, signal: str, counts: dict[str, int]) -> None:
@@ -345,9 +349,15 @@ class Ingest:
                 self._items_received[signal, kind].inc(count)
 
 
-def _parse(data: bytes) -> RawRequest:
-    check_request(data)
-    return parse_request(data)
+async def _parse_in_thread(record: LogRecord) -> RankReport | None:
+    """The report of a long record; None: it has none.
+
+    Raises:
+        ValueError: it is not a valid report.
+    """
+    if not record.event_name.startswith(REPORTS):
+        return None
+    return await decode_in_thread(functools.partial(parse, record.body))
 
 
 def _chunks(spans: Sequence[bytes]) -> Iterator[Sequence[bytes]]:

@@ -15,9 +15,12 @@ MAX_RECORD = (4 << 20) + (64 << 10)
 """Bytes of a log record: the longest rank report (`otel_fr.rank_report.MAX_LENGTH`), and its attributes."""
 MAX_FIELDS = 256
 """Fields of a log record, which are mostly its attributes; SDKs send at most 128 of them by default."""
+COUNT_FROM = 64 << 10
+"""Bytes of a log record from which its fields are counted before it is decoded."""
 _EVENT_NAME = "event.name"
 """Attribute with the event's name, from SDKs that do not send the field."""
 _NO_TAG = -1
+_TOO_MANY = f"a log record has more than {MAX_FIELDS} fields"
 _RECORD = make_classes(
     "otel_fr.log_record",
     {
@@ -80,10 +83,13 @@ def read_record(data: bytes) -> LogRecord:
     if len(data) > MAX_RECORD:
         raise ValueError(f"a log record is larger than {MAX_RECORD} bytes")
     try:
-        if len(data) > 2 * MAX_FIELDS:
+        if len(data) > COUNT_FROM:
             find_fields(data, _NO_TAG, MAX_FIELDS)
-        return LogRecord(_RECORD.FromString(data))
+        record = _RECORD.FromString(data)
     except TooManyError as error:
-        raise ValueError(f"a log record has more than {MAX_FIELDS} fields") from error
+        raise ValueError(_TOO_MANY) from error
     except (DecodeError, MalformedError) as error:
         raise ValueError("a log record cannot be decoded") from error
+    if len(record.attributes) > MAX_FIELDS:
+        raise ValueError(_TOO_MANY)
+    return LogRecord(record)

@@ -14,6 +14,7 @@ from typing import Any, Protocol, cast
 
 from google.protobuf.message import DecodeError
 
+from otel_fr_collector.otlp import wire
 from otel_fr_collector.otlp.message_classes import Field, make_classes
 from otel_fr_collector.otlp.signals import MalformedError
 
@@ -55,11 +56,18 @@ def parse_request(data: bytes) -> RawRequest:
 
     Raises:
         MalformedError: the bytes are not an OTLP request.
+        TooManyError: it has more resources, scopes or items than are taken.
     """
+    wire.check_request(data)
     try:
-        return cast("RawRequest", _REQUEST.FromString(data))
+        request = cast("RawRequest", _REQUEST.FromString(data))
     except DecodeError as error:
         raise MalformedError("the request is not an OTLP message") from error
+    if 2 * wire.MAX_CONTAINERS < len(data) < wire.COUNT_FROM:  # fewer bytes hold fewer of them
+        entries = request.entries
+        if len(entries) + sum([len(entry.scopes) for entry in entries]) > wire.MAX_CONTAINERS:
+            raise wire.too_many()
+    return request
 
 
 def bytes_of(request: RawRequest) -> bytes:

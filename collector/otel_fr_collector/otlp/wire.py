@@ -1,7 +1,7 @@
 """The size of a protobuf message before it is decoded: how many fields it has, counted in its bytes.
 
 Decoding makes an object of some 50 bytes of each submessage, and an empty submessage is two bytes on the wire (and two
-bits of gzip). So the submessages are counted first.
+bits of gzip). So the submessages of a large message are counted first.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ MAX_ITEMS = 262_144
 MAX_PART = 8 << 20
 """Bytes of one resource or item; rank reports have at most half as many."""
 COUNT_FROM = 512 * 1024
-"""Bytes of a request from which its items are counted: fewer bytes hold fewer items than are allowed."""
+"""Bytes of a request from which its parts are counted before it is decoded: fewer bytes hold fewer items than are
+allowed, and at most 262,144 resources and scopes, 10 MB when decoded."""
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 """Wire types; groups (3, 4) do not occur in OTLP."""
@@ -30,14 +31,19 @@ class TooManyError(ValueError):
     """A message has more, or larger, fields than are taken."""
 
 
+def too_many() -> TooManyError:
+    """The error for a request of more parts than are taken."""
+    return TooManyError(f"a request has more than {MAX_CONTAINERS} resources and scopes, or {MAX_ITEMS} items")
+
+
 def check_request(data: bytes) -> None:
-    """Check that a request of any signal has no more resources, scopes and items than are taken, and none too large.
+    """Check that a large request of any signal has no more parts than are taken, and none too large.
 
     Raises:
         TooManyError: it has.
         MalformedError: the bytes are not a protobuf message.
     """
-    if len(data) < COUNT_FROM and _has_one_scope(data):
+    if len(data) < COUNT_FROM:
         return
     left = MAX_CONTAINERS
     scopes: list[tuple[int, int]] = []
@@ -47,30 +53,9 @@ def check_request(data: bytes) -> None:
         count, found = find_fields(data, _SCOPES, left, at, end)
         left -= count
         scopes += found
-    if len(data) < COUNT_FROM:
-        return
     left = MAX_ITEMS
     for at, end in scopes:
         left -= find_fields(data, _ITEMS, left, at, end, collect=False)[0]
-
-
-def _has_one_scope(data: bytes) -> bool:
-    """The request is one resource with one scope and nothing else, as monitors send: there is nothing to count."""
-    end = len(data)
-    try:
-        if data[0] != _ENTRIES:
-            return False
-        size, at = _varint(data, 1)
-        if at + size != end or data[at] != _RESOURCE:
-            return False
-        size, at = _varint(data, at + 1)
-        at += size
-        if data[at] != _SCOPES:
-            return False
-        size, at = _varint(data, at + 1)
-    except IndexError:
-        return False
-    return at + size == end
 
 
 def find_fields(
@@ -92,9 +77,7 @@ def find_fields(
     try:
         while at < end:
             if count >= most:
-                raise TooManyError(
-                    f"a request has more than {MAX_CONTAINERS} resources and scopes, or {MAX_ITEMS} items"
-                )
+                raise too_many()
             count += 1
             tag = data[at]
             at += 1

@@ -39,13 +39,15 @@ def test_resources_and_scopes_are_counted_as_they_are_decoded(sent: list[Resourc
     items = max((len(scope.spans) + 1 for one in sent for scope in one.scope_spans), default=0)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(wire, "MAX_CONTAINERS", most)
+        for count_from in (0, len(data) + 1):  # before it is decoded, and after that
+            patched.setattr(wire, "COUNT_FROM", count_from)
+            try:
+                parse_request(data)
+            except TooManyError:
+                assert containers > most
+            else:
+                assert containers <= most
         patched.setattr(wire, "COUNT_FROM", 0)
-        try:
-            check_request(data)
-        except TooManyError:
-            assert containers > most
-        else:
-            assert containers <= most
         patched.setattr(wire, "MAX_CONTAINERS", 1_000)
         patched.setattr(wire, "MAX_ITEMS", max(0, items - 1))
         if items:
@@ -66,37 +68,6 @@ def test_what_is_counted_is_what_is_decoded(data: bytes) -> None:
     except MalformedError:
         return
     assert len(entries) == len(found)
-
-
-one_scope = st.builds(
-    lambda resource, own: ExportTraceServiceRequest(
-        resource_spans=[ResourceSpans(resource=Resource(attributes=[resource]), scope_spans=[ScopeSpans(spans=own)])]
-    ).SerializeToString(),
-    st.builds(lambda text: attribute("host.name", text), st.text(max_size=200)),
-    spans,
-)
-
-
-@given(one_scope, st.none() | st.tuples(st.integers(0, 400), st.integers(0, 255)), st.binary(max_size=3))
-def test_a_request_as_monitors_send_it_is_checked_as_any_other(
-    data: bytes, damage: tuple[int, int] | None, more: bytes
-) -> None:
-    damaged = bytearray(data + more)
-    if damage is not None:
-        damaged[damage[0] % len(damaged)] = damage[1]
-
-    def found() -> type[Exception] | None:
-        try:
-            check_request(bytes(damaged))
-        except (MalformedError, TooManyError) as error:
-            return type(error)
-        return None
-
-    quick = found()
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(wire, "_has_one_scope", lambda _: False)
-        assert found() is quick
-    assert wire._has_one_scope(data)
 
 
 SLOWEST = 1.5
