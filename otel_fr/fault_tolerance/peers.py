@@ -53,11 +53,11 @@ class PeerFailedError(RuntimeError):
     """
 
     def __init__(self, failure: PeerFailure) -> None:
-        noun, them = ("rank", "it") if len(failure.ranks) == 1 else ("ranks", "them")
+        # Not "rank 1 failed": it may only be stopped, or silent. The reason says which.
+        noun = "rank" if len(failure.ranks) == 1 else "ranks"
         ranks = ", ".join(str(rank) for rank in failure.ranks)
         incident = f" (incident {failure.incident_id})" if failure.incident_id else ""
-        text = f"{noun} {ranks} failed, and a call that waited for {them} was ended"
-        super().__init__(f"{text}: {failure.reason}{incident}")
+        super().__init__(f"a call that waited for {noun} {ranks} was ended: {failure.reason}{incident}")
         self.failure = failure
 
     def __reduce__(self) -> tuple[Any, ...]:

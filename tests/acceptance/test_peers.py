@@ -20,6 +20,7 @@ from tests.support.waiting import PATIENCE, wait_for
 pytestmark = torchrun.needed
 
 STALL = 2.0
+ERROR = "PeerFailedError: a call that waited for rank 1 was ended"
 
 
 def environment(collector: Collector, action: str) -> dict[str, str]:
@@ -73,7 +74,7 @@ def test_survivors_of_a_stopped_rank_are_freed_and_it_cannot_disturb_them_when_i
     assert streams == [1], "the ranks of a machine share it"
     for rank in (0, 2):
         assert f"[{rank}] told of [1] stuck in ['default_pg'] on otel-fr-peers" in output
-        ended = re.search(rf"\[{rank}\] step 3 ended after (\S+) s: PeerFailedError: rank 1 failed", output)
+        ended = re.search(rf"\[{rank}\] step 3 ended after (\S+) s: {ERROR}", output)
         assert ended, output
         assert float(ended[1]) >= STALL
         assert f"[{rank}] context RuntimeError" in output
@@ -91,7 +92,7 @@ def test_a_rank_in_code_of_its_own_is_left_alone_and_its_next_call_names_the_fai
         output = follow(job, ("[2] the other group gives", resume))
     assert "[2] user code went on to its end" in output
     for rank in (0, 2):
-        assert re.search(rf"\[{rank}\] step 3 ended after \S+ s: PeerFailedError: rank 1 failed", output), output
+        assert re.search(rf"\[{rank}\] step 3 ended after \S+ s: {ERROR}", output), output
     assert job.returncode == 0
 
 
@@ -101,7 +102,7 @@ def test_a_call_that_a_hook_of_the_backward_pass_makes_is_ended(tmp_path: Path) 
         job = torchrun.start(tmp_path, "peers.py", "hook", env=environment(running, "abort"))
         output = follow(job, ("[2] the other group gives", resume))
     for rank in (0, 2):
-        assert re.search(rf"\[{rank}\] step 3 ended after \S+ s: PeerFailedError: rank 1 failed", output), output
+        assert re.search(rf"\[{rank}\] step 3 ended after \S+ s: {ERROR}", output), output
     assert job.returncode == 0
 
 
@@ -112,7 +113,7 @@ def test_a_rank_that_is_to_exit_does_so_with_its_own_status_from_within_ddp(tmp_
         output = follow(job, ("[2] context PeerFailedError", kill))
         culprits = {tuple(incident["culprit_ranks"]) for incident in running.causes()}
     assert re.search(r"\[0\] step 3 ended after \S+ s: RuntimeError: .*gloo", output), output
-    assert "otel_fr.fault_tolerance.peers.PeerFailedError: rank 1 failed" in output  # in the traceback
+    assert f"otel_fr.fault_tolerance.peers.{ERROR}" in output  # in the traceback
     assert job.returncode == 1  # torchrun's
     assert culprits == {(1,)}, "the survivors that leave are no culprits"
 
@@ -145,7 +146,7 @@ def test_a_rank_that_is_stopped_with_its_monitor_has_failed(tmp_path: Path) -> N
         output = follow(job, ("[1] may be stopped", stop), ("[2] the other group gives", resume_with_monitor))
     for rank in (0, 2):
         assert f"[{rank}] told of [1] silent in ['default_pg']" in output, output
-        assert re.search(rf"\[{rank}\] step 3 ended after \S+ s: PeerFailedError: rank 1 failed", output), output
+        assert re.search(rf"\[{rank}\] step 3 ended after \S+ s: {ERROR}", output), output
 
 
 def test_a_rank_that_is_killed_under_another_torchrun_is_told_at_once(tmp_path: Path) -> None:

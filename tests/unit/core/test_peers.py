@@ -110,8 +110,8 @@ def test_a_chain_of_errors_that_is_a_cycle_is_explained_in_finite_time() -> None
 
 def test_the_error_names_rank_reason_and_incident_and_can_be_pickled() -> None:
     error = pickle.loads(pickle.dumps(otel_fr.PeerFailedError(FAILURE)))
-    assert str(error) == "rank 2 failed, and a call that waited for it was ended: rank 2 was killed (incident i1)"
+    assert str(error) == "a call that waited for rank 2 was ended: rank 2 was killed (incident i1)"
     two = otel_fr.PeerFailedError(replace(FAILURE, ranks=(1, 2), incident_id=""))
-    assert str(two) == "ranks 1, 2 failed, and a call that waited for them was ended: rank 2 was killed"
+    assert str(two) == "a call that waited for ranks 1, 2 was ended: rank 2 was killed"
     assert error.failure == FAILURE
     assert isinstance(error, RuntimeError)

@@ -10,7 +10,7 @@ from otel_fr.match import CallState, Category, Ending, Rank
 from otel_fr.match.texts.rank_texts import describe_ending
 from tests.support.evidence import blamed, call, rank
 
-PEER_FAILED = "otel_fr.fault_tolerance.peers.PeerFailedError: rank 1 failed, and a call that waited for it was ended"
+PEER_FAILED = "otel_fr.fault_tolerance.peers.PeerFailedError: a call that waited for rank 1 was ended"
 ENDS: dict[str, dict[str, Any]] = {
     "exit": {"exit_code": 75, "ended_for_peer": True},
     "exit with gloo's error": {"exit_code": 75, "ended_for_peer": True, "exception": "ValueError: no gradient"},
