@@ -348,22 +348,22 @@ def _astray(case: Case, claims: Claims, node: Node, culprits: Sequence[int]) -> 
 RULES = (
     Rule(
         "named_already",
-        "The ranks that it waits for are named already: it is a consequence.",
+        "The ranks that the call waits for are already named: it is a consequence.",
         _named_already,
     ),
     Rule(
         "may_still_join",
-        "A member that has not joined has moved within the window: nothing is said yet.",
+        "A member that has not joined has moved within the window: no verdict yet.",
         _may_still_join,
     ),
     Rule(
         "call_too_many",
-        "The absent ranks ended well or went on, and those that wait are out of step: they made one call too many.",
+        "The absent ranks ended well, or continued. The waiting ranks are out of step: they made one call too many.",
         _call_too_many,
     ),
     Rule(
         "death_elsewhere",
-        "The absent ranks may wait unseen, and a rank has died: `rank_ended` names that one.",
+        "A rank has died, and the absent ranks may wait unseen: `rank_ended` names the dead rank.",
         _death_elsewhere,
     ),
     Rule(
@@ -379,14 +379,14 @@ RULES = (
     ),
     Rule(
         "dead_rank",
-        "A member ended by a fault of its own and blocks the call. Ranks that the same signal ended at the same time"
-        " are named with it. Members that do not run Python, or had been away for the window before it ended, are named"
-        " apart.",
+        "A member ended by its own fault and blocks the call. Ranks that the same signal ended at the same time are"
+        " named with it. Members that do not run Python, or had been away for the window before the death, are named"
+        " separately.",
         _dead,
     ),
     Rule(
         "message_missing",
-        "A rank did not make the other half of a message: it went on without, or is in no call.",
+        "A rank did not make the other half of a message: it continued without it, or is in no call.",
         _message_missing,
     ),
     Rule(
@@ -396,4 +396,4 @@ RULES = (
     ),
 )
 
-STAGE = Stage("blocked", "Calls that wait for ranks which are dead, or wait nowhere.", _nodes, RULES)
+STAGE = Stage("blocked", "Calls that wait for ranks that are dead, or that wait in no call.", _nodes, RULES)

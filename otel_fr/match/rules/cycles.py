@@ -284,7 +284,7 @@ STAGE = Stage(
     (
         Rule(
             "out_of_step_in_cycle",
-            "How far the ranks are in all groups shows that some left out a call, or made one too many.",
+            "The positions of the ranks in all groups show that some left out a call, or made one too many.",
             _left_out,
         ),
         Rule(

@@ -83,15 +83,15 @@ STAGES = (
         "Ranks with a call in flight that others completed.",
         _stuck,
         "device_not_completing",
-        "Others completed a call that needs every rank, or all others did long ago; the rank enqueued it and does not"
-        " complete it.",
+        "The rank enqueued the call and does not complete it. The call needs every rank, or all others completed it"
+        " long ago.",
     ),
     Stage(
         "queue",
-        "Calls that devices wait in, and that a member's device has not begun.",
+        "Calls in which devices wait, and which a member's device has not begun.",
         _queued,
         (
-            Rule("device_named_already", "The member is named already: it is a consequence.", _named_already),
+            Rule("device_named_already", "The member is already named: it is a consequence.", _named_already),
             Rule(
                 "device_not_begun",
                 "The member has enqueued it, its device has begun no call that others wait in, and nothing moves.",

@@ -168,14 +168,14 @@ STAGES = (
     ),
     stage_of_one(
         "endings",
-        "Ranks that ended by a fault of their own which no call shows.",
+        "Ranks that ended by their own fault, which no call shows.",
         _deaths,
         "rank_ended",
-        "They are named together; those that died in calls that do not fit together, as a consequence of these.",
+        "They are named together. A death in calls that do not fit together is a consequence of the mismatch.",
     ),
     stage_of_one(
         "overdue",
-        "Ranks with a heartbeat or section that has lasted longer than its limit, and that no cause names.",
+        "Ranks with a heartbeat or section past its limit, if no cause names them.",
         _overdue,
         "limit_exceeded",
         "They wait in no call, so others wait for them, or will. (A missing rank that is overdue gets this"
@@ -197,7 +197,7 @@ STAGES = (
     ),
     stage_of_one(
         "failures",
-        "The first call that failed on ranks which ended for that, if there is no cause.",
+        "The first call whose failure ended ranks, if there is no cause.",
         _failures,
         "unexplained_failure",
         "The evidence does not show why: nobody is named.",

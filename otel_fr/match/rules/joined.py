@@ -199,7 +199,7 @@ STAGES = (
         "Collectives that all members joined.",
         _joined_late,
         "joined_after_timeout",
-        "Others had timed out before a rank came: that rank is late.",
+        "A rank joined after others had timed out: the late rank is named.",
     ),
     Stage(
         "stalled",
@@ -213,19 +213,19 @@ STAGES = (
             ),
             Rule(
                 "held_by_batch",
-                "It is a message, and one of its ranks also waits in a message that a claim explains: the messages of a"
-                " batch end together.",
+                "It is a message, and one of its ranks also waits in a message that another rule explains: the messages"
+                " of a batch end together.",
                 _held_by_batch,
             ),
             Rule(
                 "stopped_rank",
-                "Some members' processes do not run, by a signal, a debugger or a cgroup's freezer: the others wait.",
+                "Some members' processes are stopped by a signal, a debugger or a cgroup's freezer: the others wait.",
                 _stopped,
             ),
             Rule(
                 "out_of_step_in_stall",
-                "How far the ranks are in all groups shows that some left out a call, or made one too many, and then"
-                " joined the later ones.",
+                "The positions of the ranks in all groups show that some left out a call, or made one too many, and"
+                " then joined the later ones.",
                 _out_of_step,
             ),
             Rule("opposite_orders", "Two ranks enqueued two of them in opposite orders.", _opposite_orders),

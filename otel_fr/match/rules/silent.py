@@ -151,19 +151,19 @@ STAGES = (
         (
             Rule(
                 "joined_late",
-                "Others had timed out before some of those that joined came: these are late.",
+                "Some ranks joined after others had timed out: the late ranks are named.",
                 _joined_late,
             ),
             Rule("near_a_culprit", "They share a group with a culprit, and may wait for it.", _near_a_culprit),
             Rule(
                 "begun_elsewhere",
-                "A device may be blocked, a rank may have left out a call, or a wait has no explanation: the fault may"
-                " have begun there.",
+                "The fault may have begun at another rank: its device may be blocked, it may have left out a call, or"
+                " its wait has no explanation.",
                 _begun_elsewhere,
             ),
         ),
     ),
-    Stage("silent_blocked", "The rest of these, and what the stage `blocked` left open.", _told, blocked.RULES),
+    Stage("silent_blocked", "The other such calls, and what the stage `blocked` left open.", _told, blocked.RULES),
     stage_of_one(
         "several_silent",
         "Calls that wait for one of several ranks without evidence, if there is no cause.",
