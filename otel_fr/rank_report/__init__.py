@@ -162,12 +162,12 @@ class RankReport(Section, frozen=True, tag_field=VERSION_KEY, tag=VERSION):
     ] = ()
     step: Annotated[Integer | None, Meta(description="number of the training step that has begun last")] = None
     step_s: Annotated[Seconds | None, Meta(description="since it began")] = None
-    on_hang: Annotated[Name, Meta(description="`kill`: the monitor ended the rank after a limit")] = ""
+    on_hang: Annotated[Name, Meta(description="`kill`: the monitor ended the rank because a limit passed")] = ""
     doing: Annotated[
         str,
         Meta(
             max_length=MAX_DOING,
-            description="what the kernel said at that time: `reading /data/x.bin (pipe_read)`",
+            description="what it did when stacks were last taken: `reading /data/x.bin (pipe_read)`",
         ),
     ] = ""
     running_here: Annotated[
@@ -184,22 +184,19 @@ class RankReport(Section, frozen=True, tag_field=VERSION_KEY, tag=VERSION):
         field(name="brief", default=False)
     )
     unlisted_s: Annotated[
-        Seconds | None, Meta(description="for which the rank has waited in a call that the report leaves out")
+        Seconds | None, Meta(description="since the rank began to wait in a call that the report leaves out")
     ] = None
     sampled: Annotated[
         Annotated[float, Meta(ge=0, le=1)] | None, Meta(description="share of the traces that are sent, if not 1")
     ] = None
-    fetched: Annotated[ReportedRange | None, Meta(description="what the collector has asked for: calls")] = None
-    ras: Annotated[ReportedRas | None, Meta(description="what NCCL's RAS has answered: nccl_ras")] = None
+    fetched: Annotated[ReportedRange | None, Meta(description="the calls that the collector requested")] = None
+    ras: Annotated[ReportedRas | None, Meta(description="answer of NCCL's RAS")] = None
     addresses: Annotated[
         Names, Meta(description="of the rank's own TCP connections when the stacks were last taken")
     ] = ()
     unreached: Annotated[
         Names,
-        Meta(
-            description="peers of these, such as `10.0.0.7:41234`, that had not acknowledged what was sent to them"
-            " four times"
-        ),
+        Meta(description="peers of these, such as `10.0.0.7:41234`, that had not acknowledged data sent four times"),
     ] = ()
 
 

@@ -72,7 +72,7 @@ class ReportedCall(Section, frozen=True):
         ),
     ] = field(name="posted", default=False)
     wait_s: Annotated[
-        Seconds | None, Meta(description="such a call: since a thread waits for it, or the device began it")
+        Seconds | None, Meta(description="for such a call: since a thread waits for it, or the device began it")
     ] = None
     duration_s: Annotated[Seconds | None, Meta(description="from enqueueing to the end, if the call has ended")] = (
         field(name="dur_s", default=None)
@@ -88,9 +88,9 @@ class ReportedCall(Section, frozen=True):
     new_ranks: Annotated[Ranks, Meta(description="that group's members, such as `0-3,8-12:2`")] = field(
         name="ngr", default=""
     )
-    awaits_all: Annotated[bool, Meta(description="true: every rank of the group is waited for, not only these")] = (
-        field(name="nga", default=False)
-    )
+    awaits_all: Annotated[
+        bool, Meta(description="true: the call waits for every rank of the group, not only these")
+    ] = field(name="nga", default=False)
     run_s: Annotated[Seconds | None, Meta(description="time on the device, if known")] = None
     is_queued: Annotated[bool, Meta(description="true: its device has not begun it; absent: it may have")] = field(
         name="queued", default=False
