@@ -212,7 +212,7 @@ def test_an_incident_links_to_its_runbook(stage: Stage, watched: Watched) -> Non
     page.goto(f"{stage.url}/#/incidents/{number}")
     expect(page.locator(".answer .advice")).to_contain_text("If the rank's line waits for something outside")
     page.get_by_role("link", name="Runbook").click()
-    expect(page.locator("h1")).to_have_text("missing_rank: a rank that is alive did not join")
+    expect(page.locator("h1")).to_have_text("missing_rank: a live rank did not join")
     expect(page.locator("h2#typical-causes")).to_be_visible()
     page.get_by_role("link", name="Incidents").click()
     expect(page.locator("#incidents [data-item]")).to_have_count(1)
