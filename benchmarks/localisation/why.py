@@ -45,8 +45,8 @@ _WRONG = ("silent", "undecided", "wrong", "right and others", "crash", "false al
 _NO_FILE = "no file"
 REASONS = (
     Reason(
-        sentence="It tells with the next report, once a second, or after the stall time of 5 s; the other tool compares"
-        " each call before it is made, or ends with the job.",
+        sentence="otel-fr answers after the next report, once a second, or after the stall time of 5 s. The other tool"
+        " compares each call before it is made, or answers at the job's end.",
         tools=[Live.name],
         outcomes=["right"],
     ),
@@ -57,18 +57,18 @@ REASONS = (
         text=_NO_FILE,
     ),
     Reason(
-        sentence="The job ended before PyTorch's limit, or went on: PyTorch wrote no file.",
+        sentence="The job ended before PyTorch's timeout, or continued: PyTorch wrote no file.",
         tools=[TorchFiles.name],
         text=_NO_FILE,
     ),
     Reason(
-        sentence="The job ended well; otel-fr writes files when a job stands still or fails.",
+        sentence="The job ended well; otel-fr writes files only when a job hangs or fails.",
         tools=[OwnFiles.name],
         programs=["late_rank", "slow_rank", "slow_device"],
     ),
     Reason(
-        sentence="All hosts wait for their devices at once; which one is slow shows in times on the device, which"
-        " PyTorch takes only with `TORCH_NCCL_ENABLE_TIMING=1`, and not on `nccl2`.",
+        sentence="All hosts wait for their devices at once. Only times on the device show which one is slow, and"
+        " PyTorch takes them only with `TORCH_NCCL_ENABLE_TIMING=1`, and not on `nccl2`.",
         tools=[Live.name],
         settings=("nccl",),
         programs=["slow_rank", "slow_device"],
@@ -84,7 +84,7 @@ REASONS = (
         programs=["lost_host"],
     ),
     Reason(
-        sentence="The lost host leaves no files, so two ranks have none, and which of them is missing is not known.",
+        sentence="The lost host leaves no files. Two ranks have none, and it is not known which of them is missing.",
         tools=[OwnFiles.name],
         programs=["lost_host"],
     ),
@@ -112,19 +112,19 @@ REASONS = (
         programs=["root", "reduce_op", "two_kinds", "wrong root", "wrong reduce op"],
     ),
     Reason(
-        sentence="The rank that does not run has no file; it may wait for the other one, with which it shares a group.",
+        sentence="The stopped rank has no file. It may wait for the other one, with which it shares a group.",
         tools=[TorchFiles.name],
         programs=["two_absent"],
     ),
     Reason(
-        sentence="Several ranks have no file, and which of them is missing is not known.",
+        sentence="Several ranks have no file, and it is not known which of them is missing.",
         tools=[TorchFiles.name],
         settings=("nccl",),
         programs=["lost_host", "rank0_barrier"],
     ),
     Reason(
-        sentence="A rank that does not run or has ended has no file of PyTorch's; on gloo, the others' do not show"
-        " which calls have ended, nor that a rank is missing.",
+        sentence="A rank that does not run or has ended has no file of PyTorch's. On gloo, the files of the others do"
+        " not show which calls have ended, nor that a rank is missing.",
         tools=[TorchFiles.name],
         programs=["gil", "stopped", "lost_host", "left", "raised", *STOPS],
     ),
