@@ -35,9 +35,9 @@ def reference() -> str:
     for stage in STAGES:
         lines.append(f"* **{stage.name}**: {stage.sentence}")
         if stage.rules is blocked.RULES and stage is not blocked.STAGE:
-            lines.append(f"  * the rules of **{blocked.STAGE.name}**")
+            lines.append(f"    * the rules of **{blocked.STAGE.name}**")
         else:
-            lines += [f"  * `{rule.name}`: {rule.sentence}" for rule in stage.rules]
+            lines += [f"    * `{rule.name}`: {rule.sentence}" for rule in stage.rules]
     return "\n".join(lines)
 
 
