@@ -307,7 +307,7 @@ _PUBLISHING = (
         "otel_fr_collector_store_up",
         "0 or 1",
         "1: every incident is on disk or in the database of --store; 0: some are in memory only.",
-        act="Act when it is 0: the disk is full or broken, or the database is away (OtelFrStoreDown).",
+        act="Act when it is 0: the disk is full or broken, or the database is down (OtelFrStoreDown).",
         needs="--data or --store",
     ),
     _counter(

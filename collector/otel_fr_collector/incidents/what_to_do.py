@@ -69,7 +69,7 @@ WHAT_TO_DO: Mapping[Category, str] = {
         "does more than others; drain a host that is slow again and again."
     ),
     Category.HEARTBEAT_MISSED: (
-        "Look at the rank's line: if it works, give that part a section with a timeout of its own; if it "
+        "Look at the rank's line: if it works, give that part a section with its own timeout; if it "
         "hangs, fix what it waits for, or end the job."
     ),
     Category.SECTION_OVERRUN: (
@@ -148,7 +148,7 @@ _DIED = (Category.RANK_DEAD,)
 _MISSED = (Category.MISSING_RANK,)
 CASES: tuple[Case, ...] = (
     Case(
-        "End the job, give each thread a process group of its own, and start again from a checkpoint written before "
+        "End the job, give each thread its own process group, and start again from a checkpoint written before "
         "the incident began.",
         tuple(one for one in Category if one.is_mismatch),
         lambda data, _: data["rule"] == THREADS,
