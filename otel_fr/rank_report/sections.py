@@ -146,7 +146,7 @@ class ReportedActivity(Section, frozen=True):
         Meta(description="`section`; `heartbeat`: since the last one; `outside`: since the last section ended"),
     ]
     name: Annotated[Name, Meta(description="of a section")] = ""
-    age_s: Annotated[Seconds | None, Meta(description="how long it lasts")] = None
+    age_s: Annotated[Seconds | None, Meta(description="how long it has lasted")] = None
     limit_s: Annotated[Seconds | None, Meta(description="how long it may last")] = None
     is_overdue: Annotated[bool, Meta(description="true: it has lasted longer")] = field(name="overdue", default=False)
 
@@ -157,24 +157,24 @@ class ReportedRange(Section, frozen=True):
     group: Annotated[GroupId, Meta(description="id of the process group")] = field(name="g")
     first: Annotated[
         Count,
-        Meta(description="sequence number of the first: as asked for, or the first that the rank still has"),
+        Meta(description="first sequence number: as requested, or the first that the rank still has"),
     ]
-    last: Annotated[Count, Meta(description="sequence number of the last, as asked for")]
-    fingerprint: Annotated[Fingerprint, Meta(description="of these only, at some numbers; the form as in GROUP")] = (
-        field(name="fp", default=())
-    )
-    calls: Annotated[Calls, Meta(description="all of them, if they are not more than 32")] = ()
+    last: Annotated[Count, Meta(description="last sequence number, as requested")]
+    fingerprint: Annotated[
+        Fingerprint, Meta(description="of these calls only, at some numbers; in the form of GROUP")
+    ] = field(name="fp", default=())
+    calls: Annotated[Calls, Meta(description="all of them, if at most 32")] = ()
 
 
 class ReportedDecision(Section, frozen=True):
     """Decisions of one name, one after the other, that had one value."""
 
     name: Annotated[str, Meta(max_length=MAX_DECIDED, description="as passed to `otel_fr.decision`")]
-    value: Annotated[str, Meta(max_length=MAX_DECIDED, description="its text, cut to 80 bytes")]
-    digest: Annotated[Count, Meta(description="crc32 of its whole text")]
-    first: Annotated[Count, Meta(description="number of the first of them, from 1, among the decisions of this name")]
-    last: Annotated[Count, Meta(description="number of the last")]
-    step: Annotated[Integer | None, Meta(description="step in which the first was made")] = None
+    value: Annotated[str, Meta(max_length=MAX_DECIDED, description="the value as text, cut to 80 bytes")]
+    digest: Annotated[Count, Meta(description="crc32 of the uncut text")]
+    first: Annotated[Count, Meta(description="number, from 1 for each name, of the first of these equal decisions")]
+    last: Annotated[Count, Meta(description="number of the last of them")]
+    step: Annotated[Integer | None, Meta(description="step of the first of them")] = None
 
 
 class DropCounts(Section, frozen=True):
