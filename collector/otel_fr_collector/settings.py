@@ -243,7 +243,7 @@ class Settings:
         _OUT,
         _number(0.001, 3600),
         default="0.05",
-        text="a block of 0.4 s counts if the rank came this much later than half of its group",
+        text="a rank is late in a block of 0.4 s if it arrives this much after half of its group",
         metavar="SECONDS",
     )
 
