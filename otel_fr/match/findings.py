@@ -52,7 +52,7 @@ class _Maker:
     def finding(self, claim: Claim) -> Finding:
         """Causes must come in their order: the first one that names an overdue rank says so."""
         case, instance = self._case, claim.instance
-        culprits = claim.culprits if claim.caused_by is None else ()
+        culprits, blamed = claim.culprits if claim.caused_by is None else (), set(claim.culprits)
         ranks = case.evidence.ranks
         concerned = sorted({*culprits, *claim.waiting}) if claim.caused_by is None else []
         stacks = {rank: ranks[rank].stack for rank in concerned if rank in ranks}
@@ -92,7 +92,9 @@ class _Maker:
             field=claim.field,
             values={**claim.values, **own},
             call_sites={
-                rank: site for rank in sorted({*claim.culprits, *claim.waiting}) if (site := self._site(claim, rank))
+                rank: site
+                for rank in sorted(blamed.union(claim.waiting))
+                if (site := self._site(claim, rank, is_culprit=rank in blamed))
             },
             stacks={rank: stacks[rank] for rank in culprits if stacks.get(rank)},
             stack_groups=groups_of(concerned, stacks),
@@ -129,7 +131,7 @@ class _Maker:
         infos = (self._case.evidence.ranks.get(rank) for rank in culprits)
         return {one.rank: one.within for one in infos if one is not None and one.within and is_excused(one)}
 
-    def _site(self, claim: Claim, rank: int) -> str:
+    def _site(self, claim: Claim, rank: int, *, is_culprit: bool) -> str:
         """Where a culprit, or a rank that waits, is: its call's line, or its thread's."""
         case, info = self._case, self._case.evidence.ranks.get(rank)
         if rank in case.deaths and info is not None and info.exception_site:
@@ -141,7 +143,7 @@ class _Maker:
             sites = (info.exception_site, info.site) if info.exception else (info.site, info.exception_site)
             if site := sites[0] or sites[1]:
                 return site
-        return case.lasts[rank].call.site if rank in case.lasts and rank in claim.culprits else ""
+        return case.lasts[rank].call.site if rank in case.lasts and is_culprit else ""
 
     def _places(self, culprits: tuple[int, ...], waiting: tuple[int, ...]) -> dict[int, Place]:
         """Where they run, as far as it is known."""

@@ -302,12 +302,13 @@ def culprit_deaths(
         return frozenset(stopped - stopped_late(evidence, instances, stopped) if is_of_all else stopped)
     waiting = {r for r in candidates if _open_calls(by_rank.get(r, ()))}
     first = candidates - waiting
-    victims = set()
+    victims: set[int] = set()
     for instance in instances:
         members = first.intersection(instance.members)
         blamed = {r for r in members if has_joined(instance, r, evidence.ranks.get(r)) is False}
         if blamed:
             victims |= {r for r in waiting if r in instance.calls and _open_calls(instance.calls[r])}
+    victims -= ended_with(evidence, first, victims)  # whoever killed these killed them, too
     return frozenset(candidates - {r for r in victims if not is_device_error(evidence.ranks[r].exception)})
 
 

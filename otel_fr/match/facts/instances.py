@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -119,20 +120,31 @@ def line_up(evidence: Evidence) -> dict[InstanceKey, Instance]:
             instance.members = _members_of_both(instance.members, members_of(group, call.signature))
         instance.calls.setdefault(call.rank, []).append(call)
     unlisted = {rank: info for rank, info in evidence.ranks.items() if info.unlisted is not None}
-    for instance in found.values() if unlisted else ():
-        instance.counted = _counted(instance, unlisted)
+    for key, waiting in _counted(found, unlisted).items():
+        instance = found[key]
+        instance.counted = tuple(sorted(waiting.intersection(instance.members).difference(instance.calls)))
     return {key: found[key] for key in sorted(found, key=lambda k: tuple(str(part).zfill(20) for part in k))}
 
 
-def _counted(instance: Instance, unlisted: Mapping[int, Rank]) -> tuple[int, ...]:
-    """Args:
-    unlisted: the ranks that wait in a call that the evidence does not have.
+def _counted(instances: Mapping[InstanceKey, Instance], unlisted: Mapping[int, Rank]) -> dict[InstanceKey, set[int]]:
+    """The ranks that wait in each collective by their counts.
+
+    Args:
+        unlisted: the ranks that wait in a call that the evidence does not have.
     """
-    if instance.stream != "collective":
-        return ()
-    group, number, calls = instance.group.id, instance.sequence_id, instance.calls
-    members = [rank for rank in instance.members if rank in unlisted and rank not in calls]
-    return tuple([rank for rank in members if unlisted[rank].waits_by_counts(group, number)])
+    numbers: dict[str, list[int]] = {}
+    for instance in instances.values():
+        if instance.stream == "collective":
+            numbers.setdefault(instance.group.id, []).append(instance.sequence_id)
+    for known in numbers.values():
+        known.sort()
+    found: dict[InstanceKey, set[int]] = {}
+    for rank, info in unlisted.items():
+        for group, own in info.progress.items():
+            known = numbers.get(group, [])
+            for number in known[bisect_right(known, own.completed or 0) : bisect_right(known, own.enqueued or 0)]:
+                found.setdefault((group, "collective", number), set()).add(rank)
+    return found
 
 
 class Completions:

@@ -248,10 +248,14 @@ def _was_cancelled(evidence: Evidence, instance: Instance, waiting: Iterable[int
     Its caller and all members that did not join were stopped from outside, and none had waited for the window.
     """
     infos = evidence.ranks
-    absent = [r for r in instance.members if not has_joined(instance, r, infos.get(r))]
-    if not absent or not deaths.isdisjoint(instance.members):
+
+    def are_stopped(ranks: Iterable[int]) -> bool:
+        return all(r in infos and was_stopped(infos[r]) for r in ranks)
+
+    if not are_stopped(waiting) or not deaths.isdisjoint(instance.members):
         return False
-    if not all(r in infos and was_stopped(infos[r]) for r in (*absent, *waiting)):
+    absent = [r for r in instance.members if not has_joined(instance, r, infos.get(r))]
+    if not absent or not are_stopped(absent):
         return False
     calls = [instance.call(r) for r in waiting]
     return all(not gave_up(c) and c.duration is not None and c.duration < evidence.window for c in calls)

@@ -37,7 +37,7 @@ def _downstream(case: Case, claims: Claims) -> Iterator[Claim]:
         if on_device.issuperset(node.waiting):
             continue  # Its device does not complete it, and no other rank waits there.
         missing = sorted({*node.next, *node.culprits})
-        missing = missing or [rank for rank in node.instance.members if rank not in node.waiting]
+        missing = missing or sorted(set(node.instance.members).difference(node.waiting))
         yield Claim(
             category=Category.MISSING_RANK,
             waiting=node.waiting,

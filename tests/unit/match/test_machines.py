@@ -120,3 +120,16 @@ def test_ranks_of_several_groups_that_a_signal_ends_together_are_one_fault(
     found = causes(judge([call(r, 5, group=f"d{r}") for r in (0, 1)], ranks, groups, 4))
     assert [one.culprit_ranks for one in found] == ([(2, 3)] if is_one else [(2,), (3,)])
     assert {one.category for one in found} == {Category.RANK_DEAD}
+
+
+@pytest.mark.parametrize(("ago", "culprits"), [(35.0, (2, 3)), (4.0, (2,))])
+def test_a_rank_that_waited_for_another_one_is_no_victim_if_both_were_killed_at_once(
+    ago: float, culprits: tuple[int, ...]
+) -> None:
+    """Rank 2 had not joined. A launcher kills rank 3, which waited for it, 30 s after it has asked it to end."""
+    end: dict[str, Any] = {"ending": Ending.KILLED, "signal": SIGKILL, "idle": 40.0, "place": Place("n1")}
+    ranks = [rank(r, counts={"w": (5, 4)}, place=Place("n0")) for r in (0, 1)]
+    ranks += [rank(2, counts={"w": (4, 4)}, ended_for=35.0, **end), rank(3, counts={"w": (5, 4)}, ended_for=ago, **end)]
+    calls = [call(r, 5) for r in (0, 1, 3)]
+    found = causes(judge(calls, ranks, [Group("w", "0", "default_pg", (0, 1, 2, 3))], 4))
+    assert [(one.category, one.culprit_ranks) for one in found] == [(Category.RANK_DEAD, culprits)]
