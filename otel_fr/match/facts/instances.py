@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 from otel_fr.match.finding import Finding
@@ -136,14 +137,14 @@ def _counted(instances: Mapping[InstanceKey, Instance], unlisted: Mapping[int, R
     for instance in instances.values():
         if instance.stream == "collective":
             numbers.setdefault(instance.group.id, []).append(instance.sequence_id)
-    for known in numbers.values():
-        known.sort()
+    for of_group in numbers.values():
+        of_group.sort()
     found: dict[InstanceKey, set[int]] = {}
     for rank, info in unlisted.items():
         for group, own in info.progress.items():
-            known = numbers.get(group, [])
-            for number in known[bisect_right(known, own.completed or 0) : bisect_right(known, own.enqueued or 0)]:
-                found.setdefault((group, "collective", number), set()).add(rank)
+            if own.enqueued != own.completed and (known := numbers.get(group)):
+                for number in known[bisect_right(known, own.completed or 0) : bisect_right(known, own.enqueued or 0)]:
+                    found.setdefault((group, "collective", number), set()).add(rank)
     return found
 
 
@@ -152,7 +153,7 @@ class Completions:
 
     def __init__(self, evidence: Evidence) -> None:
         self._evidence = evidence
-        self._furthest: dict[str, list[tuple[int, int]]] | None = None
+        self._furthest: dict[str, list[tuple[int, int]]] = {}
         self._uneven: set[str] | None = None
         self._joined_by_all: dict[str, int] = {}
 
@@ -160,9 +161,7 @@ class Completions:
         """(rank, its last completed number) of those that completed the collective, furthest first."""
         if instance.stream != "collective":
             return
-        if self._furthest is None:
-            self._furthest = self._sorted()
-        for rank, completed in self._furthest.get(instance.group.id, ()):
+        for rank, completed in self._furthest_in(instance.group.id):
             if completed < instance.sequence_id:
                 return
             # A rank's calls need not complete in order.
@@ -178,10 +177,8 @@ class Completions:
 
         Proven if one of these collectives needs every rank, or all of the group that are known do.
         """
-        if self._furthest is None:
-            self._furthest = self._sorted()
         own = self._evidence.ranks[rank].progress.get(group)
-        furthest = self._furthest.get(group)
+        furthest = self._furthest_in(group)
         if own is None or own.enqueued is None or not furthest or furthest[0][1] <= own.enqueued:
             return False
         if self._uneven is None:
@@ -195,14 +192,23 @@ class Completions:
                     self._joined_by_all[call.group] = max(call.sequence_id, self._joined_by_all.get(call.group, 0))
         return group not in self._uneven or self._joined_by_all.get(group, 0) > own.enqueued
 
-    def _sorted(self) -> dict[str, list[tuple[int, int]]]:
-        """By group: (rank, last completed number), highest number first."""
+    def _furthest_in(self, group: str) -> list[tuple[int, int]]:
+        """(rank, last completed number) of the ranks of a group, highest number first."""
+        found = self._furthest.get(group)
+        if found is None:
+            entries = self._completed.get(group, ())
+            found = self._furthest[group] = sorted(entries, key=lambda e: (-e[1], e[0]))
+        return found
+
+    @cached_property
+    def _completed(self) -> dict[str, list[tuple[int, int]]]:
+        """By group: the same in no order. Of a large job, few groups are asked for."""
         found: dict[str, list[tuple[int, int]]] = {}
         for rank, info in self._evidence.ranks.items():
             for group, progress in info.progress.items():
                 if progress.completed:
                     found.setdefault(group, []).append((rank, progress.completed))
-        return {group: sorted(entries, key=lambda e: (-e[1], e[0])) for group, entries in found.items()}
+        return found
 
 
 def has_joined(instance: Instance, rank: int, info: Rank | None) -> bool | None:
