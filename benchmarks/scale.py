@@ -284,7 +284,7 @@ def _pages(result: Result, server: Server) -> None:
 
     jobs = json.loads(get("jobs", "/api/v1/jobs"))["jobs"]
     get("job", f"/api/v1/jobs/{jobs[0]['id']}")
-    get("incidents", "/api/v1/incidents")
+    get("incidents", "/api/v1/incidents?view=brief&include=consequences")  # as the page asks for them
     get("healthz", "/healthz")
 
 
