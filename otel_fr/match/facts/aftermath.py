@@ -49,7 +49,7 @@ def _episodes(
         if not episode:
             episodes.append(episode)
         episode.append(bad)
-        if not _have_ended(bad.instance):
+        if not have_ended(bad.instance):
             return episodes
     if episode:
         _settle(evidence, instances, episode)
@@ -88,7 +88,8 @@ def _is_alike(one: Mismatch, other: Mismatch) -> bool:
     return (one.category, one.differing, one.values) == (other.category, other.differing, other.values)
 
 
-def _have_ended(instance: Instance) -> bool:
+def have_ended(instance: Instance) -> bool:
+    """All calls that are known of it have ended."""
     calls = [instance.call(rank) for rank in instance.calls]
     return all(call.state is CallState.COMPLETED or call.caught for call in calls)
 
@@ -115,7 +116,7 @@ def _merged(episodes: Iterable[list[Mismatch]]) -> list[Mismatch]:
             kept.append(bad)
         else:
             # What was over before is over again once its calls have ended.
-            is_over = bad.is_over or (_is_alike(bad, same) and _have_ended(bad.instance))
+            is_over = bad.is_over or (_is_alike(bad, same) and have_ended(bad.instance))
             same.is_over = same.is_over and is_over
     return kept
 

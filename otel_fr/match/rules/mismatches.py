@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from otel_fr.match.case import Case
+from otel_fr.match.facts.aftermath import have_ended
 from otel_fr.match.facts.instances import Instance, InstanceKey
 from otel_fr.match.facts.mismatch import Mismatch, judge, shift_of
 from otel_fr.match.facts.new_groups import is_in_another_order, names_of
@@ -48,9 +49,9 @@ def _calls_differ(case: Case, claims: Claims) -> Iterator[Claim]:
         instance = bad.instance
         own = case.nodes.get(instance.key)
         waiting = _held_up(case, bad)
-        explained = {instance.key, *(key for key, node in case.nodes.items() if node.mismatch is bad)}
-        if own is not None and _lacks_ranks(case, own, bad):
-            explained.remove(instance.key)
+        behind = {key: node for key, node in case.nodes.items() if node.mismatch is bad}
+        explained = {instance.key, *behind}
+        explained.difference_update(key for key, node in behind.items() if _lacks_ranks(case, node, bad))
         age, waits = None, ""
         if own is not None and set(waiting) <= set(own.waiting):
             age = own.age
@@ -88,12 +89,24 @@ def _of_threads(case: Case, _: Claims, claim: Claim) -> Outcome:
 
 
 def _lacks_ranks(case: Case, node: Node, bad: Mismatch) -> bool:
-    """Ranks that run, and are in no call, did not make this one either: that is a second fault."""
+    """Ranks that run, and are in no call, did not make this one either: that is a second fault.
+
+    Args:
+        node: the mismatched call, or a later one.
+    """
     if not node.idle or node.instance.p2p is not None or bad.is_over:
+        return False
+    if node.instance is not bad.instance and not _has_freed(case, bad, node.idle):
         return False
     infos = [case.evidence.ranks.get(rank) for rank in node.idle]
     is_shown = not (node.undecided or node.next or node.dead)
     return is_shown and all(info is not None and info.ending is Ending.RUNNING for info in infos)
+
+
+def _has_freed(case: Case, bad: Mismatch, ranks: Iterable[int]) -> bool:
+    """The mismatched call has ended, and it is others than these ranks that may be out of step since then."""
+    is_of_others = bad.has_majority and set(bad.differing).isdisjoint(ranks)
+    return is_of_others and have_ended(bad.instance) and not shift_of(case.instances, bad)
 
 
 def _held_up(case: Case, bad: Mismatch) -> tuple[int, ...]:

@@ -59,10 +59,15 @@ def test_a_rank_that_ended_early_was_out_of_step_since_the_mismatch() -> None:
     assert shown(found) == [(Category.REDUCE_OP_MISMATCH, (3,), 4, ())]
 
 
-def test_a_fault_in_the_call_after_a_mismatch_follows_from_it() -> None:
-    """No rank has shown that the job got over it."""
-    found = job({(3, LAST - 1): MAX}, rank(1))
-    assert shown(found) == [(Category.REDUCE_OP_MISMATCH, (3,), LAST - 1, (0, 2))]
+@pytest.mark.parametrize(("differs", "is_second"), [(3, True), (1, False)])
+def test_who_leaves_out_the_call_after_a_mismatch_of_another_rank_is_a_second_fault(
+    differs: int, is_second: bool
+) -> None:
+    """A rank that called wrongly itself may be out of step: that is one fault."""
+    found = job({(differs, LAST - 1): MAX}, rank(1))
+    first = (Category.REDUCE_OP_MISMATCH, (differs,), LAST - 1, tuple({0, 2, 3} - {differs}))
+    second = (Category.MISSING_RANK, (1,), LAST, (0, 2, 3))
+    assert shown(found) == ([first, second] if is_second else [first])
 
 
 def test_another_ranks_later_mismatch_is_a_second_fault() -> None:
