@@ -72,7 +72,8 @@ def _nodes(case: Case, claims: Claims) -> Iterator[Blocked]:
 
 
 def _named_already(case: Case, claims: Claims, root: Blocked) -> Outcome:
-    if not root.culprits or (root.known and all(may_wait(case, rank) for rank in root.culprits)):
+    is_known = not root.culprits or (root.known and all(may_wait(case, rank) for rank in root.culprits))
+    if is_known and not _absent_beside(case, claims, root):
         return Follows(claims.blamed[root.known[0]], (root.key,))
     return None
 
@@ -171,9 +172,9 @@ def _misdirected(case: Case, claims: Claims, root: Blocked) -> Outcome:
 
 
 def _dead(case: Case, claims: Claims, root: Blocked) -> Outcome:
-    node, own = root.node, _named(case, root)
-    if not node.dead:
-        return None
+    node, own, beside = root.node, _named(case, root), _absent_beside(case, claims, root)
+    if not node.dead or not own:
+        return beside or None
     # One fault may end ranks of many groups: those of a machine, for example.
     culprits = sorted({*own, *ended_with(case.evidence, own, case.deaths.difference(claims.blamed))})
     summary, details = sentences.holding_text(case, node, culprits)
@@ -182,21 +183,22 @@ def _dead(case: Case, claims: Claims, root: Blocked) -> Outcome:
     if absent and set(own) <= set(node.instance.calls):
         details.append(sentences.absent_text(case, node.instance, absent))
     dead = _claim(case, claims, root, Category.RANK_DEAD, own, (summary, details))
-    return *_absent_beside(case, claims, root), replace(dead, culprits=tuple(culprits), blames=tuple(culprits))
+    return *beside, replace(dead, culprits=tuple(culprits), blames=tuple(culprits))
 
 
-def _absent_beside(case: Case, claims: Claims, root: Blocked) -> Iterator[Claim]:
-    """The ranks that others waited for before the dead one ended: a fault of their own, and the earlier one."""
+def _absent_beside(case: Case, claims: Claims, root: Blocked) -> tuple[Claim, ...]:
+    """The ranks that others waited for before a dead one ended: a fault of their own, and the earlier one."""
     node = root.node
-    ends = [case.evidence.ranks[rank].ended_for for rank in node.dead]
+    if not node.dead or node.instance.p2p is not None:
+        return ()
+    ends = (case.evidence.ranks[rank].ended_for for rank in node.dead)
     ended = min((seconds for seconds in ends if seconds is not None), default=math.inf)
     waited_there = waited(node.instance, node.dead) or 0.0
     away = [
         rank for rank in node.idle if rank not in claims.blamed and _was_away(case, node, rank, ended, waited_there)
     ]
-    if away and node.instance.p2p is None:
-        said = sentences.holding_text(case, node, away)
-        yield _claim(case, claims, root, _category(case, node, away), away, said)
+    said = sentences.holding_text(case, node, away) if away else None
+    return (_claim(case, claims, root, _category(case, node, away), away, said),) if said else ()
 
 
 def _was_away(case: Case, node: Node, rank: int, ended: float, waited_there: float) -> bool:
@@ -380,8 +382,7 @@ RULES = (
     Rule(
         "dead_rank",
         "A member ended by its own fault and blocks the call. Ranks that the same signal ended at the same time are"
-        " named with it. Members that do not run Python, or had been away for the window before the death, are named"
-        " separately.",
+        " named with it; members that run no Python, or had been away for the window before that, separately.",
         _dead,
     ),
     Rule(

@@ -17,7 +17,7 @@ from otel_fr.match import (
     Signature,
     ThreadException,
 )
-from tests.support.evidence import BARRIER, BROADCAST, SUM, WINDOW, blamed, call, message, rank, verdict
+from tests.support.evidence import BARRIER, BROADCAST, SUM, WINDOW, blamed, call, judge, message, rank, verdict
 from tests.support.evidence import cause as cause_of
 from tests.support.verdicts import causes
 
@@ -368,3 +368,16 @@ def test_two_ranks_that_disagree_about_one_piece_of_an_all_to_all_are_both_named
 def test_one_rank_alone_in_a_collective_may_be_the_one_that_made_a_call_too_many() -> None:
     cause = cause_of([call(0, 6)], [rank(0, 6), rank(1, 5), rank(2, 5)])
     assert (cause.category, cause.culprit_ranks, cause.waiting_ranks) == (Category.MISSING_RANK, (1, 2), (0,))
+
+
+@pytest.mark.parametrize(("blocked", "culprits"), [(True, [(2,), (3,)]), (False, [(2,)])])
+def test_a_rank_that_runs_no_python_is_named_although_others_wait_there_for_a_dead_one_that_is_named(
+    blocked: bool, culprits: list[tuple[int, ...]]
+) -> None:
+    """Rank 1 waits for the dead rank 2 in a group of the two; rank 0 waits in the world for both, and for rank 3."""
+    groups = [Group("p", "1", "pair", (1, 2)), Group("w", "0", "default_pg", (0, 1, 2, 3))]
+    dead = rank(2, counts={"p": (4, 4), "w": (4, 4)}, ending=Ending.RAISED, exception="ValueError: x", ended_for=9.0)
+    ranks = [rank(0, 5, 4), rank(1, counts={"p": (5, 4), "w": (4, 4)}), dead, rank(3, 4, idle=8.0)]
+    ranks[3].python_blocked = blocked
+    found = causes(judge([call(0, 5), call(1, 5, group="p")], ranks, groups, 4))
+    assert sorted(one.culprit_ranks for one in found) == culprits
