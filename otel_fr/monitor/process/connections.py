@@ -1,25 +1,25 @@
-"""The kernel's tables of TCP sockets, ``/proc/net/tcp`` and ``tcp6``: who a process is connected to, and who is not
-reached. ``get_tcp4_sock`` in net/ipv4/tcp_ipv4.c of Linux writes their fields.
-"""
+"""Who a process is connected to by TCP, who is not reached, and to whom a round trip takes long."""
 
 from __future__ import annotations
 
-import contextlib
 import ipaddress
-import socket
-import sys
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Mapping
 from typing import Final, NamedTuple
+
+from otel_fr.monitor.process.tcp_sockets import ESTABLISHED, TcpSocket
 
 MAX_ADDRESSES: Final = 4
 """Own addresses, and peers that are not reached, that are kept."""
 REPEATS: Final = 3
 """Times for which the kernel has sent something again before its peer counts as not reached: that takes 1.4 s where it
 waits as short as it can, each time twice as long as before. A few lost packets are acknowledged before."""
-
-_RETRANSMITS: Final = "01"
-"""The timer of a socket whose kernel waits for an acknowledgement."""
-_BYTES: Final = -1 if sys.byteorder == "little" else 1
+SLOW_SECONDS: Final = 0.1
+"""Of a round trip, from which it counts as slow. Between the hosts of a job it takes under a millisecond; a peer that
+has nothing to send may delay its acknowledgements, by 40 ms (TCP_DELACK_MIN, net/tcp.h)."""
+RECENT_SECONDS: Final = 10.0
+"""A connection that was used longer ago does not show how long a round trip takes now."""
+MAX_SLOW: Final = 8
+"""Addresses to which round trips take long that are kept: those to which most was sent."""
 
 
 class Connections(NamedTuple):
@@ -38,59 +38,53 @@ class Connections(NamedTuple):
 NO_CONNECTIONS: Final = Connections()
 
 
-class _Row(NamedTuple):
-    own: str
-    peer: str
-    state: int
-    is_unreached: bool
-
-
-def parse_address(text: str) -> str:
-    """From one of the tables (``"0100007F:1F90"`` is ``"127.0.0.1:8080"``).
-
-    Raises:
-        ValueError: not an address.
-    """
-    host, _, port = text.partition(":")
-    packed = b"".join(bytes.fromhex(host[at : at + 8])[::_BYTES] for at in range(0, len(host), 8))
-    if packed[:12] == b"\0" * 10 + b"\xff\xff":
-        packed = packed[12:]
-    if len(packed) == 4:
-        return f"{socket.inet_ntop(socket.AF_INET, packed)}:{int(port, 16)}"
-    if len(packed) == 16:
-        return f"[{socket.inet_ntop(socket.AF_INET6, packed)}]:{int(port, 16)}"
-    raise ValueError(f"not an address: {text}")
-
-
 def host_of(address: str) -> str:
     """``"10.0.0.7"`` of ``"10.0.0.7:41234"``, ``"fd00::7"`` of ``"[fd00::7]:41234"``."""
     return address.rpartition(":")[0].strip("[]")
 
 
-def find_socket(table: str, inode: str) -> tuple[str, int] | None:
+def find_socket(sockets: Iterable[TcpSocket], inode: str) -> tuple[str, int] | None:
     """The peer of a TCP socket and its state; the peer of one that listens is its own address."""
-    for row in _rows(table, (inode,)):
-        return (row.own if row.peer.endswith(":0") else row.peer), row.state
+    for one in sockets:
+        if one.inode == inode:
+            return (one.peer if _has_peer(one) else one.own), one.state
     return None
 
 
-def connections_of(tables: Iterable[str], inodes: Container[str]) -> Connections:
-    """Those of the sockets with these inodes, from the text of each table."""
+def connections_of(sockets: Iterable[TcpSocket], inodes: Container[str]) -> Connections:
+    """Those of the sockets with these inodes."""
     addresses: dict[str, None] = {}
     unreached: dict[str, str] = {}
-    for row in (row for table in tables for row in _rows(table, inodes)):
-        own = host_of(row.own)
-        if not row.peer.endswith(":0") and not ipaddress.ip_address(own).is_loopback:
-            addresses[own] = None
-        if row.is_unreached:
-            unreached.setdefault(host_of(row.peer), row.peer)
+    for one in sockets:
+        if one.inode not in inodes:
+            continue
+        if _has_peer(one) and not _is_loopback(host_of(one.own)):
+            addresses[host_of(one.own)] = None
+        if one.repeats >= REPEATS:
+            unreached.setdefault(host_of(one.peer), one.peer)
     return Connections(tuple(addresses)[:MAX_ADDRESSES], tuple(unreached.values())[:MAX_ADDRESSES])
 
 
-def _rows(table: str, inodes: Container[str]) -> Iterator[_Row]:
-    for line in table.splitlines()[1:]:
-        fields = line.split()
-        if len(fields) > 9 and fields[9] in inodes:
-            with contextlib.suppress(ValueError):
-                is_unreached = fields[5].startswith(_RETRANSMITS) and int(fields[6], 16) >= REPEATS
-                yield _Row(parse_address(fields[1]), parse_address(fields[2]), int(fields[3], 16), is_unreached)
+def slow_round_trips(sockets: Iterable[TcpSocket], inodes: Container[str]) -> Mapping[str, float]:
+    """By address of a peer, seconds of a round trip that takes long, by the fastest connection that is used now.
+
+    Where one connection is slow and another to the same address is not, it is not the way between them.
+    """
+    fastest: dict[str, float] = {}
+    sent: dict[str, int] = {}
+    for one in sockets:
+        used = one.state == ESTABLISHED and one.round_trip and one.idle < RECENT_SECONDS
+        if used and one.inode in inodes:
+            peer = host_of(one.peer)
+            fastest[peer] = min(one.round_trip, fastest.get(peer, one.round_trip))
+            sent[peer] = sent.get(peer, 0) + one.acknowledged
+    slow = [peer for peer, seconds in fastest.items() if seconds >= SLOW_SECONDS]
+    return {peer: fastest[peer] for peer in sorted(slow, key=sent.__getitem__, reverse=True)[:MAX_SLOW]}
+
+
+def _has_peer(one: TcpSocket) -> bool:
+    return not one.peer.endswith(":0")
+
+
+def _is_loopback(host: str) -> bool:
+    return ipaddress.ip_address(host).is_loopback

@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 
 from otel_fr.monitor.process.connections import NO_CONNECTIONS, Connections, connections_of, find_socket
 from otel_fr.monitor.process.system_calls import MEANINGS, Meaning, name_of
+from otel_fr.monitor.process.tcp_sockets import SYN_SENT, read_sockets
 
 SAMPLE_SECONDS: Final = 0.1
 """Between two looks at a thread; one that has not run in between has waited since the first."""
@@ -30,12 +31,11 @@ MAX_TEXT: Final = 400
 MAX_THREADS: Final = 512
 """Threads that are looked at for one that runs while the main thread waits."""
 _MAX_PATH: Final = 200
-_MAX_TABLE: Final = 8 << 20
-"""Bytes read of a table of sockets: some 50,000 connections."""
+_MAX_FILE: Final = 8 << 20
+"""Bytes read of a file."""
 _MAX_FILES: Final = 16_384
 """Open files among which a process's sockets are looked for."""
 _MAX_POLLED: Final = 16
-_TABLES: Final = ("net/tcp", "net/tcp6")
 _SOCKET: Final = "socket:["
 _FREEZER: Final = ("freezer", "refrigerator", "get_signal")
 """In the name of the function in which a frozen process waits. Linux 6.18 inlines ``do_freezer_trap`` in the last."""
@@ -44,8 +44,6 @@ _REMOTE: Final = ("nfs", "fuse", "lustre", "ceph", "cifs", "smb", "9p", "gpfs", 
 """Types of file systems, or their beginnings, whose server the text names."""
 _SLOW: Final = ("nfs", "rpc_", "fuse", "ceph", "cifs", "smb2", "ptlrpc", "p9_", "folio_wait", "io_schedule")
 """Parts of the kernel's functions in which a thread waits for a file system or its disk."""
-_SYN_SENT: Final = 2
-"""State of a TCP socket that connects (include/net/tcp_states.h)."""
 
 
 class SystemCall(NamedTuple):
@@ -111,7 +109,7 @@ class Process:
         """The text of a file; "" if it cannot be read."""
         try:
             with (self._folder / name).open("rb") as file:
-                return file.read(_MAX_TABLE).decode("utf-8", "replace")
+                return file.read(_MAX_FILE).decode("utf-8", "replace")
         except OSError:
             return ""
 
@@ -173,21 +171,17 @@ class Process:
         except OSError:
             return ""
 
-    def peer_of(self, inode: str) -> tuple[str, int] | None:
-        """As `find_socket`."""
-        for table in _TABLES:
-            found = find_socket(self.text(table), inode)
-            if found is not None:
-                return found
-        return None
-
-    def connections(self) -> Connections:
-        """Its TCP connections as they are now."""
+    def socket_inodes(self) -> set[str]:
+        """Of its open files, those that are sockets."""
         files: list[str] = []
         with contextlib.suppress(OSError), os.scandir(self._folder / "fd") as entries:
             files = [self.link(f"fd/{entry.name}") for entry in islice(entries, _MAX_FILES)]
-        inodes = {target[len(_SOCKET) : -1] for target in files if target.startswith(_SOCKET)}
-        return connections_of(map(self.text, _TABLES), inodes) if inodes else NO_CONNECTIONS
+        return {target[len(_SOCKET) : -1] for target in files if target.startswith(_SOCKET)}
+
+    def connections(self) -> Connections:
+        """Its TCP connections as they are now."""
+        inodes = self.socket_inodes()
+        return connections_of(read_sockets(), inodes) if inodes else NO_CONNECTIONS
 
 
 def describe(process: Process, before: Sample, after: Sample) -> str:
@@ -268,12 +262,12 @@ def _describe_file(process: Process, meaning: Meaning, fd: int) -> tuple[str, st
     target = process.link(f"fd/{fd}")
     kind, _, inode = target.partition(":[")
     if kind == "socket":
-        found = process.peer_of(inode.rstrip("]"))
+        found = find_socket(read_sockets(), inode.rstrip("]"))
         doing = meaning.of_socket or meaning.of_file
         if found is None:
             return f"{doing} a local socket", ""
         peer, state = found
-        return f"{'connecting to' if state == _SYN_SENT else doing} {peer}", ""
+        return f"{'connecting to' if state == SYN_SENT else doing} {peer}", ""
     if kind == "pipe":
         return f"{meaning.of_file} a pipe", ""
     if not target:

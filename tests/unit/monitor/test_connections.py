@@ -1,94 +1,154 @@
-"""The kernel's tables of TCP sockets. The rows are real: each peer but one had been cut off for two seconds."""
+"""TCP sockets as a kernel described them: all peers but one had been cut off for two seconds."""
 
 from __future__ import annotations
 
-import contextlib
-from pathlib import Path
+import base64
+import socket
+import struct
+import zlib
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_fr.monitor.process.connections import (
     MAX_ADDRESSES,
+    MAX_SLOW,
+    RECENT_SECONDS,
+    SLOW_SECONDS,
     Connections,
     connections_of,
     find_socket,
     host_of,
-    parse_address,
+    slow_round_trips,
 )
-from otel_fr.monitor.process.state import Process
+from otel_fr.monitor.process.tcp_sockets import ESTABLISHED, SYN_SENT, TcpSocket, parse, read_sockets
 
-TCP = """\
-  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
-   0: 01014D0A:B97C 02014D0A:1389 02 00000001:00000000 01:00000003 00000001     0        0 43615 2 00000000af3be7b0 100 0 0 1 -1
-   1: 01014D0A:9728 02014D0A:1388 01 00000064:00000000 01:00000081 00000003     0        0 43606 2 00000000305c3cc8 163 0 0 1 -1
-   2: 01014D0A:9732 02014D0A:1388 01 00000000:00000000 00:00000000 00000000     0        0 43607 1 000000001597efbf 20 0 0 10 -1
-   3: 00000000:07E8 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 1533 1 0000000041d433ec 100 0 0 10 0
-"""  # noqa: E501  rows as the kernel writes them
-TCP6 = """\
-  sl  local_address                         remote_address                        st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
-   0: 770000FD000000000000000001000000:CD5A 770000FD000000000000000002000000:1388 01 00000064:00000000 01:00000081 00000003     0        0 43603 2 00000000889426a1 163 0 0 1 -1
-   1: 0000000000000000FFFF000001014D0A:971A 0000000000000000FFFF000002014D0A:1388 01 00000064:00000000 01:00000081 00000003     0        0 43605 2 00000000461a64a3 163 0 0 1 -1
-"""  # noqa: E501  rows as the kernel writes them
-LOOPBACK = (
-    "   4: 0100007F:D2F2 0100007F:1F90 01 00000000:00000000 00:00000000 00000000     0        0 813 1 0 20 0 0 10 -1\n"
+V4 = (
+    "eNqbwcjAIMLAxAACFzMYGJi4GBjYXzAQBT6zovIboPTCb0wMrAwcYDYHAz+Y5mEQZWCEyrMxiDEEAWkZRiYGLjzmNzCQDmDmMaOJ/0cDDIMc"
+    "zECPF0ZQvDzvqmeAByMYoPNB4AtSvKQgiS8mIV7AYuyrGB/IMDM4zIFEhgQTdreycCJoEAaF7mkgFgDbAw77elC8gMRg8XIaFgNzpy3gRYof"
+    "dHczIsWlAAMWz+IAjESrYqQwXhiZr6kId3D5MqIYBORjhNZXaLxosKL6cQkp8cLCzMAMjBeG5xJguRWskHhhxOIjC0bUeLkDVBvxi4FBCygm"
+    "AY0XRqgZsDCeYAFUC6RDj1WZIOebVDS/gFzLhMSGuJOBweH6SXAWbGiRwxp+MD0RUMYERhzx8gfiJmYg25CNvPzyvIv9BTH55RsrdjMXkZlf"
+    "YIUXKfnlOhALQcsvULxwo+WX69Cc8dtg0hMuPPHCjBTGnEhpwqKP+Sa+8GPCUl7QJL8AM8xZBuFOYvLLd1ZEvkfO046/iI8XJhawKKODE1Qd"
+    "0JYIBuz5ZccZTTgNwqD88uEXNJ1eYIbnly2sqPULIxH1CxNaXUTt+gLkTohfGBluMhNWLwJOK4h4AQEAJE2r8Q=="
 )
+V6 = (
+    "eNqbwcjAIMLAxAACFzMYGLgYGZlnsQh3/GVgKGdAAEY0PlgDowCEo8EKoVOgksu+MTGwMnCA2RwM/GCah0GUgREqz8YgxiAEpGUYmRgYWZgZ"
+    "mNlXMTI8lwDLTQGaJQE0HaaWkQHBtoAyWDgh+A5Qbc4vBgY/oJg6EP///7+eEWoGM1TPCXOgWiD9vl5fngGiBgwYGVABO5I9flCaFUm+oUWO"
+    "ARuA6fkCZUxgxFTD8huiEuQmZiBtxMZAEMzAEi/XdIQ7ECr+/+fyZWRE44M1MOGIl6UUxMsKEuMlAhgvnAyQsIfFywqkeJlgAZGTTeYXYiQy"
+    "XjipHC8d/4DEHwaS4kUErBYRLyAAAOyyRhk="
+)
+LISTENS, LOOPBACK, FAST, MAPPED, SIX, CONNECTS = "194209", "194210", "194212", "194213", "194214", "195137"
+
+
+def recorded(text: str) -> bytes:
+    return zlib.decompress(base64.b64decode(text))
+
+
+SOCKETS = parse(recorded(V4)) + parse(recorded(V6))
+
+
+def test_the_answer_of_a_kernel() -> None:
+    found = {one.inode: one for one in SOCKETS}
+    assert len(SOCKETS) == 7
+    assert found[LISTENS] == TcpSocket(LISTENS, "0.0.0.0:2024", "0.0.0.0:0", 10)
+    assert found[FAST] == TcpSocket(FAST, "10.77.1.1:54820", "10.77.1.2:5000", ESTABLISHED, 3, 42e-6, 2.308, 101)
+    assert found[SIX][:5] == (SIX, "[fd00:77::1]:39428", "[fd00:77::2]:5000", ESTABLISHED, 3)
+    assert find_socket(SOCKETS, CONNECTS) == ("10.77.1.2:5001", SYN_SENT)
+    assert find_socket(SOCKETS, LISTENS) == ("0.0.0.0:2024", 10)
+    assert find_socket(SOCKETS, "7") is None
 
 
 def test_peers_that_acknowledge_nothing_are_named_once_for_each_address() -> None:
-    found = connections_of([TCP, TCP6], {"43603", "43605", "43606", "43607", "43615", "1533"})
+    found = connections_of(SOCKETS, {one.inode for one in SOCKETS})
     assert found == Connections(("10.77.1.1", "fd00:77::1"), ("10.77.1.2:5000", "[fd00:77::2]:5000"))
     assert [host_of(peer) for peer in found.unreached] == ["10.77.1.2", "fd00:77::2"]
 
 
-def test_an_ipv4_address_in_the_table_of_ipv6_is_written_as_one() -> None:
-    assert connections_of([TCP6], {"43605"}) == Connections(("10.77.1.1",), ("10.77.1.2:5000",))
+def test_an_ipv4_address_of_an_ipv6_socket_is_written_as_one() -> None:
+    assert connections_of(SOCKETS, {MAPPED}) == Connections(("10.77.1.1",), ("10.77.1.2:5000",))
 
 
 def test_one_packet_sent_again_is_no_sign_yet_and_a_healthy_connection_is_none() -> None:
-    assert connections_of([TCP], {"43615", "43607"}) == Connections(("10.77.1.1",), ())
+    healthy = TcpSocket("1", "10.77.1.1:9", "10.77.1.2:5000", ESTABLISHED)
+    assert connections_of([*SOCKETS, healthy], {CONNECTS, "1"}) == Connections(("10.77.1.1",), ())
 
 
 def test_sockets_of_other_processes_and_those_that_listen_count_for_nothing() -> None:
-    assert connections_of([TCP, TCP6], {"1533", "7"}) == Connections()
-    assert connections_of([TCP + LOOPBACK], {"813"}) == Connections(), "others cannot reach this address"
+    assert connections_of(SOCKETS, {LISTENS, "7"}) == Connections()
+    assert connections_of(SOCKETS, {LOOPBACK}) == Connections(), "others cannot reach this address"
+
+
+def used(inode: int, peer: str, seconds: float, **more: float) -> TcpSocket:
+    """A connection that is used now."""
+    given = TcpSocket(str(inode), "10.0.0.1:1", peer, ESTABLISHED, 0, seconds, 0.1, 1_000)
+    return given._replace(**more)  # type: ignore[arg-type]
 
 
 def test_of_many_a_few_are_kept() -> None:
-    head, row = TCP6.splitlines()[:2]
-    rows = [
-        row.replace("01000000:", f"{number:08X}:").replace("02000000:", f"{number:08X}:").replace("43603", f"{number}")
-        for number in range(1, 2_001)
-    ]
-    found = connections_of(["\n".join([head, *rows])], {str(number) for number in range(1, 2_001)})
+    many = [TcpSocket(str(n), f"10.0.{n}.1:9", f"10.0.{n}.2:9", ESTABLISHED, 3) for n in range(250)]
+    found = connections_of(many, {one.inode for one in many})
     assert len(found.addresses) == len(found.unreached) == MAX_ADDRESSES
+    slow = [used(n, f"10.0.0.{n}:9", 1.0, acknowledged=n) for n in range(250)]
+    kept = slow_round_trips(slow, {one.inode for one in slow})
+    assert list(kept) == [f"10.0.0.{n}" for n in range(249, 249 - MAX_SLOW, -1)], "to which most was sent"
 
 
-fields = st.one_of(
-    st.text(max_size=40), st.sampled_from(["01", "43603", "01:00000081", "-0000001:1", "0100007F:-1", ":", "0100007F"])
-)
-odd_rows = st.lists(fields, max_size=14).map(" ".join)
+def slow(*sockets: TcpSocket) -> dict[str, float]:
+    return dict(slow_round_trips(sockets, {"1", "2"}))
 
 
-@given(st.lists(odd_rows | st.sampled_from(TCP6.splitlines()), max_size=5))
-def test_a_row_that_is_none_is_passed_over(rows: list[str]) -> None:
-    found = connections_of(["\n".join(["", *rows])], {"43603", "", "01"})
-    assert len(found.addresses) + len(found.unreached) <= 2 * MAX_ADDRESSES
-    find_socket("\n".join(["", *rows]), "43603")
+def test_a_round_trip_that_takes_long_is_told() -> None:
+    assert slow(used(1, "10.0.0.2:9", 0.4), used(2, "10.0.0.3:9", 0.0002)) == {"10.0.0.2": 0.4}
+    assert slow(used(1, "10.0.0.2:9", SLOW_SECONDS - 0.01)) == {}, "a delayed acknowledgement"
+    assert slow(used(3, "10.0.0.2:9", 0.4)) == {}, "another process's"
 
 
-@given(st.text(alphabet="0123456789ABCDEFabcdef:- _+", max_size=40) | st.text(max_size=40))
-def test_what_is_no_address_is_a_value_error(text: str) -> None:
-    with contextlib.suppress(ValueError):
-        assert parse_address(text).rpartition(":")[0]
+def test_one_slow_connection_of_several_to_an_address_is_not_the_link() -> None:
+    assert slow(used(1, "10.0.0.2:9", 0.4), used(2, "10.0.0.2:8", 0.0002)) == {}
+    assert slow(used(1, "10.0.0.2:9", 0.4), used(2, "10.0.0.2:8", 0.5)) == {"10.0.0.2": 0.4}
 
 
-def test_a_process_has_those_of_its_open_files(tmp_path: Path) -> None:
-    files = tmp_path / "4711" / "fd"
-    (files.parent / "net").mkdir(parents=True)
-    files.mkdir()
-    for number, target in enumerate(("/dev/null", "socket:[43605]", "pipe:[43603]", "socket:[9]")):
-        (files / str(number)).symlink_to(target)
-    (files.parent / "net" / "tcp6").write_text(TCP6)
-    assert Process(4711, tmp_path).connections() == Connections(("10.77.1.1",), ("10.77.1.2:5000",))
-    assert Process(4712, tmp_path).connections() == Connections(), "it has ended"
+def test_a_connection_that_is_not_used_shows_nothing() -> None:
+    assert slow(used(1, "10.0.0.2:9", 0.4, idle=RECENT_SECONDS)) == {}
+    assert slow(used(1, "10.0.0.2:9", 0.4, state=8)) == {}
+    unused = used(2, "10.0.0.2:8", 0.0002, idle=RECENT_SECONDS)
+    assert slow(used(1, "10.0.0.2:9", 0.4), unused) == {"10.0.0.2": 0.4}
+
+
+def test_a_cut_answer_has_the_sockets_before_the_cut() -> None:
+    answer = recorded(V4)
+    for length in range(len(answer)):
+        assert parse(answer[:length]) == SOCKETS[: min(5, length // 408)]
+
+
+pieces = st.sampled_from([recorded(V4), recorded(V6)])
+
+
+@given(pieces, st.lists(st.tuples(st.integers(0, 2_059), st.integers(0, 255)), max_size=20))
+def test_changed_bytes_do_no_harm(piece: bytes, changes: list[tuple[int, int]]) -> None:
+    data = bytearray(piece)
+    for at, value in changes:
+        data[at % len(data)] = value
+    check(bytes(data))
+
+
+@given(st.binary(max_size=600), st.integers(0, 700), st.sampled_from([2, 3, 20, 99]))
+def test_any_bytes_do_no_harm(body: bytes, length: int, kind: int) -> None:
+    check(struct.pack("=IHHII", length, kind, 0, 0, 0) + body)
+
+
+def check(piece: bytes) -> None:
+    found = parse(piece)
+    assert len(found) * 72 <= len(piece)
+    inodes = {one.inode for one in found}
+    connections_of(found, inodes)
+    assert len(slow_round_trips(found, inodes)) <= MAX_SLOW
+
+
+def test_a_kernel_that_does_not_answer_has_no_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> socket.socket:
+        raise OSError("no such family")
+
+    monkeypatch.setattr(socket, "socket", refuse)
+    assert read_sockets() == []

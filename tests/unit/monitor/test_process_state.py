@@ -9,16 +9,15 @@ from pathlib import Path
 import pytest
 
 from otel_fr.monitor.process import state as process_state
-from otel_fr.monitor.process.connections import parse_address
 from otel_fr.monitor.process.state import Process, SystemCall, look, mount_of, parse_call
+from otel_fr.monitor.process.tcp_sockets import ESTABLISHED, SYN_SENT, TcpSocket
 
 PID = 4711
-TCP = """\
-  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
-   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 811 1 0000000000000000
-   1: 0100007F:D2F0 0200000A:01BB 02 00000000:00000001 01:00000063 00000000     0        0 812 2 0000000000000000
-   2: 0100007F:D2F2 0300000A:01BB 01 00000000:00000001 01:00000063 00000000     0        0 813 2 0000000000000000
-"""
+SOCKETS = (
+    TcpSocket("811", "127.0.0.1:8080", "0.0.0.0:0", 10),
+    TcpSocket("812", "127.0.0.1:54000", "10.0.0.2:443", SYN_SENT),
+    TcpSocket("813", "127.0.0.1:54002", "10.0.0.3:443", ESTABLISHED),
+)
 MOUNTS = """\
 22 1 252:0 / / rw,relatime - ext4 /dev/vda rw
 40 22 0:44 / /data rw,relatime shared:7 - nfs4 filer:/export rw,vers=4.2,hard
@@ -28,6 +27,7 @@ MOUNTS = """\
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(process_state, "read_sockets", lambda: SOCKETS)
 
 
 def proc(
@@ -38,7 +38,6 @@ def proc(
     thread = folder / "task" / str(PID)
     thread.mkdir(parents=True)
     (folder / "fd").mkdir()
-    (folder / "net").mkdir()
     status = f"Name:\tpython\nState:\t{state} (whatever)\nTracerPid:\t{tracer}\n"
     status += "voluntary_ctxt_switches:\t12\nnonvoluntary_ctxt_switches:\t3\n"
     for at in (folder, thread):
@@ -46,7 +45,6 @@ def proc(
         (at / "stat").write_text(f"{PID} (a b) c) {state} 1 {PID} {PID} {terminal} -1 4194304\n")
     (thread / "wchan").write_text(wchan or "0")
     (thread / "syscall").write_text(call)
-    (folder / "net" / "tcp").write_text(TCP)
     (folder / "mountinfo").write_text(MOUNTS)
     return folder
 
@@ -148,7 +146,5 @@ def test_what_is_no_number_is_left_out() -> None:
     assert parse_call("running") is None
     assert parse_call("0 0xzz") is None
     assert parse_call("-1 0x7ffd 0x7f85") == SystemCall(-1)
-    assert parse_address("0000000000000000FFFF00000100007F:0050") == "127.0.0.1:80"
-    assert parse_address("00000000000000000000000001000000:0050") == "[::1]:80"
     assert mount_of(MOUNTS, "/database/x") == ("ext4", "/dev/vda")
     assert mount_of("nonsense\n", "/x") == ("", "")
