@@ -196,6 +196,18 @@ class WaitingRanks(TypedDict):
     ranks: str
 
 
+class SlowLink(TypedDict):
+    """Two hosts between which a packet and its acknowledgement take 0.1 s or longer.
+
+    Attributes:
+        hosts: names of both.
+        seconds: of the round trip, as the kernel of one of them measures it.
+    """
+
+    hosts: list[str]
+    seconds: float
+
+
 class NodeRange(TypedDict):
     """Hosts that follow each other, by their lowest ranks, and whose ranks are in the same states.
 
@@ -224,6 +236,7 @@ class JobDetail(JobFacts):
         lanes: the groups, by columns.
         steps: lowest and highest training step of its ranks; null: not known.
         waiting: the calls that most ranks are in, at most 64.
+        slow_links: slowest first, at most 16.
         nodes: all hosts of a job of more than 1,024 ranks, those whose ranks differ first; at most 1,024 items:
             the last one has all the rest.
     """
@@ -234,6 +247,7 @@ class JobDetail(JobFacts):
     lanes: list[Lane]
     steps: list[int] | None
     waiting: list[WaitingRanks]
+    slow_links: list[SlowLink]
     nodes: list[NodeRange]
 
 

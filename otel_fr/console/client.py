@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import urllib3
 
-from otel_fr.api_answers import AskedRanks, AskedStacks, WaitingRanks
+from otel_fr.api_answers import AskedRanks, AskedStacks, SlowLink, WaitingRanks
 from otel_fr.config import COLLECTOR_VARIABLE, DEFAULT_COLLECTOR, TOKEN_VARIABLE
 from otel_fr.incident import CollectorIncidentData, IncidentHead
 from otel_fr.rate_answers import LatestRates
@@ -97,6 +97,7 @@ class JobDetail(TypedDict):
     groups: list[GroupHead]
     steps: list[int] | None
     waiting: list[WaitingRanks] | None
+    slow_links: list[SlowLink] | None
 
 
 class AdviceReason(TypedDict):

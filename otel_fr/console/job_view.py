@@ -159,6 +159,7 @@ def _sections(job: JobDetail, advice: Advice | None) -> Iterable[tuple[str, list
         why = f" (rule: {rules})" if rules not in ("", "otherwise") else ""
         yield "advice", [f"{one_line(advice['recommendation']).replace('_', ' ')}{nodes}{why}"]
     yield "waiting", _waiting(job)
+    yield "slow links", _slow_links(job)
     yield "overdue", _overdue(job)
     yield "late", _late_ranks(job)
     yield "not running", _ended(job)
@@ -173,6 +174,13 @@ def _waiting(job: JobDetail) -> list[str]:
         more = f" (of {one['count']})" if len(ranks) < one["count"] else ""
         lines.append(f"{ranks_text(ranks)}{more} in {where}: {duration_text(one['seconds'])}")
     return lines
+
+
+def _slow_links(job: JobDetail) -> list[str]:
+    return [
+        f"{' and '.join(map(one_line, one['hosts']))}: {duration_text(one['seconds'])} for a round trip"
+        for one in job["slow_links"] or []
+    ]
 
 
 def _overdue(job: JobDetail) -> list[str]:

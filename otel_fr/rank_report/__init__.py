@@ -33,6 +33,7 @@ from otel_fr.rank_report.bounds import (
     MAX_NUMBER,
     MAX_PATH,
     MAX_RANK,
+    MAX_ROUND_TRIPS,
     MAX_STACK,
     MAX_THREAD_EXCEPTIONS,
     Count,
@@ -55,6 +56,7 @@ from otel_fr.rank_report.sections import (
     ReportedExit,
     ReportedGroup,
     ReportedRange,
+    ReportedRoundTrip,
 )
 
 __all__ = [
@@ -74,6 +76,7 @@ __all__ = [
     "MAX_NUMBER",
     "MAX_PATH",
     "MAX_RANK",
+    "MAX_ROUND_TRIPS",
     "MAX_STACK",
     "MAX_THREAD_EXCEPTIONS",
     "SECTIONS",
@@ -90,6 +93,7 @@ __all__ = [
     "ReportedGroup",
     "ReportedRange",
     "ReportedRas",
+    "ReportedRoundTrip",
     "Section",
     "build",
     "fitted",
@@ -192,11 +196,18 @@ class RankReport(Section, frozen=True, tag_field=VERSION_KEY, tag=VERSION):
     fetched: Annotated[ReportedRange | None, Meta(description="the calls that the collector requested")] = None
     ras: Annotated[ReportedRas | None, Meta(description="answer of NCCL's RAS")] = None
     addresses: Annotated[
-        Names, Meta(description="of the rank's own TCP connections when the stacks were last taken")
+        Names, Meta(description="of the rank's own TCP connections; only where others must know whose they are")
     ] = ()
     unreached: Annotated[
         Names,
         Meta(description="peers of these, such as `10.0.0.7:41234`, that had not acknowledged data sent four times"),
+    ] = ()
+    round_trips: Annotated[
+        tuple[ReportedRoundTrip, ...],
+        Meta(
+            max_length=MAX_ROUND_TRIPS,
+            description="TCP connections to these hosts are in use, and have taken 0.1 s or longer for 20 s, at most 8",
+        ),
     ] = ()
 
 
@@ -209,6 +220,7 @@ SECTIONS: Final[dict[str, type[Section]]] = {
     "ACTIVITY": ReportedActivity,
     "DECISION": ReportedDecision,
     "RANGE": ReportedRange,
+    "ROUND_TRIP": ReportedRoundTrip,
     "RAS": ReportedRas,
     "COMMUNICATOR": ReportedCommunicator,
     "FACT": ReportedFact,

@@ -177,6 +177,15 @@ class ReportedDecision(Section, frozen=True):
     step: Annotated[Integer | None, Meta(description="step of the first of them")] = None
 
 
+class ReportedRoundTrip(Section, frozen=True):
+    """A packet and its acknowledgement take long."""
+
+    peer: Annotated[Name, Meta(description="address of the other end, such as `10.0.0.7`")] = field(name="to")
+    seconds: Annotated[Seconds, Meta(description="smoothed, of the fastest connection to it that is in use")] = field(
+        name="s"
+    )
+
+
 class DropCounts(Section, frozen=True):
     """What the monitor and the rank's recording have lost."""
 

@@ -164,7 +164,7 @@ class RankState:
         report = self.report
         if report is not None:
             size += sum(map(len, (report.doing, report.running_here, report.site, report.exit_site)))
-            size += UNIT * (len(report.addresses) + len(report.unreached))
+            size += UNIT * (len(report.addresses) + len(report.unreached) + len(report.round_trips))
         return self.contents.held + max(0, size - 2 * UNIT) // UNIT
 
     def cut(self, calls: int, length: int) -> None:
@@ -183,7 +183,12 @@ class RankState:
         if self.report is not None:
             more += self.report.in_flight_more
             self.report = replace(
-                self.report, in_flight_more=more, doing=self.report.doing[:length], addresses=(), unreached=()
+                self.report,
+                in_flight_more=more,
+                doing=self.report.doing[:length],
+                addresses=(),
+                unreached=(),
+                round_trips=(),
             )
 
     def take_counts(self, given: RankReport, now: float, lag: float) -> None:

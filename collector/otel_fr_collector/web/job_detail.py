@@ -9,7 +9,7 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from otel_fr.api_answers import Job, JobDetail, JobGroup, Lane, NodeRange, WaitingRanks
+from otel_fr.api_answers import Job, JobDetail, JobGroup, Lane, NodeRange, SlowLink, WaitingRanks
 from otel_fr.identity import encode_ranks
 from otel_fr.match import Group
 from otel_fr.match.lateness import Lateness
@@ -22,6 +22,7 @@ from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.web.job_views import MIN_WAITED, head_of, open_causes
 from otel_fr_collector.web.node_map import all_ranks, is_expected, map_nodes
 from otel_fr_collector.web.rank_states import not_running, state_of, tally_of
+from otel_fr_collector.web.slow_links import slow_links
 from otel_fr_collector.web.waits_of_ranks import WAITING, Wait, call_of, waits_of
 
 MAX_WHOLE = 1_024
@@ -60,6 +61,7 @@ class Picture(NamedTuple):
     head: Job
     steps: list[int] | None
     waiting: list[tuple[str, WaitingRanks]]
+    slow_links: list[SlowLink]
     late: dict[int, tuple[str, Lateness]]
     nodes: list[NodeRange]
     listed: list[int]
@@ -85,11 +87,13 @@ async def picture(run: Run, book: IncidentBook, now: float, wall: float) -> Pict
     head = head_of(run, book, tally_of(run, states), now, wall)
     await asyncio.sleep(0)
     waiting = [(one.group, _waiting(one)) for one in waits[:MAX_WAITS]]
+    links = await slow_links(run)
     await asyncio.sleep(0)
     return Picture(
         head,
         [min(steps), max(steps)] if steps else None,
         waiting,
+        links,
         late,
         nodes,
         listed,
@@ -145,6 +149,7 @@ async def detail(run: Run, seen: Picture, now: float, asked: Iterable[int] = ())
         "group_count": len(run.groups),
         "steps": seen.steps,
         "waiting": [{**one, "group": index_of.get(gid)} for gid, one in seen.waiting],
+        "slow_links": seen.slow_links,
         "nodes": seen.nodes,
     }
     return cast("JobDetail", {**seen.head, **more})

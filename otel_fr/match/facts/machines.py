@@ -98,3 +98,17 @@ def lost(evidence: Evidence) -> Mapping[int, str]:
 def are_silent(evidence: Evidence, ranks: Sequence[int]) -> bool:
     """Whether these ranks were heard of, and are not any more."""
     return all(rank in evidence.ranks and evidence.ranks[rank].heard_at is not None for rank in ranks)
+
+
+def machines_by_address(ranks: Iterable[tuple[Place, Iterable[str]]]) -> dict[str, str]:
+    """By address, the machine that has it; "" if several have it, as containers may.
+
+    Args:
+        ranks: where each is, and its addresses.
+    """
+    found: dict[str, str] = {}
+    for place, addresses in ranks:
+        for address in addresses:
+            if found.setdefault(address, place.machine) != place.machine:
+                found[address] = ""
+    return found

@@ -9,7 +9,7 @@ from otel_fr.communication_errors import STOP_SIGNALS
 from otel_fr.match.case import Case
 from otel_fr.match.facts.endings import runs_not, stayed_away
 from otel_fr.match.facts.instances import Instance, LastCall, is_posted
-from otel_fr.match.facts.machines import names_text
+from otel_fr.match.facts.machines import machines_by_address, names_text
 from otel_fr.match.facts.recording import DEFAULT_GROUP
 from otel_fr.match.facts.stops import was_stopped
 from otel_fr.match.model import Call, CallState, Ending, Evidence, Group, Progress, Rank
@@ -213,7 +213,7 @@ def unreached_texts(evidence: Evidence, ranks: Iterable[int]) -> tuple[str, list
     """Of these ranks: ``"hosts n2 and n3 do not reach each other"``, "" if no such hosts are known; and details."""
     known = [evidence.ranks[rank] for rank in ranks if rank in evidence.ranks]
     unreached = [(info, peer) for info in known for peer in info.unreached]
-    machine_of = _machines(evidence) if unreached else {}
+    machine_of = machines_by_address((one.place, one.addresses) for one in evidence.ranks.values()) if unreached else {}
     pairs: set[tuple[str, str]] = set()
     details: list[str] = []
     for info, peer in unreached:
@@ -233,16 +233,6 @@ def _pairs_text(pairs: set[tuple[str, str]]) -> str:
         others = set().union(*pairs) - common
         return f"host {names_text(common)} does not reach {names_text(others)}"
     return f"hosts {names_text(' and '.join(pair) for pair in pairs)} do not reach each other"
-
-
-def _machines(evidence: Evidence) -> dict[str, str]:
-    """By address, the machine that has it; "" if several have it, as containers may."""
-    found: dict[str, str] = {}
-    for info in evidence.ranks.values():
-        for address in info.addresses:
-            if found.setdefault(address, info.place.machine) != info.place.machine:
-                found[address] = ""
-    return found
 
 
 def moment_text(seconds: float) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Container, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from otel_fr.monitor.process.tcp_sockets import ESTABLISHED, TcpSocket
+from otel_fr.rank_report import MAX_ROUND_TRIPS
 
 MAX_ADDRESSES: Final = 4
 """Own addresses, and peers that are not reached, that are kept."""
@@ -18,8 +19,6 @@ SLOW_SECONDS: Final = 0.1
 has nothing to send may delay its acknowledgements, by 40 ms (TCP_DELACK_MIN, net/tcp.h)."""
 RECENT_SECONDS: Final = 10.0
 """A connection that was used longer ago does not show how long a round trip takes now."""
-MAX_SLOW: Final = 8
-"""Addresses to which round trips take long that are kept: those to which most was sent."""
 
 
 class Connections(NamedTuple):
@@ -68,6 +67,7 @@ def connections_of(sockets: Iterable[TcpSocket], inodes: Container[str]) -> Conn
 def slow_round_trips(sockets: Iterable[TcpSocket], inodes: Container[str]) -> Mapping[str, float]:
     """By address of a peer, seconds of a round trip that takes long, by the fastest connection that is used now.
 
+    Those to which most was sent, if there are many.
     Where one connection is slow and another to the same address is not, it is not the way between them.
     """
     fastest: dict[str, float] = {}
@@ -79,7 +79,7 @@ def slow_round_trips(sockets: Iterable[TcpSocket], inodes: Container[str]) -> Ma
             fastest[peer] = min(one.round_trip, fastest.get(peer, one.round_trip))
             sent[peer] = sent.get(peer, 0) + one.acknowledged
     slow = [peer for peer, seconds in fastest.items() if seconds >= SLOW_SECONDS]
-    return {peer: fastest[peer] for peer in sorted(slow, key=sent.__getitem__, reverse=True)[:MAX_SLOW]}
+    return {peer: fastest[peer] for peer in sorted(slow, key=sent.__getitem__, reverse=True)[:MAX_ROUND_TRIPS]}
 
 
 def _has_peer(one: TcpSocket) -> bool:

@@ -23,6 +23,7 @@ from otel_fr.identity import encode_ranks
 from otel_fr.monitor.nccl.device_calls import DeviceCalls, Tracked
 from otel_fr.monitor.process import error_file
 from otel_fr.monitor.process.ending import Exit
+from otel_fr.monitor.process.link_watch import LinkWatch
 from otel_fr.monitor.process.stacks import Stacks
 from otel_fr.monitor.rank_identity import RankIdentity
 from otel_fr.monitor.ring.activity_watch import ActivityWatch
@@ -79,7 +80,9 @@ class Reporter:
         self.is_to_exit = False
         self._enter(RankIdentity.all_of(reader.meta, config, reader.pid)[-1])
         self._follow_run()
-        self._brief = BriefReports(self.identity.world_size or 1)
+        world = self.identity.world_size or 1
+        self._links = LinkWatch(reader.pid, self.identity.local_rank, world - config.local_world_size)
+        self._brief = BriefReports(world)
 
     def connect(self, exporter: Exporter) -> None:
         """Send through ``exporter``; without one nothing is sent."""
@@ -344,8 +347,7 @@ class Reporter:
             site="" if known is None else known.site,
             stack=known.text if known is not None and stacks else "",
             doing="" if known is None else known.doing,
-            addresses=() if known is None else known.connections.addresses,
-            unreached=() if known is None else known.connections.unreached,
+            **self._links.reported(known),
             is_exiting=meta.get("exiting") is True,
             exit_message=_text(meta.get("exit_message")),
             exit_site=_text(meta.get("exit_site")),
@@ -385,6 +387,7 @@ class Reporter:
         if event == names.EVENT_STALLED and not self.witness.is_one:
             return
         self._memory.look(time.monotonic())
+        self._links.step(time.monotonic())
         report = self.build(time.monotonic_ns(), stacks=stacks)
         if file and not report.decisions:  # the collector has asked for it, of a rank that continues
             report = structs.replace(report, decisions=self._decisions())

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from otel_fr.monitor.process.connections import (
     MAX_ADDRESSES,
-    MAX_SLOW,
     RECENT_SECONDS,
     SLOW_SECONDS,
     Connections,
@@ -23,6 +22,7 @@ from otel_fr.monitor.process.connections import (
     slow_round_trips,
 )
 from otel_fr.monitor.process.tcp_sockets import ESTABLISHED, SYN_SENT, TcpSocket, parse, read_sockets
+from otel_fr.rank_report import MAX_ROUND_TRIPS
 
 V4 = (
     "eNqbwcjAIMLAxAACFzMYGJi4GBjYXzAQBT6zovIboPTCb0wMrAwcYDYHAz+Y5mEQZWCEyrMxiDEEAWkZRiYGLjzmNzCQDmDmMaOJ/0cDDIMc"
@@ -91,7 +91,7 @@ def test_of_many_a_few_are_kept() -> None:
     assert len(found.addresses) == len(found.unreached) == MAX_ADDRESSES
     slow = [used(n, f"10.0.0.{n}:9", 1.0, acknowledged=n) for n in range(250)]
     kept = slow_round_trips(slow, {one.inode for one in slow})
-    assert list(kept) == [f"10.0.0.{n}" for n in range(249, 249 - MAX_SLOW, -1)], "to which most was sent"
+    assert list(kept) == [f"10.0.0.{n}" for n in range(249, 249 - MAX_ROUND_TRIPS, -1)], "to which most was sent"
 
 
 def slow(*sockets: TcpSocket) -> dict[str, float]:
@@ -143,7 +143,7 @@ def check(piece: bytes) -> None:
     assert len(found) * 72 <= len(piece)
     inodes = {one.inode for one in found}
     connections_of(found, inodes)
-    assert len(slow_round_trips(found, inodes)) <= MAX_SLOW
+    assert len(slow_round_trips(found, inodes)) <= MAX_ROUND_TRIPS
 
 
 def test_a_kernel_that_does_not_answer_has_no_sockets(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import { ago, fold, h, keyed, number, setCells, setClass, setOpen, setText, when
 import { makeGrid } from "./grid.js";
 import { fillConsequences, incidentList, makeConsequences } from "./incident.js";
 import { makeStacks } from "./stacks.js";
-import { decodeRanks, encodeRanks, groupText, rankStateText, ranksText } from "./text.js";
+import { decodeRanks, encodeRanks, groupText, rankStateText, ranksText, shortText } from "./text.js";
 
 const GROUPS = 200; // process groups in the table, those with the slowest ranks first
 const PAST = 50; // resolved incidents
@@ -36,6 +36,7 @@ export function jobView(id) {
   const caused = makeConsequences();
   const open = h("div", { id: "open" }, answer.node, caused, others);
   const advice = h("p", { id: "advice", hidden: true });
+  const links = h("ul", { class: "list", id: "links", hidden: true });
   const past = h("ul", { class: "list", id: "past" });
   const pastFold = fold({ class: "fold", hidden: true }, "Past incidents of this job", past);
   let job = null;
@@ -110,6 +111,7 @@ export function jobView(id) {
     const here = !job.is_finished && job.collector_page === null;
     stacks.node.hidden = !here;
     if (here && !document.hidden) communication.update();
+    showLinks(links, job.slow_links ?? []);
     ranks.hidden = !job.lanes; // of a very large job that is over, only its line in the list is kept
     if (ranks.hidden) return;
     grid.update(job, state.incidents ?? []);
@@ -139,7 +141,7 @@ export function jobView(id) {
   return {
     title: "Job",
     node: h("div", {}, h("p", { class: "crumbs" }, h("a", { href: "#/" }, "Jobs")), h("div", { class: "heading" }, title, badge),
-      problem, open, advice, ranks, text, communication.node, pastFold),
+      problem, open, advice, links, ranks, text, communication.node, pastFold),
     up: "#/",
     update(fresh, why) {
       state = fresh;
@@ -154,6 +156,13 @@ export function jobView(id) {
     map: grid.focusMap,
     redraw: communication.redraw,
   };
+}
+
+function showLinks(list, found) {
+  list.hidden = !found.length;
+  keyed(list, found, (one) => one.hosts.join(" "), () => h("li"), (item, one) => {
+    setText(item, `A round trip between hosts ${one.hosts.join(" and ")} takes ${shortText(one.seconds)}: the link is slow or congested.`);
+  });
 }
 
 const COLUMNS = ["process group", "ranks", "last rank enqueued", "first rank enqueued", "last rank completed", "first rank completed", "behind"];

@@ -1,0 +1,81 @@
+"""Which hosts a rank's packets are long on the way to: its kernel knows the round-trip time of each TCP connection."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from otel_fr.monitor.process.connections import NO_CONNECTIONS, RECENT_SECONDS, connections_of, slow_round_trips
+from otel_fr.monitor.process.stacks import Stacks
+from otel_fr.monitor.process.state import Process
+from otel_fr.monitor.process.tcp_sockets import read_sockets
+from otel_fr.rank_report import ReportedRoundTrip
+
+EVERY_SECONDS: Final = RECENT_SECONDS
+"""Between two looks, which then do not see the same use of a connection."""
+LOOKS: Final = 3
+"""In a row at which a round trip must take long: a link that a checkpoint fills for some seconds is not slow."""
+MOST_SHARE: Final = 0.001
+"""Share of a CPU that looks take at most, however many sockets the machine has."""
+
+
+class LinkWatch:
+    """Looks now and then, in a thread of its own: the kernel may take a while.
+
+    Attributes:
+        slow: by address of a peer, seconds of a round trip, if it takes long all the time.
+    """
+
+    def __init__(self, pid: int, local_rank: int, far: int) -> None:
+        """``far``: how many ranks may be on other machines; if none are, nothing is looked at."""
+        self._pid = pid
+        self._is_speaker = local_rank == 0
+        self._own: tuple[str, ...] = ()
+        self._in_a_row: dict[str, int] = {}
+        self._thread: threading.Thread | None = None
+        self._cost = 0.0
+        # The ranks of a machine do not look all at once.
+        first = EVERY_SECONDS * random.uniform(0.5, 1.0)  # noqa: S311
+        self._look_at = time.monotonic() + first if far > 0 else float("inf")
+        self.slow: Mapping[str, float] = {}
+
+    def step(self, now: float) -> None:
+        """Begin a look if it is time. ``now``: monotonic seconds."""
+        if now >= self._look_at and (self._thread is None or not self._thread.is_alive()):
+            self._look_at = now + max(EVERY_SECONDS, self._cost / MOST_SHARE)
+            self._thread = threading.Thread(target=self._look, name="otel-fr-links", daemon=True)
+            self._thread.start()
+
+    def _look(self) -> None:
+        began = time.thread_time()
+        with contextlib.suppress(Exception):  # whatever a kernel says must not end in a traceback
+            inodes = Process(self._pid).socket_inodes()
+            sockets = read_sockets()
+            self.take(connections_of(sockets, inodes).addresses, slow_round_trips(sockets, inodes))
+        self._cost = time.thread_time() - began
+
+    def take(self, own: tuple[str, ...], slow: Mapping[str, float]) -> None:
+        """What a look has found: own addresses, and by address of a peer the round trips that take long."""
+        self._own = own
+        self._in_a_row = {peer: self._in_a_row.get(peer, 0) + 1 for peer in slow if peer not in own}
+        self.slow = {peer: slow[peer] for peer, count in self._in_a_row.items() if count >= LOOKS}
+
+    def reported(self, known: Stacks | None) -> dict[str, Any]:
+        """What a report says of the rank's connections, by the names of its fields.
+
+        Its addresses are there if others must know whose they are: one rank speaks for each machine.
+
+        Args:
+            known: what was seen of the rank where it stands still now.
+        """
+        then = NO_CONNECTIONS if known is None else known.connections
+        slow = self.slow
+        return {
+            "addresses": then.addresses or (self._own if self._is_speaker or slow else ()),
+            "unreached": then.unreached,
+            "round_trips": tuple([ReportedRoundTrip(peer, round(seconds, 3)) for peer, seconds in slow.items()]),
+        }
