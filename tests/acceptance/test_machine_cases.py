@@ -29,6 +29,8 @@ OUTAGE = 36.0
 """Seconds for which the collector's link is cut: longer than clients wait between two attempts to connect."""
 AFTER = 30.0
 """Seconds after an outage in which a healthy job must raise nothing."""
+LOOKED = 35.0
+"""Seconds in which monitors have looked at their ranks' connections often enough to call a link slow."""
 HANGS = ("missing_rank", (3,))
 
 Said = tuple[str, tuple[int, ...]]
@@ -123,6 +125,20 @@ def test_two_hosts_that_do_not_reach_each_other_are_both_named(site: Site) -> No
     for one in [*collector.causes(), *from_files(site, job)]:
         assert "hosts n0 and n1 do not reach each other" in one["summary"]
     check(collector, "", ("stalled_collective", ()))
+
+
+def test_a_slow_link_is_named_by_its_hosts_and_accuses_nobody(site: Site) -> None:
+    """A step takes 5 s then. That is less than the stall time, so it is no fault."""
+    collector, job = site.train(FLOATS="16000", OTEL_FR_STALL_SECONDS="20")
+    time.sleep(LOOKED)
+    assert collector.slow_links() == []
+    site.hosts[2].slow()
+    until(lambda: len(collector.slow_links()) == 2)
+    found = collector.slow_links()
+    assert [one["hosts"] for one in sorted(found, key=lambda one: one["hosts"])] == [["n0", "n2"], ["n1", "n2"]]
+    assert all(one["seconds"] >= 0.1 for one in found)
+    assert set(job.stop().values()) == {0}
+    check(collector, "")
 
 
 def from_files(site: Site, job: HostJob) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ from tests.support.paths import JOBS, ROOT
 from tests.support.verdicts import cause_incidents
 from tests.support.waiting import PATIENCE, until
 
+_API = "http://127.0.0.1:8080/api/v1"
 RANKS = 2
 """On each host."""
 STALL = 3.0
@@ -47,8 +48,15 @@ class HostCollector:
 
     def heard(self) -> int:
         """How many ranks of jobs it hears of now."""
-        text = self.host.output("curl", "-s", "http://127.0.0.1:8080/api/v1/jobs")
+        text = self.host.output("curl", "-s", f"{_API}/jobs")
         return sum(job["ranks"].get("running", 0) for job in json.loads(text)["jobs"])
+
+    def slow_links(self) -> list[dict[str, Any]]:
+        """As its API names them, of the one job."""
+        (job,) = json.loads(self.host.output("curl", "-s", f"{_API}/jobs"))["jobs"]
+        found = json.loads(self.host.output("curl", "-s", f"{_API}/jobs/{job['id']}"))["slow_links"]
+        assert isinstance(found, list)
+        return found
 
     def lines(self) -> list[dict[str, Any]]:
         """Each change that it has published."""

@@ -5,6 +5,7 @@ Each has a network, a host name, processes, /tmp and /dev/shm of its own:
     with machines(folder, "n0", "n1") as (n0, n1):
         n0.start([...], folder / "log")
         n1.cut()        # from now on nothing comes from it and nothing reaches it, and nobody is told
+        n1.slow()       # its link passes 256 kbit/s
         n1.kill()       # its processes end, as by SIGKILL
 
 ``folder`` and the project are on all hosts, as a shared file system is. Hosts find each other by name.
@@ -48,6 +49,10 @@ wait
 """What a host's first process does. bash takes in the ends of processes that have lost their parents."""
 
 
+_SLOW = "tc qdisc replace dev {device} root tbf rate 256kbit burst 2kb latency 2s"
+"""What is sent on slowly waits in a queue."""
+
+
 class Switch:
     """What the hosts' links meet in: a network of its own with a bridge, as long as its process lives."""
 
@@ -62,7 +67,11 @@ class Switch:
 
     def ip(self, command: str) -> None:
         """A command of ip(8) in its network."""
-        _run("nsenter", "-t", str(self._process.pid), "-n", "ip", *command.split())
+        self.run(f"ip {command}")
+
+    def run(self, command: str) -> None:
+        """A command in its network."""
+        _run("nsenter", "-t", str(self._process.pid), "-n", *command.split())
 
     def close(self) -> None:
         self._process.kill()
@@ -150,6 +159,14 @@ class Host:
     def mend(self) -> None:
         """Connect its link again."""
         self._switch.ip(f"link set {self._port} master switch")
+
+    def slow(self) -> None:
+        """Have its link pass 256 kbit/s in each direction. The test is skipped where the kernel cannot."""
+        try:
+            _run(*self._enter(), *_SLOW.format(device="eth0").split())
+        except AssertionError as error:
+            pytest.skip(f"no slow links here: {error}")
+        self._switch.run(_SLOW.format(device=self._port))
 
     def cut_from(self, other: Host) -> None:
         """Lose what these two hosts send to each other; both reach all others."""

@@ -1,7 +1,8 @@
 """Trains until there is a file ``stop`` in the folder that is given, on any number of hosts. Files there cause faults:
 
 ``hang-R``: rank R loads until there is a file ``go``.
-Each rank writes into ``steps-R``: its step, the number of ranks, its host and the attempt.
+Each rank writes into ``steps-R``: its step, the number of ranks, its host and the attempt. ``FLOATS``: how many of them
+a step reduces.
 """
 
 import os
@@ -25,8 +26,8 @@ def load_shard() -> None:
 
 
 step = 0
-over = torch.zeros(1)
-while not over.item():
+over = torch.zeros(int(os.environ.get("FLOATS", "1")))
+while not over[0].item():
     if (folder / f"hang-{rank}").exists():
         load_shard()
     over.fill_(float((folder / "stop").exists()))

@@ -154,6 +154,7 @@ def test_a_rank_that_still_waits_takes_the_short_way_until_anything_else_is_said
     assert is_same(run, waiting(3, 15.0), 15.0)
     others: list[dict[str, Any]] = [
         {"inflight_more": 1}, {"site": "a.py:1 f"}, {"doing": "reading"}, {"unreached": ["10.0.0.1:1"]},
+        {"round_trips": [{"to": "10.0.0.1", "s": 0.4}]},
         {"addresses": ["10.0.0.2"]}, {"python_blocked": True}, {"file": "/f"},
         {"stack": "Thread"}, {"exiting": True}, {"failed": [CALL | {"st": "failed", "err": "timeout"}]},
         {"last": CALL | {"rec": 9, "st": "completed"}}, {"inflight": []}, {"inflight": [CALL | {"rec": 10}]},

@@ -78,8 +78,10 @@ def test_ranks_that_wait_in_one_call_share_a_line() -> None:
         **columns,
     }
     group = {"name": "0", "description": "default_pg"}
-    known = {"groups": [group], "ranks": ranks, "waiting": [call], "steps": [40, 42]}
+    link = {"hosts": ["n0", "n2"], "seconds": 0.41}
+    known = {"groups": [group], "ranks": ranks, "waiting": [call], "steps": [40, 42], "slow_links": [link]}
     lines = shown(job_page(typed(JobDetail, {**HEAD, **known}), None), 100)
     assert "waiting      ranks 0-3, 5-9 (of 99999) in all_reduce number 7 of default_pg: 5.0 s" in lines
+    assert "slow links   n0 and n2: 0.4 s for a round trip" in lines
     assert "step         40 to 42" in lines
     assert "not running  rank 4: killed, signal 9" in lines

@@ -21,6 +21,7 @@ from otel_fr.rank_report import (
     ReportedDecision,
     ReportedException,
     ReportedGroup,
+    ReportedRoundTrip,
     build,
 )
 
@@ -57,6 +58,12 @@ def test_a_rank_that_moves_tells_its_counts_only() -> None:
         "groups": [{"id": "a1", "enq": 25, "done": 24, "issued": 25, "ended": 24}],
         "creations": True, "step": 7, "step_s": 0.2, "here": "0-3", "brief": True,
     }  # fmt: skip
+
+
+def test_a_brief_report_tells_whose_addresses_are_whose_and_which_links_are_slow() -> None:
+    trips = (ReportedRoundTrip("10.0.0.2", 0.4),)
+    report = told().form(moved(addresses=("10.0.0.1",), round_trips=trips), 1.0)
+    assert (report.is_brief, report.addresses, report.round_trips) == (True, ("10.0.0.1",), trips)
 
 
 def test_the_first_report_is_full_and_so_is_one_after_half_a_minute() -> None:
