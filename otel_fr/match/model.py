@@ -256,6 +256,7 @@ class Rank:
         ended_for_peer: it ended because otel-fr had told it that a peer had failed.
         doing: what its kernel says of it, to follow "it is": ``"stopped by a signal (SIGSTOP)"``.
         addresses: its own, of its TCP connections. unreached: peers, ``"10.0.0.7:41234"``, that acknowledge nothing.
+        round_trips: to peers, ``"10.0.0.7"``, that take long, in seconds.
         decisions: what its program has decided, in its order. step: the training step it was in then; None: not known.
         destroying: its call in flight that destroys a group, and leaving: the ids of the groups that this destroys; set
             by the engine (`otel_fr.match.facts.recording`).
@@ -290,6 +291,7 @@ class Rank:
     doing: str = ""
     addresses: tuple[str, ...] = ()
     unreached: tuple[str, ...] = ()
+    round_trips: tuple[tuple[str, float], ...] = ()
     kill_reason: str = ""
     place: Place = UNPLACED
     decisions: tuple[Decision, ...] = ()

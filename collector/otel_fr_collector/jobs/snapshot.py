@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from otel_fr.match import WAIT_SHARE, CallState, Ending, Evidence, Group, Overdue, Progress, Rank, window_of
 from otel_fr.match.facts.instances import InstanceKey
-from otel_fr.rank_report import DEFAULT_INTERVAL
+from otel_fr.rank_report import DEFAULT_INTERVAL, RankReport
 from otel_fr_collector.jobs.calls import UNENDED, RankCall, expand
 from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.incomplete import IncompleteInstance
@@ -190,10 +190,16 @@ def _rank(state: RankState, now: float, until: float, silent: bool, longest: flo
         doing=report.doing if report is not None else "",
         addresses=report.addresses if report is not None else (),
         unreached=report.unreached if report is not None else (),
+        round_trips=trips_of(report),
         place=state.place,
         decisions=state.decisions,
         step=state.decided_in,
     )
+
+
+def trips_of(report: RankReport | None) -> tuple[tuple[str, float], ...]:
+    """Its `Rank.round_trips`."""
+    return () if report is None else tuple([(one.peer, one.seconds) for one in report.round_trips])
 
 
 def _within(state: RankState, now: float) -> Overdue | None:

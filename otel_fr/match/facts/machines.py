@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from otel_fr.match.model import Evidence, Place
+from otel_fr.match.model import Evidence, Place, Rank
 from otel_fr.presentation import message_text, rank_list, ranks_text
 
 MAX_NAMED = 3
@@ -100,15 +100,28 @@ def are_silent(evidence: Evidence, ranks: Sequence[int]) -> bool:
     return all(rank in evidence.ranks and evidence.ranks[rank].heard_at is not None for rank in ranks)
 
 
-def machines_by_address(ranks: Iterable[tuple[Place, Iterable[str]]]) -> dict[str, str]:
-    """By address, the machine that has it; "" if several have it, as containers may.
-
-    Args:
-        ranks: where each is, and its addresses.
-    """
+def machines_by_address(ranks: Iterable[Rank]) -> dict[str, str]:
+    """By address, the machine that has it; "" if several have it, as containers may."""
     found: dict[str, str] = {}
-    for place, addresses in ranks:
-        for address in addresses:
-            if found.setdefault(address, place.machine) != place.machine:
+    for info in ranks:
+        for address in info.addresses:
+            if found.setdefault(address, info.place.machine) != info.place.machine:
                 found[address] = ""
     return found
+
+
+def slow_links(ranks: Sequence[Rank]) -> list[tuple[tuple[str, str], float]]:
+    """Pairs of machines between which a round trip takes long, and its seconds; the slowest first.
+
+    Peers that are no machine of the job, such as a server of files far away, are left out.
+    """
+    slow = [info for info in ranks if info.round_trips]
+    machine_of = machines_by_address(ranks) if slow else {}
+    longest: dict[tuple[str, str], float] = {}
+    for info in slow:
+        for peer, seconds in info.round_trips:
+            own, other = info.place.machine, machine_of.get(peer, "")
+            if own and other and own != other:
+                pair = min(own, other), max(own, other)
+                longest[pair] = max(seconds, longest.get(pair, 0.0))
+    return sorted(longest.items(), key=lambda item: (-item[1], item[0]))

@@ -9,12 +9,12 @@ from otel_fr.communication_errors import STOP_SIGNALS
 from otel_fr.match.case import Case
 from otel_fr.match.facts.endings import runs_not, stayed_away
 from otel_fr.match.facts.instances import Instance, LastCall, is_posted
-from otel_fr.match.facts.machines import machines_by_address, names_text
+from otel_fr.match.facts.machines import machines_by_address, names_text, slow_links
 from otel_fr.match.facts.recording import DEFAULT_GROUP
 from otel_fr.match.facts.stops import was_stopped
 from otel_fr.match.model import Call, CallState, Ending, Evidence, Group, Progress, Rank
 from otel_fr.match.texts.calls import call_text, group_of
-from otel_fr.presentation import count_text, group_text, message_text, ranks_text, signal_text, verb
+from otel_fr.presentation import count_text, duration_text, group_text, message_text, ranks_text, signal_text, verb
 
 MAX_THREADS = 2
 """Threads of a rank whose exceptions a sentence states: the last, which are the nearest to the fault."""
@@ -213,7 +213,7 @@ def unreached_texts(evidence: Evidence, ranks: Iterable[int]) -> tuple[str, list
     """Of these ranks: ``"hosts n2 and n3 do not reach each other"``, "" if no such hosts are known; and details."""
     known = [evidence.ranks[rank] for rank in ranks if rank in evidence.ranks]
     unreached = [(info, peer) for info in known for peer in info.unreached]
-    machine_of = machines_by_address((one.place, one.addresses) for one in evidence.ranks.values()) if unreached else {}
+    machine_of = machines_by_address(evidence.ranks.values()) if unreached else {}
     pairs: set[tuple[str, str]] = set()
     details: list[str] = []
     for info, peer in unreached:
@@ -223,6 +223,14 @@ def unreached_texts(evidence: Evidence, ranks: Iterable[int]) -> tuple[str, list
         where = f" ({message_text(other)})" if other else ""
         details.append(f"{message_text(peer)}{where} has not acknowledged what rank {info.rank} sent to it")
     return _pairs_text(pairs), details[:MAX_PEERS]
+
+
+def link_texts(evidence: Evidence) -> list[str]:
+    """``"a round trip between hosts n0 and n2 takes 0.4 s"``, of the slowest."""
+    return [
+        f"a round trip between hosts {' and '.join(map(message_text, pair))} takes {duration_text(seconds)}"
+        for pair, seconds in slow_links(list(evidence.ranks.values()))[:MAX_PEERS]
+    ]
 
 
 def _pairs_text(pairs: set[tuple[str, str]]) -> str:

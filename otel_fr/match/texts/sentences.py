@@ -15,6 +15,7 @@ from otel_fr.match.model import Call, CallState, Ending, Evidence
 from otel_fr.match.texts.calls import instance_text, waiting_text
 from otel_fr.match.texts.rank_texts import (
     describe_ending,
+    link_texts,
     raised_texts,
     silence_text,
     unreached_texts,
@@ -177,6 +178,7 @@ def joined_text(case: Case, node: Node, lost: Sequence[int] = ()) -> tuple[str, 
     else:
         hosts, details = unreached_texts(case.evidence, node.waiting)
         text = f"{hosts}; {text}" if hosts else text
+        details += link_texts(case.evidence)
     return text, details + (raised_texts(case.evidence, node.waiting) if failed else [])
 
 

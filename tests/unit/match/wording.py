@@ -322,6 +322,8 @@ def stalls() -> Cases:
     here: dict[str, Any] = {"place": Place("n0"), "addresses": ("10.0.0.1",), "unreached": ("10.0.0.2:41234",)}
     there: dict[str, Any] = {"place": Place("n1"), "addresses": ("10.0.0.2",)}
     yield "their hosts do not reach each other", verdict(calls, [rank(0, 5, **here), rank(1, 5, **there), rank(2, 5)])
+    far: dict[str, Any] = {"place": Place("n0"), "addresses": ("10.0.0.1",), "round_trips": (("10.0.0.2", 0.41),)}
+    yield "the link between their hosts is slow", verdict(calls, [rank(0, 5, **far), rank(1, 5, **there), rank(2, 5)])
     yield "a watchdog has aborted some", verdict(calls, [rank(0, 5, **ABORTED), rank(1, 5, **ABORTED), rank(2, 5)])
     refused: dict[str, Any] = {
         "ending": Ending.RAISED,
