@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from otel_fr.match import Category, Finding, Place
+from otel_fr.rank_report import RankReport, ReportedRoundTrip
 from tests.support.collector_process import running
 from tests.support.played_job import Job
 from tests.support.staged_collector import Stage
@@ -106,6 +107,18 @@ def test_slowness_is_a_warning(stage: Stage, watched: Watched) -> None:
     expect(page.locator("#tally")).to_have_text("1 slow7 running")
     page.keyboard.press("g")
     expect(page.locator("#jobs .item.slow")).to_have_count(1)
+
+
+def test_hosts_whose_link_is_slow_are_named(stage: Stage, watched: Watched) -> None:
+    page, run = watched.page, stage.job(16)
+    page.goto(f"{stage.url}/#/jobs/{stage.key(run)}")
+    expect(page.locator("#tally")).to_have_text("16 running")
+    expect(page.locator("#links")).to_be_hidden()
+    for rank, own, trips in ((0, "10.0.0.1", (("10.0.0.2", 0.41),)), (8, "10.0.0.2", ())):
+        said = tuple([ReportedRoundTrip(*trip) for trip in trips])
+        run.ranks[rank].report = RankReport(rank, 10, (), idle_s=0.1, addresses=(own,), round_trips=said)
+    page.reload()
+    expect(page.locator("#links li")).to_contain_text("node-0 and node-1 takes 410 ms")
 
 
 def test_a_victim_waits_and_nobody_else_is_accused(tmp_path: Any, watched: Watched) -> None:
