@@ -206,7 +206,7 @@ class RankReport(Section, frozen=True, tag_field=VERSION_KEY, tag=VERSION):
         tuple[ReportedRoundTrip, ...],
         Meta(
             max_length=MAX_ROUND_TRIPS,
-            description="TCP connections to these hosts are in use, and have taken 0.1 s or longer for 20 s, at most 8",
+            description="hosts to which a round trip takes 0.1 s or longer, for 20 s or longer, at most 8",
         ),
     ] = ()
 
