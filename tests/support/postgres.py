@@ -6,6 +6,7 @@ import contextlib
 import functools
 import os
 import pwd
+import select
 import shutil
 import signal
 import subprocess
@@ -64,12 +65,14 @@ class PostgresServer:
             "fsync": "off", "shared_buffers": "16MB", "max_connections": "60",
         }  # fmt: skip
         arguments = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
-        with (self._folder / "log").open("ab") as log:
-            self.process = subprocess.Popen(
+        log_path = self._folder / "log"
+        with log_path.open("ab") as log:
+            process = self.process = subprocess.Popen(
                 [*_as_user(), str(self._programs / "postgres"), "-D", str(self._folder / "data"), *arguments],
                 stdout=log, stderr=log, start_new_session=True, cwd=self._folder,
             )  # fmt: skip
-        until(self.answers)
+        until(lambda: process.poll() is not None or self.answers())
+        assert process.poll() is None, log_path.read_text()[-2_000:]
 
     def answers(self) -> bool:
         with contextlib.suppress(psycopg.OperationalError), psycopg.connect(self.url("postgres"), connect_timeout=5):
@@ -77,20 +80,36 @@ class PostgresServer:
         return False
 
     def kill(self) -> None:
-        """SIGKILL, to the server and to the processes of its connections: nothing is written any more."""
+        """SIGKILL, to the server and to the processes of its connections: nothing is written any more.
+
+        No other server starts in its folder as long as one of them lives, for each has the shared memory.
+        """
         assert self.process is not None
-        self.send(signal.SIGKILL)
-        self.process.wait()
+        os.kill(self.process.pid, signal.SIGSTOP)  # from now on it starts none
+        with contextlib.ExitStack() as stack:
+            ends = []
+            for one in self._others():
+                with contextlib.suppress(ProcessLookupError):
+                    ends.append(os.pidfd_open(one))
+                    stack.callback(os.close, ends[-1])
+            self.send(signal.SIGKILL)
+            self.process.wait()
+            for end in ends:
+                select.select([end], [], [])
         (self._folder / "data" / "postmaster.pid").unlink(missing_ok=True)
 
     def send(self, number: int) -> None:
         """A signal to all of its processes, such as SIGSTOP."""
         assert self.process is not None
-        main = self.process.pid  # each of the others has a group of its own
-        others = Path(f"/proc/{main}/task/{main}/children").read_text().split()
-        for one in [main, *map(int, others)]:
+        for one in [self.process.pid, *self._others()]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(one, number)
+
+    def _others(self) -> list[int]:
+        """Its processes but the first; each has its own process group."""
+        assert self.process is not None
+        main = self.process.pid
+        return [int(one) for one in Path(f"/proc/{main}/task/{main}/children").read_text().split()]
 
     def new_database(self) -> str:
         """The URL of an empty database."""

@@ -1,8 +1,7 @@
 """How much text one incident holds: it is written, as JSON, to every outlet at each change.
 
 A report bounds the texts of one rank, but an incident has the texts of all its ranks: with the longest of 16,384 ranks
-it
-would be 2 GB. The limits leave room for ordinary texts of so many ranks.
+it would be 2 GB. The limits leave room for ordinary texts of so many ranks.
 """
 
 from __future__ import annotations
