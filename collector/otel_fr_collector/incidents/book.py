@@ -74,7 +74,7 @@ class IncidentBook(KeptIncidents):
             if not keys & set(old.keys) and moved_on(old.finding) and not self._goes_on(old, findings):
                 changes.extend(self._resolve(old, now))
         for finding in map(self._bounded, findings):
-            incident = self._same(run.id, finding, keys)
+            incident = self._same(run.id, finding, keys, causes)
             if incident is not None and (incident.id in matched or (has_ended(run) and not incident.is_open)):
                 continue
             if incident is None or not incident.is_open:
@@ -151,15 +151,20 @@ class IncidentBook(KeptIncidents):
                 changes.extend(self._note_change(ChangeKind.UPDATED, incident, now))
         return changes
 
-    def _same(self, run: RunId, finding: Finding, keys: set[str]) -> Incident | None:
-        """The incident that this finding is about; it may be a resolved one that fires again."""
+    def _same(self, run: RunId, finding: Finding, keys: set[str], causes: set[str]) -> Incident | None:
+        """The incident that this finding is about; it may be a resolved one that fires again.
+
+        Args:
+            keys, causes: of all findings of this judgement, and of those that are causes.
+        """
         known = self._by_run.get(run, [])
         for incident in known:
             if finding.key in incident.keys:
                 return incident
         key = key_of_finding(finding)
         for incident in known:
-            if incident.is_open and key is not None and key_of_finding(incident.finding) == key:
+            is_free = incident.is_open and causes.isdisjoint(incident.keys)  # else it is another fault in this call
+            if is_free and key is not None and key_of_finding(incident.finding) == key:
                 return incident
         if finding.caused_by is not None:
             return None
@@ -293,8 +298,9 @@ class IncidentBook(KeptIncidents):
             keys: of ``findings``.
         """
         changes: list[IncidentChange] = []
+        causes = {finding.key for finding in findings if finding.caused_by is None}
         for finding in findings:
-            found = self._same(run, finding, keys) if finding.caused_by is None else None
+            found = self._same(run, finding, keys, causes) if finding.caused_by is None else None
             if found is None:
                 continue
             cause = found.cause or found.id
@@ -314,8 +320,9 @@ class IncidentBook(KeptIncidents):
             keys: of ``findings``. An incident with a finding of its own among them is not explained by another.
         """
         changes: list[IncidentChange] = []
+        causes = {finding.key for finding in findings if finding.caused_by is None}
         for finding in findings:
-            found = self._same(run, finding, keys) if finding.category.is_mismatch else None
+            found = self._same(run, finding, keys, causes) if finding.category.is_mismatch else None
             if found is None or finding.key not in found.keys:
                 continue
             cause = found.cause or found.id

@@ -15,7 +15,7 @@ from otel_fr.match.finding import Category
 from otel_fr.match.graph.misdirected import MisdirectedMessage, misdirected_message
 from otel_fr.match.graph.nodes import Node, waited
 from otel_fr.match.model import CallState, Ending
-from otel_fr.match.rules.claims import Claim, Claims, Follows, Outcome, Rule, Stage
+from otel_fr.match.rules.claims import Claim, Claims, Follows, Outcome, Rule, Stage, beside
 from otel_fr.match.rules.standing import are_blocked, is_in_no_call, last_of_all, may_wait, others
 from otel_fr.match.texts import device_texts, ending_texts, sentences, step_texts
 
@@ -172,9 +172,9 @@ def _misdirected(case: Case, claims: Claims, root: Blocked) -> Outcome:
 
 
 def _dead(case: Case, claims: Claims, root: Blocked) -> Outcome:
-    node, own, beside = root.node, _named(case, root), _absent_beside(case, claims, root)
+    node, own, away = root.node, _named(case, root), _absent_beside(case, claims, root)
     if not node.dead or not own:
-        return beside or None
+        return away or None
     # One fault may end ranks of many groups: those of a machine, for example.
     culprits = sorted({*own, *ended_with(case.evidence, own, case.deaths.difference(claims.blamed))})
     summary, details = sentences.holding_text(case, node, culprits)
@@ -183,7 +183,7 @@ def _dead(case: Case, claims: Claims, root: Blocked) -> Outcome:
     if absent and set(own) <= set(node.instance.calls):
         details.append(sentences.absent_text(case, node.instance, absent))
     dead = _claim(case, claims, root, Category.RANK_DEAD, own, (summary, details))
-    return *beside, replace(dead, culprits=tuple(culprits), blames=tuple(culprits))
+    return *away, replace(dead, culprits=tuple(culprits), blames=tuple(culprits))
 
 
 def _absent_beside(case: Case, claims: Claims, root: Blocked) -> tuple[Claim, ...]:
@@ -194,11 +194,12 @@ def _absent_beside(case: Case, claims: Claims, root: Blocked) -> tuple[Claim, ..
     ends = (case.evidence.ranks[rank].ended_for for rank in node.dead)
     ended = min((seconds for seconds in ends if seconds is not None), default=math.inf)
     waited_there = waited(node.instance, node.dead) or 0.0
-    away = [
-        rank for rank in node.idle if rank not in claims.blamed and _was_away(case, node, rank, ended, waited_there)
-    ]
-    said = sentences.holding_text(case, node, away) if away else None
-    return (_claim(case, claims, root, _category(case, node, away), away, said),) if said else ()
+    idle = (rank for rank in node.idle if rank not in claims.blamed)
+    away = [rank for rank in idle if _was_away(case, node, rank, ended, waited_there)]
+    if not away:
+        return ()
+    claim = _claim(case, claims, root, _category(case, node, away), away, sentences.holding_text(case, node, away))
+    return (replace(claim, name=beside(claim.key)),)  # the dead one may have been named first
 
 
 def _was_away(case: Case, node: Node, rank: int, ended: float, waited_there: float) -> bool:
@@ -348,11 +349,7 @@ def _astray(case: Case, claims: Claims, node: Node, culprits: Sequence[int]) -> 
 
 
 RULES = (
-    Rule(
-        "named_already",
-        "The ranks that the call waits for are already named: it is a consequence.",
-        _named_already,
-    ),
+    Rule("named_already", "The ranks that the call waits for are already named: it is a consequence.", _named_already),
     Rule(
         "may_still_join",
         "A member that has not joined has moved within the window: no verdict yet.",

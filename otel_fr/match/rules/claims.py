@@ -121,7 +121,7 @@ class Claims:
                 self.cause_of.setdefault(key, outcome.cause)
             return
         for found in outcome:
-            name = f"{found.key}/beside" if found.key in self.keys else found.name
+            name = beside(found.key) if found.key in self.keys else found.name
             claim = dataclasses.replace(found, rule=rule, name=name)
             self.keys.add(claim.key)
             (self.causes if claim.caused_by is None else self.consequences).append(claim)
@@ -162,6 +162,11 @@ class Claims:
             if not cause.is_over or cause.category is category or (category is None and out_of_step):
                 return cause.key
         return None
+
+
+def beside(key: str) -> str:
+    """The key of a second fault that shows in the same call as the one with this key."""
+    return f"{key}/beside"
 
 
 Root = TypeVar("Root")

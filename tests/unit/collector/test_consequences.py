@@ -71,6 +71,15 @@ def culprits(book: IncidentBook, run: RunId) -> list[tuple[int, ...]]:
     return [one.finding.culprit_ranks for one in book.open_of(run) if one.cause is None]
 
 
+SECOND = dataclasses.replace(MISSING, key=f"{MISSING.key}/beside", culprit_ranks=(3,))
+"""In the same call as the first, and found with it: another rank's fault."""
+
+
+@pytest.mark.parametrize("first", [[MISSING], [SECOND], [MISSING, SECOND]])
+def test_two_faults_in_one_call_are_two_incidents_whichever_was_known_first(first: list[Finding]) -> None:
+    assert sorted(culprits(*judged(first, [SECOND, MISSING], [SECOND, MISSING]))) == [(1,), (3,)]
+
+
 def test_a_rank_that_died_while_it_waited_is_the_cause_once_the_late_rank_has_come() -> None:
     """Its wait was a consequence of the late rank, which came at last and now waits for the dead rank."""
     before: list[list[Finding]] = [[MISSING, WAITING], [MISSING, DEAD]]

@@ -88,7 +88,7 @@ def test_a_correction_keeps_the_incident_that_was_told_first(spans: float) -> No
         Scripted(0, WORLD, created((0, 1, 2)), 1, 0.2, None, "group"),
         Scripted(1, WORLD, created((0, 1)), 1, 0.2, 0.3, "group"),
         Scripted(1, PAIR, SUM, 1, 0.3),
-        Scripted(2, WORLD, created((0, 1, 2)), 1, 3.0, None, "group"),
+        Scripted(2, WORLD, created((0, 1, 2)), 1, 1.0, None, "group"),
     ]
     job = ScriptedJob(WORLD, calls, span_delay=lambda _: spans)
     ((number, category, culprits),) = job.play(12.0)
