@@ -151,7 +151,8 @@ def _blocked_text(info: Rank, be: str) -> str:
 def _behind_text(info: Rank, last: LastCall | None, instance: Instance) -> str:
     """How many calls the rank is behind in the instance's group, unless its last call shows that."""
     progress = info.progress.get(instance.group.id, Progress(0, 0))
-    if instance.stream != "collective" or info.rank in instance.calls or progress.enqueued is None:
+    is_member = info.rank in instance.members or not instance.members
+    if instance.stream != "collective" or info.rank in instance.calls or progress.enqueued is None or not is_member:
         return ""
     calls = instance.sequence_id - progress.enqueued
     if calls < 1 or (calls == 1 and last is not None and last.call.group == instance.group.id):

@@ -23,9 +23,10 @@ needs_py_spy = pytest.mark.skipif(native_stacks.executable() is None, reason="py
 HOLDS_GIL = """
 import ctypes, threading, time
 threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+sleep = ctypes.PyDLL(None).sleep
 def hold():
     print("ready", flush=True)
-    ctypes.PyDLL(None).sleep(600)
+    sleep(600)
 hold()
 """
 LOADS = """
@@ -72,6 +73,7 @@ def program(folder: Path, text: str) -> str:
 @needs_py_spy
 @pytest.mark.parametrize("started", [HOLDS_GIL], indirect=True)
 def test_frames_of_c_and_python_of_a_process_that_holds_the_gil(started: subprocess.Popen[str]) -> None:
+    until(lambda: Path(f"/proc/{started.pid}/stat").read_text().rpartition(")")[2].split()[0] == "S")  # in sleep()
     found = native_stacks.take(started.pid, seconds=PATIENCE)
     assert not found.error
     heading, first, *frames = found.text.splitlines()

@@ -133,3 +133,13 @@ def test_a_rank_that_waited_for_another_one_is_no_victim_if_both_were_killed_at_
     calls = [call(r, 5) for r in (0, 1, 3)]
     found = causes(judge(calls, ranks, [Group("w", "0", "default_pg", (0, 1, 2, 3))], 4))
     assert [(one.category, one.culprit_ranks) for one in found] == [(Category.RANK_DEAD, culprits)]
+
+
+def test_a_rank_that_is_named_with_others_is_not_behind_in_a_group_of_theirs() -> None:
+    """Ranks 1 and 2 were killed at once; rank 0 waits for rank 1 in a group of the two."""
+    end: dict[str, Any] = {"ending": Ending.KILLED, "signal": SIGKILL, "idle": 5.0, "ended_for": 5.0}
+    ranks = [rank(0, counts={"d": (8, 7)}), rank(1, counts={"d": (5, 5)}, **end), rank(2, counts={"w": (3, 3)}, **end)]
+    groups = [Group("d", "1", "dp", (0, 1)), Group("w", "0", "default_pg", (0, 1, 2))]
+    (found,) = causes(judge([call(0, 8, group="d")], ranks, groups, 3))
+    assert found.culprit_ranks == (1, 2)
+    assert sum("behind" in text for text in found.details) == 1
