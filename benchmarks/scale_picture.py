@@ -17,7 +17,9 @@ KEY, TITLE, COLOUR = "per_rank_us", "CPU of the collector, µs per rank and seco
 def picture(rows: list[dict[str, float]]) -> str:
     """An SVG. ``rows``: of single jobs, rising by ranks."""
     low, high = math.log10(rows[0]["ranks"]), math.log10(rows[-1]["ranks"])
-    most = 5 * math.ceil(max(row[KEY] for row in rows) / 5)
+    largest = max(row[KEY] for row in rows)
+    step = 5 if largest <= 40 else 20
+    most = step * math.ceil(largest / step)
 
     def x(ranks: float) -> float:
         return LEFT + (WIDTH - LEFT - 40) * (math.log10(ranks) - low) / (high - low)
@@ -30,7 +32,7 @@ def picture(rows: list[dict[str, float]]) -> str:
         ' font-size="12">',
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/><text x="{LEFT}" y="22" font-size="14">{TITLE}</text>',
     ]
-    for value in range(0, most + 1, 5):
+    for value in range(0, most + 1, step):
         parts.append(f'<path d="M{LEFT} {y(value):.0f}H{WIDTH - 40}" stroke="#ddd"/>')
         parts.append(f'<text x="{LEFT - 8}" y="{y(value) + 4:.0f}" text-anchor="end">{value}</text>')
     points = " ".join(f"{x(row['ranks']):.0f},{y(row[KEY]):.0f}" for row in rows)
