@@ -130,7 +130,7 @@ def test_two_hosts_that_do_not_reach_each_other_are_both_named(site: Site) -> No
 def test_a_slow_link_is_named_by_its_hosts_and_accuses_nobody(site: Site) -> None:
     """A step takes 5 s then. That is less than the stall time, so it is no fault."""
     collector, job = site.train(FLOATS="16000", OTEL_FR_STALL_SECONDS="20")
-    time.sleep(LOOKED)
+    time.sleep(LOOKED)  # nothing happens that could be waited for
     assert collector.slow_links() == []
     site.hosts[2].slow()
     until(lambda: len(collector.slow_links()) == 2)

@@ -83,7 +83,8 @@ class IncidentBook(KeptIncidents):
                 continue
             matched.add(incident.id)
             changes.extend(self._renew(run, incident, finding, causes, now, wall, enqueued(finding)))
-        return changes + self._preceded(run.id, findings, keys, now) + self._overtaken(run.id, findings, keys, now)
+        changes += self._preceded(run.id, findings, keys, causes, now)
+        return changes + self._overtaken(run.id, findings, keys, causes, now)
 
     def note_slowness(
         self, run: Run, now: float, wall: float, find: Callable[[GroupState, Finding | None], Finding | None]
@@ -289,16 +290,17 @@ class IncidentBook(KeptIncidents):
     def _bounded(self, finding: Finding) -> Finding:
         return bounded(finding, scarce=self._is_scarce)
 
-    def _overtaken(self, run: RunId, findings: Sequence[Finding], keys: set[str], now: float) -> list[IncidentChange]:
+    def _overtaken(
+        self, run: RunId, findings: Sequence[Finding], keys: set[str], causes: set[str], now: float
+    ) -> list[IncidentChange]:
         """Causes whose culprits now wait because of another fault, or are the culprits of one, become its consequences.
 
         The latter only where nobody was known to wait for them: the wait reports the same fault.
 
         Args:
-            keys: of ``findings``.
+            keys, causes: as of `_same`.
         """
         changes: list[IncidentChange] = []
-        causes = {finding.key for finding in findings if finding.caused_by is None}
         for finding in findings:
             found = self._same(run, finding, keys, causes) if finding.caused_by is None else None
             if found is None:
@@ -313,14 +315,15 @@ class IncidentBook(KeptIncidents):
                     changes.extend(self._attribute(old, cause, now))
         return changes
 
-    def _preceded(self, run: RunId, findings: Sequence[Finding], keys: set[str], now: float) -> list[IncidentChange]:
+    def _preceded(
+        self, run: RunId, findings: Sequence[Finding], keys: set[str], causes: set[str], now: float
+    ) -> list[IncidentChange]:
         """Mismatches that were reported before an earlier one of their group was known, which explains them.
 
         Args:
-            keys: of ``findings``. An incident with a finding of its own among them is not explained by another.
+            keys, causes: as of `_same`. An incident that has one of the keys is not explained by another finding.
         """
         changes: list[IncidentChange] = []
-        causes = {finding.key for finding in findings if finding.caused_by is None}
         for finding in findings:
             found = self._same(run, finding, keys, causes) if finding.category.is_mismatch else None
             if found is None or finding.key not in found.keys:

@@ -9,14 +9,12 @@ from google.protobuf.message import DecodeError
 
 from otel_fr_collector.otlp.message_classes import Field, make_classes
 from otel_fr_collector.otlp.signals import MalformedError
-from otel_fr_collector.otlp.wire import TooManyError, find_fields
+from otel_fr_collector.otlp.wire import COUNT_ITEM_FROM, TooManyError, find_fields
 
 MAX_RECORD = (4 << 20) + (64 << 10)
 """Bytes of a log record: the longest rank report (`otel_fr.rank_report.MAX_LENGTH`), and its attributes."""
 MAX_FIELDS = 256
 """Fields of a log record, which are mostly its attributes; SDKs send at most 128 of them by default."""
-COUNT_FROM = 64 << 10
-"""Bytes of a log record from which its fields are counted before it is decoded."""
 _EVENT_NAME = "event.name"
 """Attribute with the event's name, from SDKs that do not send the field."""
 _NO_TAG = -1
@@ -83,7 +81,7 @@ def read_record(data: bytes) -> LogRecord:
     if len(data) > MAX_RECORD:
         raise ValueError(f"a log record is larger than {MAX_RECORD} bytes")
     try:
-        if len(data) > COUNT_FROM:
+        if len(data) > COUNT_ITEM_FROM:
             find_fields(data, _NO_TAG, MAX_FIELDS)
         record = _RECORD.FromString(data)
     except TooManyError as error:

@@ -12,14 +12,12 @@ from otel_fr import semconv as names
 from otel_fr.rank_report.bounds import MAX_NAME
 from otel_fr_collector.otlp.message_classes import Field, make_classes
 from otel_fr_collector.otlp.signals import MalformedError
-from otel_fr_collector.otlp.wire import TooManyError, find_fields
+from otel_fr_collector.otlp.wire import COUNT_ITEM_FROM, TooManyError, find_fields
 
 MAX_METRIC = 1 << 20
 """Bytes of a metric; a monitor's largest has 129 histograms of about 400."""
 MAX_POINTS = 1_024
 """Data points of a metric that are read."""
-COUNT_FROM = 64 << 10
-"""Bytes of a metric from which its points are counted before it is decoded: fewer bytes hold few enough."""
 MAX_BUCKETS = 64
 MAX_SITE_ATTRIBUTES = 8
 CUMULATIVE = 2
@@ -153,7 +151,7 @@ def read_metric(data: bytes) -> RawMetric:
     if len(data) > MAX_METRIC:
         raise ValueError(f"a metric is larger than {MAX_METRIC} bytes")
     try:
-        for tag in (_SUM, _HISTOGRAM) if len(data) > COUNT_FROM else ():
+        for tag in (_SUM, _HISTOGRAM) if len(data) > COUNT_ITEM_FROM else ():
             for at, end in find_fields(data, tag, MAX_POINTS)[1]:
                 find_fields(data, -1, MAX_POINTS + 8, at, end)
         return RawMetric(cast("_Metric", _METRIC.FromString(data)))

@@ -15,6 +15,8 @@ MAX_ITEMS = 262_144
 """Spans, log records or metrics of a request; 64 MiB of the smallest spans that otel-fr sends have as many."""
 MAX_PART = 8 << 20
 """Bytes of one resource or item; rank reports have at most half as many."""
+COUNT_ITEM_FROM = 64 << 10
+"""Bytes of one item from which its fields are counted before it is decoded: fewer bytes hold few enough."""
 COUNT_FROM = 512 * 1024
 """Bytes of a request from which its parts are counted before it is decoded: fewer bytes hold fewer items than are
 allowed, and at most 262,144 resources and scopes, 10 MB when decoded."""

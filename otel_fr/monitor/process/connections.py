@@ -51,7 +51,7 @@ def find_socket(sockets: Iterable[TcpSocket], inode: str) -> tuple[str, int] | N
 
 
 def connections_of(sockets: Iterable[TcpSocket], inodes: Container[str]) -> Connections:
-    """Those of the sockets with these inodes."""
+    """The connections of the sockets with these inodes."""
     addresses: dict[str, None] = {}
     unreached: dict[str, str] = {}
     for one in sockets:

@@ -24,7 +24,7 @@ MOST_SHARE: Final = 0.001
 
 
 class LinkWatch:
-    """Looks now and then, in a thread of its own: the kernel may take a while.
+    """Looks every `EVERY_SECONDS`, in its own thread: the kernel may be slow to answer.
 
     Attributes:
         slow: by address of a peer, seconds of a round trip, if it takes long all the time.
@@ -39,7 +39,7 @@ class LinkWatch:
         self._thread: threading.Thread | None = None
         self._cost = 0.0
         # The ranks of a machine do not look all at once.
-        first = EVERY_SECONDS * random.uniform(0.5, 1.0)  # noqa: S311
+        first = EVERY_SECONDS * random.uniform(0.5, 1.0)  # noqa: S311 - spreads the looks
         self._look_at = time.monotonic() + first if far > 0 else float("inf")
         self.slow: Mapping[str, float] = {}
 

@@ -82,7 +82,7 @@ def test_sockets_of_other_processes_and_those_that_listen_count_for_nothing() ->
 def used(inode: int, peer: str, seconds: float, **more: float) -> TcpSocket:
     """A connection that is used now."""
     given = TcpSocket(str(inode), "10.0.0.1:1", peer, ESTABLISHED, 0, seconds, 0.1, 1_000)
-    return given._replace(**more)  # type: ignore[arg-type]
+    return given._replace(**more)  # type: ignore[arg-type]  # some of the fields are whole numbers
 
 
 def test_of_many_a_few_are_kept() -> None:

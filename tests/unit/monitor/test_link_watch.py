@@ -1,4 +1,4 @@
-"""Hosts to which a round trip takes long: from when they are told, and until when."""
+"""When a rank begins to report that a round trip to a host takes long, and when it stops."""
 
 from __future__ import annotations
 
