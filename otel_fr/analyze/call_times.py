@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from otel_fr.analyze.assemble.clocks import valid
 from otel_fr.analyze.assemble.runs import Run
-from otel_fr.analyze.clocks import valid
 from otel_fr.analyze.collectives import entries_by_rank
 from otel_fr.dumps import fields
 from otel_fr.dumps.columns import COLLECTIVE, COMPLETED, P2P, Floats, Integers, Mask

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from otel_fr.analyze.assemble.clocks import valid
 from otel_fr.analyze.assemble.runs import Run
 from otel_fr.analyze.call_times import CallTimes, KindKey, call_times, on_device
-from otel_fr.analyze.clocks import valid
 from otel_fr.dumps.columns import Integers
 from otel_fr.match import Group
 from otel_fr.match.lateness import Lateness

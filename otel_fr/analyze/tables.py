@@ -8,9 +8,9 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from otel_fr.analyze.assemble.clocks import LATEST
 from otel_fr.analyze.assemble.messages import Messages
 from otel_fr.analyze.assemble.runs import Run
-from otel_fr.analyze.clocks import LATEST
 from otel_fr.dumps import fields
 from otel_fr.dumps.columns import NONE, P2P, STATES, STREAMS, Entries, Floats, Integers
 from otel_fr.dumps.model import Dump

@@ -11,6 +11,8 @@ from otel_fr.dumps.contents import DumpContents
 from otel_fr.dumps.safe_parse import UnreadableDump
 from otel_fr.ring import ProcessState, RingFormatError, RingReader
 
+RING = "ring"
+"""Why the file of a ring is "written"; a monitor has other reasons."""
 _SAME_BOOT_NS = 600 * 1_000_000_000
 """Difference between two measurements of wall minus monotonic clock up to which they are of one boot of a machine."""
 
@@ -38,7 +40,7 @@ def read_ring(path: Path) -> tuple[dict[str, Any], int | None]:
             if here and reader.has_ended():
                 clean = reader.state == ProcessState.CLEAN
                 info["exit"] = {"code": 0, "signal": 0, "clean": clean, "known": False}
-            contents = DumpContents.from_ring(reader, reason="ring", rank_info=info)
+            contents = DumpContents.from_ring(reader, reason=RING, rank_info=info)
         entries = list(contents.entries())
         data = contents.header()
     except RingFormatError as error:

@@ -17,7 +17,6 @@ LONGER = {
     "collector/otel_fr_collector/incidents/book.py": 477,
     "collector/otel_fr_collector/jobs/numbers.py": 427,
     "collector/otel_fr_collector/jobs/run.py": 441,
-    "otel_fr/analyze/assemble/runs.py": 424,
     "otel_fr/capture/session.py": 464,
     "otel_fr/monitor/telemetry/reporter.py": 454,
     "otel_fr/monitor/watch.py": 437,

@@ -6,57 +6,36 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from msgspec import structs
 
 from otel_fr import identity
 from otel_fr.analyze.assemble.ages import since, young_calls
+from otel_fr.analyze.assemble.clocks import clock_offsets
 from otel_fr.analyze.assemble.file_sets import split
 from otel_fr.analyze.assemble.message_numbers import number_messages
 from otel_fr.analyze.assemble.message_patterns import kept_patterns
 from otel_fr.analyze.assemble.messages import Messages
 from otel_fr.analyze.assemble.only_open import complete_open_only
+from otel_fr.analyze.assemble.ranks import destroys, note_ends, number, rank_of
 from otel_fr.analyze.assemble.run_columns import RunColumns, showing_begins
 from otel_fr.analyze.assemble.unseen_ends import complete_joined
 from otel_fr.analyze.notes import Note, NoteKind
 from otel_fr.config import DEFAULT_STALL_SECONDS, STALL_SHARE
-from otel_fr.dumps.columns import COMPLETED, P2P, Mask
-from otel_fr.dumps.model import Dump, GroupInfo, Problem
+from otel_fr.dumps.columns import P2P, Mask
+from otel_fr.dumps.model import Dump, Problem
 from otel_fr.dumps.read import MAX_RANKS
-from otel_fr.match.facts import overdue
-from otel_fr.match.facts.endings import process_ending
 from otel_fr.match.facts.recording import DEFAULT_GROUP
 from otel_fr.match.model import (
     Call,
     CallState,
-    Decision,
     Ending,
     Evidence,
     Group,
-    Place,
     Progress,
     Rank,
-    ThreadException,
 )
 from otel_fr.presentation import ranks_by_text, ranks_text, verb
-from otel_fr.rank_report import (
-    MAX_ACTIVITIES,
-    MAX_DECISIONS,
-    MAX_DOING,
-    MAX_THREAD_EXCEPTIONS,
-    DropCounts,
-    ReportedActivity,
-    ReportedDecision,
-    ReportedException,
-    ReportedExit,
-    names_of,
-    section_of,
-    sections_of,
-)
-from otel_fr.stacks import own_thread, site_of
+from otel_fr.stacks import own_thread
 from otel_fr.torch_recorder import ends_are_seen
-
-MAX_HOST = 256
-"""Characters of the name of a host, as the collector keeps."""
 
 
 @dataclass(slots=True, kw_only=True, repr=False)
@@ -80,6 +59,10 @@ class Run:
     messages: list[Messages]
     written_at: float | None = None
     notes: list[Note] = field(default_factory=list)
+
+    def clock_offsets(self) -> dict[int, int]:
+        """`clocks.clock_offsets` of its files."""
+        return clock_offsets(self.dumps, self.ids, self.evidence.groups)
 
     def __repr__(self) -> str:
         """Which run it is; its calls would fill a thousand screens."""
@@ -148,19 +131,20 @@ def _run(job: str, attempt: int, run_id: str, dumps: list[Dump]) -> Run:
     has_completions = any(dump.has_completions for dump in dumps)
     if not has_completions:
         notes.append(Note(NoteKind.NO_COMPLETIONS, "the recorder does not record which calls completed"))
-    stall = max((_number(dump.facts.get("stall_seconds")) or 0.0 for dump in dumps), default=0.0)
+    stall = max((number(dump.facts.get("stall_seconds")) or 0.0 for dump in dumps), default=0.0)
     window = STALL_SHARE * (stall or DEFAULT_STALL_SECONDS)  # as old as a file is that a stall has caused
     calls: list[Call] = []
     ranks: dict[int, Rank] = {}
     columns = RunColumns(dumps, ids, groups)
     showing = showing_begins(dumps)
     for dump, of_rank, decided in zip(dumps, messages, columns.decided(), strict=True):
-        ranks[dump.rank] = _rank(dump, own := ids[dump.rank])
+        ranks[dump.rank] = rank_of(dump, own := ids[dump.rank])
         if dump.partial and not any(info.ranks for info in dump.groups.values()):
             # Its groups are known only from its calls, and some were overwritten: it may have used others.
             unseen = [id_ for id_, group in groups.items() if dump.rank in group.ranks]
             ranks[dump.rank].progress = {**{id_: Progress() for id_ in unseen}, **ranks[dump.rank].progress}
         calls.extend(_calls(dump, of_rank, own, decided, has_completions, showing, young_calls(dump, window)))
+    note_ends(dumps, ids, groups, ranks)
     reported_size = max((dump.integer("world_size") or 0 for dump in dumps), default=0)
     world_size = reported_size if 0 < reported_size <= MAX_RANKS else None
     absent = {rank for group in groups.values() for rank in group.ranks}.union(range(world_size or 0)) - set(ranks)
@@ -189,12 +173,6 @@ def _run(job: str, attempt: int, run_id: str, dumps: list[Dump]) -> Run:
         written_at=written / 1e9 if written else None,
         notes=notes,
     )
-
-
-def _number(value: object) -> float | None:
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e12:
-        return float(value)
-    return None
 
 
 # Process groups.
@@ -241,7 +219,7 @@ def _calls(
         showing: `showing_begins`. young: `young_calls`.
     """
     entries, pairs = dump.entries, messages.entries
-    newest = int(entries.record[~_destroys(dump)].max(initial=-1))  # the engine sets those aside
+    newest = int(entries.record[~destroys(dump)].max(initial=-1))  # the engine sets those aside
     is_over = bool(decided[entries.record == newest].any() or messages.decided[pairs.record == newest].any())
     wanted = np.flatnonzero((entries.stream != P2P) & (~decided | (entries.record == newest)))
     found: list[Call] = []
@@ -281,120 +259,7 @@ def _calls(
     return found
 
 
-# Ranks.
-
-
-def _rank(dump: Dump, ids: Mapping[str, str]) -> Rank:
-    facts = dump.facts
-    exit_ = section_of(ReportedExit, facts.get("exit"))
-    exception = section_of(ReportedException, facts.get("exception")) or ReportedException()
-    of_threads = sections_of(ReportedException, facts.get("thread_exceptions"), MAX_THREAD_EXCEPTIONS)
-    decisions = sections_of(ReportedDecision, facts.get("decisions"), MAX_DECISIONS)
-    activities = sections_of(ReportedActivity, facts.get("activity"), MAX_ACTIVITIES)
-    ending, signal, code = _end(dump, exit_, exception.text)
-    rank = Rank(
-        dump.rank,
-        ending=ending,
-        exception="" if ending is Ending.CLEAN else exception.text,
-        exception_site="" if ending is Ending.CLEAN else _exception_site(exception),
-        exiting=dump.facts.get("exiting") is True,
-        exit_message=dump.text("exit_message"),
-        thread_exceptions=tuple(
-            [ThreadException(item.thread, item.text, _exception_site(item)) for item in of_threads]
-        ),
-        python_blocked=dump.facts.get("python_blocked") is True,
-        site=dump.text("site") or site_of(dump.text("stack")),
-        stack=dump.text("stack") or exception.stack,
-        progress={ids[key]: _progress(info) for key, info in dump.groups.items() if key in ids},
-        has_gaps=_has_gaps(dump),
-        complete=not dump.partial or dump.source != "otel-fr",
-        records_creations=dump.facts.get("creations") is True,
-        file=dump.path,
-        overdue=overdue.reported(activities),
-        within=overdue.reported_within(activities),
-        ended_by_monitor=dump.text("on_hang") == "kill" and exit_ is not None,
-        ended_for_peer=exit_ is not None and exit_.is_for_peer,
-        doing=dump.text("doing")[:MAX_DOING],
-        decisions=tuple([Decision(*structs.astuple(item)) for item in decisions]),
-        step=dump.integer("step"),
-        kill_reason="" if exit_ is None else exit_.reason,
-    )
-    rank.signal, rank.exit_code = signal, code
-    rank.idle, rank.completed_age, rank.place = _idle(dump), _completed_age(dump), _place(dump)
-    rank.addresses, rank.unreached = names_of(facts.get("addresses")), names_of(facts.get("unreached"))
-    _note_destroyed(dump, ids, rank)
-    if rank.ending is Ending.RAISED and not rank.exception_site:
-        rank.exception_site = dump.text("exit_site")
-    return rank
-
-
-def _place(dump: Dump) -> Place:
-    """Where the rank ran."""
-    host, gpu, pod, node = (dump.text(name)[:MAX_HOST] for name in ("host", "gpu", "pod", "node"))
-    return Place(host, dump.integer("pid"), dump.integer("local_rank"), gpu, pod, node)
-
-
-def _destroys(dump: Dump) -> Mask:
-    """The calls that destroy their group."""
-    entries = dump.entries
-    return np.array([signature.destroys for signature in entries.signatures] or [False], np.bool_)[entries.signature]
-
-
-def _note_destroyed(dump: Dump, ids: Mapping[str, str], rank: Rank) -> None:
-    """Where the rank destroyed its groups."""
-    for entry in dump.entries.at(np.flatnonzero(_destroys(dump))):
-        progress = rank.progress.get(ids.get(entry.group, ""))
-        if progress is not None and entry.state is CallState.COMPLETED:
-            progress.destroyed_at = entry.site
-
-
-def _has_gaps(dump: Dump) -> bool:
-    """Calls of this rank may be missing, because otel-fr could not record them."""
-    dropped = section_of(DropCounts, dump.facts.get("dropped"))
-    return dropped is not None and dropped.hook_errors > 0
-
-
-def _completed_age(dump: Dump) -> float | None:
-    """Seconds since it enqueued the newest call that has completed. (After a failed one it may destroy its groups.)"""
-    entries = dump.entries
-    if entries.age is None:
-        return None
-    ages = entries.age[(entries.state == COMPLETED) & ~np.isnan(entries.age) & ~_destroys(dump)]
-    return float(ages.min()) if len(ages) else None
-
-
-def _end(dump: Dump, exit_: ReportedExit | None, exception: str) -> tuple[Ending, int | None, int | None]:
-    """How the rank ended, by which signal, and with which exit code."""
-    signal = code = None
-    if exit_ is not None:
-        signal = exit_.signal if exit_.signal > 0 else None
-        # A code of 0 says nothing where the status is not known.
-        code = exit_.code if exit_.code or exit_.is_known else None
-        is_clean = exit_.is_clean
-    elif exception or dump.facts.get("clean") is True:
-        is_clean = not exception
-    else:
-        return Ending.RUNNING, None, None
-    ending = process_ending(
-        signal=signal, exit_code=code, clean=is_clean, exception=exception, exit_message=dump.text("exit_message")
-    )
-    return ending, signal, None if signal else code
-
-
-def _exception_site(exception: ReportedException) -> str:
-    return exception.site or site_of(exception.stack)
-
-
-def _idle(dump: Dump) -> float | None:
-    """Seconds since the rank last enqueued or ended a call in any group."""
-    groups = dump.facts.get("groups")
-    items = groups if isinstance(groups, list) else []
-    idle = [_number(item.get("idle_s")) for item in items if isinstance(item, dict)]
-    return min((seconds for seconds in idle if seconds is not None), default=None)
-
-
-def _progress(info: GroupInfo) -> Progress:
-    return Progress(info.enqueued, info.completed, info.first_recorded, info.destroyed, info.messages)
+# Files and notes.
 
 
 def _drop_outdated(

@@ -19,7 +19,7 @@ import numpy as np
 
 from otel_fr._version import __version__
 from otel_fr.analyze.analysis import Analysis
-from otel_fr.analyze.clocks import LATEST, clock_offsets, valid
+from otel_fr.analyze.assemble.clocks import LATEST, valid
 from otel_fr.analyze.collectives import entries_by_rank, key_of
 from otel_fr.analyze.output import overview
 from otel_fr.analyze.output.arguments import arguments
@@ -93,7 +93,7 @@ class _Trace:
 
     def __init__(self, analysis: Analysis, view: View, write: _Write) -> None:
         self._analysis, self._view, self._write = analysis, view, write
-        self._offsets = {} if analysis.run is None else clock_offsets(analysis.run)
+        self._offsets = {} if analysis.run is None else analysis.run.clock_offsets()
         self._threads = count(_FIRST_THREAD)
         self._arrows = count(1)
         self._marks = _Marks()

@@ -9,7 +9,6 @@ from itertools import islice
 from typing import Any
 
 from otel_fr.analyze.analysis import Analysis
-from otel_fr.analyze.clocks import clock_offsets
 from otel_fr.analyze.collectives import CollectiveKey, entries_by_rank, key_of, moment
 from otel_fr.analyze.output import overview
 from otel_fr.analyze.output.arguments import arguments
@@ -52,7 +51,7 @@ def timeline(analysis: Analysis, view: View) -> dict[str, Any]:
     fault_of = {finding.key: finding for finding in reversed(analysis.findings)}
     bars = _newest(analysis, view, ranks, fault_of)
     columns = _columns(bars)
-    aligned = {} if analysis.run is None else clock_offsets(analysis.run)
+    aligned = {} if analysis.run is None else analysis.run.clock_offsets()
     offsets = {rank: shift / 1e9 for rank, shift in aligned.items()}
     timed = [bar for of in bars.values() for bar in of if bar.start is not None]
     first = min((offsets[r] + b.start for r, of in bars.items() for b in of if b.start is not None), default=0.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import time
 from pathlib import Path
 from typing import Any, Literal
 
@@ -362,3 +363,28 @@ def test_an_open_receive_from_any_source_does_not_make_its_sender_a_culprit(tmp_
             ring.call(signature("send", ((4,),), peer=0, tag=0))
         ring.write(tmp_path / "files")
     assert [f for f in load(tmp_path / "files").findings if 1 in f.culprit_ranks] == []
+
+
+@pytest.mark.parametrize(("ahead", "hours"), [(0, 0), (0, 7), (8, 7)])
+def test_ranks_that_one_signal_ended_together_are_one_fault_on_clocks_that_differ(
+    tmp_path: Path, ahead: int, hours: int
+) -> None:
+    """Rank 2 had not joined. Rank 3 waited, and was killed with it or, as a launcher does, ``ahead`` s later."""
+    now = time.monotonic_ns()
+    for rank in range(4):
+        ring = RankRing(tmp_path / "rings", rank, 4, now=now)
+        for age in (50, 45, 40):
+            ring.call(STEP, age_s=age)
+        if rank != 2:
+            ring.call(STEP, state=RecordState.IN_FLIGHT, age_s=30)
+        killed = {"exit": {"code": 0, "signal": 9, "clean": False, "known": True}} if rank > 1 else {}
+        path = ring.write(tmp_path / "files", "json", **killed)
+        data = json.loads(path.read_text())
+        shift = hours * 3600 * 10**9 if rank == 3 else 0
+        data["otel_fr"]["written_at"] += shift - (20 - ahead * (rank == 3)) * 10**9 * (rank > 1)
+        for entry in data["entries"]:
+            for key in ("time_created_ns", "time_discovered_completed_ns"):
+                entry[key] = entry[key] + shift if entry[key] else entry[key]
+        path.write_text(json.dumps(data))
+    found = json.loads(to_json(load(tmp_path / "files")))["incidents"]
+    assert [(one["category"], one["culprit_ranks"]) for one in found] == [("rank_dead", [2] if ahead else [2, 3])]

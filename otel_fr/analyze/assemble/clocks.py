@@ -6,13 +6,13 @@ median difference between these ends is the difference of the clocks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from otel_fr.analyze.assemble.runs import Run
 from otel_fr.dumps.columns import COLLECTIVE, Entries, Integers
+from otel_fr.dumps.model import Dump
 
 SHARED = 512
 """Newest collectives of each rank that are compared: enough for a median, and the work is bounded."""
@@ -25,15 +25,18 @@ def valid(times: Integers | None, count: int) -> npt.NDArray[np.bool_]:
     return np.zeros(count, np.bool_) if times is None else (times > 0) & (times < LATEST)
 
 
-def clock_offsets(run: Run) -> dict[int, int]:
+def clock_offsets(dumps: Sequence[Dump], ids: Mapping[int, Mapping[str, str]], groups: Iterable[str]) -> dict[int, int]:
     """Rank -> nanoseconds to add to its times so that shared collectives end at the same time on all ranks.
+
+    Args:
+        dumps: one of each rank. ids: as of `runs.Run`. groups: their ids.
 
     The ranks with most collectives are the reference. A rank that shares none with others keeps its clock. Where no
     file has ends, as those of recorders that do not record them, the times of enqueueing are compared.
     """
-    has_ends = any(valid(dump.entries.ended, len(dump.entries)).any() for dump in run.dumps)
-    keys, times = _shared(run, has_ends)
-    offsets = dict.fromkeys((dump.rank for dump in run.dumps), 0)
+    has_ends = any(valid(dump.entries.ended, len(dump.entries)).any() for dump in dumps)
+    keys, times = _shared(dumps, ids, groups, has_ends)
+    offsets = dict.fromkeys((dump.rank for dump in dumps), 0)
     count = max((int(of.max(initial=-1)) for of in keys), default=-1) + 1
     at, known = np.zeros(count, np.int64), np.zeros(count, np.bool_)
     waiting = {index for index, of in enumerate(keys) if len(of)}
@@ -49,7 +52,7 @@ def clock_offsets(run: Run) -> dict[int, int]:
         for index, which in sorted(aligned.items()):
             own = keys[index]
             offset = int(np.median(at[own[which]] - times[index][which]))
-            offsets[run.dumps[index].rank] = offset
+            offsets[dumps[index].rank] = offset
             _place(own, times[index] + offset, at, known)
             waiting.discard(index)
     return offsets
@@ -61,23 +64,25 @@ def _place(keys: Integers, times: Integers, at: Integers, known: npt.NDArray[np.
     known[keys[new]] = True
 
 
-def _shared(run: Run, has_ends: bool) -> tuple[Sequence[Integers], Sequence[Integers]]:
+def _shared(
+    dumps: Sequence[Dump], ids: Mapping[int, Mapping[str, str]], groups: Iterable[str], has_ends: bool
+) -> tuple[Sequence[Integers], Sequence[Integers]]:
     """For each file: numbers of its newest collectives, the same for all ranks, and their ends."""
-    number_of = {id_: number for number, id_ in enumerate(run.evidence.groups)}
-    groups: list[Integers] = []
+    number_of = {id_: number for number, id_ in enumerate(groups)}
+    of_calls: list[Integers] = []
     numbers: list[Integers] = []
     times: list[Integers] = []
-    for dump in run.dumps:
+    for dump in dumps:
         entries = dump.entries
         column = entries.ended if has_ends else entries.created
-        own = [number_of.get(run.ids[dump.rank].get(key, ""), -1) for key in entries.groups]
+        own = [number_of.get(ids[dump.rank].get(key, ""), -1) for key in entries.groups]
         group = np.array(own or [0], np.int64)[entries.group]
         chosen = _newest(entries, group >= 0, column)
-        groups.append(group[chosen])
+        of_calls.append(group[chosen])
         numbers.append(entries.sequence_id[chosen])
         times.append(np.zeros(0, np.int64) if column is None else column[chosen])
-    counts = [len(of) for of in groups]
-    group = np.concatenate(groups) if groups else np.zeros(0, np.int64)
+    counts = [len(of) for of in of_calls]
+    group = np.concatenate(of_calls) if of_calls else np.zeros(0, np.int64)
     number = np.concatenate(numbers) if numbers else np.zeros(0, np.int64)
     order = np.lexsort((number, group))
     first = np.ones(len(order), np.bool_)

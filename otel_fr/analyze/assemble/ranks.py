@@ -1,0 +1,175 @@
+"""What the match engine learns of a rank from its file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from msgspec import structs
+
+from otel_fr.analyze.assemble.clocks import LATEST, clock_offsets
+from otel_fr.dumps.columns import COMPLETED, Mask
+from otel_fr.dumps.model import Dump, GroupInfo
+from otel_fr.dumps.ring_files import RING
+from otel_fr.match.facts import overdue
+from otel_fr.match.facts.endings import process_ending
+from otel_fr.match.model import CallState, Decision, Ending, Place, Progress, Rank, ThreadException
+from otel_fr.rank_report import (
+    MAX_ACTIVITIES,
+    MAX_DECISIONS,
+    MAX_DOING,
+    MAX_THREAD_EXCEPTIONS,
+    DropCounts,
+    ReportedActivity,
+    ReportedDecision,
+    ReportedException,
+    ReportedExit,
+    names_of,
+    section_of,
+    sections_of,
+)
+from otel_fr.stacks import site_of
+
+MAX_HOST = 256
+"""Characters of the name of a host, as the collector keeps."""
+
+
+def rank_of(dump: Dump, ids: Mapping[str, str]) -> Rank:
+    """What a file says of its rank; ``ids``: by the file's key of a group, its `Group.id`."""
+    facts = dump.facts
+    exit_ = section_of(ReportedExit, facts.get("exit"))
+    exception = section_of(ReportedException, facts.get("exception")) or ReportedException()
+    of_threads = sections_of(ReportedException, facts.get("thread_exceptions"), MAX_THREAD_EXCEPTIONS)
+    decisions = sections_of(ReportedDecision, facts.get("decisions"), MAX_DECISIONS)
+    activities = sections_of(ReportedActivity, facts.get("activity"), MAX_ACTIVITIES)
+    ending, signal, code = _end(dump, exit_, exception.text)
+    rank = Rank(
+        dump.rank,
+        ending=ending,
+        exception="" if ending is Ending.CLEAN else exception.text,
+        exception_site="" if ending is Ending.CLEAN else _exception_site(exception),
+        exiting=dump.facts.get("exiting") is True,
+        exit_message=dump.text("exit_message"),
+        thread_exceptions=tuple(
+            [ThreadException(item.thread, item.text, _exception_site(item)) for item in of_threads]
+        ),
+        python_blocked=dump.facts.get("python_blocked") is True,
+        site=dump.text("site") or site_of(dump.text("stack")),
+        stack=dump.text("stack") or exception.stack,
+        progress={ids[key]: _progress(info) for key, info in dump.groups.items() if key in ids},
+        has_gaps=_has_gaps(dump),
+        complete=not dump.partial or dump.source != "otel-fr",
+        records_creations=dump.facts.get("creations") is True,
+        file=dump.path,
+        overdue=overdue.reported(activities),
+        within=overdue.reported_within(activities),
+        ended_by_monitor=dump.text("on_hang") == "kill" and exit_ is not None,
+        ended_for_peer=exit_ is not None and exit_.is_for_peer,
+        doing=dump.text("doing")[:MAX_DOING],
+        decisions=tuple([Decision(*structs.astuple(item)) for item in decisions]),
+        step=dump.integer("step"),
+        kill_reason="" if exit_ is None else exit_.reason,
+    )
+    rank.signal, rank.exit_code = signal, code
+    rank.idle, rank.completed_age, rank.place = _idle(dump), _completed_age(dump), _place(dump)
+    rank.addresses, rank.unreached = names_of(facts.get("addresses")), names_of(facts.get("unreached"))
+    _note_destroyed(dump, ids, rank)
+    if rank.ending is Ending.RAISED and not rank.exception_site:
+        rank.exception_site = dump.text("exit_site")
+    return rank
+
+
+def note_ends(
+    dumps: Sequence[Dump], ids: Mapping[int, Mapping[str, str]], groups: Iterable[str], ranks: Mapping[int, Rank]
+) -> None:
+    """For how long the ranks had ended when the newest file was written: a monitor writes a file when its rank ends.
+
+    Args:
+        ids, groups: as of `clock_offsets`.
+    """
+    ended = [dump.rank for dump in dumps if dump.facts.get("exit") is not None and dump.text("reason") != RING]
+    if not ended:
+        return
+    offsets = clock_offsets(dumps, ids, groups)
+    times = {dump.rank: dump.integer("written_at") for dump in dumps}
+    written = {rank: at + offsets[rank] for rank, at in times.items() if at is not None and 0 < at < LATEST}
+    newest = max(written.values(), default=0)
+    for rank in ended:
+        if rank in written:
+            ranks[rank].ended_for = (newest - written[rank]) / 1e9
+
+
+def _place(dump: Dump) -> Place:
+    """Where the rank ran."""
+    host, gpu, pod, node = (dump.text(name)[:MAX_HOST] for name in ("host", "gpu", "pod", "node"))
+    return Place(host, dump.integer("pid"), dump.integer("local_rank"), gpu, pod, node)
+
+
+def destroys(dump: Dump) -> Mask:
+    """The calls that destroy their group."""
+    entries = dump.entries
+    return np.array([signature.destroys for signature in entries.signatures] or [False], np.bool_)[entries.signature]
+
+
+def _note_destroyed(dump: Dump, ids: Mapping[str, str], rank: Rank) -> None:
+    """Where the rank destroyed its groups."""
+    for entry in dump.entries.at(np.flatnonzero(destroys(dump))):
+        progress = rank.progress.get(ids.get(entry.group, ""))
+        if progress is not None and entry.state is CallState.COMPLETED:
+            progress.destroyed_at = entry.site
+
+
+def _has_gaps(dump: Dump) -> bool:
+    """Calls of this rank may be missing, because otel-fr could not record them."""
+    dropped = section_of(DropCounts, dump.facts.get("dropped"))
+    return dropped is not None and dropped.hook_errors > 0
+
+
+def _completed_age(dump: Dump) -> float | None:
+    """Seconds since it enqueued the newest call that has completed. (After a failed one it may destroy its groups.)"""
+    entries = dump.entries
+    if entries.age is None:
+        return None
+    ages = entries.age[(entries.state == COMPLETED) & ~np.isnan(entries.age) & ~destroys(dump)]
+    return float(ages.min()) if len(ages) else None
+
+
+def _end(dump: Dump, exit_: ReportedExit | None, exception: str) -> tuple[Ending, int | None, int | None]:
+    """How the rank ended, by which signal, and with which exit code."""
+    signal = code = None
+    if exit_ is not None:
+        signal = exit_.signal if exit_.signal > 0 else None
+        # A code of 0 says nothing where the status is not known.
+        code = exit_.code if exit_.code or exit_.is_known else None
+        is_clean = exit_.is_clean
+    elif exception or dump.facts.get("clean") is True:
+        is_clean = not exception
+    else:
+        return Ending.RUNNING, None, None
+    ending = process_ending(
+        signal=signal, exit_code=code, clean=is_clean, exception=exception, exit_message=dump.text("exit_message")
+    )
+    return ending, signal, None if signal else code
+
+
+def _exception_site(exception: ReportedException) -> str:
+    return exception.site or site_of(exception.stack)
+
+
+def _idle(dump: Dump) -> float | None:
+    """Seconds since the rank last enqueued or ended a call in any group."""
+    groups = dump.facts.get("groups")
+    items = groups if isinstance(groups, list) else []
+    idle = [number(item.get("idle_s")) for item in items if isinstance(item, dict)]
+    return min((seconds for seconds in idle if seconds is not None), default=None)
+
+
+def _progress(info: GroupInfo) -> Progress:
+    return Progress(info.enqueued, info.completed, info.first_recorded, info.destroyed, info.messages)
+
+
+def number(value: object) -> float | None:
+    """A fact as seconds; None: it is no such number."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e12:
+        return float(value)
+    return None
