@@ -155,9 +155,9 @@ class Run:
         """Get or create the rank's state; None: there is no room for another rank."""
         state = self.ranks.get(rank)
         if state is None:
-            usage, is_full = self.usage, len(self.ranks) >= MAX_RANKS_PER_RUN
-            if is_full or usage.ranks >= MAX_RANKS or not usage.has_room(RANK_BYTES):
-                self.usage.refuse("ranks", len(self.ranks), MAX_RANKS)
+            usage, held = self.usage, len(self.ranks)
+            if held >= MAX_RANKS_PER_RUN or usage.ranks >= MAX_RANKS or not usage.has_room(RANK_BYTES):
+                usage.refuse("ranks", held, min(MAX_RANKS, MAX_RANKS_PER_RUN * usage.runs))
                 return None
             state = self.ranks[rank] = RankState(rank)
             self.usage.ranks += 1
@@ -225,9 +225,9 @@ class Run:
         """Get or create the group's state; None: there is no room for another group."""
         state = self.groups.get(group.id)
         if state is None:
-            usage, is_full = self.usage, len(self.groups) >= MAX_GROUPS_PER_RUN
-            if is_full or usage.groups >= MAX_GROUPS or not usage.has_room(GROUP_BYTES):
-                self.usage.refuse("groups", len(self.groups), MAX_GROUPS)
+            usage, held = self.usage, len(self.groups)
+            if held >= MAX_GROUPS_PER_RUN or usage.groups >= MAX_GROUPS or not usage.has_room(GROUP_BYTES):
+                usage.refuse("groups", held, min(MAX_GROUPS, MAX_GROUPS_PER_RUN * usage.runs))
                 return None
             waits = Waits(self.straggler_limits, usage)
             waits.is_off = self.is_sampled

@@ -94,7 +94,7 @@ class Runs:
         if self.usage.is_full and self.by_id:
             self.usage.is_full = False
             newest = next(reversed(self.by_id.values()))
-            self._make_room(newest.last_seen, Owner(newest.tenant, newest.id.job))
+            self._make_room(newest.last_seen, Owner(newest.tenant, newest.id.job), newest)
         if added is not None:
             self._unweighed += added
             if self._unweighed < self._max_weight // 32:
@@ -125,9 +125,10 @@ class Runs:
             self._drop(run)
         return over
 
-    def _make_room(self, now: float, newcomer: Owner) -> bool:
+    def _make_room(self, now: float, newcomer: Owner, asking: Run | None = None) -> bool:
+        """``asking``: the run that needs the room, unless it is yet to come; it never loses its own."""
         largest = self._held.largest_tenant(newcomer)
-        victim = _least_known(self.by_tenant.get(largest, {}).values())
+        victim = _least_known(run for run in self.by_tenant.get(largest, {}).values() if run is not asking)
         if victim is None:
             return False
         if largest == newcomer.tenant and victim.known_for >= ESTABLISHED:

@@ -239,6 +239,29 @@ def test_a_run_over_its_share_evicts_no_other_run(monkeypatch: pytest.MonkeyPatc
     assert {run_id.job for run_id in everything.by_id} == {"job", "greedy"}
 
 
+def test_a_run_at_the_limit_of_one_run_evicts_none_in_its_first_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "MAX_GROUPS_PER_RUN", 10)
+    monkeypatch.setattr(run_module, "MAX_RANKS_PER_RUN", 2)
+    everything = Runs()
+    other, large = a_run(everything, "other"), a_run(everything, "large")
+    for rank in range(3):
+        add_spans(large, rank, [span(1, f"g{number}") for number in range(20)], 0.0)
+        everything.trim(20)
+    assert list(everything.by_id.values()) == [other, large]
+    assert (len(large.groups), len(large.ranks)) == (10, 2)
+
+
+def test_a_run_that_needs_room_does_not_lose_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "MAX_GROUPS", 10)
+    everything = Runs()
+    known, new = a_run(everything, "known"), a_run(everything, "new")
+    add_spans(known, 0, [span(1, f"g{number}") for number in range(8)], 2 * runs.ESTABLISHED)
+    add_spans(new, 0, [span(1, f"h{number}") for number in range(8)], 0.0)
+    everything.trim(8)
+    assert list(everything.by_id.values()) == [known, new]
+    assert len(new.groups) == 2
+
+
 def test_a_member_list_that_finds_no_room_leaves_the_members_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_module, "MAX_MEMBERS", 10)
     run = a_run(Runs())
