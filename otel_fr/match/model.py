@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, NamedTuple
 
+from otel_fr.communication_errors import tells_of_user
 from otel_fr.operations import DESTRUCTIONS, NewGroup
 
 Sizes = tuple[tuple[int, ...], ...]
@@ -315,10 +316,16 @@ class Rank:
         """There is no evidence of it at all, now or earlier."""
         return self.ending is Ending.UNKNOWN and not self.progress
 
+    @property
+    def is_leaving(self) -> bool:
+        """Its interpreter is ending, or was when it was killed, and not because of the Ctrl-C that stopped it."""
+        if self.ending is Ending.KILLED and tells_of_user(self.exception):
+            return False
+        return self.exiting and self.ending in (Ending.RUNNING, Ending.KILLED)  # every other end is an exit
+
     def has_left(self, group: str) -> bool:
         """It can join no call of the group any more: it destroys the group, or has, or its interpreter is ending."""
-        is_exiting = self.exiting and self.ending in (Ending.RUNNING, Ending.KILLED)  # every other end is an exit
-        return is_exiting or self.has_destroyed(group)
+        return self.is_leaving or self.has_destroyed(group)
 
     def has_destroyed(self, group: str) -> bool:
         """It destroys the group, or has."""

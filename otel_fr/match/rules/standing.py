@@ -34,7 +34,7 @@ def is_in_no_call(case: Case, rank: int, instance: Instance) -> bool:
         return False
     if stayed_away(instance, info):
         return True
-    if info.exiting:
+    if info.is_leaving:
         return False
     return info.ending is Ending.KILLED if info.ending is not Ending.RUNNING else info.idle is not None
 

@@ -85,7 +85,7 @@ def where_texts(evidence: Evidence, rank: int, last: LastCall | None, instance: 
     site = info.exception_site or info.site
     no_call = last is not None and not last.in_call and info.destroying is None and not _may_be_in(last.call)
     if info.ending is Ending.KILLED and was_stopped(info) and not info.python_blocked:
-        exiting = f"{exiting_text(info)} and " if info.exiting else ""
+        exiting = f"{exiting_text(info)} and " if info.is_leaving else ""
         where = (f"still at {site}" if site else "alive") + (" and in no call" if no_call and not exiting else "")
         text = f"was {exiting}{where} when it {text}"
         site = ""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from otel_fr.match import Call, CallState, Category, Ending, Group, NewGroup, Progress, Rank, Signature
-from tests.support.evidence import LONG, call, cause, rank, verdict
+from tests.support.evidence import LONG, call, cause, message, rank, verdict
 
 PAIR = Group("p", "1", "pair", (0, 1))
 
@@ -138,6 +138,14 @@ def test_a_rank_whose_interpreter_ends_is_exiting() -> None:
     calls = [waiting(r, CallState.FAILED) for r in (0, 2)]
     found = cause(calls, [peers[0], here, peers[1]])
     assert (found.category, found.culprit_ranks, found.stuck_on) == (Category.MISSING_RANK, (1,), None)
+
+
+def test_a_rank_that_exits_because_of_ctrl_c_had_left_nothing() -> None:
+    stopped = rank(1, 5, exiting=True, site="data.py:3 load", ending=Ending.KILLED, signal=2)
+    stopped.exception = "KeyboardInterrupt"
+    found = cause([message(0, "recv", 1), call(1, 5, CallState.COMPLETED)], [rank(0, 5), stopped, rank(2, 5)])
+    assert (found.category, found.culprit_ranks, found.stuck_on) == (Category.MISSING_RANK, (1,), "host")
+    assert "rank 1 was still at data.py:3 load and in no call when it was stopped" in found.summary
 
 
 def test_the_place_of_an_exit_is_told() -> None:
