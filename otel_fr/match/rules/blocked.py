@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from otel_fr.match.case import Case
-from otel_fr.match.facts.endings import ended_with
+from otel_fr.match.facts.endings import ended_with, is_halted
 from otel_fr.match.facts.instances import InstanceKey
 from otel_fr.match.facts.stops import by_user, was_stopped
 from otel_fr.match.finding import Category
@@ -216,7 +216,9 @@ def _was_away(case: Case, node: Node, rank: int, ended: float, waited_there: flo
         return False
     if was_stopped(info) and not by_user(info):
         return window <= waited_there <= idle
-    return info.ending is Ending.RUNNING and (info.python_blocked or idle >= ended + window)
+    if info.ending is not Ending.RUNNING:
+        return is_halted(info)  # its launcher killed it, because it did not react
+    return info.python_blocked or idle >= ended + window
 
 
 def _message_missing(case: Case, claims: Claims, root: Blocked) -> Outcome:

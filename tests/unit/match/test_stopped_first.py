@@ -185,6 +185,18 @@ def test_a_rank_that_was_away_before_another_one_was_killed_stays_a_fault() -> N
     ]
 
 
+@pytest.mark.parametrize("doing", [HALTED["doing"], "waiting for another thread"])
+def test_a_halted_rank_that_its_launcher_killed_is_named_beside_the_one_that_died(doing: str) -> None:
+    """Rank 2 dies, torchrun stops the others, and kills rank 1 in the end. Without SIGSTOP it may wait for rank 2."""
+    died: dict[str, Any] = {"ending": Ending.RAISED, "exception": "ValueError: x", "idle": 1.0, "ended_for": 30.0}
+    ranks = [rank(0, 5, 4, **STOPPED), rank(1, 4, **HALTED, idle=31.0, ended_for=0.0), rank(2, 4, **died)]
+    ranks[1].doing = doing
+    calls = [call(0, age=1.0, gap=0.0), *(call(r, 4, CallState.COMPLETED) for r in (1, 2))]
+    found = {one.culprit_ranks: one.category for one in causes(verdict(calls, ranks))}
+    halted = {(1,): Category.RANK_STUCK} if doing == HALTED["doing"] else {}
+    assert found == {**halted, (2,): Category.RANK_DEAD}
+
+
 @pytest.mark.parametrize("signal", ["SIGINT", "SIGTERM"])
 def test_a_rank_whose_handler_exits_without_an_error_was_stopped(signal: str) -> None:
     """Rank 1 hung; ranks 0 and 2 reacted to the signal once its end had ended their calls."""
