@@ -337,7 +337,7 @@ class MessagePattern(NamedTuple):
     """``rank`` enqueued the same number of these sends (or receives) before each collective of the group ``step``.
 
     Attributes:
-        group, step: `Group.id`. source, destination: global ranks; ``rank`` is one of them.
+        group, step: `Group.id`; "": steps of any kind. source, destination: global ranks; ``rank`` is one of them.
     """
 
     rank: int
@@ -366,7 +366,8 @@ class Evidence:
     Attributes:
         window: seconds a call must have been in flight before its rank counts as waiting.
         world_size: None: unknown.
-        kept_patterns: patterns kept up to a collective that is in flight now.
+        kept_patterns: patterns kept up to a collective that is in flight now. broken_patterns: those of ranks that had
+            kept one up to the last step, and made fewer of these messages then.
     """
 
     groups: Mapping[str, Group]
@@ -375,3 +376,4 @@ class Evidence:
     window: float
     world_size: int | None = None
     kept_patterns: frozenset[MessagePattern] = frozenset()
+    broken_patterns: frozenset[MessagePattern] = frozenset()

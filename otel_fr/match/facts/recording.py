@@ -49,6 +49,7 @@ def without_gaps(evidence: Evidence) -> Evidence:
         ranks=ranks,
         calls=[call for call in evidence.calls if call.rank not in left_out],
         kept_patterns=frozenset(pattern for pattern in evidence.kept_patterns if pattern.rank not in left_out),
+        broken_patterns=frozenset(pattern for pattern in evidence.broken_patterns if pattern.rank not in left_out),
     )
 
 

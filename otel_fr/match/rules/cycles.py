@@ -49,12 +49,6 @@ class Cycle:
     steps: list[tuple[int, Instance, int]]
     skipped: list[LeftOut]
 
-    @property
-    def message(self) -> tuple[int, Instance, int] | None:
-        """The step that waits in a message, if it is the only one and no rank is known to be out of step."""
-        messages = [step for step in self.steps if step[1].p2p]
-        return messages[0] if len(messages) == 1 and not self.skipped else None
-
 
 def _cycles(case: Case, claims: Claims) -> Iterator[Cycle]:
     for keys in cycles(case.nodes):
@@ -206,35 +200,53 @@ def _misdirected(case: Case, _: Claims, cycle: Cycle) -> Outcome:
     return _claim(case, cycle, Category.UNMATCHED_P2P, astray.culprits, astray.astray, summary)
 
 
+def _message(case: Case, cycle: Cycle) -> tuple[int, Instance, int] | None:
+    """The step that waits in a message, if it is the only one, and no rank is known to be out of step.
+
+    Of several, the one whose other half its rank had made in each step before.
+    """
+    found = [step for step in cycle.steps if step[1].p2p]
+    if len(found) > 1:
+        found = [step for step in found if _left_out_half(case, step)]
+    return found[0] if len(found) == 1 and not cycle.skipped else None
+
+
+def _left_out_half(case: Case, step: tuple[int, Instance, int]) -> bool:
+    return _pattern(step[2], step[1]) in case.evidence.broken_patterns
+
+
+def _pattern(rank: int, message: Instance, step: str = "") -> MessagePattern | None:
+    return MessagePattern(rank, message.group.id, *message.p2p[:3], step) if message.p2p is not None else None
+
+
 def _message_too_many(case: Case, _: Claims, cycle: Cycle) -> Outcome:
-    if cycle.message is None:
+    step = _message(case, cycle)
+    if step is None:
         return None
-    caller, message, blocker = cycle.message
-    after = cycle.steps[(cycle.steps.index(cycle.message) + 1) % len(cycle.steps)][1]
+    caller, message, blocker = step
+    after = cycle.steps[(cycle.steps.index(step) + 1) % len(cycle.steps)][1]
     out = case.steps.culprits.intersection((caller, blocker))
     if out == {caller}:
         summary = step_texts.one_message_more_text(caller, blocker, message, after, case.machines)
-    elif not out and _kept_pattern(case, blocker, message, after):
+    elif (
+        not out
+        and after.stream == "collective"
+        and _pattern(blocker, message, after.group.id) in case.evidence.kept_patterns
+    ):
         summary = step_texts.one_more_text(caller, blocker, message, after, case.machines)
     else:
         return None
     return _claim(case, cycle, Category.UNMATCHED_P2P, (caller,), message, summary)
 
 
-def _kept_pattern(case: Case, rank: int, message: Instance, step: Instance) -> bool:
-    """True if it reached ``step`` after as many of these messages as in the steps before: it left none out."""
-    if message.p2p is None or step.stream != "collective":
-        return False
-    return MessagePattern(rank, message.group.id, *message.p2p[:3], step.group.id) in case.evidence.kept_patterns
-
-
 def _message_missing(case: Case, _: Claims, cycle: Cycle) -> Outcome:
-    if cycle.message is None:
+    step = _message(case, cycle)
+    if step is None:
         return None
-    caller, message, blocker = cycle.message
+    caller, message, blocker = step
     both = tuple(sorted((caller, blocker)))
     summary, details = sentences.unmatched_text(case, message, blocker)
-    culprits = both if case.steps.rivals == both else (blocker,)
+    culprits = both if case.steps.rivals == both and not _left_out_half(case, step) else (blocker,)
     return _claim(case, cycle, Category.UNMATCHED_P2P, culprits, message, summary, details)
 
 
@@ -300,7 +312,8 @@ STAGE = Stage(
         ),
         Rule(
             "message_missing_in_cycle",
-            "The cycle has one message: the rank that did not make its other half is named.",
+            "The cycle has one message, or one that its rank had made in each step before: the rank that did not make"
+            " its other half is named.",
             _message_missing,
         ),
         Rule(
