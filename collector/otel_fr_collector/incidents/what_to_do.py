@@ -37,6 +37,7 @@ _CHECKPOINT: Final = re.compile(
 """Places of code that reads or writes a checkpoint; `torch/utils/checkpoint.py` is about activations."""
 _CHECKPOINT_SECTION: Final = re.compile(r"section .*(?:checkpoint|ckpt|\bsav(?:e|ing)\b)", re.IGNORECASE)
 _COLLECTIVE: Final = "/torch/distributed/distributed_c10d.py:"
+_HALTED: Final = "The process is stopped by "
 _MAX_STACKS: Final = 4
 _LIMITS: Final = {signal.SIGXCPU: "ulimit -t", signal.SIGXFSZ: "ulimit -f"}
 
@@ -144,6 +145,11 @@ def _is_in_checkpoint(data: IncidentData, _: Culprits) -> bool:
     return any(map(_CHECKPOINT_SECTION.match, itertools.islice(data["values"].values(), _MAX_STACKS)))
 
 
+def _is_halted(data: IncidentData, _: Culprits) -> bool:
+    """By the stack of a culprit, which its monitor cannot take."""
+    return any(text.startswith(_HALTED) for text in itertools.islice(data["stacks"].values(), _MAX_STACKS))
+
+
 _DIED = (Category.RANK_DEAD,)
 _MISSED = (Category.MISSING_RANK,)
 CASES: tuple[Case, ...] = (
@@ -185,6 +191,20 @@ CASES: tuple[Case, ...] = (
         _FIX_WAIT,
         _MISSED,
         _ended(Ending.RAISED.value, Ending.KILLED.value, Ending.GONE.value),
+    ),
+    Case(
+        "Find out what has stopped the rank's process (a signal, a debugger), and continue it "
+        "(`kill -CONT`); if calls have timed out, end the job.",
+        (Category.RANK_STUCK,),
+        _is_halted,
+        "Find out what stopped the rank's process (a signal, a debugger), and start the job again.",
+    ),
+    Case(
+        "End the job: one of these ranks left out a message (`otel-fr analyze` of its files may show which), or they "
+        "all send, or all receive, first.",
+        (Category.DEADLOCK,),
+        lambda data, _: data["operation"] in ("send", "recv"),
+        "Give each message its other half, let one of the ranks send first, and start the job again.",
     ),
     Case(
         "The rank reads or writes a checkpoint: look at its storage (mount, quota, load). The job continues once the "
