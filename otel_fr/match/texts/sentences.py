@@ -83,15 +83,16 @@ def holding_text(case: Case, node: Node, culprits: Sequence[int]) -> tuple[str, 
     # Of a lost machine, and of ranks that ended together, ranks are named that are no members.
     members = set(instance.members)
     missing = [rank for rank in culprits if rank in members and rank not in instance.calls]
+    did_not = "did not join" if instance.p2p is None else "did not make the other half of"
     if are_silent(evidence, culprits):
         they = verb(culprits, "it", "they") if len(missing) == len(culprits) else ranks_text(missing)
         parts = [silence_text(case, culprits)]
-        parts.append(f"{they} did not join {instance_text(instance)}")
+        parts.append(f"{they} {did_not} {instance_text(instance)}")
     elif missing and not members.issuperset(culprits):
         how = describe_ending(evidence.ranks[culprits[0]], several=True)
-        parts = [f"{machines.named(culprits)} {how}", f"{ranks_text(missing)} did not join {instance_text(instance)}"]
+        parts = [f"{machines.named(culprits)} {how}", f"{ranks_text(missing)} {did_not} {instance_text(instance)}"]
     elif missing:
-        parts = [f"{machines.named(missing)} did not join {instance_text(instance)}"]
+        parts = [f"{machines.named(missing)} {did_not} {instance_text(instance)}"]
     else:
         parts = [f"{machines.named(culprits)} failed in {instance_text(instance)}"]
     wheres = [where_texts(evidence, rank, case.lasts.get(rank), instance) for rank in culprits[:MAX_ENDINGS]]
