@@ -15,6 +15,8 @@ if TYPE_CHECKING:  # rank monitors, which need no match engine, read fields, too
 
 MAX_DIMENSIONS = 64
 """PyTorch's limit of a tensor's dimensions."""
+MAX_RANK = (1 << 17) - 1
+"""The highest rank of a group. Each rank of a job takes 3 kB, and a file of 2 kB can list a million."""
 
 _LARGEST = 1 << 62
 """Recorders write no larger number; columns of 64 bits hold sums of two such."""
@@ -45,6 +47,11 @@ def integer(value: object) -> int | None:
     if isinstance(value, int) and not isinstance(value, bool) and -_LARGEST < value < _LARGEST:
         return value
     return None
+
+
+def members(ranks: Sequence[int]) -> tuple[int, ...]:
+    """The members of a group; none, which means unknown, if there are ranks above `MAX_RANK`."""
+    return tuple(ranks) if max(ranks, default=0) <= MAX_RANK else ()
 
 
 def exact(value: object) -> int:

@@ -18,7 +18,7 @@ import numpy as np
 
 from otel_fr.dumps import files, nccl_inspector, nccl_ras, operation_names, resolve
 from otel_fr.dumps.columns import COLLECTIVE, COMPLETED, IN_FLIGHT
-from otel_fr.dumps.fields import integer
+from otel_fr.dumps.fields import MAX_RANK, integer, members
 from otel_fr.dumps.model import Dump, GroupInfo, Problem, Source
 from otel_fr.dumps.processes import read_all
 from otel_fr.dumps.recorders import OtelFrReader, PyTorchReader, group_key, numbered_groups
@@ -219,7 +219,7 @@ def _own_groups(facts: Mapping[str, Any]) -> dict[str, GroupInfo]:
         if not isinstance(item, dict) or not isinstance(item.get("id"), str):
             continue
         try:
-            ranks = tuple(decode_ranks(_text(item.get("ranks")), room))
+            ranks = members(decode_ranks(_text(item.get("ranks")), min(room, MAX_RANK + 1)))
         except ValueError:
             ranks = ()
         room -= len(ranks)
@@ -246,7 +246,7 @@ def _groups(config: object) -> dict[str, GroupInfo]:
         if not isinstance(item, dict) or not str(key):
             continue
         name, description = _text(item.get("name")) or str(key), _text(item.get("desc"))
-        ranks = tuple(map(int, _RANK_NUMBER.findall(_text(item.get("ranks")))[:room]))
+        ranks = members([*map(int, _RANK_NUMBER.findall(_text(item.get("ranks")))[:room])])
         room -= len(ranks)
         group = GroupInfo(key=group_key(name, description), id="", name=name, description=description, ranks=ranks)
         found[group.key] = group

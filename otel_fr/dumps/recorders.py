@@ -45,7 +45,8 @@ def numbered_groups(config: object, most: int) -> dict[int, tuple[int, ...]]:
         if number is None or not isinstance(ranks, list) or not fields.bounded_numbers(ranks) or len(ranks) > most:
             continue
         most -= len(ranks)
-        found[number] = tuple(ranks)
+        if known := fields.members(ranks):
+            found[number] = known
     return found
 
 

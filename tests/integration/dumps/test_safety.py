@@ -18,9 +18,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from otel_fr import analyze
 from otel_fr.dumps.read import load, load_folder
 from otel_fr.dumps.safe_parse import Limits, UnreadableDump
 from tests.support.damaged_dumps import read_or_refused
+from tests.support.rings import RankRing, signature
 from tests.support.torch_files import PLAIN_ENTRY, plain_file
 from tests.support.waiting import PATIENCE
 
@@ -150,6 +152,25 @@ def test_files_made_to_exhaust_the_reader_are_refused_cheaply(tmp_path: Path) ->
     outcomes = dict(zip(names, said, strict=True))
     assert [name for name, text in outcomes.items() if not text.startswith("refused:")] == [], done.stderr[-2000:]
     assert int(peak) < 1_500_000  # KiB
+
+
+@pytest.mark.parametrize("ranks", ["0-999999", "[0, 1, 999999]"])
+def test_ranks_that_no_job_has_cost_little(tmp_path: Path, ranks: str) -> None:
+    """A few bytes list a million ranks, and each would have its line in the report."""
+    ring = RankRing(tmp_path / "rings", 0, 2)
+    ring.call(signature("all_reduce"))
+    path = ring.write(tmp_path / "files", "json")
+    data = json.loads(path.read_text())
+    data["otel_fr"] |= {"world_size": 1_000_000}
+    for group in (*data["otel_fr"]["groups"], *data["pg_config"].values()):
+        group["ranks"] = ranks
+    path.write_text(json.dumps(data))
+    assert [*analyze.load(tmp_path / "files").ranks] == [0]
+    del data["otel_fr"]
+    path.write_text(json.dumps(data))
+    report = analyze.load(tmp_path / "files")
+    assert [*report.ranks] == [0]
+    assert report.problems == []
 
 
 def test_a_file_over_the_limits_is_refused(tmp_path: Path) -> None:
