@@ -42,6 +42,11 @@ def run_folder(base: Path, run_id: str) -> Path:
     return base / f"{_PREFIX}{short_name(run_id)}"
 
 
+def has_members(folder: Path) -> bool:
+    """True from the first `Node.join` in the folder of a run until `Node.remove`."""
+    return any(folder.glob(f"{_MEMBER}*"))
+
+
 def short_name(text: str) -> str:
     """A name of a file for any text."""
     return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest()

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
-from otel_fr.monitor.control.node import MAX_MEMBERS
+from otel_fr.monitor.control.node import MAX_MEMBERS, has_members
 
 HEARTBEAT_SECONDS = 1.0
 """How often the watcher says that it watches."""
@@ -285,6 +285,10 @@ def _become(folder: Path, address: str, key: str) -> Hub | None:
     def release() -> None:
         with contextlib.suppress(OSError):
             path.unlink()
+        if not has_members(folder):  # the run is over, and this monitor made its folder anew
+            with contextlib.suppress(OSError):
+                os.unlink(folder / f"watch-{key}")
+                folder.rmdir()
         os.close(lock)
 
     return Hub(listener, release)

@@ -17,6 +17,7 @@ from otel_fr.config import Config
 from otel_fr.control.v1.control_pb2 import Command, Dump, PeerFailed, TakeStacks, WatchRequest
 from otel_fr.monitor.control import siblings
 from otel_fr.monitor.control.client import ControlClient
+from otel_fr.monitor.control.node import Node, run_folder
 from otel_fr.monitor.control.siblings import (
     COMMAND,
     LEAVING,
@@ -77,6 +78,20 @@ def test_one_monitor_watches_and_passes_on_what_is_for_the_others(folder: Path) 
     assert hub.changed.wait(PATIENCE)
     assert hub.ranks() == [2]
     hub.close()
+
+
+def test_a_folder_that_was_made_for_a_run_that_is_over_does_not_stay(folder: Path) -> None:
+    watcher(folder).close()
+    until(lambda: not folder.exists())
+    node = Node(folder.parent, "run", 0)
+    node.join()
+    shared = run_folder(folder.parent, "run")
+    watcher(shared).close()
+    until(lambda: not [*shared.glob("line-*")])
+    assert shared.exists()
+    assert node.leave()
+    node.remove()
+    assert not shared.exists()
 
 
 def test_the_state_of_the_stream_is_what_a_monitor_learns_first_and_whenever_it_changes(folder: Path) -> None:
