@@ -167,7 +167,7 @@ class Verdict:
             is_known = self._incidents.pop(number, None) is not None
             is_news = is_known and bool(summary) and self._times_said[number] > 0 and not self._has_ended
             if is_news and self.node.is_first(f"over {number}"):
-                self.log("the incident is over, which said: %s (%s)", summary, told.where)
+                self.log("the incident is over; while it fired: %s (%s)", summary, told.where)
         elif self._incidents.get(number) != told:
             self._incidents[number] = told
             self._unsaid[number] = time.monotonic()
@@ -204,7 +204,7 @@ class Verdict:
         self._say_incidents()
         if self._has_said_hang and stalled_ns is None:
             self._has_said_hang = False
-            _log.warning("the wait is over; the job continues")
+            _log.warning("the wait is over")  # if the call failed, or the job is being stopped, it does not continue
         if self._analysis is not None:
             self._step_analysis()
         elif stalled_ns is None or self._told is not None or not file:

@@ -129,7 +129,7 @@ def test_an_incident_is_logged_by_one_monitor_of_a_machine_once_it_has_settled(
     for one in monitors:
         one.note_incident("cd", "rank 2 was killed", is_over=True)
     assert [record.getMessage() for record in caplog.records] == [
-        "the incident is over, which said: rank 2 was killed (otel-fr incidents show cd)"
+        "the incident is over; while it fired: rank 2 was killed (otel-fr incidents show cd)"
     ]
     assert lines(monitors[0], FOUND)[0] == "verdict: missing_rank: rank 1 did not join"
 
@@ -217,7 +217,7 @@ def test_a_hang_that_a_section_explains_is_told_once_its_limit_has_passed(
     assert len(analyses) == 3
     for _ in range(2):
         one.step(None, int(clock.monotonic() * 1e9), "")
-    assert [record.getMessage() for record in caplog.records] == ["the wait is over; the job continues"]
+    assert [record.getMessage() for record in caplog.records] == ["the wait is over"]
 
 
 def test_a_rank_of_many_runs_leaves_nothing_behind_and_a_failed_run_neither(tmp_path: Path) -> None:
