@@ -33,6 +33,11 @@ _STATES: Final = {"T": "it is stopped", "t": "a debugger has it", "Z": "it has e
 """Of the main thread: py-spy could not read the stacks, or wait for ever."""
 _OTHERS: Final = ("D", "it waits in the kernel, uninterruptibly")
 _BLOCK: Final = re.compile(r"^(?=Thread )", re.MULTILINE)
+_OUR_THREAD: Final = re.compile(r'"otel-fr[^"]*"$')
+"""It only waits for what the monitor asks."""
+_FRAME: Final = re.compile(r"^( {4}.*)( \(.*\))$")
+_MAX_FUNCTION: Final = 200
+"""Characters; a template of C++ may have thousands."""
 _FIRST_TO_DIE: Final = "1000"
 """py-spy's oom_score_adj: if memory runs out while it has its 100 MB, the kernel ends it and not the rank."""
 
@@ -118,10 +123,18 @@ def _python(pid: int) -> str:
 def stacks_in(output: str, first: str = "") -> str:
     """The stacks in py-spy's output under a heading, the thread ``first`` and then the main thread first; "": none."""
     threads = [block.rstrip() for block in _BLOCK.split(output)[1:]]
+    threads = [block for block in threads if not _OUR_THREAD.search(block.partition("\n")[0])]
     if not threads:
         return ""
     threads.sort(key=lambda block: [f'"{name}"' not in block.partition("\n")[0] for name in (first, "MainThread")])
-    return "\n".join([NATIVE_HEADING, *threads])[:MAX_TEXT]
+    lines = "\n".join([NATIVE_HEADING, *threads]).split("\n")
+    return "\n".join(_FRAME.sub(_cut, line) for line in lines)[:MAX_TEXT]
+
+
+def _cut(frame: re.Match[str]) -> str:
+    """The frame, its function with at most `_MAX_FUNCTION` characters."""
+    function, place = frame.groups()
+    return f"{function[:_MAX_FUNCTION]}...{place}" if len(function) > _MAX_FUNCTION else frame[0]
 
 
 def error_in(output: str) -> str:

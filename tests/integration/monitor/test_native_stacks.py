@@ -145,6 +145,21 @@ def test_one_that_is_refused_leaves_no_stacks_and_a_reason(tmp_path: Path, text:
     assert (found.text, found.error.startswith(error)) == ("", True), found
 
 
+def test_threads_of_otel_fr_are_left_out_and_long_functions_cut() -> None:
+    output = f"""Process 7: python train.py
+Thread 8 (idle): "otel-fr"
+    recv (libc.so.6)
+Thread 7 (idle): "MainThread"
+    {"pybind11::dispatch<" * 100} (libtorch_python.so)
+    main (train.py:30)
+"""
+    heading, thread, cut, last = native_stacks.stacks_in(output).splitlines()
+    assert (heading, thread) == (NATIVE_HEADING, 'Thread 7 (idle): "MainThread"')
+    assert cut.endswith("... (libtorch_python.so)")
+    assert len(cut) < 250
+    assert last == "    main (train.py:30)"
+
+
 def test_a_program_that_cannot_be_started_is_a_reason_too(tmp_path: Path) -> None:
     (tmp_path / "py-spy").write_text("")
     assert "Permission denied" in native_stacks.take(os.getpid(), str(tmp_path / "py-spy")).error
