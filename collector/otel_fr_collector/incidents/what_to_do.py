@@ -46,8 +46,8 @@ FIND_HOST = "Find the host (power, network, kernel log), and start the job witho
 _NOT_TRUSTED = "End the job: results since the incident began cannot be trusted."
 WHAT_TO_DO: Mapping[Category, str] = {
     Category.MISSING_RANK: (
-        "If the rank's line waits for something outside (storage, a lock), fix that, and the job continues; if "
-        "the rank has skipped a call, end the job."
+        "If the rank's line waits for something outside (storage, a lock), fix that; if it works (a checkpoint, a "
+        "compilation), let it finish; if the rank has skipped a call, end the job."
     ),
     Category.RANK_STUCK: (
         "Keep the stack and the files, then end the job; if a GPU or a file system of the host hangs (state "
@@ -207,8 +207,8 @@ CASES: tuple[Case, ...] = (
         "Give each message its other half, let one of the ranks send first, and start the job again.",
     ),
     Case(
-        "The rank reads or writes a checkpoint: look at its storage (mount, quota, load). The job continues once the "
-        "storage answers; if it always takes so long, put it into a section with a longer timeout.",
+        "The rank reads or writes a checkpoint: let it finish. If that takes longer than usual, look at its storage "
+        "(mount, quota, load); if it always takes so long, put it into a section with a longer timeout.",
         (Category.MISSING_RANK, Category.RANK_STUCK, Category.HEARTBEAT_MISSED, Category.SECTION_OVERRUN),
         _is_in_checkpoint,
         "Look at the storage of the rank's checkpoint (mount, quota, load), and start the job again.",

@@ -83,7 +83,7 @@ def test_a_rank_in_a_checkpoint_waits_for_storage(frames: tuple[str, ...], is_st
     data = incident_data(category=category, stacks={"1": stack(*frames)})
     assert ("storage (mount" in what_to_do(data, [])) is is_storage
     assert ("storage of the rank's checkpoint" in what_to_do(data, [], is_over=True)) is is_storage
-    assert "checkpoint" not in what_to_do(incident_data(**{**data, "stuck_on": "device"}), [])
+    assert "storage (mount" not in what_to_do(incident_data(**{**data, "stuck_on": "device"}), [])
 
 
 def test_a_section_is_a_checkpoint_by_its_name() -> None:
