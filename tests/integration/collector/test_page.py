@@ -69,7 +69,7 @@ def test_an_incident_shows_its_evidence_and_follows_its_changes(stage: Stage, wa
     page = watched.page
     page.goto(f"{stage.url}/#/incidents/{number}")
     expect(page.locator("h1")).to_contain_text("rank 5")
-    for text in ("load data.py:17", 'File "/job/data.py", line 17', "step train.py:42", "7 ranks: ranks 0-4, 6, 7"):
+    for text in ("load data.py:17", 'File "/job/data.py", line 17', "step train.py:42", "7 ranks: 0-4, 6, 7"):
         expect(page.locator("main")).to_contain_text(text)
     expect(page.locator(".answer .badge")).to_have_text(["firing", "missing_rank"])
     stage.recover(run)

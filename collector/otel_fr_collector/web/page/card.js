@@ -3,7 +3,8 @@
 import { Refused, get } from "./api.js";
 import { h, link, number, secondsSince, setText, when } from "./dom.js";
 import {
-  debugCommand, decodeRanks, durationText, lastingText, placeText, ranksByText, ranksText, siteShortener, stateSummary,
+  debugCommand, decodeRanks, durationText, lastingText, placeText, rankList, ranksByText, ranksText, siteShortener,
+  stateSummary,
 } from "./text.js";
 
 const SHOWN = 3; // culprits with a line and a stack of their own
@@ -78,7 +79,8 @@ function waitingText(data) {
   if (!count) return "";
   const waiting = waitingOf(data);
   const others = count - waiting.length;
-  return `${number(count)} rank${count === 1 ? "" : "s"}: ${ranksText(waiting)}${others > 0 ? ` here, ${number(others)} in calls that follow from it` : ""}`;
+  const who = others > 0 ? `${ranksText(waiting)} here, ${number(others)} in calls that follow from it` : rankList(waiting);
+  return `${number(count)} rank${count === 1 ? "" : "s"}: ${who}`;
 }
 
 function stack(data, rank, opened) {
