@@ -10,7 +10,7 @@ from otel_fr.analyze.analysis import Analysis
 from otel_fr.analyze.notes import NoteKind
 from otel_fr.analyze.output.beside import beside, slowest_text
 from otel_fr.dumps.model import Dump
-from otel_fr.match import CallState, Ending, Finding, Group, Rank
+from otel_fr.match import CallState, Category, Ending, Finding, Group, Rank
 from otel_fr.match.texts.rank_texts import ending_text
 from otel_fr.presentation import (
     UNDESCRIBED,
@@ -131,6 +131,9 @@ def told(finding: Finding) -> str:
 def where(finding: Finding, rank: int) -> str:
     """``"train.py:42 step"``; of a culprit also where it ran: ``"... (gpu-17, local rank 3, pid 4711)"``."""
     site = site_text(finding.call_sites.get(rank))
+    is_missing = finding.category is Category.MISSING_RANK and rank in finding.culprit_ranks
+    if is_missing and rank in finding.call_sites and rank not in finding.stacks and site not in finding.summary:
+        site = f"its last call was at {site}"  # PyTorch's files do not show where it is
     is_shown = rank in finding.culprit_ranks and len(finding.culprit_ranks) <= MAX_PLACED
     place = finding.places.get(rank) if is_shown else None
     return f"{site} ({place_text(*place)})" if place is not None else site
@@ -141,8 +144,7 @@ def verdict(analysis: Analysis) -> str:
     run = analysis.run
     if run is None:
         return f"No flight-recorder file in {analysis.path} could be read."
-    found = causes(analysis)
-    if found:
+    if found := causes(analysis):
         first = headline(found[0])
         return first if len(found) == 1 else f"{len(found)} faults; the first: {first}"
     if analysis.open_calls is not None:
@@ -383,9 +385,8 @@ def clean(text: str) -> str:
 
 def place_title(ranks: Sequence[int]) -> str:
     """``"3 ranks are here (ranks 0-2)"``, ``"rank 17 is here"``."""
-    if len(ranks) == 1:
-        return f"{ranks_text(ranks)} is here"
-    return f"{count_text(len(ranks), 'rank')} are here ({ranks_text(ranks)})"
+    who = ranks_text(ranks)
+    return f"{who} is here" if len(ranks) == 1 else f"{count_text(len(ranks), 'rank')} are here ({who})"
 
 
 def call_stacks(analysis: Analysis, finding: Finding) -> list[tuple[list[int], tuple[str, ...]]]:

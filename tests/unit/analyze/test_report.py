@@ -27,7 +27,7 @@ def test_a_report_is_one_screen(tmp_path: Path) -> None:
     text = repr(report)
     assert text.splitlines()[1] == "4 files, 4 ranks, 1 process group, 11 calls"
     assert f"missing_rank: {report.findings[0].summary}" in text
-    assert "culprit rank 2: /job/train.py:41 step" in text
+    assert "culprit rank 2: its last call was at /job/train.py:41 step" in text
 
 
 def many_faults(folder: Path) -> Path:
