@@ -25,6 +25,7 @@ from otel_fr.console.client import UNREACHABLE, Client, CollectorError
 from otel_fr.console.client import add_arguments as add_client_arguments
 from otel_fr.console.incidents import find
 from otel_fr.dumps.places import newest_folder
+from otel_fr.out_of_memory import size_text
 from otel_fr.presentation import count_text
 from otel_fr.printable import one_line, printable, printable_data
 from otel_fr.redaction import clean
@@ -188,13 +189,14 @@ def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
 
 
 def _tell(output: Path, texts: Mapping[str, tuple[str, str]], files: Mapping[str, Path]) -> None:
-    print(f"{printable(str(output))}, {output.stat().st_size / 1e6:.1f} MB, holds")
+    print(f"{printable(str(output))}, {size_text(output.stat().st_size)}, holds")
     for name, (what, _) in texts.items():
         print(f"  {name:<14}{what}")
     for name in list(files)[:_MAX_LISTED]:
         print(f"  {one_line(name)}")
     if len(files) > _MAX_LISTED:
-        print(f"  and {count_text(len(files) - _MAX_LISTED, 'more flight-recorder file')} (CONTENTS.txt lists all)")
+        print(f"  and {count_text(len(files) - _MAX_LISTED, 'more flight-recorder file')}")
+    print("  CONTENTS.txt  the names of all of them")
     print(
         "Nothing else. Flight-recorder files are unchanged: they hold host names, paths, lines of source, exceptions."
     )
