@@ -13,6 +13,8 @@ OURS = (Live.name, OwnFiles.name, TorchFiles.name)
 UNKNOWN = "**no reason is known**"
 SOONER = 1.0
 """Seconds by which another tool's right answer comes first, before that counts."""
+MAX_LISTED = 20
+"""Programs of one line that are named; the tables by program have them all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,19 +146,23 @@ REASONS = (
 
 
 def table(rows: Sequence[Row]) -> str:
-    """The answers where otel-fr is not best, grouped by their reason; "": there are none."""
-    lines: dict[tuple[str, str, str, str], list[str]] = {}
-    for row in rows:
-        better = _better(row, [one for one in rows if _is_of_same_job(row, one)])
-        if better is not None:
-            key = (row["backend"], row["tool"], better, why(row))
-            lines.setdefault(key, []).append(f"`{row['program']}`")
+    """The answers where otel-fr is not best, a line for each reason, those of the live answers first; "": none."""
+    lines: dict[str, list[dict[str, None]]] = {}
+    for row in sorted(rows, key=lambda one: one["tool"] != Live.name):
+        outcome, others = _better(row, [one for one in rows if _is_of_same_job(row, one)])
+        if outcome:
+            line = lines.setdefault(why(row), [{}, {}, {}, {}, {}])
+            answer, program = row["tool"].removeprefix("otel-fr, "), f"`{row['program']}`"
+            for texts, more in zip(line, ([answer], [outcome], [program], [row["backend"]], others), strict=True):
+                texts.update(dict.fromkeys(more))
     if not lines:
         return ""
-    head = "| setting | tool | what | programs | why |\n| --- | --- | --- | --- | --- |"
-    return "\n".join(
-        [head, *(f"| {s} | {t} | {what} | {', '.join(p)} | {w} |" for (s, t, what, w), p in lines.items())]
-    )
+    head = ["| why | answer from | outcome | programs | settings | better in some |", f"|{' --- |' * 6}"]
+    return "\n".join([*head, *(f"| {' | '.join([reason, *map(_cell, line)])} |" for reason, line in lines.items())])
+
+
+def _cell(texts: Collection[str]) -> str:
+    return f"{len(texts)} programs" if len(texts) > MAX_LISTED else ", ".join(texts) or "no other tool"
 
 
 def why(row: Row) -> str:
@@ -168,18 +174,15 @@ def _is_of_same_job(row: Row, other: Row) -> bool:
     return (row["backend"], row["program"]) == (other["backend"], other["program"])
 
 
-def _better(row: Row, rows: Iterable[Row]) -> str | None:
-    """What is not best in this answer; None: all is, or it is no answer of otel-fr's."""
+def _better(row: Row, rows: Iterable[Row]) -> tuple[str, list[str]]:
+    """What is not best in this answer, and which other tools are better; "": it is the best, or not otel-fr's."""
     if row["tool"] not in OURS:
-        return None
+        return "", []
+    right = [one for one in rows if one["outcome"] == "right"]
     if row["outcome"] in _WRONG:
-        right = sorted(one["tool"] for one in rows if one["outcome"] == "right" and one["tool"] not in OURS)
-        return f"{row['outcome']}; right: {', '.join(right) or 'no other tool'}"
+        return row["outcome"], sorted(one["tool"] for one in right if one["tool"] not in OURS)
     if row["tool"] != Live.name or row["seconds"] is None:
-        return None
-    sooner = sorted(
-        one["tool"]
-        for one in rows
-        if one["outcome"] == "right" and one["seconds"] is not None and one["seconds"] + SOONER < row["seconds"]
-    )
-    return f"later than {', '.join(sooner)}" if sooner else None
+        return "", []
+    limit = row["seconds"] - SOONER
+    sooner = sorted(one["tool"] for one in right if one["seconds"] is not None and one["seconds"] < limit)
+    return ("later" if sooner else ""), sooner
