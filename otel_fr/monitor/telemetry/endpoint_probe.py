@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 import time
 from collections.abc import Callable, Mapping
@@ -25,6 +26,9 @@ SECONDS = 2.0
 MAX_ANSWER = 8_192
 MAX_QUOTED = 40
 _CHECK = "check the address with otel-fr doctor"
+_AUTHORIZE = "the token goes into OTEL_EXPORTER_OTLP_HEADERS"
+_NO_TOKEN = re.compile(r"StatusCode\.(?:UNAUTHENTICATED|PERMISSION_DENIED), error details: (.*)")
+"""In an exporter's message."""
 _REQUEST = "GET / HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nAccept: text/html\r\n\r\n"
 _PAGE = b"otel-fr"
 """In the collector's page, which other servers do not have at ``/``."""
@@ -60,7 +64,10 @@ class EndpointTrouble:
             self._mistake = next((one.mistake for one in found if one.mistake), "")
             outage = next((one.outage for one in found if one.outage), message)
             if not self._mistake:
-                return hide_password(f"{outage}; the job runs on without telemetry; {_CHECK}")
+                check = _CHECK
+                if refused := _NO_TOKEN.search(outage):
+                    outage, check = f"telemetry is refused: {refused[1]}", _AUTHORIZE
+                return hide_password(f"{outage}; the job continues without telemetry; {check}")
         is_news = self._is_first_node and self._is_first(self._mistake)
         return hide_password(f"{self._mistake}; {_CHECK}") if is_news else ""
 

@@ -108,6 +108,17 @@ def test_a_wrong_endpoint_is_named_once_with_what_to_write_instead(
         assert lines[0].startswith(f"otel-fr[rank 0]: OTEL_EXPORTER_OTLP_ENDPOINT={says.format(**names)}")
 
 
+def test_a_missing_token_is_named(tmp_path: Path) -> None:
+    (tmp_path / "tokens").write_text("hR6uCw2JgE8oVz4M write team-a/\n")
+    with (
+        running(tmp_path / "collector", "--tokens", str(tmp_path / "tokens")) as collector,
+        play(tmp_path, {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{collector.grpc}"}) as rank,
+    ):
+        rank.do("issue", n=10)
+        assert wait_for(lambda: "telemetry is refused: a bearer token is required" in rank.stderr)
+        assert "OTEL_EXPORTER_OTLP_HEADERS" in rank.stderr
+
+
 @pytest.mark.long
 def test_a_crash_is_sent_to_a_dead_endpoint_for_thirty_seconds_and_the_file_is_written(tmp_path: Path) -> None:
     with play(tmp_path, {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{free_port()}"}) as rank:
