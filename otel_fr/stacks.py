@@ -11,6 +11,13 @@ _FRAME = re.compile(
     r'^[ |]*File "(?P<file>[^"\n]+)", line (?P<line>\d+),? in (?P<name>[^\n]+)(?:\n[ |]*    (?P<source>[^\n]*))?',
     re.MULTILINE,
 )
+_WORKER = re.compile(
+    r"^DataLoader worker, process (?P<pid>\d+)[^\n]*\n(?:(?! {4})[^\n]+\n)?(?: {4}[^\n]*\n)*?"
+    r" {4}(?P<name>[^\n()]{1,200}) \((?P<place>[^\n()]{1,300}:\d+)\)\n"
+    r" {4}[^\n]* \(torch/utils/data/_utils/fetch\.py:\d+\)$",
+    re.MULTILINE,
+)
+"""A worker, and the frame that torch's fetcher has called."""
 _CHAINED = re.compile(
     "^[ |]*(During handling of the above exception, another exception occurred:"
     "|The above exception was the direct cause of the following exception:)$",
@@ -113,6 +120,11 @@ def site_of(stack: str) -> str:
     frames = frames_of(stack)
     users = [frame for frame in frames if not (is_library(frame.file) or _PACKAGES in frame.file)]
     return next((frame.place for frame in users or frames), "")
+
+
+def loader_workers(text: str) -> list[tuple[str, str]]:
+    """The DataLoader workers in a rank's native stacks: (process id, place in what the program gave the DataLoader)."""
+    return [(one["pid"], f"{one['place']} {one['name']}") for one in _WORKER.finditer(text)]
 
 
 def own_thread(name: str) -> str:

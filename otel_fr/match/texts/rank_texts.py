@@ -15,6 +15,7 @@ from otel_fr.match.facts.stops import was_stopped
 from otel_fr.match.model import Call, CallState, Ending, Evidence, Group, Progress, Rank
 from otel_fr.match.texts.calls import call_text, group_of
 from otel_fr.presentation import count_text, duration_text, group_text, message_text, ranks_text, signal_text, verb
+from otel_fr.stacks import loader_workers
 
 MAX_THREADS = 2
 """Threads of a rank whose exceptions a sentence states: the last, which are the nearest to the fault."""
@@ -109,14 +110,20 @@ def where_texts(evidence: Evidence, rank: int, last: LastCall | None, instance: 
         text += " and in no call"
     elif info.destroying is not None and info.ending is Ending.RUNNING:
         text += f", in {call_text(evidence, info.destroying)}"
-    texts = [text]
-    if info.doing and not info.python_blocked and info.ending in (Ending.RUNNING, Ending.KILLED):
-        texts.append(f"it {'is' if info.ending is Ending.RUNNING else 'was'} {message_text(info.doing)}")
-    texts += thread_texts(info)
+    texts = [text, *_doing_texts(info), *thread_texts(info)]
     if instance is not None and (behind := _behind_text(info, last, instance)):
         texts.append(behind)
     call = info.destroying or (last.call if last is not None else None)
     return [*texts, _last_call_text(evidence, info, call)] if call is not None else texts
+
+
+def _doing_texts(info: Rank) -> list[str]:
+    """What its kernel says of it, and where its DataLoader workers are, for which it may wait."""
+    if not info.doing or info.python_blocked or info.ending not in (Ending.RUNNING, Ending.KILLED):
+        return []
+    be = "is" if info.ending is Ending.RUNNING else "was"
+    workers = [f"its DataLoader worker, process {pid}, {be} at {site}" for pid, site in loader_workers(info.stack)]
+    return [f"it {be} {message_text(info.doing)}", *workers]
 
 
 def _may_be_in(call: Call) -> bool:

@@ -83,6 +83,10 @@ def missing() -> Cases:
     ranks = [rank(0, 58), rank(1, 50, site=SITE), rank(2, 58)]
     yield "it is several calls behind", verdict([call(0, 58), call(1, 50, DONE), call(2, 58)], ranks)
     yield "its kernel says what it does", without_rank_1(doing="reading a pipe")
+    fetch = "_MapDatasetFetcher.fetch (torch/utils/data/_utils/fetch.py:54)"
+    frames = "\n    ".join(["Thread 7 (idle)", "read (s3.py:8)", "Shards.__getitem__ (data.py:31)", fetch])
+    workers = f"Native stacks, by py-spy:\nThread 6 (idle)\n\nDataLoader worker, process 7, sleeping:\n{frames}"
+    yield "one of its DataLoader workers hangs", without_rank_1(doing="reading a pipe", stack=workers)
     clean: dict[str, Any] = {"ending": Ending.CLEAN, "exit_code": 0, "site": ""}
     yield "it has ended without an error", without_rank_1(**clean)
     yield "nothing is known of it", verdict([call(0), call(2)], [rank(0, 5), Rank(1, **UNHEARD), rank(2, 5)])
