@@ -85,7 +85,7 @@ def process_hint(pid: int) -> str:
     state = parse_status(process.text("status")).get("State", "")[:1]
     if state not in _STATES:
         return ""
-    wchan = process.text("wchan").strip().strip("0")
+    wchan = process.waits_in()
     return f"The process is {_STATES[state]}" + (f" (in {wchan})" if wchan else "") + "."
 
 

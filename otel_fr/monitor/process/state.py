@@ -113,6 +113,14 @@ class Process:
         except OSError:
             return ""
 
+    def waits_in(self, thread: str = "") -> str:
+        """The kernel function that a thread waits in, without the compiler's suffix (``.constprop.0``); "": in none.
+
+        Args:
+            thread: its folder, with a slash; the main thread's if it is empty.
+        """
+        return self.text(f"{thread}wchan").strip().strip("0").partition(".")[0]
+
     def sample(self, tid: int) -> Sample:
         """Look at one thread."""
         folder = f"task/{tid}"
@@ -120,7 +128,7 @@ class Process:
         switches = [status.get(f"{kind}_ctxt_switches", "") for kind in ("voluntary", "nonvoluntary")]
         return Sample(
             state=status.get("State", "")[:1],
-            wchan=self.text(f"{folder}/wchan").strip().strip("0"),
+            wchan=self.waits_in(f"{folder}/"),
             call=parse_call(self.text(f"{folder}/syscall")),
             switches=sum(map(int, switches)) if all(map(str.isdigit, switches)) else None,
         )

@@ -72,7 +72,7 @@ def said(tmp_path: Path) -> str:
         ({"call": "0 0x8 0x7 0x10 0x0 0x0 0x0 0x7 0x8\n"}, "receiving from a local socket"),
         ({"call": "0 0x63 0x7 0x10 0x0 0x0 0x0 0x7 0x8\n"}, "reading a file or socket"),
         ({"call": "999 0x63 0x7 0x10 0x0 0x0 0x0 0x7 0x8\n"}, "in the kernel (system call 999)"),
-        ({"wchan": "hrtimer_nanosleep"}, "in the kernel (hrtimer_nanosleep)"),
+        ({"wchan": "hrtimer_nanosleep.constprop.0"}, "in the kernel (hrtimer_nanosleep)"),
         ({"state": "D"}, "in an uninterruptible wait in the kernel"),
         ({}, ""),
         (

@@ -118,9 +118,9 @@ export function jobView(id) {
     groups.update(job.groups, job.group_count ?? job.groups.length);
   }
 
-  // What to do next is asked for only where something has failed, and the job has ended.
+  // What to do next is asked for only where something has failed, and the job has ended, but not because somebody stopped it.
   async function advise() {
-    const isOver = job && !(job.ranks.tally ?? job.ranks).running;
+    const isOver = job && !(job.ranks.tally ?? job.ranks).running && job.state !== "stopped";
     if (!isOver || !(state.incidents ?? []).some((one) => one.job === job.job && one.run_id === job.run_id)) {
       advice.hidden = true; // of a job that runs, the incident says what to do
       return;
