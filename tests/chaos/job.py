@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable
 
 import torch
+import torch._dynamo  # DDP does so between two collectives, for seconds on a busy machine: then a rank does come late
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
