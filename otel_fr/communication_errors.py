@@ -29,6 +29,8 @@ tell of wrong arguments have none of them (``ProcessGroupGloo::...``, ``... NCCL
 has ``DataLoader timed out``."""
 
 
+_LOST: Final = ("Connection closed by peer", "Connection reset by peer")
+"""In gloo's messages, where the end of a peer has closed the connection to it."""
 STOP_SIGNALS: Final = frozenset({SIGHUP, SIGINT, SIGTERM})
 """Signals with which launchers and users end a rank that is not at fault (torchrun sends SIGTERM to its peers)."""
 _INTERRUPT: Final = KeyboardInterrupt.__name__
@@ -52,6 +54,11 @@ def is_communication(exception: str) -> bool:
     if kind != "RuntimeError" and hasattr(builtins, kind):
         return False
     return kind.startswith(_OF_TORCH) or any(word in message for word in _WORDS)
+
+
+def tells_of_lost_peer(exception: str) -> bool:
+    """An exception that was recorded comes from the end of a peer, not from a timeout."""
+    return is_communication(exception) and any(text in exception for text in _LOST)
 
 
 def is_of_communication(error: BaseException) -> bool:

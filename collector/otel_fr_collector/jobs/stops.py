@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from otel_fr.match import Ending, Rank
+from otel_fr.communication_errors import tells_of_lost_peer
+from otel_fr.match import Ending, Rank, window_of
 from otel_fr.match.facts import stops
 from otel_fr.match.facts.stops import KILL_GRACE
 from otel_fr_collector.jobs.ranks import RankState
@@ -43,9 +44,11 @@ def is_stopped(run: Run, now: float, dead: Container[int] = ()) -> bool:
         return False
     first, behind = min(ended for ended, _ in stopped), run.lateness(now)
     silent = [state for state in run.ranks.values() if state.ended is None]
-    return all(_is_over(rank, ended - first, dead) for ended, rank in ends) and all(
-        state.sent >= first and state.is_silent(now, run.silence_floor, behind) for state in silent
-    )
+    window = window_of(run.stall)
+    return all(
+        _is_over(rank, ended - first, dead) or (ended >= first and _lost_peer(run.ranks[rank.rank], window))
+        for ended, rank in ends
+    ) and all(state.sent >= first and state.is_silent(now, run.silence_floor, behind) for state in silent)
 
 
 def _is_over(rank: Rank, seconds: float, dead: Container[int]) -> bool:
@@ -53,6 +56,12 @@ def _is_over(rank: Rank, seconds: float, dead: Container[int]) -> bool:
     if stops.may_be_cleared_away(rank):
         return seconds >= KILL_GRACE or rank.rank not in dead
     return rank.ending is Ending.CLEAN or stops.was_stopped(rank)
+
+
+def _lost_peer(state: RankState, window: float) -> bool:
+    """It raised in a call that had lasted for the window as a peer ended: launchers stop one rank after the other."""
+    lasted = [call.duration for call in state.contents.failed if call.duration is not None]
+    return state.ending is Ending.RAISED and tells_of_lost_peer(state.exception) and max(lasted, default=0.0) >= window
 
 
 def end_of(state: RankState) -> Rank:

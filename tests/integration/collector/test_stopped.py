@@ -80,6 +80,19 @@ def test_the_calls_that_fail_as_ctrl_c_ends_the_first_rank_page_nobody(site: Sit
         assert site.receiver.told == []
 
 
+def test_a_rank_whose_call_fails_as_its_launcher_ends_one_after_the_other_was_stopped_too(site: Site) -> None:
+    with site.collector.job(3) as job:
+        _, second = hang(site, job)
+        job.ranks[0].exit(signal=signal.SIGTERM)
+        job.ranks[2].fail(second, "collective_failed")
+        lost = "[/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.1]:1"
+        job.ranks[2].exit(code=1, exception={"type": "RuntimeError", "message": lost})
+        job.ranks[1].exit(signal=signal.SIGTERM)
+        site.time.advance(SECONDS)
+        assert endings(site) == [("resolved", "stopped")]
+        assert site.receiver.told == []
+
+
 def test_a_rank_that_did_not_react_and_was_killed_later_was_stopped_too(site: Site) -> None:
     with site.collector.job(3) as job:
         cut_short(job, hang(site, job))
