@@ -207,7 +207,7 @@ _REQUESTS = (
     _counter(
         "otel_fr_collector_rank_reports",
         "reports",
-        "Rank reports: accepted, late (a newer one came first), or invalid.",
+        "Rank reports: accepted, late (a newer one came first, or there was no room for the rank), or invalid.",
         Label("outcome", ("accepted", "late", "invalid")),
         act="Act on invalid: otel-fr in the jobs is newer than the collector (OtelFrReportsInvalid).",
     ),

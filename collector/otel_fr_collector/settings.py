@@ -181,7 +181,7 @@ class Settings:
         _IN,
         _job_memory,
         default=f"{JOB_MEMORY >> 20}MiB",
-        text="memory for what jobs send; a job of 100,000 ranks needs 768MiB",
+        text="memory for what jobs send; more than 30,000 ranks need more than the default, 100,000 need 768MiB",
         metavar="SIZE",
     )
 

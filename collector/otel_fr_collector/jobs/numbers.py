@@ -319,7 +319,7 @@ class Numbers:
             usage = self._usage
             is_full = own is not None and len(own) >= MAX_POINTS_OF_RANK
             if is_full or usage.points >= MAX_POINTS or not usage.has_room(POINT_BYTES):
-                usage.refuse("numbers", len(self._last), MAX_POINTS)
+                usage.refused["numbers"] += 1
                 return None
             usage.points += 1
             own = self._last.setdefault(rank, {})
@@ -346,7 +346,7 @@ class Numbers:
             if key in self.series:
                 return self.series[key]
             if not usage.has_room(SERIES_BYTES):
-                usage.refuse("numbers", len(self.series), MAX_POINTS)
+                usage.refused["numbers"] += 1
                 return None
             usage.series += 1
             found = self.series[key] = Series()

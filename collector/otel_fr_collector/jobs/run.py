@@ -67,9 +67,8 @@ class Run:
         members, progress_entries: total length of its groups' member lists, and of its ranks' `progress`.
         is_replaced: a newer attempt has replaced it; it is judged no more. steps: how fast its training steps go by.
         behind: by id, its groups with instances that are yet to be compared (`GroupState.compare_pieces`).
-        requests: by rank, what it has asked to be done with its node or the job.
         requests: by rank, what it has asked to be done with its node or the job. is_sampled: some spans are missing.
-        differences: where its ranks are seen to have made different collectives.
+        lacks_ranks: there was no room for some. differences: where its ranks are seen to have made different calls.
         to_ask: ranks whose brief reports leave out what is needed, and is not known from others.
         numbers: calls, bytes and durations, as monitors count them. history: what its communication cost, over time.
         ras: what NCCL's RAS has said last; None: nothing. tenant: whose job it is (`otel_fr_collector.network.tokens`).
@@ -95,6 +94,7 @@ class Run:
     behind: dict[str, GroupState] = field(default_factory=dict)
     requests: dict[int, WorkloadRequest] = field(default_factory=dict)
     is_sampled: bool = False
+    lacks_ranks: bool = False
     differences: Differences = field(default_factory=Differences)
     to_ask: set[int] = field(default_factory=set)
     steps: StepRate = field(default_factory=StepRate)
@@ -133,9 +133,8 @@ class Run:
     @property
     def ended_clean(self) -> bool:
         """Every rank of the world has ended well."""
-        if not self.ranks or (self.world_size is not None and len(self.ranks) < self.world_size):
-            return False
-        return all(rank.ending is Ending.CLEAN for rank in self.ranks.values())
+        is_whole = bool(self.ranks) and (self.world_size is None or len(self.ranks) >= self.world_size)
+        return is_whole and all(rank.ending is Ending.CLEAN for rank in self.ranks.values())
 
     def is_live(self, now: float) -> bool:
         """Some rank has not ended and still reports."""
@@ -156,8 +155,9 @@ class Run:
         state = self.ranks.get(rank)
         if state is None:
             usage, held = self.usage, len(self.ranks)
-            if held >= MAX_RANKS_PER_RUN or usage.ranks >= MAX_RANKS or not usage.has_room(RANK_BYTES):
-                usage.refuse("ranks", held, min(MAX_RANKS, MAX_RANKS_PER_RUN * usage.runs))
+            if held >= MAX_RANKS_PER_RUN or usage.ranks >= MAX_RANKS or not usage.has_room(RANK_BYTES, self):
+                usage.refuse("ranks", held, min(MAX_RANKS, MAX_RANKS_PER_RUN * usage.runs), self)
+                self.lacks_ranks = True
                 return None
             state = self.ranks[rank] = RankState(rank)
             self.usage.ranks += 1
@@ -226,8 +226,8 @@ class Run:
         state = self.groups.get(group.id)
         if state is None:
             usage, held = self.usage, len(self.groups)
-            if held >= MAX_GROUPS_PER_RUN or usage.groups >= MAX_GROUPS or not usage.has_room(GROUP_BYTES):
-                usage.refuse("groups", held, min(MAX_GROUPS, MAX_GROUPS_PER_RUN * usage.runs))
+            if held >= MAX_GROUPS_PER_RUN or usage.groups >= MAX_GROUPS or not usage.has_room(GROUP_BYTES, self):
+                usage.refuse("groups", held, min(MAX_GROUPS, MAX_GROUPS_PER_RUN * usage.runs), self)
                 return None
             waits = Waits(self.straggler_limits, usage)
             waits.is_off = self.is_sampled
@@ -238,8 +238,8 @@ class Run:
                 # All ranks, which torch keeps in rising order: no need to wait for a report, which may never come.
                 group = replace(group, ranks=tuple(range(size)))
             usage, count = self.usage, len(group.ranks)
-            if usage.members + count > MAX_MEMBERS or (count and not usage.has_room(count * MEMBER_BYTES)):
-                self.usage.refuse("members", self.members, MAX_MEMBERS)
+            if usage.members + count > MAX_MEMBERS or (count and not usage.has_room(count * MEMBER_BYTES, self)):
+                usage.refuse("members", self.members, MAX_MEMBERS, self)
                 group = replace(group, ranks=())
             self.members += len(group.ranks)
             self.usage.members += len(group.ranks)
@@ -250,8 +250,8 @@ class Run:
         """The rank has reached at least these numbers in the group; None: there is no room to keep them."""
         own = state.progress.get(group)
         if own is None:
-            if self.usage.progress_entries >= MAX_PROGRESS_ENTRIES or not self.usage.has_room(PROGRESS_BYTES):
-                self.usage.refuse("progress", self.progress_entries, MAX_PROGRESS_ENTRIES)
+            if self.usage.progress_entries >= MAX_PROGRESS_ENTRIES or not self.usage.has_room(PROGRESS_BYTES, self):
+                self.usage.refuse("progress", self.progress_entries, MAX_PROGRESS_ENTRIES, self)
                 return None
             own = state.progress[group] = [0, 0, 0, 0, -1, self.levels.add(state.rank, group)]
             self.progress_entries += 1

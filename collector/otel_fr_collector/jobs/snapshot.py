@@ -35,6 +35,7 @@ class Snapshot:
         reported_at: rank -> when its last report was sent; infinity: no further report is expected.
         silent_since: rank that has fallen silent -> when its last report was sent.
         may_report_later: a rank that never reported may still do so.
+        lacks_ranks: as in `Run`: why ranks may be unheard.
         mismatch_pending, bad_end_pending: a mismatch, a bad end, was not judged yet.
         enqueued_at: instance -> when the first call that waits there was enqueued, on the collector's clock.
         enqueued_wall: instance -> when its first call was enqueued, as far as known: Unix time by that rank's clock.
@@ -45,6 +46,7 @@ class Snapshot:
     calls: list[RankCall]
     stall: float
     world_size: int | None
+    lacks_ranks: bool
     may_report_later: bool
     mismatch_pending: bool
     bad_end_pending: bool
@@ -77,7 +79,8 @@ class Snapshot:
         calls = [call.as_call(self.until.get(call.rank, self.moment)) for call in self.calls]
         if any(_needs_others(call) and call.state is not CallState.UNKNOWN for call in self.calls):
             for rank in _expected(self):
-                self.ranks.setdefault(rank, Rank(rank, ending=Ending.UNKNOWN, complete=False))
+                unheard = Rank(rank, ending=Ending.UNKNOWN, complete=False, has_gaps=self.lacks_ranks)
+                self.ranks.setdefault(rank, unheard)
         window = window_of(self.stall)
         return Evidence(groups=self.groups, calls=calls, ranks=self.ranks, window=window, world_size=self.world_size)
 
@@ -106,6 +109,7 @@ def in_pieces(run: Run, now: float, wall: float = 0.0) -> Iterator[Snapshot | No
         calls=[],
         stall=stall,
         world_size=run.world_size,
+        lacks_ranks=run.lacks_ranks,
         may_report_later=now - behind - max(run.first_seen, floor) <= stall / 2,
         mismatch_pending=run.mismatch_since is not None,
         bad_end_pending=run.bad_end_since is not None,

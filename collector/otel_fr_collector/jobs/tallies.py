@@ -49,7 +49,7 @@ class Tallies:
         if found is None:
             usage = self._usage
             if usage.tallies >= MAX_TALLIES or not usage.has_room(TALLY_BYTES):
-                usage.refuse("waits", len(self._by_rank), MAX_TALLIES)
+                usage.refused["waits"] += 1
                 return None
             usage.tallies += 1
             found = self._by_rank[rank] = RankTally()

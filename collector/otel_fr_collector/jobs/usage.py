@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sized
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from otel_fr_collector.jobs.calls import MAX_CACHED, MEMBER_BYTES, UNIT
 
@@ -20,6 +22,25 @@ POINT_BYTES, SERIES_BYTES = 350, 4_000
 """Of one rank's latest point of a series, and of one series (`jobs.numbers`), measured likewise."""
 MIN_CALLS, MIN_REPORTED = 60_000, 60_000
 """Units for which there is room whatever else is kept: calls of incomplete instances, and reports."""
+
+
+class Holder(Protocol):
+    """A run: its ranks and groups, and the total length of its groups' member lists and of its ranks' progress."""
+
+    @property
+    def ranks(self) -> Sized: ...
+    @property
+    def groups(self) -> Sized: ...
+    @property
+    def members(self) -> int: ...
+    @property
+    def progress_entries(self) -> int: ...
+
+
+def size_of(run: Holder) -> int:
+    """Bytes of its ranks and groups, as `Usage.fixed` counts them."""
+    groups = len(run.groups) * GROUP_BYTES + run.members * MEMBER_BYTES
+    return len(run.ranks) * RANK_BYTES + groups + run.progress_entries * PROGRESS_BYTES
 
 
 @dataclass(slots=True)
@@ -65,9 +86,10 @@ class Usage:
             + self.series * SERIES_BYTES
         )
 
-    def has_room(self, size: int) -> bool:
-        """Whether so many bytes more can be kept as long as their run."""
-        return self.fixed + size <= self.most - (MIN_CALLS + MIN_REPORTED) * UNIT
+    def has_room(self, size: int, run: Holder | None = None) -> bool:
+        """Whether so many bytes more can be kept as long as their run. ``run``: it leaves some to others."""
+        left = self.most // 8 if run is not None and 2 * size_of(run) > self.most else 0
+        return self.fixed + size <= self.most - (MIN_CALLS + MIN_REPORTED) * UNIT - left
 
     def room_for_reports(self, most: int) -> int:
         """Units that all reports together may have, at most ``most``."""
@@ -77,8 +99,8 @@ class Usage:
         """Units that the calls of all incomplete instances together may have, at most ``most``."""
         return min(most, max(MIN_CALLS, (self.most - self.fixed) // UNIT - self.reported))
 
-    def refuse(self, kind: str, held: int, limit: int) -> None:
-        """Count a refusal: the run has ``held`` of a kind, and all runs together may have ``limit``."""
+    def refuse(self, kind: str, held: int, limit: int, run: Holder) -> None:
+        """Count a refusal: the run has ``held`` of a kind, and all runs together may have ``limit`` of it."""
         self.refused[kind] += 1
-        if held * self.runs < limit:
+        if held * self.runs < limit and size_of(run) * self.runs < self.most:
             self.is_full = True

@@ -18,11 +18,13 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
 from otel_fr_collector.jobs import groups, runs
 from otel_fr_collector.jobs import run as run_module
+from otel_fr_collector.jobs import usage as usage_module
 from otel_fr_collector.jobs.bounded import Cache, CacheBudget, Ranges
 from otel_fr_collector.jobs.calls import Interner, SpanCall, Template
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.jobs.run_spans import add_spans
 from otel_fr_collector.jobs.runs import Runs
+from otel_fr_collector.jobs.snapshot import snapshot
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.otlp.signals import LOGS, TRACES, MalformedError
 from otel_fr_collector.outlets.outlets import Outlets
@@ -30,7 +32,7 @@ from otel_fr_collector.service import Service
 from prometheus_client import generate_latest
 
 from otel_fr import semconv
-from otel_fr.match import CallState, Group, Signature
+from otel_fr.match import CallState, Group, Signature, diagnose
 from otel_fr.rank_report import parse
 from tests.support.waiting import PATIENCE
 
@@ -260,6 +262,42 @@ def test_a_run_that_needs_room_does_not_lose_its_own(monkeypatch: pytest.MonkeyP
     everything.trim(8)
     assert list(everything.by_id.values()) == [known, new]
     assert len(new.groups) == 2
+
+
+WAITS = [{"g": "g", "k": "collective", "seq": 2, "rec": 2, "op": "all_reduce", "st": "scheduled", "age_s": 9.0}]
+
+
+def take_waiting(run: Run, ranks: int) -> None:
+    """They report that they wait in a collective of all."""
+    for rank in range(ranks):
+        group = {"id": "g", "ranks": f"0-{ranks - 1}", "enq": 2, "done": 1}
+        take(run, rank, groups=[group], inflight=WAITS, idle_s=9.0)
+
+
+def test_a_run_larger_than_the_memory_leaves_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usage_module, "MIN_CALLS", 0)
+    monkeypatch.setattr(usage_module, "MIN_REPORTED", 0)
+    everything = Runs(most=40_000)
+    small = a_run(everything, "small")
+    large = a_run(everything, "large")
+    take_waiting(large, 40)
+    everything.trim()
+    take_waiting(small, 2)
+    take_waiting(large, 40)
+    everything.trim()
+    assert list(everything.by_id.values()) == [small, large]
+    assert (len(small.ranks), small.progress_entries, small.lacks_ranks) == (2, 2, False)
+    assert len(large.ranks) < 40
+    assert large.lacks_ranks
+
+
+def test_a_rank_for_which_there_was_no_room_is_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "MAX_RANKS", 3)
+    run = a_run(Runs())
+    run.world_size = 4
+    take_waiting(run, 4)
+    (found,) = diagnose(snapshot(run, 0.1).evidence())
+    assert (found.rule, found.culprit_ranks) == ("not_recorded", ())
 
 
 def test_a_member_list_that_finds_no_room_leaves_the_members_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
