@@ -146,7 +146,7 @@ REASONS = (
 
 
 def table(rows: Sequence[Row]) -> str:
-    """The answers where otel-fr is not best, a line for each reason, those of the live answers first; "": none."""
+    """One line for each reason why otel-fr is not the best; reasons of live answers come first. "": there are none."""
     lines: dict[str, list[dict[str, None]]] = {}
     for row in sorted(rows, key=lambda one: one["tool"] != Live.name):
         outcome, others = _better(row, [one for one in rows if _is_of_same_job(row, one)])

@@ -197,6 +197,10 @@ class Decision(NamedTuple):
     step: int | None = None
 
 
+MAX_HOST = 256
+"""Characters kept of the name of a host, GPU, pod or node; a DNS name has at most 253 (RFC 1035, 2.3.4)."""
+
+
 class Place(NamedTuple):
     """Where a rank runs. Empty texts and None: not known.
 
@@ -366,8 +370,8 @@ class Evidence:
     Attributes:
         window: seconds a call must have been in flight before its rank counts as waiting.
         world_size: None: unknown.
-        kept_patterns: patterns kept up to a collective that is in flight now. broken_patterns: those of ranks that had
-            kept one up to the last step, and made fewer of these messages then.
+        kept_patterns: patterns that a rank kept up to a collective that is in flight now.
+        broken_patterns: patterns that a rank kept until its last step, in which it made fewer of these messages.
     """
 
     groups: Mapping[str, Group]

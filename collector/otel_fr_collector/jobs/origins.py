@@ -16,6 +16,7 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from otel_fr import semconv as names
 from otel_fr.match import UNPLACED, Place
+from otel_fr.match.model import MAX_HOST
 from otel_fr.rank_report import MAX_RANK
 from otel_fr.rank_report.bounds import MAX_NAME
 from otel_fr_collector.jobs.bounded import Cache, CacheBudget
@@ -26,8 +27,6 @@ MAX_RESOURCE = 256 << 10
 MAX_ATTRIBUTES = 1_024
 SOURCE_BYTES = 450
 """Of a source that is kept, without its texts: measured with tracemalloc."""
-MAX_HOST = 256
-"""Characters of a host's name; a DNS name has at most 253 (RFC 1035, 2.3.4)."""
 
 _PLACE = (names.HOST_NAME, names.GPU, names.K8S_POD_NAME, names.K8S_NODE_NAME)
 _TEXTS = frozenset({names.JOB_ID, names.RUN_ID, names.SERVICE_NAME, names.REPLICA_ID, *_PLACE})

@@ -37,10 +37,13 @@ class Holder(Protocol):
     def progress_entries(self) -> int: ...
 
 
-def size_of(run: Holder) -> int:
-    """Bytes of its ranks and groups, as `Usage.fixed` counts them."""
-    groups = len(run.groups) * GROUP_BYTES + run.members * MEMBER_BYTES
-    return len(run.ranks) * RANK_BYTES + groups + run.progress_entries * PROGRESS_BYTES
+def _size(ranks: int, groups: int, members: int, progress_entries: int) -> int:
+    """Bytes of so many."""
+    return ranks * RANK_BYTES + groups * GROUP_BYTES + members * MEMBER_BYTES + progress_entries * PROGRESS_BYTES
+
+
+def _size_of(run: Holder) -> int:
+    return _size(len(run.ranks), len(run.groups), run.members, run.progress_entries)
 
 
 @dataclass(slots=True)
@@ -76,10 +79,7 @@ class Usage:
     def fixed(self) -> int:
         """Bytes of what is kept as long as its run."""
         return (
-            self.ranks * RANK_BYTES
-            + self.groups * GROUP_BYTES
-            + self.members * MEMBER_BYTES
-            + self.progress_entries * PROGRESS_BYTES
+            _size(self.ranks, self.groups, self.members, self.progress_entries)
             + self.timed * UNIT
             + self.tallies * TALLY_BYTES
             + self.points * POINT_BYTES
@@ -87,8 +87,12 @@ class Usage:
         )
 
     def has_room(self, size: int, run: Holder | None = None) -> bool:
-        """Whether so many bytes more can be kept as long as their run. ``run``: it leaves some to others."""
-        left = self.most // 8 if run is not None and 2 * size_of(run) > self.most else 0
+        """Whether so many bytes more can be kept as long as their run.
+
+        Args:
+            run: theirs; if it has more than half of all, an eighth is left to others. None: this does not matter.
+        """
+        left = self.most // 8 if run is not None and 2 * _size_of(run) > self.most else 0
         return self.fixed + size <= self.most - (MIN_CALLS + MIN_REPORTED) * UNIT - left
 
     def room_for_reports(self, most: int) -> int:
@@ -102,5 +106,5 @@ class Usage:
     def refuse(self, kind: str, held: int, limit: int, run: Holder) -> None:
         """Count a refusal: the run has ``held`` of a kind, and all runs together may have ``limit`` of it."""
         self.refused[kind] += 1
-        if held * self.runs < limit and size_of(run) * self.runs < self.most:
+        if held * self.runs < limit and _size_of(run) * self.runs < self.most:
             self.is_full = True

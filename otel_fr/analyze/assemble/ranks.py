@@ -13,7 +13,7 @@ from otel_fr.dumps.model import Dump, GroupInfo
 from otel_fr.dumps.ring_files import RING
 from otel_fr.match.facts import overdue
 from otel_fr.match.facts.endings import process_ending
-from otel_fr.match.model import CallState, Decision, Ending, Place, Progress, Rank, ThreadException
+from otel_fr.match.model import MAX_HOST, CallState, Decision, Ending, Place, Progress, Rank, ThreadException
 from otel_fr.rank_report import (
     MAX_ACTIVITIES,
     MAX_DECISIONS,
@@ -29,9 +29,6 @@ from otel_fr.rank_report import (
     sections_of,
 )
 from otel_fr.stacks import site_of
-
-MAX_HOST = 256
-"""Characters of the name of a host, as the collector keeps."""
 
 
 def rank_of(dump: Dump, ids: Mapping[str, str]) -> Rank:
