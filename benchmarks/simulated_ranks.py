@@ -21,7 +21,15 @@ from otel_fr.monitor.telemetry.report_builder import log_record
 from otel_fr.monitor.telemetry.span_builder import SCOPE
 from otel_fr.monitor.witness import is_one
 from otel_fr.otlp_attributes import attributes
-from otel_fr.rank_report import DEFAULT_PEER_TIMEOUT, DropCounts, RankReport, ReportedCall, ReportedExit, ReportedGroup
+from otel_fr.rank_report import (
+    DEFAULT_INTERVAL,
+    DEFAULT_PEER_TIMEOUT,
+    DropCounts,
+    RankReport,
+    ReportedCall,
+    ReportedExit,
+    ReportedGroup,
+)
 
 BATCH = 64
 """Ranks to a request."""
@@ -126,9 +134,12 @@ class Job:
             tag=None, state=state, timeout_ms=600_000, age_s=age, site="/job/src/trainer/step.py:42 average_gradients",
         )  # fmt: skip
 
-    def report(self, rank: int, *, skipped: bool, told: bool, killed: bool = False) -> RankReport:
+    def report(
+        self, rank: int, *, skipped: bool, told: bool, killed: bool = False, interval: float = DEFAULT_INTERVAL
+    ) -> RankReport:
         """Args:
         skipped: the culprit has left its call out. told: with stacks. killed: its process was, at once.
+        interval: seconds to the next report, as announced.
         """
         is_culprit = rank == self.culprit
         waits = skipped and not is_culprit
@@ -145,7 +156,7 @@ class Job:
             last=self.call(groups[0].id, CALLS, "completed", 0.05),
             python_blocked=False if told else None, site="/job/src/trainer/data.py:17 load" if told else "",
             stack=STACK if told else "", records_creations=True, running_here=f"{first}-{first + 7}",
-            exit=ReportedExit(signal=signal.SIGKILL) if killed else None,
+            interval_s=interval, exit=ReportedExit(signal=signal.SIGKILL) if killed else None,
         )  # fmt: skip
 
     def request(
@@ -158,13 +169,15 @@ class Job:
         brief: bool = False,
         listed: bool = False,
         killed: bool = False,
+        interval: float = DEFAULT_INTERVAL,
     ) -> bytes:
         """Args:
         brief: as it is once a full one has been sent. listed: in the wait that it is in now.
+        interval: as of `report`.
         """
         request = ExportLogsServiceRequest()
         for rank in ranks:
-            report = self.report(rank, skipped=skipped, told=told, killed=killed)
+            report = self.report(rank, skipped=skipped, told=told, killed=killed, interval=interval)
             if brief:
                 form = BriefReports(self.world)
                 form.form(structs.replace(report, in_flight=()), 0.0)
@@ -220,6 +233,11 @@ class Batch:
         self._is_culprit = ranks == (job.culprit,)
         self._is_witness = job.is_witness(ranks[0])
         self._parts = parts
+        self._full_seconds = full_seconds(job.world)
+        self._cadence = Cadence(STALL, DEFAULT_PEER_TIMEOUT, job.world)
+        self._cadence.most = longest
+        self._cadence.interval(Situation(0, 0))
+        self._announced = self._interval(time.monotonic(), None)
         self._full = self._request(semconv.EVENT_PROGRESS)
         self._brief = self._request(semconv.EVENT_PROGRESS, brief=True)
         self._stopped = self._listed = self._skipped = self._told = b""
@@ -230,23 +248,25 @@ class Batch:
         self._reported = 0.0
         self._told_after = STALL_SHARE * STALL
         self._brief_until = STILL_SHARE * STALL if self._is_culprit else WAIT_SECONDS
-        self._full_seconds = full_seconds(job.world)
-        self._cadence = Cadence(STALL, DEFAULT_PEER_TIMEOUT, job.world)
-        self._cadence.most = longest
-        self._cadence.interval(Situation(0, 0))
 
-    def _request(self, event: str, **form: bool) -> bytes:
-        """Encoded requests one after the other are one request. ``form``: as of `Job.request`."""
-        return b"".join(job.request(ranks, event, **form) for job, ranks in self._parts)
+    def _request(self, event: str, *, quick: bool = False, **form: bool) -> bytes:
+        """Encoded requests one after the other are one request.
+
+        Args:
+            quick: the next report comes soon. form: as of `Job.request`.
+        """
+        interval = DEFAULT_INTERVAL if quick else self._announced
+        return b"".join(job.request(ranks, event, interval=interval, **form) for job, ranks in self._parts)
 
     def prepare(self) -> None:
         """Make what is sent once the call is left out."""
         self._stopped = self._request(semconv.EVENT_PROGRESS, skipped=True, brief=True)
         self._listed = self._request(semconv.EVENT_PROGRESS, skipped=True, brief=True, listed=True)
-        self._skipped = self._request(semconv.EVENT_PROGRESS, skipped=True)
-        if self._is_culprit or self._is_witness:
+        speaks = self._is_culprit or self._is_witness
+        self._skipped = self._request(semconv.EVENT_PROGRESS, quick=speaks, skipped=True)
+        if speaks:
             event = semconv.EVENT_IDLE if self._is_culprit else semconv.EVENT_STALLED
-            self._told = self._request(event, skipped=True, told=True)
+            self._told = self._request(event, quick=True, skipped=True, told=True)
 
     def kill(self) -> None:
         """The ranks' processes are killed, all at once; their monitors say so."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 
 from otel_fr.presentation import group_name
@@ -13,6 +14,9 @@ from otel_fr_collector.jobs.tallies import PastTallies
 from otel_fr_collector.jobs.usage import MAX_KEPT, Usage
 from otel_fr_collector.network.tokens import tenant_of
 from otel_fr_collector.shares import Holdings, Owner
+from otel_fr_collector.throttle import Throttle
+
+_log = logging.getLogger(__name__)
 
 MAX_RUNS = 4_096
 MAX_WEIGHT = 300_000
@@ -56,6 +60,9 @@ class Runs:
         self.attention = Attention()
         self.past = PastTallies()
         self.past_numbers = PastNumbers()
+        self.crowded: set[RunId] = set()
+        """Runs that lacked room for some of their ranks when this was last looked at."""
+        self._log = Throttle()
 
     def get(self, run_id: RunId, now: float) -> Run | None:
         """The run, created if missing; it moves to the end of the order. None: there is no room for another.
@@ -113,6 +120,18 @@ class Runs:
                 return
             weights[run_id] -= before - group.weight
             total -= before - group.weight
+
+    def note_crowded(self) -> None:
+        """Find the runs that lack room for some of their ranks, and log each once."""
+        crowded = {run.id for run in self.by_id.values() if run.lacks_ranks and len(run.ranks) != run.world_size}
+        for run_id in crowded - self.crowded:
+            if self._log.allows():
+                _log.warning(
+                    "job %r: there is room for %d of its ranks only, so nobody is named who waits for the others;"
+                    " a larger --job-memory keeps more",
+                    *(run_id.job, len(self.by_id[run_id].ranks)),
+                )
+        self.crowded = crowded
 
     def drop_ended(self, now: float) -> list[Run]:
         """Drop the runs that have ended; returns them."""

@@ -139,7 +139,7 @@ def _unrecorded(case: Case, claims: Claims) -> Iterator[Claim]:
     }
     for front in () if claims.lasting else fronts(found):
         node = case.nodes[front[0]]
-        summary = sentences.unrecorded_text(node.instance, node.waiting, node.unrecorded)
+        summary = sentences.unrecorded_text(case, node.instance, node.waiting, node.unrecorded)
         yield front_claim(case, front, Category.MISSING_RANK, (), node.waiting, summary)
 
 

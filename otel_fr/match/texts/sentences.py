@@ -125,10 +125,13 @@ def untold_text(instance: Instance, waiting: Iterable[int], unheard: Iterable[in
     )
 
 
-def unrecorded_text(instance: Instance, waiting: Iterable[int], ranks: Iterable[int]) -> str:
+def unrecorded_text(case: Case, instance: Instance, waiting: Iterable[int], ranks: Iterable[int]) -> str:
     """``"rank 0 waits in X; it is not known whether rank 1 joined it, because ..."``"""
+    ranks = list(ranks)
     why = "otel-fr could not record some calls there"
-    if instance.stream == "group":
+    if any(case.evidence.ranks[rank].ending is Ending.UNKNOWN for rank in ranks):
+        why = "the collector has no room for all ranks of the job (option --job-memory)"
+    elif instance.stream == "group":
         why += ", or does not record there how groups are created"
     return f"{waiting_text(waiting, instance)}; it is not known whether {ranks_text(ranks)} joined it, because {why}"
 

@@ -289,6 +289,8 @@ def test_a_run_larger_than_the_memory_leaves_room_for_others(monkeypatch: pytest
     assert (len(small.ranks), small.progress_entries, small.lacks_ranks) == (2, 2, False)
     assert len(large.ranks) < 40
     assert large.lacks_ranks
+    everything.note_crowded()
+    assert everything.crowded == {large.id}
 
 
 def test_a_rank_for_which_there_was_no_room_is_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
