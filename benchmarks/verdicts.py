@@ -1,11 +1,12 @@
-"""`make bench-verdicts`: random jobs with one or two faults, and healthy ones, judged by the match engine.
+"""`make bench-verdicts`: random jobs with one to three faults, and healthy ones, judged by the match engine.
 
 python benchmarks/verdicts.py [--programs 10000] [--pairs 4000] [--healthy 1000000] [--paths 250] [--seed 0]
 
 Prints by fault and by layout how often the verdict was right (tests/support/random_jobs/scoring.py defines it),
-precision, recall and F1 of the ranks named; how often two faults were named (tests/support/random_jobs/two_faults.py);
-how many roots each rule of the engine decided; the findings in healthy jobs, and how verdicts on the same jobs from
-flight-recorder files and of the collector differ from these (tests/support/random_jobs/paths.py). The exit status is 1
+precision, recall and F1 of the ranks named; how often several faults of one job were named
+(tests/support/random_jobs/several_faults.py); how many roots each rule of the engine decided; the findings in healthy
+jobs, and how verdicts on the same jobs from flight-recorder files and of the collector differ from these
+(tests/support/random_jobs/paths.py). The exit status is 1
 if `LEAST_RIGHT` and the other limits below are not held. benchmarks/RESULTS.md has the figures.
 """
 
@@ -31,13 +32,15 @@ from tests.support.random_jobs.healthy import HealthyRun, healthy_run  # noqa: E
 from tests.support.random_jobs.paths import Comparison, compare_paths  # noqa: E402
 from tests.support.random_jobs.programs import LAYOUTS  # noqa: E402
 from tests.support.random_jobs.scoring import Score, judge  # noqa: E402
+from tests.support.random_jobs.several_faults import is_right, several_faults  # noqa: E402
 from tests.support.random_jobs.trials import KINDS, cells, random_trial  # noqa: E402
-from tests.support.random_jobs.two_faults import is_right, two_faults  # noqa: E402
 
-LEAST_RIGHT_OF_TWO = 0.98
+LEAST_RIGHT_OF_SEVERAL = 0.98
 """The same of programs with two faults: both are named if both show, and no other rank."""
 LEAST_RIGHT = 0.994
 """Share of the programs with a visible fault whose verdict is right, or ambiguous where a second explanation fits."""
+SEVERAL = ((2, 1), (3, 4))
+"""How many faults a program has; and of so many programs, one is judged."""
 MOST_DIFFERENT = 0.01
 """Share of the programs whose verdict is worse from files or live: reports and files are not of one moment."""
 STRIDE = 5
@@ -50,14 +53,14 @@ def _faulty(job: tuple[int, str, str]) -> tuple[Score, Counter[str]] | None:
     return (judge(trial)[0], decide(Case(trial.evidence)).decided) if trial is not None else None
 
 
-def _pair(job: tuple[int, str]) -> tuple[int, bool, tuple[str, str], Counter[str]] | None:
-    """Of two faults: how many show, whether the verdict is right, which they are, and the rules that decided."""
-    trial = two_faults(*job)
+def _several(job: tuple[int, str, int]) -> tuple[int, bool, tuple[str, ...], Counter[str]] | None:
+    """Of several faults: how many show, whether the verdict is right, which they are, and the rules that decided."""
+    trial = several_faults(*job)
     if trial is None:
         return None
     right, _ = is_right(trial)
-    first, second = sorted(fault.kind for fault in trial.faults)
-    return len(trial.must_name), right, (first, second), decide(Case(trial.evidence)).decided
+    kinds = tuple(sorted(fault.kind for fault in trial.faults))
+    return len(trial.must_name), right, kinds, decide(Case(trial.evidence)).decided
 
 
 def _compared(job: tuple[int, str, str]) -> Comparison | None:
@@ -84,21 +87,25 @@ def scores(
     return found[:programs]
 
 
-def pairs(count: int, seed: int, pool: multiprocessing.pool.Pool, hits: Counter[str], show: int) -> float:
-    """Print how often the verdict on two faults is right; the share of all."""
-    found: list[tuple[int, bool, tuple[str, str], Counter[str]]] = []
-    jobs = ((number, layout) for number in itertools.count(seed) for layout in LAYOUTS)
+def judge_several(
+    faults: int, count: int, seed: int, pool: multiprocessing.pool.Pool, hits: Counter[str], show: int
+) -> float:
+    """Print how often the verdict on so many faults is right; the share of all."""
+    found: list[tuple[int, bool, tuple[str, ...], Counter[str]]] = []
+    jobs = ((number, layout, faults) for number in itertools.count(seed) for layout in LAYOUTS)
     while len(found) < count:
-        found += [one for one in pool.imap(_pair, itertools.islice(jobs, 240), chunksize=16) if one is not None]
+        found += [one for one in pool.imap(_several, itertools.islice(jobs, 240), chunksize=16) if one is not None]
     for one in found:
         hits.update(one[3])
-    for shown, what in ((1, "one of two faults shows"), (2, "both faults show")):
+    for shown in range(1, faults + 1):
         own = [right for number, right, _, _ in found if number == shown]
-        print(f"{sum(own)} of {len(own)} verdicts right where {what}: {_share(sum(own), len(own))}")
+        if own:
+            what = f"{shown} of {faults} faults {'shows' if shown == 1 else 'show'}"
+            print(f"{sum(own)} of {len(own)} verdicts right where {what}: {_share(sum(own), len(own))}")
     wrong = Counter(kinds for _, right, kinds, _ in found if not right)
     for kinds, number in wrong.most_common(show):
         print(f"  {' and '.join(kinds)}: {number} not right")
-    return sum(right for _, right, _, _ in found) / len(found)
+    return sum(right for _, right, _, _ in found) / len(found) if found else 1.0
 
 
 def compare_all(count: int, seed: int, kinds: Collection[str], show: int, pool: multiprocessing.pool.Pool) -> float:
@@ -175,7 +182,7 @@ def is_good(score: Score) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--programs", type=int, default=10_000)
-    parser.add_argument("--pairs", type=int, default=4_000, help="programs with two faults")
+    parser.add_argument("--pairs", type=int, default=4_000, help="programs with two faults; with three, a quarter")
     parser.add_argument("--healthy", type=int, default=1_000_000, help="collectives of healthy jobs")
     parser.add_argument("--paths", type=int, default=250, help="programs judged from files and live as well")
     parser.add_argument("--seed", type=int, default=0)
@@ -197,7 +204,7 @@ def main() -> int:
             if not is_good(score) and shown[score.kind, score.layout] <= args.show:
                 print(f"{score.kind}, {score.layout}, seed {score.seed}: {score.outcome}, rank {score.truth},"
                       f" named {score.named}: {score.summary}")  # fmt: skip
-        both = pairs(args.pairs, args.seed, pool, hits, args.show) if args.pairs else 1.0
+        several = [judge_several(of, args.pairs // share, args.seed, pool, hits, args.show) for of, share in SEVERAL]
         print("\n| rule | roots decided |\n| --- | ---: |")
         print("\n".join(f"| {rule.name} | {hits[rule.name]} |" for rule in rules()), flush=True)
         collectives = judgements = alarms = 0
@@ -214,11 +221,11 @@ def main() -> int:
     good = sum(map(is_good, found))
     share = _share(good, len(found))
     print(f"\n{good} of {len(found)} verdicts right, or ambiguous where a second explanation fits: {share}")
-    several = sum(len(score.categories) > 1 for score in found)
-    print(f"{several} of {len(found)} verdicts have more than one cause")
+    manifold = sum(len(score.categories) > 1 for score in found)
+    print(f"{manifold} of {len(found)} verdicts have more than one cause")
     print(f"{alarms} findings in {collectives:,} collectives of healthy jobs, judged {judgements:,} times")
     print(f"{time.monotonic() - started:.0f} s")
-    enough = good >= LEAST_RIGHT * len(found) and both >= LEAST_RIGHT_OF_TWO
+    enough = good >= LEAST_RIGHT * len(found) and min(several) >= LEAST_RIGHT_OF_SEVERAL
     return 0 if enough and not alarms and different <= MOST_DIFFERENT else 1
 
 

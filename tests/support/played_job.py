@@ -75,6 +75,7 @@ class Issued:
     error: str | None = None
     took: float | None = None
     posted: bool = False
+    gap: float | None = None
 
     def report(self, now: float) -> dict[str, Any]:
         call: dict[str, Any] = {
@@ -86,6 +87,8 @@ class Issued:
         }  # fmt: skip
         if self.posted:
             call["posted"] = True
+        if self.gap is not None:
+            call["gap_s"] = self.gap
         if self.error:
             call["err"] = self.error
         if self.took is not None:

@@ -10,7 +10,7 @@ from otel_fr.incident import incident_id
 from otel_fr.match import Category, Finding, Place
 from otel_fr.match.facts.instances import key_of_finding
 from otel_fr_collector.incidents.bounds import bounded, culprits_of, first_texts
-from otel_fr_collector.incidents.essence import essence_of
+from otel_fr_collector.incidents.essence import essence_of, with_first_cause
 from otel_fr_collector.incidents.incident import FIRING, RESOLVED, ChangeKind, Incident, IncidentChange
 from otel_fr_collector.incidents.kept import MAX_INCIDENTS, KeptIncidents
 from otel_fr_collector.incidents.resolution import Resolution
@@ -386,6 +386,7 @@ class IncidentBook(KeptIncidents):
             cause = changes[0].incident.id
         if finding.caused_by is None and incident.cause is not None and self._still_follows(incident, finding, causes):
             cause = incident.cause
+        finding = with_first_cause(finding, incident.finding)
         stacks = {**incident.finding.stacks, **finding.stacks}
         finding = self._bounded(
             dataclasses.replace(

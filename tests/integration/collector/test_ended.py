@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from otel_fr_collector.incidents.incident import TOLD_SECONDS
 from otel_fr_collector.incidents.what_to_do import ONCE_OVER, WHAT_TO_DO
 
@@ -96,3 +97,22 @@ def test_a_job_of_which_a_rank_is_not_known_to_have_ended_may_go_on(site: Site) 
         site.time.advance(60.0)
         (cause,) = site.collector.causes()
         assert (cause["state"], cause["culprit_ranks"]) == ("firing", [1])
+
+
+@pytest.mark.parametrize("gap", [None, 60.0])
+def test_why_a_rank_was_waited_for_stays_when_its_peers_time_out_and_it_comes(site: Site, gap: float | None) -> None:
+    with site.collector.job(3) as job:
+        job.step()
+        waiting = job.skip(1)
+        first = site.collector.wait_cause()
+        assert (first["category"], first["culprit_ranks"]) == ("missing_rank", [1])
+        for call in waiting:
+            job.ranks[call.rank].fail(call)
+        site.time.advance(0.5)
+        job.ranks[1].issue(job.world, gap=gap)
+        for rank in job.ranks:
+            rank.send_report()
+        last = site.collector.wait_cause(lambda one: "timed out" in " ".join(one["details"]))
+        assert [last[key] for key in ("id", "category", "rule", "summary", "what_to_do")] == [
+            first[key] for key in ("id", "category", "rule", "summary", "what_to_do")
+        ]

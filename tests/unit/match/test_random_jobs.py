@@ -10,13 +10,13 @@ from tests.support.random_jobs.explanations import explains
 from tests.support.random_jobs.healthy import healthy_run
 from tests.support.random_jobs.programs import LAYOUTS
 from tests.support.random_jobs.scoring import judge
+from tests.support.random_jobs.several_faults import is_right, several_faults
 from tests.support.random_jobs.trials import cells, random_trial
-from tests.support.random_jobs.two_faults import is_right, two_faults
 
 SEEDS = 10
 LEAST_RIGHT = 0.99
 """On so few jobs; benchmarks/RESULTS.md has the figures of many."""
-LEAST_RIGHT_OF_TWO = 0.97
+LEAST_RIGHT_OF_SEVERAL = 0.97
 RIGHT = ("right", "ambiguous", "unseen")
 SURE = (
     "stuck on the host",
@@ -61,12 +61,13 @@ def test_verdicts_on_all_faults_hold_the_limit_and_none_is_silent() -> None:
     assert sum(score.outcome in RIGHT for score in scores) >= LEAST_RIGHT * len(scores)
 
 
-def test_two_faults_are_named_each_once_and_nobody_else() -> None:
-    found = [two_faults(seed, layout) for layout in LAYOUTS for seed in range(60)]
+@pytest.mark.parametrize(("count", "least"), [(2, 40), (3, 6)])
+def test_several_faults_are_named_each_once_and_nobody_else(count: int, least: int) -> None:
+    found = [several_faults(seed, layout, count) for layout in LAYOUTS for seed in range(60)]
     trials = [trial for trial in found if trial is not None]
-    assert sum(len(trial.must_name) == 2 for trial in trials) > 40
+    assert sum(len(trial.must_name) == count for trial in trials) > least
     right = [is_right(trial)[0] for trial in trials]
-    assert sum(right) >= LEAST_RIGHT_OF_TWO * len(right)
+    assert sum(right) >= LEAST_RIGHT_OF_SEVERAL * len(right)
     for trial in trials:
         named = {rank for finding in is_right(trial)[1] for rank in finding.culprit_ranks}
         assert named <= trial.may_name

@@ -1,4 +1,4 @@
-"""Random jobs with two faults in two ranks, independent of each other, and what a right verdict names of them.
+"""Random jobs with two or three faults, independent and in different ranks, and what a right verdict names.
 
 A fault must be named if it has happened and shows: the rank has ended by it, a rank waits, first of all, in what the
 faulty rank has not joined, or calls that do not fit together are in the evidence. (Of two mismatches in one group the
@@ -26,57 +26,61 @@ KINDS = (*STOPS, *STOPS, *WRONG)
 
 
 @dataclass(slots=True, kw_only=True)
-class TwoFaults:
+class SeveralFaults:
     """Attributes:
     faults: in the order in which they were put into the program.
     must_name: the ranks whose faults show. may_name: these, and those that the evidence does not excuse.
     """
 
-    faults: tuple[Fault, Fault]
+    faults: tuple[Fault, ...]
     job: Simulation
     evidence: Evidence
     must_name: frozenset[int]
     may_name: frozenset[int]
 
 
-def two_faults(seed: int, layout: str) -> TwoFaults | None:
-    """The job of that seed; None: there is no place for both faults, or neither shows."""
-    rng = random.Random(f"two {layout} {seed}")
-    first = random_fault(rng, random_program(rng, layout), rng.choice(KINDS))
-    second = random_fault(rng, first.program, rng.choice(KINDS)) if first is not None else None
-    if first is None or second is None or first.rank == second.rank:
+def several_faults(seed: int, layout: str, count: int = 2) -> SeveralFaults | None:
+    """The job of that seed with ``count`` faults; None: there is no place for all of them, or none shows."""
+    rng = random.Random(f"{'two' if count == 2 else count} {layout} {seed}")
+    program = random_program(rng, layout)
+    faults: list[Fault] = []
+    for _ in range(count):
+        fault = random_fault(rng, program, rng.choice(KINDS))
+        if fault is None:
+            return None
+        faults.append(fault)
+        program = fault.program
+    if len({fault.rank for fault in faults}) < count:
         return None
-    stops = Stops(
-        host=first.stops.host | second.stops.host,
-        killed=first.stops.killed | second.stops.killed,
-        inside=first.stops.inside | second.stops.inside,
-    )
+    stops = Stops()
+    for fault in faults:
+        stops.host |= fault.stops.host
+        stops.killed |= fault.stops.killed
+        stops.inside |= fault.stops.inside
     behaviour = random_behaviour(rng)
-    job = Simulation(second.program, behaviour, rng, stops)
+    job = Simulation(program, behaviour, rng, stops)
     job.run()
     for rank in stops.host.keys() - job.stopped_at.keys():
         del stops.host[rank]  # the other fault keeps it from coming so far
-    ends = natural_ends(job, first, second)
+    ends = natural_ends(job, *faults)
     now = max([job.clock, *ends.at.values()]) + rng.uniform(1.2, 5.0) * WINDOW
     view = random_view(rng, behaviour)
     found = evidence(job, view, now, ends, {})
     must, may = frozenset[int](), frozenset[int]()
-    for fault in _in_order(job, first, second):
+    for fault in _in_order(job, *faults):
         shown, doubtful = _shown(job, fault, found)
-        other = second if fault is first else first
-        if _may_wait(job, fault, view) or (
-            other.ending and not (fault.ending or fault.blocks_python or fault.category)
-        ):
+        has_ended = any(other.ending for other in faults if other is not fault)
+        if _may_wait(job, fault, view) or (has_ended and not (fault.ending or fault.blocks_python or fault.category)):
             shown = frozenset()
-        if not (fault.category is not None and _group(fault) in {_group(f) for f in (first, second) if f.rank in must}):
+        if not (fault.category is not None and _group(fault) in {_group(f) for f in faults if f.rank in must}):
             must |= shown
         may |= doubtful
     if not must:
         return None
-    return TwoFaults(faults=(first, second), job=job, evidence=found, must_name=must, may_name=may | must)
+    return SeveralFaults(faults=tuple(faults), job=job, evidence=found, must_name=must, may_name=may | must)
 
 
-def is_right(trial: TwoFaults) -> tuple[bool, list[Finding]]:
+def is_right(trial: SeveralFaults) -> tuple[bool, list[Finding]]:
     """The verdict names what it must and nothing that it may not, and its consequences name nobody."""
     findings = diagnose(trial.evidence)
     named = {rank for finding in findings for rank in finding.culprit_ranks}
