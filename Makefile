@@ -19,8 +19,8 @@ $(VENV)/.ready-dev: $(VENV)/.ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
-# $(call kernel,BIN): the compiled engine's kernel for the torch of an environment, in this user's cache and in that of the
-# tests. Where it cannot be compiled, one line says why, and jobs record with the Python engine.
+# $(call kernel,BIN): the compiled engine's kernel for the torch of an environment, in this user's cache and in the
+# tests'. Where it cannot be compiled, one line says why, and jobs record with the Python engine.
 TEST_KERNELS := build/test-cache/otel-fr/kernels
 kernel = @built=$$($(1)/otel-fr kernel build) && mkdir -p -m 700 $(TEST_KERNELS) && cp -p -u "$$built" $(TEST_KERNELS) || true
 
@@ -160,8 +160,8 @@ SCALE ?=
 bench-scale: setup
 	$(BIN)/python benchmarks/scale.py $(SCALE)
 
-# A wheel with kernels for the torch in .venv and for those of TORCHES, whose wheels (0.6 GB each) are downloaded for
-# their headers: make wheel TORCHES="2.6.0 2.14.1". For this Python; a kernel serves every Python.
+# A wheel with kernels for the torch in .venv and for each version in TORCHES. Its wheel (0.6 GB) is downloaded for
+# the headers: make wheel TORCHES="2.6.0 2.14.1". For this Python; a kernel serves every Python.
 TORCHES ?=
 KERNELS := otel_fr/capture/native/kernels
 wheel: setup

@@ -177,7 +177,7 @@ class Lane(TypedDict):
 
 
 class WaitingRanks(TypedDict):
-    """Ranks in one call, those of a job of more than 1,024 ranks for 3 s or longer; each counts in its oldest call.
+    """Ranks in one call; in a job of more than 1,024 ranks, for 3 s or longer. Each counts in its oldest call.
 
     Attributes:
         operation: such as `all_reduce`; `collective`: the ranks have not told.
@@ -230,8 +230,8 @@ class JobDetail(JobFacts):
     """`JobFacts` with the ranks and process groups.
 
     Attributes:
-        ranks: all of them; of more than 1,024, those that are asked for and 256 that differ from the rest.
-        groups: all of them; of such a job, those of these ranks and the 200 whose ranks differ most.
+        ranks: all of them; of more than 1,024, the ranks that are asked for and 256 that differ from the rest.
+        groups: all of them; of such a job, the groups of these ranks, and the 200 whose ranks differ most.
         group_count: how many there are.
         lanes: the groups, by columns.
         steps: lowest and highest training step of its ranks; null: not known.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -29,7 +30,11 @@ LONGER = {
 """Files that are longer. They may only become shorter, and leave the list."""
 
 CODE = re.compile(r"\.(py|cpp|hpp|c|h|js)$")
-TEXT = re.compile(r"\.(py|cpp|hpp|c|h|js|md|yaml)$")
+COMMENT = re.compile(r"\s*(?://|/?\*)")
+DOCUMENT = re.compile(r"\.(md|ya?ml|html|tmpl|toml|proto)$|(^|/)(Makefile|NOTES\.txt)$|^(?!docs/|tests/).*\.json$")
+"""Of JSON, not the files with recorded data."""
+SERVED = re.compile(r"/(api_answers|rate_answers|incident|attribution/answer|web/api|web/endpoints)\.py$")
+"""Modules whose docstrings are texts of /api/openapi.json."""
 GLOSSARY = "docs/reference/glossary.md"
 GENERATED = re.compile(r"_pb2\.pyi?$|/uplot\.min\.js$")
 
@@ -61,12 +66,30 @@ def phrases() -> list[re.Pattern[str]]:
 
 def to_reword(names: list[str]) -> Iterator[str]:
     everywhere, in_documents = phrases()
-    for name in filter(TEXT.search, names):
+    for name in names:
+        if not DOCUMENT.search(name) and not CODE.search(name):
+            continue
         text = (ROOT / name).read_text(encoding="utf-8")
-        patterns = [everywhere, in_documents] if name.endswith(".md") else [everywhere]
-        for found in (found for pattern in patterns for found in pattern.finditer(text)):
-            line = text.count("\n", 0, found.start()) + 1
-            yield f'{name}:{line}: "{" ".join(found[0].split())}": {GLOSSARY} says what to write instead'
+        shown = shown_texts(name, text) if in_documents.search(text) else ()
+        for first, part, pattern in ((1, text, everywhere), *((line, part, in_documents) for line, part in shown)):
+            for found in pattern.finditer(part):
+                line = first + part.count("\n", 0, found.start())
+                yield f'{name}:{line}: "{" ".join(found[0].split())}": {GLOSSARY} says what to write instead'
+
+
+def shown_texts(name: str, text: str) -> Iterator[tuple[int, str]]:
+    """Texts of a file that users may read, with the lines where they begin: all of a document; the strings of Python,
+    with docstrings only if they are served; of JavaScript all but comments."""
+    if DOCUMENT.search(name):
+        yield 1, text
+    elif name.endswith(".js"):
+        yield from ((line, part) for line, part in enumerate(text.splitlines(), 1) if not COMMENT.match(part))
+    elif name.endswith(".py") and not name.startswith("tests/"):
+        nodes = list(ast.walk(ast.parse(text)))
+        docstrings = [] if SERVED.search(name) else [node.value for node in nodes if isinstance(node, ast.Expr)]
+        for node in nodes:
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in docstrings:
+                yield node.lineno, node.value
 
 
 def main() -> int:
