@@ -43,64 +43,60 @@ _LIMITS: Final = {signal.SIGXCPU: "ulimit -t", signal.SIGXFSZ: "ulimit -f"}
 
 FIND_HOST = "Find the host (power, network, kernel log), and start the job without it if it does not come back."
 """What to do first if nothing is heard of a host any more."""
-_NOT_TRUSTED = "End the job: results since the incident began cannot be trusted."
+_CHECKPOINT_BEFORE = (
+    "Fix the call, and start the job again from a checkpoint written before the incident began: later results cannot "
+    "be trusted."
+)
+_SAME_ORDER = (
+    "Make every rank enqueue the collectives of overlapping groups in the same order, and start the job again."
+)
+_FIX_WAIT = (
+    "Fix what the rank's line waited for (storage, a lock) or the call that it skipped, and start the job again."
+)
+_MORE_TIME = "If the rank was busy, raise the timeout. If it hung, fix what it waited for. Then start the job again."
 WHAT_TO_DO: Mapping[Category, str] = {
     Category.MISSING_RANK: (
-        "If the rank's line waits for something outside (storage, a lock), fix that; if it works (a checkpoint, a "
-        "compilation), let it finish; if the rank has skipped a call, end the job."
+        "Fix what the rank's line waits for (storage, a lock). If the rank is busy (a checkpoint, a compilation), let "
+        "it finish. If it skipped a call, end the job."
     ),
     Category.RANK_STUCK: (
-        "Keep the stack and the files, then end the job; if a GPU or a file system of the host hangs (state "
-        "D), drain the host."
+        "Keep the stack and the files, then end the job. If a GPU or a file system of the host hangs (state D), drain "
+        "the host."
     ),
     Category.RANK_DEAD: (
-        "Read the end of the rank's output and the kernel log of its host, and fix what they name; drain the host only "
-        "if ranks died there twice."
+        "Read the end of the rank's output and the kernel log of its host. Fix the cause they show. Drain the host "
+        "only after two deaths on it."
     ),
-    Category.OP_MISMATCH: "End the job, and discard checkpoints written since the incident began.",
-    Category.SIZE_MISMATCH: _NOT_TRUSTED,
-    Category.DTYPE_MISMATCH: _NOT_TRUSTED,
-    Category.ROOT_MISMATCH: _NOT_TRUSTED,
-    Category.REDUCE_OP_MISMATCH: _NOT_TRUSTED,
+    **dict.fromkeys((one for one in Category if one.is_mismatch), f"End the job. {_CHECKPOINT_BEFORE}"),
     Category.UNMATCHED_P2P: "End the job: a message without its other half never completes.",
-    Category.DEADLOCK: "End the job. Make every rank enqueue the collectives of overlapping groups in the same order.",
+    Category.DEADLOCK: f"End the job. {_SAME_ORDER}",
     Category.STALLED_COLLECTIVE: "Find the host (its links, its GPUs), drain it, and restart the job without it.",
     Category.STRAGGLER: (
-        "Compare the rank's host with the others (clocks, throttling, other processes), and what the rank "
-        "does more than others; drain a host that is slow again and again."
+        "Compare the rank's host (clocks, throttling, other processes) and its work with the others'. Drain a host "
+        "that is slow again and again."
     ),
     Category.HEARTBEAT_MISSED: (
-        "Look at the rank's line: if it works, give that part a section with its own timeout; if it "
-        "hangs, fix what it waits for, or end the job."
+        "Look at the rank's line. If the rank is busy, give that part a section with its own timeout. If it hangs, fix "
+        "what it waits for, or end the job."
     ),
     Category.SECTION_OVERRUN: (
-        "Look at the rank's line: if it works, give the section a longer timeout; if it hangs, fix what it "
+        "Look at the rank's line. If the rank is busy, give the section a longer timeout. If it hangs, fix what it "
         "waits for, or end the job."
     ),
 }
 """By category, what to do first unless a row of `CASES` applies: the beginning of that section of its runbook."""
 
-_START_BEFORE = (
-    "Fix the call, and start the job again from a checkpoint written before the incident began: results since then "
-    "cannot be trusted."
-)
-_FIX_WAIT = (
-    "Fix what the rank's line waited for (storage, a lock) or the call that it skipped, and start the job again."
-)
-_MORE_TIME = "give it a longer timeout; if not, fix what it waited for. Then start the job again."
 ONCE_OVER: Mapping[Category, str] = {
     Category.MISSING_RANK: _FIX_WAIT,
     Category.RANK_STUCK: (
-        "If a GPU or a file system of the host hangs (state D), drain the host; if not, fix what the rank's line "
+        "If a GPU or a file system of the host hangs (state D), drain the host. If not, fix what the rank's line "
         "waited for. Then start the job again."
     ),
-    **dict.fromkeys((one for one in Category if one.is_mismatch), _START_BEFORE),
+    **dict.fromkeys((one for one in Category if one.is_mismatch), _CHECKPOINT_BEFORE),
     Category.UNMATCHED_P2P: "Give the message its other half, and start the job again.",
-    Category.DEADLOCK: (
-        "Make every rank enqueue the collectives of overlapping groups in the same order, and start the job again."
-    ),
-    Category.HEARTBEAT_MISSED: f"If the rank's line worked, {_MORE_TIME}",
-    Category.SECTION_OVERRUN: f"If the rank's line worked, {_MORE_TIME}",
+    Category.DEADLOCK: _SAME_ORDER,
+    Category.HEARTBEAT_MISSED: _MORE_TIME,
+    Category.SECTION_OVERRUN: _MORE_TIME,
 }
 """The same of a job that has ended, and of an incident that is over, where that differs."""
 
@@ -150,6 +146,7 @@ def _is_halted(data: IncidentData, _: Culprits) -> bool:
     return any(text.startswith(_HALTED) for text in itertools.islice(data["stacks"].values(), _MAX_STACKS))
 
 
+_SAME_CALLS = "Give all ranks the same steps and calls, and start the job again."
 _DIED = (Category.RANK_DEAD,)
 _MISSED = (Category.MISSING_RANK,)
 CASES: tuple[Case, ...] = (
@@ -182,10 +179,10 @@ CASES: tuple[Case, ...] = (
         lambda _, culprits: any(one["error"] and not is_device_error(one["error"]) for one in culprits),
     ),
     Case(
-        "End the job: the rank has left, and joins no other call. Give all ranks the same steps and calls.",
+        f"End the job: the rank has left, and joins no other call. {_SAME_CALLS}",
         _MISSED,
         _ended(EXITING, Ending.CLEAN.value),
-        "Give all ranks the same steps and calls, and start the job again.",
+        _SAME_CALLS,
     ),
     Case(
         _FIX_WAIT,
@@ -193,22 +190,22 @@ CASES: tuple[Case, ...] = (
         _ended(Ending.RAISED.value, Ending.KILLED.value, Ending.GONE.value),
     ),
     Case(
-        "Find out what has stopped the rank's process (a signal, a debugger), and continue it "
-        "(`kill -CONT`); if calls have timed out, end the job.",
+        "Find what stopped the process (a signal, a debugger), then run `kill -CONT PID`. If calls already timed out, "
+        "end the job.",
         (Category.RANK_STUCK,),
         _is_halted,
-        "Find out what stopped the rank's process (a signal, a debugger), and start the job again.",
+        "Find what stopped the process (a signal, a debugger), and start the job again.",
     ),
     Case(
-        "End the job: one of these ranks left out a message (`otel-fr analyze` of its files may show which), or they "
-        "all send, or all receive, first.",
+        "End the job. Either one rank skipped a message (`otel-fr analyze` of its files may show which), or all send "
+        "(or all receive) first.",
         (Category.DEADLOCK,),
         lambda data, _: data["operation"] in ("send", "recv"),
         "Give each message its other half, let one of the ranks send first, and start the job again.",
     ),
     Case(
         "The rank reads or writes a checkpoint: let it finish. If that takes longer than usual, look at its storage "
-        "(mount, quota, load); if it always takes so long, put it into a section with a longer timeout.",
+        "(mount, quota, load). If it always takes so long, put it into a section with a longer timeout.",
         (Category.MISSING_RANK, Category.RANK_STUCK, Category.HEARTBEAT_MISSED, Category.SECTION_OVERRUN),
         _is_in_checkpoint,
         "Look at the storage of the rank's checkpoint (mount, quota, load), and start the job again.",

@@ -24,10 +24,9 @@ def test_each_category_has_a_page_with_sections_that_alerts_can_link_to(name: st
 def test_alerts_say_what_to_do_first_as_the_runbook_does(category: Category) -> None:
     text = (Path(runbooks.__file__).with_name(f"{category.value}.md")).read_text()
     assert f"## What to do\n\n{WHAT_TO_DO[category]}\n" in text
-    if once_over := ONCE_OVER.get(category):
-        assert f"\nOnce the job has ended: {once_over}\n" in text
     own = [case for case in CASES if category in case.categories and len(case.categories) < len(Category)]
-    assert [case.text for case in own if f": {case.text}\n" not in text] == []
+    texts = [ONCE_OVER.get(category, ""), *(text for case in own for text in (case.text, case.once_over))]
+    assert [one for one in texts if f" {one}\n" not in text and one] == []
 
 
 def test_what_is_no_runbook_is_not_read() -> None:

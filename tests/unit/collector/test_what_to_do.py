@@ -93,7 +93,7 @@ def test_a_section_is_a_checkpoint_by_its_name() -> None:
         assert ("storage (mount" in what_to_do(data, [])) is is_storage
 
 
-@pytest.mark.parametrize(("operation", "text"), [("recv", "left out a message"), ("all_reduce", "same order")])
+@pytest.mark.parametrize(("operation", "text"), [("recv", "skipped a message"), ("all_reduce", "same order")])
 def test_ranks_that_wait_for_messages_did_not_use_groups_in_a_wrong_order(operation: str, text: str) -> None:
     assert text in what_to_do(incident_data(category="deadlock", operation=operation), [])
 
@@ -101,4 +101,4 @@ def test_ranks_that_wait_for_messages_did_not_use_groups_in_a_wrong_order(operat
 def test_a_stopped_process_can_go_on() -> None:
     halted = {"1": "The process is stopped by a signal (in do_signal_stop)."}
     for stacks, can_go_on in ((halted, True), ({"1": stack("/job/native.py call")}, False)):
-        assert ("`kill -CONT`" in what_to_do(incident_data(category="rank_stuck", stacks=stacks), [])) is can_go_on
+        assert ("`kill -CONT " in what_to_do(incident_data(category="rank_stuck", stacks=stacks), [])) is can_go_on
