@@ -49,7 +49,7 @@ def test_a_hang_is_told_while_it_lasts_without_a_collector(tmp_path: Path) -> No
     hang = [line for line in said(job.output) if "this job hangs" in line]
     assert len(hang) == 1, job.output
     assert "rank 1 " in hang[0]
-    assert " is alive" in hang[0], "the rank that the others wait for has been asked for its file"
+    assert "rank 1 is " in hang[0], "the rank that the others wait for has been asked for its file"
     assert said(job.output)[-2].startswith("otel-fr: verdict: missing_rank: rank 1 ")
 
 

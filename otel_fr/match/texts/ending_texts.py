@@ -18,11 +18,9 @@ def host_text(evidence: Evidence, instance: Instance, culprits: Iterable[int]) -
     """Why ranks are known to be blocked on the host, or to have been until they ended."""
     ranks = list(culprits)
     ended = all(evidence.ranks[rank].ending is not Ending.RUNNING for rank in ranks)
-    enqueued = verb(ranks, "it", "they")
-    stands = f"{enqueued} {verb(ranks, 'was', 'were') if ended else verb(ranks, 'is', 'are')}"
-    done = f"every collective {enqueued} enqueued in this group has completed"
-    own = verb(ranks, "its", "their")
-    return f"{stands} in {own} own code" + (f": {done}" if instance.p2p is None else ", in no call")
+    they = verb(ranks, "it", "they")
+    text = f"{they} {verb(ranks, 'was', 'were') if ended else verb(ranks, 'is', 'are')} not blocked in a "
+    return text + (f"collective: all {they} enqueued in this group completed" if instance.p2p is None else "call")
 
 
 def overdue_value(item: Overdue) -> str:

@@ -85,14 +85,15 @@ def where_texts(evidence: Evidence, rank: int, last: LastCall | None, instance: 
     text = describe_ending(info)
     site = info.exception_site or info.site
     no_call = last is not None and not last.in_call and info.destroying is None and not _may_be_in(last.call)
+    outside = f", in no {'collective' if instance is None or instance.p2p is None else 'call'}" if no_call else ""
     if info.ending is Ending.KILLED and was_stopped(info) and not info.python_blocked:
         exiting = f"{exiting_text(info)} and " if info.is_leaving else ""
-        where = (f"still at {site}" if site else "alive") + (" and in no call" if no_call and not exiting else "")
+        where = (f"still at {site}" if site else "alive") + (f"{outside}," if outside and not exiting else "")
         text = f"was {exiting}{where} when it {text}"
         site = ""
     progress = info.progress.get(instance.group.id) if instance is not None else None
     if instance is not None and stayed_away(instance, info):
-        where = (f"still at {site}" if site else "alive") + (" and in no call" if no_call else "")
+        where = (f"still at {site}" if site else "alive") + (f"{outside}," if outside else "")
         text, site = f"was {where} when others gave up, and {text}", ""
     if progress is not None and progress.destroyed:
         text = (
@@ -103,11 +104,11 @@ def where_texts(evidence: Evidence, rank: int, last: LastCall | None, instance: 
         text += f", but its Python threads do not run{_blocked_text(info, 'is')}"
     elif info.python_blocked and info.ending is Ending.KILLED:
         text += f" after its Python threads had stopped running{_blocked_text(info, 'was')}"
+    runs = info.ending is Ending.RUNNING and not info.exiting and not info.python_blocked
     if site:
-        text += f" at {site}"
-    is_idle = info.ending is Ending.RUNNING and not info.exiting and not info.python_blocked and info.idle is not None
-    if is_idle and no_call:
-        text += " and in no call"
+        text = f"{text.removesuffix(' alive') if runs else text} at {site}"
+    if runs and info.idle is not None and outside:
+        text += outside
     elif info.destroying is not None and info.ending is Ending.RUNNING:
         text += f", in {call_text(evidence, info.destroying)}"
     texts = [text, *_doing_texts(info), *thread_texts(info)]

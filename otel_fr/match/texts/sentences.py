@@ -77,7 +77,7 @@ def waits_text(evidence: Evidence, instance: Instance, waiting: Sequence[int], a
 
 
 def holding_text(case: Case, node: Node, culprits: Sequence[int]) -> tuple[str, list[str]]:
-    """``"rank 1 (gpu-17) did not join X; rank 1 is alive at train.py:9 load and in no call; ranks 0, 2 wait"``, and
+    """``"rank 1 (gpu-17) did not join X; rank 1 is at train.py:9 load, in no collective; ranks 0, 2 wait"``, and
     details."""
     evidence, instance, machines = case.evidence, node.instance, case.machines
     # Of a lost machine, and of ranks that ended together, ranks are named that are no members.
@@ -143,7 +143,7 @@ def only_unheard_text(waiting: Iterable[int]) -> str:
 
 
 def absent_text(case: Case, instance: Instance, absent: list[int]) -> str:
-    """``"rank 1 had not joined it either; rank 1 is alive at train.py:9 load and in no call; ..."``"""
+    """``"rank 1 had not joined it either; rank 1 is at train.py:9 load, in no collective; ..."``"""
     text = f"{case.machines.named(absent)} had not joined it either"
     return f"{text}; {where_text(case.evidence, absent[0], case.lasts.get(absent[0]), instance)}"
 

@@ -183,7 +183,7 @@ class Verdict:
     def _say_incident(self, told: Told) -> None:
         if self._places < MAX_SAID and self.node.is_first(f"incident {told.id}: {told.summary}"):
             is_new = self.node.is_first(f"incident {told.id}")
-            begin = "the collector has opened an incident" if is_new else "the collector says now"
+            begin = "the collector has opened an incident" if is_new else "update from the collector"
             self.log(f"{begin}: %s (%s)", told.summary, told.where)
 
     def log(self, text: str, *values: object) -> None:

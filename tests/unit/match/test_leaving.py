@@ -145,7 +145,7 @@ def test_a_rank_that_exits_because_of_ctrl_c_had_left_nothing() -> None:
     stopped.exception = "KeyboardInterrupt"
     found = cause([message(0, "recv", 1), call(1, 5, CallState.COMPLETED)], [rank(0, 5), stopped, rank(2, 5)])
     assert (found.category, found.culprit_ranks, found.stuck_on) == (Category.MISSING_RANK, (1,), "host")
-    assert "rank 1 was still at data.py:3 load and in no call when it was stopped" in found.summary
+    assert "rank 1 was still at data.py:3 load, in no call, when it was stopped" in found.summary
 
 
 def test_the_place_of_an_exit_is_told() -> None:

@@ -122,7 +122,7 @@ def test_an_incident_is_logged_by_one_monitor_of_a_machine_once_it_has_settled(
         one.note_incident("ef", "over soon")
         one.note_incident("ef", "over soon", is_over=True)
     assert step(SETTLED_SECONDS * 1.5) == []
-    assert step(SETTLED_SECONDS) == ["the collector says now: rank 2 was killed (otel-fr incidents show cd)"]
+    assert step(SETTLED_SECONDS) == ["update from the collector: rank 2 was killed (otel-fr incidents show cd)"]
     assert lines(verdict(tmp_path, world_size=4), FOUND)[0] == "verdict: missing_rank: rank 1 did not join"
     assert lines(monitors[0], {})[0] == "verdict: rank 2 was killed"
     caplog.clear()
