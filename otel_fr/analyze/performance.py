@@ -74,8 +74,8 @@ class Performance:
 
     Attributes:
         seconds: that the files cover, on average of the ranks; 0: no file has times.
-        in_flight: share of `seconds` for which a call was in flight: no more of the communication is exposed. None: not
-            known, as of calls on devices.
+        in_flight: share of `seconds` for which a call was in flight: no more of the communication is exposed. None:
+            there are calls on devices.
         kinds: most time first. slowest: None: no rank is the slowest again and again.
         waited_for: rank -> seconds that half of a group waited for it, which came last.
     """

@@ -56,12 +56,17 @@ def sentences(found: Performance) -> list[str]:
     if len(found.kinds) > 1:
         lines.append(_total_text(found))
     most = sorted(found.waited_for.items(), key=lambda item: -item[1])[:MAX_LAST]
-    last = [f"{ranks_text([rank])} {_share(found.waited_share(rank))}" for rank, _ in most]
-    if last:
-        lines.append(f"last to arrive while at least half of the group waited: {', '.join(last)}")
-    if found.in_flight is not None:
-        lines.append(f"exposed: at most {_share(found.in_flight)} (time with a call in flight, average of the ranks)")
-    return lines
+    last = [
+        f"{ranks_text([rank])} came last while half of the group waited: {_share(found.waited_share(rank))} of the time"
+        for rank, _ in most
+    ]
+    return [*lines, *last, f"exposed communication: {_exposed(found.in_flight)}"]
+
+
+def _exposed(in_flight: float | None) -> str:
+    if in_flight is None:
+        return "unknown, because calls on devices run beside computation, which the files do not show"
+    return f"at most {_share(in_flight)} of the time (a call was in flight; average over ranks)"
 
 
 def comparison(analysis: Analysis, other: Analysis) -> list[str]:
@@ -141,8 +146,8 @@ def _pace(pairs: list[tuple[Kind, Kind]], ours: Performance, theirs: Performance
 
 def _pace_text(pace: float) -> str:
     if pace >= 1:
-        return f"{pace:.2f} times as fast from one call to the next"
-    return f"{1 / pace:.2f} times as long from one call to the next"
+        return f"calls are {pace:.2f} times as frequent as in the other run"
+    return f"calls are {1 / pace:.2f} times as far apart as in the other run"
 
 
 def _kind_json(kind: Kind, found: Performance) -> dict[str, Any]:

@@ -180,9 +180,9 @@ def test_two_runs_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main(["analyze", folders[0], "--against", folders[1]]) == HEALTHY
     text = capsys.readouterr().out
     assert f"Against {folders[1]}:" in text
-    assert re.search(r"2\.(49|50|51) times as long", text)
+    assert re.search(r"2\.(49|50|51) times as far apart", text)
     assert main(["analyze", folders[1], "--against", folders[0]]) == HEALTHY
-    assert re.search(r"2\.(49|50|51) times as fast", capsys.readouterr().out)
+    assert re.search(r"2\.(49|50|51) times as frequent", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize("more", [("--format", "html"), ("-j",)])
