@@ -197,13 +197,13 @@ RULES: Final = (
     Rule(
         "same_error",
         Recommendation.STOP,
-        "the third run with the same Python error at the same line (and in the same collective, if both show in one)",
+        "three runs with the same Python error at the same line, and in the same collective if known",
         _same_error,
     ),
     Rule(
         "same_program_fault",
         Recommendation.STOP,
-        "the third run with the same mismatch, deadlock or unmatched message in the same collective",
+        "three runs with the same mismatch, deadlock or unmatched message in the same collective",
         _same_program_fault,
     ),
     Rule(
@@ -221,7 +221,7 @@ RULES: Final = (
     Rule(
         "node_died_often",
         Recommendation.EXCLUDE_NODE,
-        "the third run in which only ranks of one node died or got stuck, without an error that other nodes have too",
+        "three runs in which only ranks of one node died or got stuck, without an error that other nodes have too",
         _node_died_often,
     ),
     Rule("otherwise", Recommendation.RESTART, "always", _otherwise),
