@@ -79,7 +79,7 @@ function waitingText(data) {
   if (!count) return "";
   const waiting = waitingOf(data);
   const others = count - waiting.length;
-  const who = others > 0 ? `${ranksText(waiting)} here, ${number(others)} in calls that follow from it` : rankList(waiting);
+  const who = others > 0 ? `${ranksText(waiting)} in this call, ${number(others)} in calls blocked by it` : rankList(waiting);
   return `${number(count)} rank${count === 1 ? "" : "s"}: ${who}`;
 }
 
