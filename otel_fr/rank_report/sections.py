@@ -25,6 +25,7 @@ from otel_fr.rank_report.bounds import (
     Stack,
 )
 from otel_fr.rank_report.section import Section
+from otel_fr.stacks import site_of
 
 
 class ReportedCall(Section, frozen=True):
@@ -210,6 +211,11 @@ class ReportedException(Section, frozen=True):
         """Its class and its text, or what there is of them."""
         text = f"{self.type}: {self.message}" if self.type and self.message else self.type or self.message
         return text[:MAX_EXCEPTION]
+
+    @property
+    def raised_at(self) -> str:
+        """``"file:line function"``, as reported, or the last line of its traceback."""
+        return self.site or site_of(self.stack)
 
 
 class ReportedExit(Section, frozen=True):

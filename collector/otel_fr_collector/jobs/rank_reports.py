@@ -92,7 +92,9 @@ def read(given: rank_report.RankReport, interner: Interner, *, now: float, wall:
         call_weight=calls.weight,
         overdue=overdue.reported(given.activity) if given.activity else (),
         within=overdue.reported_within(given.activity) if given.activity else None,
-        thread_exceptions=tuple([ThreadException(one.thread, one.text, one.site) for one in given.thread_exceptions]),
+        thread_exceptions=tuple(
+            [ThreadException(one.thread, one.text, one.raised_at) for one in given.thread_exceptions]
+        ),
         decisions=tuple(
             [
                 Decision(text(one.name), text(one.value), one.digest, one.first, one.last, one.step)

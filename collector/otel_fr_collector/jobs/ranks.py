@@ -274,7 +274,7 @@ class RankState:
         if exception is not None:
             self.exception, self.exception_site = (
                 exception.text or self.exception,
-                exception.site or self.exception_site,
+                exception.raised_at or self.exception_site,
             )
         self.is_exiting = self.is_exiting or report.is_exiting
         self.exit_message = report.exit_message or self.exit_message

@@ -44,12 +44,10 @@ def rank_of(dump: Dump, ids: Mapping[str, str]) -> Rank:
         dump.rank,
         ending=ending,
         exception="" if ending is Ending.CLEAN else exception.text,
-        exception_site="" if ending is Ending.CLEAN else _exception_site(exception),
+        exception_site="" if ending is Ending.CLEAN else exception.raised_at,
         exiting=dump.facts.get("exiting") is True,
         exit_message=dump.text("exit_message"),
-        thread_exceptions=tuple(
-            [ThreadException(item.thread, item.text, _exception_site(item)) for item in of_threads]
-        ),
+        thread_exceptions=tuple([ThreadException(item.thread, item.text, item.raised_at) for item in of_threads]),
         python_blocked=dump.facts.get("python_blocked") is True,
         site=dump.text("site") or site_of(dump.text("stack")),
         stack=dump.text("stack") or exception.stack,
@@ -147,10 +145,6 @@ def _end(dump: Dump, exit_: ReportedExit | None, exception: str) -> tuple[Ending
         signal=signal, exit_code=code, clean=is_clean, exception=exception, exit_message=dump.text("exit_message")
     )
     return ending, signal, None if signal else code
-
-
-def _exception_site(exception: ReportedException) -> str:
-    return exception.site or site_of(exception.stack)
 
 
 def _idle(dump: Dump) -> float | None:

@@ -46,6 +46,7 @@ from tests.support.evidence import (
 )
 from tests.support.verdicts import causes
 from tests.unit.collector.test_slowness import Job
+from tests.unit.match.rare_rules import rare
 from tests.unit.match.test_device_sync import PAIRS, SYNC, in_line, in_sync
 from tests.unit.match.test_new_groups import made
 from tests.unit.match.test_out_of_step import two_by_two
@@ -375,6 +376,7 @@ def cases() -> Cases:
     tables = (missing, missing_and_ended, missing_in_step, dead, stuck, overdue, mismatches)
     for table in (*tables, messages, deadlocks, stalls, late):
         yield from table()
+    yield from rare()
 
 
 def wording() -> dict[Category, str]:
@@ -383,7 +385,7 @@ def wording() -> dict[Category, str]:
     for name, findings in cases():
         first, *others = causes(findings)
         told = [line for one in (first, *others) for line in (one.summary, *(f"  {text}" for text in one.details))]
-        texts[first.category].append("\n".join([f"# {name}", *told]) + "\n")
+        texts[first.category].append("\n".join([f"# {first.rule}: {name}", *told]) + "\n")
     return {category: "\n".join(parts) for category, parts in texts.items()}
 
 
