@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from otel_fr.incident import CulpritData, IncidentData
 from otel_fr.match import Category, Ending
 from otel_fr.match.facts.exceptions import is_device_error
+from otel_fr.match.rules.blocked import EXTRA_CALL
 from otel_fr.match.rules.mismatches import THREADS
 from otel_fr.stacks import frames_of
 from otel_fr_collector.incidents.bounds import EXITING
@@ -184,6 +185,7 @@ CASES: tuple[Case, ...] = (
         _ended(EXITING, Ending.CLEAN.value),
         _SAME_CALLS,
     ),
+    Case(f"End the job. {_SAME_CALLS}", _MISSED, lambda data, _: data["rule"] == EXTRA_CALL, _SAME_CALLS),
     Case(
         _FIX_WAIT,
         _MISSED,

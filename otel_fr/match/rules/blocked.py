@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Final, Literal
 
 from otel_fr.match.case import Case
 from otel_fr.match.facts.endings import ended_with, is_halted
@@ -16,8 +16,17 @@ from otel_fr.match.graph.misdirected import MisdirectedMessage, misdirected_mess
 from otel_fr.match.graph.nodes import Node, waited
 from otel_fr.match.model import CallState, Ending
 from otel_fr.match.rules.claims import Claim, Claims, Follows, Outcome, Rule, Stage, beside
-from otel_fr.match.rules.standing import are_blocked, is_in_no_call, last_of_all, may_wait, others
+from otel_fr.match.rules.standing import (
+    are_blocked,
+    callers_of_extra,
+    is_in_no_call,
+    last_of_all,
+    may_wait,
+    others,
+)
 from otel_fr.match.texts import device_texts, ending_texts, sentences, step_texts
+
+EXTRA_CALL: Final = "call_too_many"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,31 +93,12 @@ def _may_still_join(_: Case, __: Claims, root: Blocked) -> Outcome:
 
 def _call_too_many(case: Case, claims: Claims, root: Blocked) -> Outcome:
     node = root.node
-    extra = [] if node.dead else _beyond(case, node, root.culprits, unseen=root.unseen)
+    extra = [] if node.dead else callers_of_extra(case, node, root.culprits, unseen=root.unseen)
     if not extra or root.astray is not None:
         return None
     if extra[0] in claims.blamed:
         return Follows(claims.blamed[extra[0]], (root.key,))
     return (beyond_claim(case, claims, node, extra),)
-
-
-def _beyond(case: Case, node: Node, missing: Sequence[int], *, unseen: bool) -> list[int]:
-    """The ranks that wait in this node in a call too many; empty: not known.
-
-    Args:
-        missing: the ranks that they wait for. They ended well after fewer calls, or went on to a later call, or
-            (``unseen``) seem to be in no call because their backend does not show when calls end.
-    """
-    if not unseen and not all(_has_passed(case, rank) for rank in missing):
-        return []
-    culprits = case.steps.culprits
-    return [rank for rank in node.waiting if rank in culprits] if culprits.isdisjoint(missing) else []
-
-
-def _has_passed(case: Case, rank: int) -> bool:
-    """It ended well, or waits in another call."""
-    info, last = case.evidence.ranks.get(rank), case.lasts.get(rank)
-    return info is not None and (info.ending is Ending.CLEAN or (last is not None and last.in_call))
 
 
 def beyond_claim(case: Case, claims: Claims, node: Node, ranks: Sequence[int]) -> Claim:
@@ -226,8 +216,9 @@ def _message_missing(case: Case, claims: Claims, root: Blocked) -> Outcome:
     if root.node.instance.p2p is None:
         return None
     category = _category(case, root.node, culprits)
-    has_passed = category is Category.UNMATCHED_P2P
-    said = sentences.unmatched_text(case, root.node.instance, culprits[0], has_passed=has_passed)
+    said = sentences.unmatched_text(
+        case, root.node.instance, culprits[0], has_passed=category is Category.UNMATCHED_P2P
+    )
     return (_claim(case, claims, root, category, culprits, said),)
 
 
@@ -358,8 +349,9 @@ RULES = (
         _may_still_join,
     ),
     Rule(
-        "call_too_many",
-        "The absent ranks ended well, or continued. The waiting ranks are out of step: they made one call too many.",
+        EXTRA_CALL,
+        "The absent ranks ended well, or continued. The waiting ranks are out of step, or fewer: they made one call too"
+        " many.",
         _call_too_many,
     ),
     Rule(

@@ -9,7 +9,7 @@ from otel_fr.match.facts.endings import stayed_away
 from otel_fr.match.facts.instances import Instance, instance_key
 from otel_fr.match.facts.joined import failed_at_once
 from otel_fr.match.graph.nodes import Node
-from otel_fr.match.model import Ending
+from otel_fr.match.model import Ending, Rank
 
 
 def are_blocked(case: Case, node: Node, culprits: Iterable[int]) -> bool:
@@ -73,6 +73,39 @@ def may_wait(case: Case, rank: int) -> bool:
         and any(own.enqueued for own in info.progress.values())
         and not any(own.completed for own in info.progress.values())
     )
+
+
+def callers_of_extra(case: Case, node: Node, missing: Sequence[int], *, unseen: bool) -> list[int]:
+    """The ranks that wait in this node in a call too many; empty: not known.
+
+    Args:
+        missing: the ranks that they wait for. They ended well after fewer calls, or went on to a later call, or
+            (``unseen``) seem to be in no call because their backend does not show when calls end.
+    """
+    if not unseen and not all(_has_passed(case, rank) for rank in missing):
+        return []
+    culprits = case.steps.culprits
+    if not culprits and _most_ended_well(case, node, missing):
+        return list(node.waiting)
+    return [rank for rank in node.waiting if rank in culprits] if culprits.isdisjoint(missing) else []
+
+
+def _has_passed(case: Case, rank: int) -> bool:
+    """It ended well, or waits in another call."""
+    info, last = case.evidence.ranks.get(rank), case.lasts.get(rank)
+    return info is not None and (_ends_well(info) or (last is not None and last.in_call))
+
+
+def _most_ended_well(case: Case, node: Node, missing: Sequence[int]) -> bool:
+    """Most members ended well without the call, as after ``if rank == 0: barrier()`` at the end of a program."""
+    infos = [case.evidence.ranks.get(rank) for rank in missing]
+    return 2 * len(missing) > len(node.instance.members) and all(
+        info is not None and _ends_well(info) for info in infos
+    )
+
+
+def _ends_well(info: Rank) -> bool:
+    return info.ending is Ending.CLEAN or (info.is_leaving and not (info.exception or info.exit_message))
 
 
 def others(case: Case, culprits: Sequence[int]) -> Sequence[int]:

@@ -114,3 +114,21 @@ def test_an_incident_ends_when_the_rank_that_waited_has_given_up_and_gone_on() -
         for rank in job.ranks:
             rank.exit(code=0, groups=_destroy_groups(job))
     assert {line["id"] for line in _revisions(collector)} == {opened["id"]}
+
+
+def test_a_rank_with_one_barrier_more_than_ranks_that_ended_well_is_named_alone() -> None:
+    """``if rank == 0: dist.barrier()`` at the end of a program."""
+    with VirtualCollector() as collector, collector.job(3) as job:
+        job.step()
+        job.ranks[0].issue(job.world, op="barrier")
+        for rank in job.ranks[1:]:
+            rank.extra["exiting"] = True
+        collector.time.advance(2.0)
+        for rank in job.ranks[1:]:
+            rank.exit(clean=True)
+        cause = collector.wait_cause()
+        assert (cause["rule"], cause["culprit_ranks"]) == ("call_too_many", [0])
+        assert cause["what_to_do"] == "End the job. Give all ranks the same steps and calls, and start the job again."
+        collector.time.advance(10.0)
+        (cause,) = collector.causes()
+    assert {tuple(one["culprit_ranks"]) for one in collector.incidents()} == {(0,)}
