@@ -25,10 +25,10 @@ from otel_fr.console.client import UNREACHABLE, Client, CollectorError
 from otel_fr.console.client import add_arguments as add_client_arguments
 from otel_fr.console.incidents import find
 from otel_fr.dumps.places import newest_folder
-from otel_fr.out_of_memory import size_text
 from otel_fr.presentation import count_text
 from otel_fr.printable import one_line, printable, printable_data
 from otel_fr.redaction import clean
+from otel_fr.sizes import size_text
 
 _USAGE: Final = 2
 _REDACTED: Final = "(redacted)"

@@ -13,6 +13,8 @@ from collections import deque
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from otel_fr.sizes import size_text
+
 RECENT_SECONDS: Final = 10.0
 """How long before the rank's end the count may have risen: the memory of a large process takes seconds to be freed.
 Launchers that end the other ranks wait longer before they send SIGKILL."""
@@ -20,7 +22,6 @@ _LOOKS: Final = 64
 _MAX_DEPTH: Final = 32
 _NO_LIMIT: Final = 1 << 60
 """Version 1 has a number in place of "max": the largest multiple of the page size in 63 bits."""
-_UNITS: Final = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
 class MemoryGroup(NamedTuple):
@@ -66,14 +67,6 @@ def count_of(text: str) -> int | None:
         if name == "oom_kill" and value.strip().isdigit():
             return int(value)
     return None
-
-
-def size_text(size: int) -> str:
-    """``"4.0 GiB"``."""
-    for unit, name in _UNITS:
-        if size >= unit:
-            return f"{size / unit:.1f} {name}"
-    return f"{size} bytes"
 
 
 class OutOfMemory:

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from otel_fr.redaction import hide_password
+from otel_fr.sizes import parse_size
 from otel_fr_collector.database_url import database_url
 from otel_fr_collector.forward.backends import parse_backend
 from otel_fr_collector.given_files import read_text
@@ -21,20 +22,6 @@ from otel_fr_collector.outlets.alertmanager import parse_label
 from otel_fr_collector.receive.intake import MAX_REQUEST
 
 ENV_PREFIX = "OTEL_FR_COLLECTOR_"
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-_UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
-
-
-def parse_size(text: str) -> int:
-    """Bytes of ``1048576``, ``64MiB``, ``1.5 GB``.
-
-    Raises:
-        ValueError: the text is not a size above 0.
-    """
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
-    if found is None or found[2].upper() not in _UNITS or (size := int(float(found[1]) * _UNITS[found[2].upper()])) < 1:
-        raise ValueError(f"{text!r} is not a size such as 64MiB or 2GB")
-    return size
 
 
 def _number(low: float, high: float = float("inf")) -> Callable[[str], float]:

@@ -19,8 +19,8 @@ from otel_fr.dumps.columns import COLLECTIVE
 from otel_fr.dumps.model import Problem
 from otel_fr.dumps.nccl_inspector import Communicator, DeviceCall, InspectorFile
 from otel_fr.match import Group
-from otel_fr.out_of_memory import size_text
 from otel_fr.presentation import count_text, group_text
+from otel_fr.sizes import size_text
 
 MAX_BYTES = 128 << 20
 """Of all files together; of larger ones the newest part is read. A megabyte has 2,000 to 5,000 calls."""

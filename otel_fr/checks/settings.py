@@ -17,6 +17,7 @@ from typing import Final
 from otel_fr.checks.model import CLOCK, COLLECTOR, KINDS
 from otel_fr.config import ATTRIBUTION_OPTIONS, CHECK_OPTIONS, COLLECTOR_VARIABLE, ENDPOINTS, has_endpoint
 from otel_fr.option_names import did_you_mean
+from otel_fr.sizes import parse_size
 
 _PREFIX: Final = "OTEL_FR_"
 _NONE: Final = "none"
@@ -43,9 +44,6 @@ MAX_PATHS: Final = 200
 
 _MAX_NODES: Final = 1e9
 _NODE_NUMBERS: Final = ("SLURM_PROCID", "JOB_COMPLETION_INDEX")
-
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 
 
 class SettingsError(ValueError):
@@ -208,10 +206,12 @@ class _Given:
         found: dict[str, int] = {}
         for part in parts if parts != [_NONE] else ():
             path, equals, size = part.rpartition("=")
-            match = _SIZE.fullmatch(size.strip())
-            if not equals or not path.strip() or match is None:
+            if not equals or not path.strip():
                 raise self._error(name, part, "PATH=SIZE, such as /dev/shm=64MiB")
-            found[os.path.abspath(path.strip())] = int(float(match[1]) * _UNITS[match[2].lower()])
+            try:
+                found[os.path.abspath(path.strip())] = parse_size(size)
+            except ValueError as error:
+                raise SettingsError(f"{self._shown(name)}: {error}") from None
         return found
 
     def _error(self, name: str, text: str, wanted: str) -> SettingsError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from otel_fr.checks.model import Outcome, Status
+from otel_fr.sizes import size_text
 
 
 def check_space(path: str, needed: int) -> Outcome:
@@ -14,16 +15,9 @@ def check_space(path: str, needed: int) -> Outcome:
     except OSError as error:
         return Outcome(Status.FAILED, error.strerror or str(error))
     free = found.f_bavail * found.f_frsize
-    text = f"{_size(free)} free, {_size(needed)} needed"
+    text = f"{size_text(free)} free, {size_text(needed)} needed"
     if found.f_flag & os.ST_RDONLY:
         return Outcome(Status.FAILED, f"mounted read-only; {text}")
     if found.f_files and not found.f_favail:
         return Outcome(Status.FAILED, f"no file can be added: all {found.f_files} inodes are in use; {text}")
     return Outcome(Status.OK if free >= needed else Status.FAILED, text)
-
-
-def _size(size: int) -> str:
-    for unit, name in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB")):
-        if size >= unit:
-            return f"{size / unit:.1f} {name}"
-    return f"{size >> 10} KiB"

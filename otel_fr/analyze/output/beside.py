@@ -9,8 +9,8 @@ from otel_fr.analyze.analysis import Analysis
 from otel_fr.analyze.call_times import KindKey
 from otel_fr.analyze.device_durations import short_text
 from otel_fr.analyze.performance import Kind, Performance
-from otel_fr.out_of_memory import size_text
 from otel_fr.presentation import count_text, duration_text, group_text, ranks_text
+from otel_fr.sizes import size_text
 
 MAX_KINDS = 8
 """Kinds of calls that are shown: those with the most time."""

@@ -70,7 +70,7 @@ def test_clock_and_collector_keep_no_node_out_unless_asked() -> None:
 
 def test_sizes_have_units() -> None:
     settings = CheckSettings.read({"OTEL_FR_CHECK_SPACE": "/a=5:/b=1.5k:/c=2MiB:/d=3GB"})
-    assert settings.space == {"/a": 5, "/b": 1536, "/c": 2 << 20, "/d": 3 << 30}
+    assert settings.space == {"/a": 5, "/b": 1500, "/c": 2 << 20, "/d": 3_000_000_000}
     assert CheckSettings.read({"OTEL_FR_CHECK_SPACE": "none"}).space == {}
 
 

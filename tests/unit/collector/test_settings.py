@@ -10,7 +10,7 @@ import pytest
 from otel_fr_collector.cli import check
 from otel_fr_collector.loading import SettingsError
 from otel_fr_collector.network.address import Address
-from otel_fr_collector.settings import ENV_PREFIX, Settings, parse_size, reference
+from otel_fr_collector.settings import ENV_PREFIX, Settings, reference
 
 from otel_fr.redaction import clean, hide_password
 from tests.support.paths import DOCS
@@ -76,19 +76,6 @@ def test_otlp_over_http_listens_beside_grpc_unless_configured_otherwise() -> Non
     assert str(load_settings("--grpc [::1]:0").otlp_http_address) == "[::1]:0"
     assert load_settings("--otlp-http off").otlp_http_address is None
     assert load_settings("--otlp-http :99").otlp_http_address == Address("0.0.0.0", 99)
-
-
-@pytest.mark.parametrize(
-    ("text", "size"), [("1", 1), ("64MiB", 64 << 20), ("1.5 GB", 1_500_000_000), ("10kb", 10_000), ("2TiB", 2 << 40)]
-)
-def test_sizes(text: str, size: int) -> None:
-    assert parse_size(text) == size
-
-
-@pytest.mark.parametrize("text", ["", "0", "MiB", "-1", "1XB", "0.1B"])
-def test_what_is_no_size(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a size"):
-        parse_size(text)
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def files(name: str) -> list[Path]:
 @pytest.mark.parametrize(
     ("name", "others"),
     [
-        ("ring", {"otel_fr.operations"}),
+        ("ring", {"otel_fr.operations", "otel_fr.identity"}),
         ("identity", set()),
         ("config", set()),
         ("semconv", set()),
@@ -52,6 +52,7 @@ def files(name: str) -> list[Path]:
                 "numpy",
                 "otel_fr.presentation",
                 "otel_fr.decision_names",
+                "otel_fr.identity",
                 "otel_fr.operations",
                 "otel_fr.communication_errors",
                 "otel_fr.stacks",
