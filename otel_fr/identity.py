@@ -10,6 +10,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 
+MAX_RANKS = 100_000
+"""Ranks of one job, and members of one group, that all parts of otel-fr take: a rank number is below it."""
+
 STREAM_COLLECTIVE = "collective"
 STREAM_P2P = "p2p"
 STREAM_MONITORED = "monitored_barrier"
@@ -55,7 +58,7 @@ def _is_even(items: list[int], start: int, step: int) -> bool:
     return end <= len(items) and items[end - 1] == last and items[start:end] == [*range(first, last + 1, step)]
 
 
-def decode_ranks(text: str, limit: int = 1_000_000) -> list[int]:
+def decode_ranks(text: str, limit: int = MAX_RANKS) -> list[int]:
     """The inverse of `encode_ranks`.
 
     Raises:

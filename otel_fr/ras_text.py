@@ -12,7 +12,6 @@ from otel_fr.rank_report.ras import ABORTED, DEAD, ERROR, KINDS, SILENT, STARTED
 
 MAX_COUNTS = 8
 """Different numbers of calls that one sentence has."""
-_MAX_RANKS = 65_536
 _ERRORS = {
     1: "unhandled CUDA error",
     2: "system error",
@@ -76,7 +75,7 @@ def _named(fact: ReportedFact, group: Group | None) -> str:
 def _numbers(fact: ReportedFact) -> list[int]:
     """Empty: the text is no list of ranks."""
     try:
-        return decode_ranks(fact.ranks, limit=_MAX_RANKS)
+        return decode_ranks(fact.ranks)
     except ValueError:
         return []
 

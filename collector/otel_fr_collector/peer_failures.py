@@ -26,7 +26,7 @@ from otel_fr_collector.control import Control
 from otel_fr_collector.incidents.book import IncidentBook
 from otel_fr_collector.incidents.return_grace import ReturnGrace
 from otel_fr_collector.jobs.ranks import RankState
-from otel_fr_collector.jobs.run import MAX_RANKS_PER_RUN, Run, RunId
+from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.jobs.snapshot import reported_calls
 from otel_fr_collector.jobs.stops import end_of
@@ -193,7 +193,7 @@ def _seen_running(run: Run, quiet: set[int], beside: set[int]) -> set[int]:
     found: set[int] = set()
     for text in {report.running_here for report in reports if report is not None}:
         with contextlib.suppress(ValueError):
-            found.update(decode_ranks(text, limit=MAX_RANKS_PER_RUN))
+            found.update(decode_ranks(text))
     return found
 
 

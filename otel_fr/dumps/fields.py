@@ -8,6 +8,7 @@ from itertools import chain
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from otel_fr.identity import MAX_RANKS
 from otel_fr.stacks import is_library
 
 if TYPE_CHECKING:  # rank monitors, which need no match engine, read fields, too
@@ -15,8 +16,6 @@ if TYPE_CHECKING:  # rank monitors, which need no match engine, read fields, too
 
 MAX_DIMENSIONS = 64
 """PyTorch's limit of a tensor's dimensions."""
-MAX_RANK = (1 << 17) - 1
-"""The highest rank of a group. Each rank of a job takes 3 kB, and a file of 2 kB can list a million."""
 
 _LARGEST = 1 << 62
 """Recorders write no larger number; columns of 64 bits hold sums of two such."""
@@ -50,8 +49,8 @@ def integer(value: object) -> int | None:
 
 
 def members(ranks: Sequence[int]) -> tuple[int, ...]:
-    """The members of a group; none, which means unknown, if there are ranks above `MAX_RANK`."""
-    return tuple(ranks) if max(ranks, default=0) <= MAX_RANK else ()
+    """The members of a group; none, which means unknown, if there are ranks from `MAX_RANKS` on."""
+    return tuple(ranks) if max(ranks, default=0) < MAX_RANKS else ()
 
 
 def exact(value: object) -> int:

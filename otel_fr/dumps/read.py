@@ -18,17 +18,17 @@ import numpy as np
 
 from otel_fr.dumps import files, nccl_inspector, nccl_ras, operation_names, resolve
 from otel_fr.dumps.columns import COLLECTIVE, COMPLETED, IN_FLIGHT
-from otel_fr.dumps.fields import MAX_RANK, integer, members
+from otel_fr.dumps.fields import integer, members
 from otel_fr.dumps.model import Dump, GroupInfo, Problem, Source
 from otel_fr.dumps.processes import read_all
 from otel_fr.dumps.recorders import OtelFrReader, PyTorchReader, group_key, numbered_groups
 from otel_fr.dumps.ring_files import read_ring
 from otel_fr.dumps.safe_parse import DEFAULT_LIMITS, SEVERAL, Limits, UnreadableDump, parse, read_bytes
-from otel_fr.identity import decode_ranks
+from otel_fr.identity import MAX_RANKS, decode_ranks
 from otel_fr.match.model import Signature
 from otel_fr.presentation import count_text
 
-MAX_RANKS = 1_000_000
+MAX_MEMBERS = 10 * MAX_RANKS
 """Members of all process groups of one file together; what a file lists beyond this is ignored."""
 
 PARALLEL_BYTES = 8 * 1024 * 1024
@@ -150,7 +150,7 @@ def _dump(path: Path, data: dict[str, Any], prefix: str, clock: int | None) -> D
         )
     groups = _groups(data.get("pg_config"))
     source = _source(groups, raw)
-    reader = PyTorchReader(rank, numbered_groups(data.get("pg_config"), MAX_RANKS))
+    reader = PyTorchReader(rank, numbered_groups(data.get("pg_config"), MAX_MEMBERS))
     recorded = reader.read(raw)
     if raw and not len(recorded):
         found = f"all {len(raw)} entries" if len(raw) > 1 else "its only entry"
@@ -214,12 +214,12 @@ def _text(value: object) -> str:
 
 def _own_groups(facts: Mapping[str, Any]) -> dict[str, GroupInfo]:
     found: dict[str, GroupInfo] = {}
-    room = MAX_RANKS
+    room = MAX_MEMBERS
     for item in facts["groups"]:
         if not isinstance(item, dict) or not isinstance(item.get("id"), str):
             continue
         try:
-            ranks = members(decode_ranks(_text(item.get("ranks")), min(room, MAX_RANK + 1)))
+            ranks = members(decode_ranks(_text(item.get("ranks")), min(room, MAX_RANKS)))
         except ValueError:
             ranks = ()
         room -= len(ranks)
@@ -241,7 +241,7 @@ def _own_groups(facts: Mapping[str, Any]) -> dict[str, GroupInfo]:
 def _groups(config: object) -> dict[str, GroupInfo]:
     """The groups of PyTorch's ``pg_config``, without gloo's ``{"": ...}``, which is empty."""
     found: dict[str, GroupInfo] = {}
-    room = MAX_RANKS
+    room = MAX_MEMBERS
     for key, item in config.items() if isinstance(config, dict) else ():
         if not isinstance(item, dict) or not str(key):
             continue

@@ -189,8 +189,6 @@ class PyTorchReader(EntryReader):
         }
 
 
-_MAX_MEMBERS = 1 << 18
-"""Members of one group that a call creates."""
 _POSTED = 1
 """``otel_fr_waited_ns`` of a call that no thread waits for (otel_fr.ring.POSTED)."""
 
@@ -267,7 +265,7 @@ class OtelFrReader(EntryReader):
         """A list of ranks. Raises ValueError if it is none; all lists of a file together are bounded like its sizes."""
         known = self._members.get(text)
         if known is None:
-            known = self._members[text] = tuple(decode_ranks(text, _MAX_MEMBERS))
+            known = self._members[text] = tuple(decode_ranks(text))
             self._numbers += len(known)
             if self._numbers > MAX_NUMBERS:
                 raise UnreadableDump(f"its lists of ranks are more than {MAX_NUMBERS} numbers; record fewer entries")

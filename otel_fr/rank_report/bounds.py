@@ -6,9 +6,12 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
+from otel_fr.identity import MAX_RANKS
+
 MAX_LENGTH: Final = 4 << 20
 """Characters of a report."""
-MAX_RANK: Final = 1_000_000
+MAX_RANK: Final = 10 * MAX_RANKS
+"""Above what the collector keeps, which counts the ranks of a larger job and says that it lacks them."""
 MAX_NUMBER: Final = 2**63 - 1
 """Largest integer: no store or array takes one of more than 64 bits."""
 MAX_SECONDS: Final = 1e15
@@ -50,7 +53,7 @@ MAX_NAME: Final = 1_024
 """Characters of a name: a group's, a call site's, an error's."""
 
 DEFAULT_STALL_SECONDS: Final = 5.0
-"""Of a report that does not say it."""
+"""Of a report that does not say it. Defaults of the format stay when those of `otel_fr.config` change."""
 DEFAULT_INTERVAL: Final = 1.0
 """Of a report that does not say it."""
 DEFAULT_PEER_TIMEOUT: Final = 5.0

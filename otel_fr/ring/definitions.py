@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, TypeVar
 
+from otel_fr.identity import MAX_RANKS
 from otel_fr.operations import NewGroup
 from otel_fr.ring.codec import Decoder, DefinitionError, Encoder, Sizes
 from otel_fr.ring.layout import DEFINITION, MAX_DEFINITION
@@ -14,8 +15,6 @@ MAX_PAYLOAD: Final = MAX_DEFINITION - DEFINITION.size
 MAX_GROUP_PAYLOAD: Final = 16 * 1024
 """A group is written again in each new generation, so it gets less room than a signature or a call site."""
 MAX_THREAD_NAME: Final = 256
-MAX_RANKS: Final = 1 << 18
-"""Ranks of one group that a reader accepts: a few bytes of a malicious file can claim any number."""
 
 _SHORT: Final = 40
 """Bytes kept of each text of a shortened group, so that 256 such groups fit any half."""
@@ -64,7 +63,7 @@ def _read_ranks(source: Decoder) -> tuple[int, ...]:
     ranks: list[int] = []
     for _ in range(source.count()):
         first, step, count = source.sint(), source.sint(), source.uint()
-        if count > MAX_RANKS - len(ranks):
+        if count > MAX_RANKS - len(ranks):  # a few bytes of a malicious file can claim any number
             raise DefinitionError(f"a group of more than {MAX_RANKS} ranks")
         ranks.extend(range(first, first + step * count, step) if step else [first] * count)
     return tuple(ranks)

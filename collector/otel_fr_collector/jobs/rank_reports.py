@@ -18,9 +18,6 @@ from otel_fr_collector.jobs.calls import (
     weight_of_texts,
 )
 
-MAX_GROUP_RANKS = 100_000
-"""Members of one group."""
-
 MAX_NEW_MEMBERS = 262_144
 """Members of all groups of one report whose lists are not cached; the others' members count as unknown. Reading as
 many takes some 10 ms."""
@@ -117,7 +114,7 @@ class MemberReader:
         if known is None:
             if self._left <= 0:
                 return ()
-            ranks = tuple(identity.decode_ranks(text, limit=MAX_GROUP_RANKS))
+            ranks = tuple(identity.decode_ranks(text))
             self._left -= 16 + len(ranks)
             known = members.put(text, ranks)
         return known

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from otel_fr import identity
 from otel_fr import semconv as names
 from otel_fr.match import CallState, Ending, Group, Place
 from otel_fr.match.lateness import Lateness
@@ -19,7 +20,7 @@ from otel_fr_collector.jobs.history import History, Sample, take
 from otel_fr_collector.jobs.lateness import MAX_BEHIND, Attention, Lags
 from otel_fr_collector.jobs.levels import Levels
 from otel_fr_collector.jobs.numbers import Numbers
-from otel_fr_collector.jobs.rank_reports import MAX_GROUP_RANKS, Contents, KeptRange, MemberReader, read
+from otel_fr_collector.jobs.rank_reports import Contents, KeptRange, MemberReader, read
 from otel_fr_collector.jobs.ranks import DESTROYED, RankState
 from otel_fr_collector.jobs.ras import RasAnswer
 from otel_fr_collector.jobs.same_reports import says_the_same
@@ -29,9 +30,8 @@ from otel_fr_collector.jobs.usage import GROUP_BYTES, PROGRESS_BYTES, RANK_BYTES
 from otel_fr_collector.jobs.waits import Waits
 from otel_fr_collector.jobs.workload import WorkloadRequest
 
-MAX_RANKS_PER_RUN = 100_000
-MAX_RANKS = 200_000
-"""Over all runs, as far as there is room (`usage.MAX_KEPT`); this holds for all limits over all runs."""
+MAX_RANKS_PER_RUN, MAX_RANKS = identity.MAX_RANKS, 2 * identity.MAX_RANKS
+"""Of one run and of all runs, as far as there is room (`usage.MAX_KEPT`); this holds for all limits over all runs."""
 MAX_GROUPS_PER_RUN = 32_768
 MAX_GROUPS = 65_536
 MAX_MEMBERS = 1_000_000
@@ -234,7 +234,7 @@ class Run:
             state = self.groups[group.id] = GroupState(replace(group, ranks=()), waits=waits)
             self.usage.groups += 1
         if not state.group.ranks:
-            if not group.ranks and size and size == self.world_size and size <= MAX_GROUP_RANKS:
+            if not group.ranks and size and size == self.world_size and size <= identity.MAX_RANKS:
                 # All ranks, which torch keeps in rising order: no need to wait for a report, which may never come.
                 group = replace(group, ranks=tuple(range(size)))
             usage, count = self.usage, len(group.ranks)

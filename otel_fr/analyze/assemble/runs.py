@@ -21,7 +21,6 @@ from otel_fr.analyze.assemble.unseen_ends import complete_joined
 from otel_fr.analyze.notes import Note, NoteKind
 from otel_fr.config import DEFAULT_STALL_SECONDS, STALL_SHARE
 from otel_fr.dumps.columns import P2P, Mask
-from otel_fr.dumps.fields import MAX_RANK
 from otel_fr.dumps.model import Dump, Problem
 from otel_fr.match.facts.recording import DEFAULT_GROUP
 from otel_fr.match.model import (
@@ -146,7 +145,7 @@ def _run(job: str, attempt: int, run_id: str, dumps: list[Dump]) -> Run:
         calls.extend(_calls(dump, of_rank, own, decided, has_completions, showing, young_calls(dump, window)))
     note_ends(dumps, ids, groups, ranks)
     reported_size = max((dump.integer("world_size") or 0 for dump in dumps), default=0)
-    world_size = reported_size if 0 < reported_size <= MAX_RANK + 1 else None
+    world_size = reported_size if 0 < reported_size <= identity.MAX_RANKS else None
     absent = {rank for group in groups.values() for rank in group.ranks}.union(range(world_size or 0)) - set(ranks)
     for rank in absent:
         ranks[rank] = Rank(rank, ending=Ending.UNKNOWN, complete=False)

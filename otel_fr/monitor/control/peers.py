@@ -11,6 +11,7 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
 from otel_fr.control.v1.control_pb2 import PeerFailed
+from otel_fr.identity import MAX_RANKS
 from otel_fr.monitor.rules import seconds_between
 from otel_fr.presentation import group_name
 from otel_fr.ring import GroupDef, Record
@@ -22,7 +23,6 @@ SILENT = "silent"
 ENDED_SECONDS = 1.0
 """How long a rank must have waited if a member of the group has ended, at most the stall time: that member cannot come
 any more, and where the backend notices its end, as gloo does on connections to it, the call has ended before."""
-MAX_FAILED = 65_536
 MAX_ORDERED = 1_024
 
 
@@ -84,7 +84,7 @@ class PeerWatch:
         failed = Failed(message.kind, message.reason[:500], message.incident_id[:200])
         seen = running if failed.kind == SILENT else ()
         news = [rank for rank in message.ranks if rank != own_rank and rank not in seen and self._is_news(rank, failed)]
-        for rank in news[: max(0, MAX_FAILED - len(self._failed))]:
+        for rank in news[: max(0, MAX_RANKS - len(self._failed))]:
             self._failed[rank] = failed
         return _notice(news, failed, groups)
 
@@ -142,7 +142,7 @@ class PeerWatch:
 
     def _failed_in(self, group: GroupDef, kind: str | None = None) -> list[int]:
         failed = self._failed
-        return [rank for rank in failed if rank in group.ranks and kind in (None, failed[rank].kind)]
+        return [rank for rank in failed.keys() & group.ranks if kind in (None, failed[rank].kind)]
 
 
 def _notice(ranks: list[int], failed: Failed, groups: Iterable[GroupDef]) -> Notice | None:

@@ -16,7 +16,7 @@ from otel_fr.analyze.output.overview import View
 from otel_fr.analyze.output.page import to_html
 from otel_fr.analyze.output.text import to_json, to_text
 from otel_fr.dumps.nccl_ras import essence, parse_answer
-from otel_fr.identity import decode_ranks
+from otel_fr.identity import MAX_RANKS, decode_ranks
 from otel_fr.match import Group
 from otel_fr.rank_report.ras import MAX_COMMUNICATORS, MAX_FACTS, MAX_RANKS_TEXT, ReportedCommunicator, ReportedFact
 from tests.support.ras_server import answer, communicator, missing, rank, without_comma
@@ -137,6 +137,12 @@ def test_of_many_ranks_that_form_no_range_the_first_are_named_and_the_others_cou
     assert len(decode_ranks(fact.ranks)) + fact.more == len(lost)
     (line,) = ras_text.sentences(said.odd[0], None)
     assert f" and {fact.more} more did not answer" in line
+
+
+def test_all_ranks_of_the_largest_job_are_named() -> None:
+    lost = ReportedFact("silent", f"0-{MAX_RANKS - 1}", 0)
+    (line,) = ras_text.sentences(ReportedCommunicator("0x1", MAX_RANKS, (), (lost,)), None)
+    assert f"ranks 0-{MAX_RANKS - 1} did not answer" in line
 
 
 WORDS = st.text(max_size=8) | st.sampled_from(["silent", "dead", "error", "aborted", "started", "0-3", "9-1", "x"])

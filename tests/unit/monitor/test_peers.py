@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_fr.control.v1.control_pb2 import PeerFailed
+from otel_fr.identity import MAX_RANKS
 from otel_fr.monitor.control.peers import PeerWatch
 from otel_fr.ring import KIND_COLLECTIVE, GroupDef, Record, RecordState, SiteDef
 from otel_fr.ring.layout import POSTED
@@ -40,6 +41,18 @@ def test_a_group_without_a_description_has_its_name() -> None:
     notice = PeerWatch(STALL).told(failed(3), 0, GROUPS)
     assert notice is not None
     assert notice.message("peer_failed")["groups"] == ["default_pg", "7"]
+
+
+def test_in_the_largest_job_all_other_ranks_may_fail() -> None:
+    world = GroupDef("w" * 16, "0", "default_pg", tuple(range(MAX_RANKS)), "gloo", 0)
+    last = GroupDef("p" * 16, "7", "", (0, MAX_RANKS - 1), "gloo", 1)
+    watch = PeerWatch(STALL)
+    watch.told(failed(*range(1, MAX_RANKS)), 0, [world, last])
+    for group in (world, last):
+        waiting = call(group, NOW - STALL, number=group.local_id)
+        notice = watch.due([waiting], (), [group], moved_ns=0, now_ns=int(NOW * 1e9))
+        assert notice is not None
+        assert notice.ranks == group.ranks[1:]
 
 
 def test_a_failure_is_told_once_with_the_groups_that_it_concerns() -> None:
