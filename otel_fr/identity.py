@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from typing import Final, Literal, get_args
 
 MAX_RANKS = 100_000
 """Ranks of one job, and members of one group, that all parts of otel-fr take: a rank number is below it."""
 
-STREAM_COLLECTIVE = "collective"
-STREAM_P2P = "p2p"
-STREAM_MONITORED = "monitored_barrier"
-"""PyTorch gives monitored_barrier no sequence number of a collective, so it has a stream of its own."""
-STREAM_GROUP = "group"
-"""Calls that create process groups, numbered in the default group."""
+Stream = Literal["collective", "p2p", "monitored_barrier", "group"]
+"""A series of numbers of a group. PyTorch gives monitored_barrier no number of a collective. ``"group"``: calls that
+create process groups, numbered in the default group, and those that destroy the group."""
+STREAMS: Final[tuple[Stream, ...]] = get_args(Stream)
+"""In the order of the ring's kinds of calls."""
 
 
 def _digest(size: int, *parts: object) -> bytes:

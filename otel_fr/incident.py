@@ -225,7 +225,7 @@ def trace_id(run_id: str, finding: Finding) -> str | None:
         return None
     if finding.p2p is not None:
         return identity.p2p_trace_id(run_id, finding.group.id, *finding.p2p).hex()
-    if finding.sequence_id is None or finding.stream == identity.STREAM_P2P:
+    if finding.sequence_id is None or finding.stream == "p2p":
         return None
     return identity.trace_id(run_id, finding.group.id, finding.stream, finding.sequence_id).hex()
 

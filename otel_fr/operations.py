@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final, Literal, NamedTuple, TypeVar
 
 _R = TypeVar("_R", int, str)
+_T = TypeVar("_T")
 
 
 class Operation(NamedTuple):
@@ -224,7 +225,7 @@ PIECEWISE: Final = frozenset(one.name for one in _TABLE if one.pieces)
 LISTS: Final = frozenset(one.name for one in _TABLE if one.pieces == "all")
 """They have a tensor for each member, which some recorders have as one."""
 GATHERING: Final = frozenset(one.name for one in _TABLE if one.pieces and (one.family or one.name).endswith("gather"))
-"""Of those with a list of pieces, they have it as their outputs."""
+"""Of those with a list of pieces, they have it as their outputs; the others as their inputs."""
 ALL_TO_ALL: Final = frozenset(one.name for one in _TABLE if one.pieces in ("own", "splits"))
 DESTRUCTIONS: Final = frozenset({"destroy_process_group", "abort_process_group"})
 """They destroy a process group; no rank waits for another one in them."""
@@ -246,6 +247,11 @@ def outputs(operation: str) -> str:
     """`Operation.outputs`; of an unknown operation ""."""
     known = OPERATIONS.get(operation)
     return known.outputs if known else ""
+
+
+def sides(operation: str, first: _T, second: _T) -> tuple[_T, _T]:
+    """Of inputs and outputs of one with pieces, those of the rank's own piece and those of the list, and back."""
+    return (first, second) if operation in GATHERING else (second, first)
 
 
 def other_half(message: str) -> str:

@@ -14,8 +14,8 @@ from otel_fr.dumps import fields
 from otel_fr.dumps.columns import COLLECTIVE, COMPLETED, P2P, Floats, Integers, Mask
 from otel_fr.dumps.entry import Entry
 from otel_fr.dumps.model import Dump
+from otel_fr.identity import Stream
 from otel_fr.match import CallState, Group, Signature
-from otel_fr.match.model import Stream
 from otel_fr.presentation import UNDESCRIBED
 from otel_fr.torch_recorder import ends_are_seen
 from otel_fr.waits.measure import NANO

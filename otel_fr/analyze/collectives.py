@@ -12,13 +12,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from otel_fr import identity
 from otel_fr.analyze.assemble.runs import Run
 from otel_fr.dumps.columns import P2P
 from otel_fr.dumps.entry import Entry
+from otel_fr.identity import Stream
 from otel_fr.match import CallState, Group
 from otel_fr.match.facts.instances import members_of
-from otel_fr.match.model import Stream
 from otel_fr.operations import way
 
 CollectiveKey = tuple[str, str, int] | tuple[str, str, int, int, int, int]
@@ -104,7 +103,7 @@ def key_of(rank: int, entry: Entry, group: Group) -> CollectiveKey:
         return group.id, entry.stream, entry.sequence_id
     signature = entry.signature
     if signature.peer is None or signature.any_source:
-        return group.id, f"{identity.STREAM_P2P}:{rank}", entry.record
+        return group.id, f"p2p:{rank}", entry.record
     return (group.id, "p2p", *way(signature.operation, rank, signature.peer), signature.tag or 0, entry.pair_index or 0)
 
 

@@ -12,9 +12,10 @@ from otel_fr.analyze.assemble.clocks import LATEST
 from otel_fr.analyze.assemble.messages import Messages
 from otel_fr.analyze.assemble.runs import Run
 from otel_fr.dumps import fields
-from otel_fr.dumps.columns import NONE, P2P, STATES, STREAMS, Entries, Floats, Integers
+from otel_fr.dumps.columns import NONE, P2P, STATES, Entries, Floats, Integers
 from otel_fr.dumps.model import Dump
 from otel_fr.encodable import encodable
+from otel_fr.identity import STREAMS
 from otel_fr.match import Group, Signature
 from otel_fr.match.model import Sizes
 

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from otel_fr.dumps.entry import Entry
-from otel_fr.match.model import CallState, Signature, Stream
+from otel_fr.identity import STREAMS
+from otel_fr.match.model import CallState, Signature
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -17,7 +18,6 @@ Indices = npt.NDArray[np.int32]
 Codes = npt.NDArray[np.int8]
 Mask = npt.NDArray[np.bool_]
 
-STREAMS: tuple[Stream, ...] = ("collective", "p2p", "monitored_barrier", "group")
 STATES = tuple(CallState)
 COLLECTIVE, P2P = STREAMS.index("collective"), STREAMS.index("p2p")
 COMPLETED, IN_FLIGHT, UNKNOWN = map(STATES.index, (CallState.COMPLETED, CallState.IN_FLIGHT, CallState.UNKNOWN))

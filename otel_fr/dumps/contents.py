@@ -14,7 +14,7 @@ from otel_fr.dumps.decisions import reported_decisions
 from otel_fr.dumps.device_times import DeviceTimes, of_followed
 from otel_fr.dumps.exceptions import reported_exception, reported_thread_exceptions
 from otel_fr.dumps.step_calls import step_calls, steps_of
-from otel_fr.identity import STREAM_COLLECTIVE, STREAM_GROUP, STREAM_MONITORED, STREAM_P2P, encode_ranks
+from otel_fr.identity import STREAMS, Stream, encode_ranks
 from otel_fr.ring import EARLIER_RUNS, KIND_GROUP, KIND_MONITORED, KIND_P2P, STATE_TEXT, ProcessState, RecordState
 from otel_fr.torch_recorder import is_followed
 
@@ -26,7 +26,6 @@ SCHEMA = "2.10"
 
 FORMAT = 1
 """Version of the ``otel_fr`` keys that are added to it."""
-_STREAMS = {KIND_P2P: STREAM_P2P, KIND_MONITORED: STREAM_MONITORED, KIND_GROUP: STREAM_GROUP}
 
 
 def _decided(reader: RingReader, records: Sequence[Record]) -> dict[str, Any]:
@@ -37,9 +36,9 @@ def _decided(reader: RingReader, records: Sequence[Record]) -> dict[str, Any]:
     return {**({"step": steps[-1].step} if steps else {}), **({"decisions": decisions} if decisions else {})}
 
 
-def stream_of(record: Record) -> str:
-    """``collective``, ``p2p``, ``monitored_barrier`` or ``group``."""
-    return _STREAMS.get(record.kind, STREAM_COLLECTIVE)
+def stream_of(record: Record) -> Stream:
+    """The stream that the call is numbered in."""
+    return STREAMS[record.kind] if record.kind < len(STREAMS) else "collective"
 
 
 @dataclass(slots=True)
@@ -179,7 +178,7 @@ class DumpContents:
         return seen is not None and seen.began_ns is not None
 
     def _group(self, group: GroupDef, records: Sequence[Record], enqueued: int, issued: int) -> dict[str, Any]:
-        sequence_ids = [record.coll_seq for record in records if stream_of(record) == STREAM_COLLECTIVE]
+        sequence_ids = [record.coll_seq for record in records if stream_of(record) == "collective"]
         dropped = not self._from_the_start and issued > len(records)
         return {
             "key": self._key(group),
@@ -207,7 +206,7 @@ class DumpContents:
 
     def _gone_group(self, records: Sequence[Record]) -> dict[str, Any]:
         """A group that was destroyed: its progress as far as the records show it."""
-        collectives = [record for record in records if stream_of(record) == STREAM_COLLECTIVE]
+        collectives = [record for record in records if stream_of(record) == "collective"]
         done = [record.coll_seq for record in collectives if record.state is RecordState.COMPLETED]
         enqueued = max((record.coll_seq for record in collectives), default=0)
         return {
@@ -367,7 +366,7 @@ def _furthest(records: Iterable[Record]) -> dict[str, int]:
     """By group id, the highest number of a collective."""
     found: dict[str, int] = {}
     for record in records:
-        if stream_of(record) == STREAM_COLLECTIVE:
+        if stream_of(record) == "collective":
             found[record.group.id] = max(record.coll_seq, found.get(record.group.id, 0))
     return found
 

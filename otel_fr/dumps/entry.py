@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from otel_fr.match.model import CallState, Signature, Stream
+from otel_fr.identity import Stream
+from otel_fr.match.model import CallState, Signature
 
 
 class Entry(NamedTuple):

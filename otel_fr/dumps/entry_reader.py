@@ -21,7 +21,6 @@ from otel_fr.dumps import fields
 from otel_fr.dumps.columns import (
     NONE,
     STATES,
-    STREAMS,
     CallSite,
     Entries,
     Floats,
@@ -34,7 +33,8 @@ from otel_fr.dumps.columns import (
     integers,
 )
 from otel_fr.dumps.safe_parse import UnreadableDump
-from otel_fr.match.model import CallState, Signature, Sizes, Stream
+from otel_fr.identity import STREAMS, Stream
+from otel_fr.match.model import CallState, Signature, Sizes
 
 MAX_NUMBERS = 100_000_000
 """Numbers in the tensor sizes of one file: a small pickle can refer to one long list many times."""

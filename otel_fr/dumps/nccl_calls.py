@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from otel_fr.dumps.fields import bytes_of
-from otel_fr.operations import family
+from otel_fr.operations import GATHERING, LISTS, family, sides
+from otel_fr.operations import outputs as outputs_of
 
 
 class Arguments(Protocol):
@@ -38,16 +39,14 @@ def of_signature(of: Arguments) -> Iterator[tuple[str, int | None]]:
     function = family(of.operation)
     if function == "barrier":
         yield "all_reduce", None
-    elif function in ("all_reduce", "broadcast", "reduce"):
+    elif outputs_of(function) in ("same", "root"):
         yield from ((function, size) for size in inputs or outputs)
-    elif of.operation == "all_gather" and len(set(outputs)) > 1:
-        yield from (("broadcast", size) for size in outputs)
-    elif of.operation == "reduce_scatter" and len(set(inputs)) > 1:
-        yield from (("reduce", size) for size in inputs)
-    elif function == "all_gather":
-        yield from ((function, size) for size in inputs)
-    elif function == "reduce_scatter":
-        yield from ((function, size) for size in outputs)
+    elif function in LISTS:
+        own, lists = sides(function, inputs, outputs)
+        if of.operation in LISTS and len(set(lists)) > 1:
+            yield from (("broadcast" if function in GATHERING else "reduce", size) for size in lists)
+        else:
+            yield from ((function, size) for size in own)
 
 
 def _each(sizes: tuple[tuple[int, ...], ...], dtypes: tuple[str, ...]) -> list[int | None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from otel_fr.operations import LISTS, SPELLINGS
+from otel_fr.operations import GATHERING, LISTS, SPELLINGS, sides
 
 if TYPE_CHECKING:
     from otel_fr.match.model import Sizes
@@ -56,19 +56,19 @@ def coalesced(name: Name, ins: Sizes, outs: Sizes) -> tuple[str, Sizes, Sizes]:
     whose pieces may have different sizes (``all_gather_v``) one tensor for all of the list says nothing of them.
     """
     operation = name.operation
-    own, lists = (ins, outs) if operation == "all_gather" else (outs, ins)
+    own, lists = sides(operation, ins, outs)
     if operation not in LISTS or (len(own) < 2 and not name.raw.endswith("_v")):
         return operation, ins, outs
     if len(own) < 2:
         known = len(lists) > 1
-    elif operation == "reduce_scatter":
+    elif operation not in GATHERING:
         operation, known = "reduce_scatter_tensor_coalesced", len(lists) == len(own)
     else:
         known = len(lists) >= len(own)
         operation = "all_gather_into_tensor_coalesced" if len(lists) == len(own) else "all_gather_coalesced"
     if known:
         return operation, ins, outs
-    return (operation, ins, ()) if name.operation == "all_gather" else (operation, (), outs)
+    return operation, *sides(name.operation, own, ())
 
 
 def parse(profiling_name: str) -> Name:

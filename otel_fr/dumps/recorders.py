@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from otel_fr.dumps import fields, operation_names
-from otel_fr.dumps.columns import COMPLETED, NONE, P2P, STATES, STREAMS, Label, codes, integers
+from otel_fr.dumps.columns import COMPLETED, NONE, P2P, STATES, Label, codes, integers
 from otel_fr.dumps.entry_reader import (
     MAX_NUMBERS,
     EntryReader,
@@ -20,7 +20,7 @@ from otel_fr.dumps.entry_reader import (
     times_column,
 )
 from otel_fr.dumps.safe_parse import UnreadableDump
-from otel_fr.identity import decode_ranks, encode_ranks
+from otel_fr.identity import STREAMS, decode_ranks, encode_ranks
 from otel_fr.match.model import CallState
 from otel_fr.operations import ALL_TO_ALL, MESSAGES, NewGroup
 

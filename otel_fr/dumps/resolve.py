@@ -14,14 +14,15 @@ from otel_fr.dumps.columns import (
     IN_FLIGHT,
     NONE,
     P2P,
-    STREAMS,
     UNKNOWN,
     Codes,
     Entries,
     Integers,
     Mask,
 )
+from otel_fr.identity import STREAMS
 from otel_fr.match.model import Signature
+from otel_fr.operations import GATHERING, sides
 
 _MISSING = -(1 << 62)
 
@@ -84,8 +85,7 @@ def resolve_batches(entries: Entries, ends: Codes, *, wrapped: bool) -> Entries:
         pieces = [entries.signatures[index] for index in signature[batch].tolist()]
         whole = _list_operation(operation, entries.signatures[signature[at]], pieces)
         if wrapped and batch[0] == 0:
-            gathers = operation == "all_gather"
-            whole = whole._replace(output_sizes=()) if gathers else whole._replace(input_sizes=())
+            whole = whole._replace(output_sizes=()) if operation in GATHERING else whole._replace(input_sizes=())
         signature[at] = signatures.setdefault(whole, len(signatures))
     state, record = entries.state.copy(), entries.record
     state[parts] = state[ends_of]
@@ -129,13 +129,12 @@ def _batch_numbers(entries: Entries) -> Integers:
 
 def _list_operation(operation: str, end: Signature, pieces: list[Signature]) -> Signature:
     """all_gather: the outputs are what was broadcast. reduce_scatter: the inputs are what was reduced."""
-    if operation == "all_gather":
-        sizes = tuple(shape for piece in pieces for shape in piece.output_sizes)
-        dtypes = tuple(name for piece in pieces for name in piece.output_dtypes)
-        return Signature(operation, end.input_sizes, sizes, end.input_dtypes or dtypes, end.output_dtypes or dtypes)
-    sizes = tuple(shape for piece in pieces for shape in piece.input_sizes)
-    dtypes = tuple(name for piece in pieces for name in piece.input_dtypes)
-    return Signature(operation, sizes, end.output_sizes, end.input_dtypes or dtypes, end.output_dtypes or dtypes)
+    whole = [sides(operation, (p.input_sizes, p.input_dtypes), (p.output_sizes, p.output_dtypes))[1] for p in pieces]
+    sizes = tuple(shape for shapes, _ in whole for shape in shapes)
+    dtypes = tuple(name for _, names in whole for name in names)
+    own, _ = sides(operation, end.input_sizes, end.output_sizes)
+    ins, outs = sides(operation, own, sizes)
+    return Signature(operation, ins, outs, end.input_dtypes or dtypes, end.output_dtypes or dtypes)
 
 
 def drop_replaced_groups(entries: Entries) -> Entries:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, NamedTuple
 
-from otel_fr.match.model import Group, Place, Stream
+from otel_fr.identity import Stream
+from otel_fr.match.model import Group, Place
 
 
 class Category(str, Enum):

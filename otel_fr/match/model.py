@@ -12,12 +12,10 @@ from enum import Enum
 from typing import Literal, NamedTuple
 
 from otel_fr.communication_errors import tells_of_user
+from otel_fr.identity import Stream
 from otel_fr.operations import DESTRUCTIONS, NewGroup
 
 Sizes = tuple[tuple[int, ...], ...]
-Stream = Literal["collective", "p2p", "monitored_barrier", "group"]
-"""A series of numbers of a group. ``"group"``: calls that create process groups, numbered in the default group, and
-those that destroy the group."""
 
 
 class Signature(NamedTuple):

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
-from otel_fr.match.model import Group, Signature, Stream
+from otel_fr.identity import Stream
+from otel_fr.match.model import Group, Signature
 from otel_fr.operations import ENDS_TOGETHER, ENDS_TOGETHER_ON_DEVICE
 
 MAX_GROUPS: Final = 32

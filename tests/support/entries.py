@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from otel_fr.dumps.columns import STATES, STREAMS, CallSite, Entries, Label, Table, codes, floats, indices, integers
+from otel_fr.dumps.columns import STATES, CallSite, Entries, Label, Table, codes, floats, indices, integers
 from otel_fr.dumps.entry import Entry
+from otel_fr.identity import STREAMS
 from otel_fr.match import Signature
 
 

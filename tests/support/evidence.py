@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from otel_fr.identity import Stream
 from otel_fr.match import Call, CallState, Category, Evidence, Finding, Group, Progress, Rank, Signature, diagnose
-from otel_fr.match.model import Stream
 from tests.support.verdicts import causes
 
 WINDOW = 2.0

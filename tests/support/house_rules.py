@@ -16,7 +16,7 @@ LONGEST = 400
 LONGER = {
     "benchmarks/steps.py": 403,
     "collector/otel_fr_collector/incidents/book.py": 477,
-    "collector/otel_fr_collector/jobs/numbers.py": 427,
+    "collector/otel_fr_collector/jobs/numbers.py": 419,
     "collector/otel_fr_collector/jobs/run.py": 441,
     "otel_fr/capture/session.py": 464,
     "otel_fr/monitor/telemetry/reporter.py": 454,

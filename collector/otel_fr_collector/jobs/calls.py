@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from sys import getsizeof
 from typing import NamedTuple
 
+from otel_fr.identity import STREAMS, Stream
 from otel_fr.match import Call, CallState, Group, Signature
 from otel_fr.match.facts.instances import InstanceKey, instance_key
-from otel_fr.match.model import Stream
 from otel_fr.operations import PIECEWISE
 from otel_fr.rank_report.bounds import MAX_NAME
 from otel_fr.waits.own_time import Before
@@ -222,13 +222,12 @@ def lighten(call: CompactCall) -> CompactCall:
     return rank, template.light(), sequence, record, pair, start, end, gap, before
 
 
+_STREAMS: dict[str, Stream] = {name: name for name in STREAMS}
+
+
 def stream_of(kind: str, operation: str) -> Stream:
     """The number stream of a call from its kind as sent and its operation."""
-    if operation == "monitored_barrier" or kind == "monitored_barrier":
-        return "monitored_barrier"
-    if kind == "group":
-        return "group"
-    return "p2p" if kind == "p2p" else "collective"
+    return _STREAMS.get(operation if operation == "monitored_barrier" else kind, "collective")
 
 
 def state_of(text: str, error: str | None) -> CallState:

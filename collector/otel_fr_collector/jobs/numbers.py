@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
 from otel_fr import semconv as names
-from otel_fr.operations import MESSAGES, family
+from otel_fr.operations import MESSAGES, PIECEWISE, family
 from otel_fr.torch_recorder import ends_are_seen
 from otel_fr_collector.jobs.bounded import Cache, CacheBudget
 from otel_fr_collector.jobs.calls import MAX_GROUP_NAME, MAX_OPERATION
@@ -60,17 +60,6 @@ class Key(NamedTuple):
 OTHER = Key(names.OTHER, names.OTHER, 0, names.OTHER, names.OTHER, names.OTHER)
 
 
-_PASSES = {
-    "all_reduce": 2.0,
-    "all_gather": 1.0,
-    "reduce_scatter": 1.0,
-    "all_to_all": 1.0,
-    "gather": 1.0,
-    "scatter": 1.0,
-}
-"""How often a bus carries what the other ranks have. In operations that are not listed, it carries the array once."""
-
-
 def bus_factor(operation: str, group_size: int) -> float:
     """Bus bandwidth divided by algorithm bandwidth; 1 where the group's size is not known.
 
@@ -79,7 +68,10 @@ def bus_factor(operation: str, group_size: int) -> float:
     """
     if group_size < 1:
         return 1.0
-    return _PASSES.get(family(operation), 0) * (group_size - 1) / group_size or 1.0
+    # A bus carries what the other ranks have; in an all_reduce twice, in an operation without pieces the array once.
+    whole = family(operation)
+    passes = 2.0 if whole == "all_reduce" else 1.0 if whole in PIECEWISE else 0.0
+    return passes * (group_size - 1) / group_size or 1.0
 
 
 class Speed(NamedTuple):

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
+from otel_fr.identity import Stream
 from otel_fr.match.finding import Finding
-from otel_fr.match.model import Call, CallState, Evidence, Group, Rank, Signature, Stream
+from otel_fr.match.model import Call, CallState, Evidence, Group, Rank, Signature
 from otel_fr.operations import NEEDS_EVERY_RANK, way
 
 InstanceKey = tuple[str, str, int] | tuple[str, str, int, int, int, int]

@@ -18,7 +18,6 @@ from otel_fr.match.model import Call, Group, Signature
 from otel_fr.operations import (
     ALL_TO_ALL,
     COMPARED,
-    GATHERING,
     LISTS,
     MESSAGES,
     OPERATIONS,
@@ -28,6 +27,7 @@ from otel_fr.operations import (
     NewGroup,
     outputs,
     pieces,
+    sides,
 )
 from otel_fr.presentation import group_text, ranks_text
 
@@ -126,8 +126,7 @@ def _flat_list(signature: Signature, members: int) -> tuple[int, int] | None:
     """
     if signature.operation not in LISTS or members < 2:
         return None
-    sides = (signature.input_sizes, signature.output_sizes)
-    piece, whole = sides if signature.operation == "all_gather" else sides[::-1]
+    piece, whole = sides(signature.operation, signature.input_sizes, signature.output_sizes)
     if not piece or len(whole) != 1:
         return None
     if len(piece) == 1 and whole[0] and whole[0][1:] == piece[0] and whole[0][0] != members:
@@ -184,32 +183,28 @@ def own_difference(members: int, signature: Signature) -> Difference | None:
     if not members or not ins or not outs:
         return None
     if pieces(operation) in ("all", "root"):
-        lists = signature.output_sizes if operation in GATHERING else signature.input_sizes
+        (_, lists), (_, name) = sides(operation, ins, outs), sides(operation, "input_sizes", "output_sizes")
         if len(lists) not in (1, members):
-            name = "output_sizes" if lists is signature.output_sizes else "input_sizes"
             return Difference(Category.SIZE_MISMATCH, name, f"{len(lists)} tensors", f"{members} tensors")
         flat = _flat_list(signature, members)
         if flat is not None and flat[0] > flat[1]:
-            name = "output_sizes" if operation == "all_gather" else "input_sizes"
             return Difference(Category.SIZE_MISMATCH, name, f"{flat[1]} elements", f"{flat[0]} elements or more")
         return None
     if outputs(operation) == "same" and ins != outs:
         return Difference(
             Category.SIZE_MISMATCH, "output_sizes", as_text(signature.output_sizes), as_text(signature.input_sizes)
         )
-    if outputs(operation) == "larger" and len(ins) == len(outs) and outs != tuple(n * members for n in ins):
-        wanted = " and ".join(str(n * members) for n in ins)
-        given = " and ".join(map(str, outs))
-        return Difference(
-            Category.SIZE_MISMATCH, "output_sizes", f"{given} elements", f"{wanted} elements (input x {members} ranks)"
-        )
-    if outputs(operation) == "smaller" and len(ins) == len(outs) and ins != tuple(n * members for n in outs):
-        wanted = " and ".join(str(n * members) for n in outs)
-        given = " and ".join(map(str, ins))
-        return Difference(
-            Category.SIZE_MISMATCH, "input_sizes", f"{given} elements", f"{wanted} elements (output x {members} ranks)"
-        )
-    return None
+    if outputs(operation) not in ("larger", "smaller") or len(ins) != len(outs):
+        return None
+    small, large = ("input", ins), ("output", outs)
+    if outputs(operation) == "smaller":
+        small, large = large, small
+    wanted = tuple(n * members for n in small[1])
+    if large[1] == wanted:
+        return None
+    given, right = (" and ".join(map(str, numbers)) for numbers in (large[1], wanted))
+    right = f"{right} elements ({small[0]} x {members} ranks)"
+    return Difference(Category.SIZE_MISMATCH, f"{large[0]}_sizes", f"{given} elements", right)
 
 
 @_cached
@@ -222,9 +217,9 @@ def flat_difference(members: int, signature: Signature) -> Difference | None:
     flat = _flat_list(signature, members)
     if flat is None or flat[0] * members == flat[1]:
         return None
-    name, own = ("output_sizes", "input") if signature.operation == "all_gather" else ("input_sizes", "output")
+    own, name = sides(signature.operation, "input", "output")
     wanted = f"{flat[0] * members} elements ({own} x {members} ranks)"
-    return Difference(Category.SIZE_MISMATCH, name, f"{flat[1]} elements", wanted)
+    return Difference(Category.SIZE_MISMATCH, f"{name}_sizes", f"{flat[1]} elements", wanted)
 
 
 def totals(signatures: Sequence[Signature]) -> tuple[int, int] | None:
@@ -234,14 +229,13 @@ def totals(signatures: Sequence[Signature]) -> tuple[int, int] | None:
     None: not all sizes are recorded, or the rule does not apply to the operation.
     """
     operation = signatures[0].operation
-    sides = [(elements(s.input_sizes), elements(s.output_sizes)) for s in signatures]
-    if operation in ALL_TO_ALL:
-        sent, taken = [side[0] for side in sides], [side[1] for side in sides]
-    elif operation == "all_gather" and all(len(s.output_sizes) == 1 for s in signatures):
-        sent, taken = [side[0] for side in sides], [sides[0][1]]
-    elif operation == "reduce_scatter" and all(len(s.input_sizes) == 1 for s in signatures):
-        sent, taken = [sides[0][0]], [side[1] for side in sides]
-    else:
+    sent, taken = [elements(s.input_sizes) for s in signatures], [elements(s.output_sizes) for s in signatures]
+    if operation in LISTS:
+        if any(len(sides(operation, s.input_sizes, s.output_sizes)[1]) != 1 for s in signatures):
+            return None
+        own, whole = sides(operation, sent, taken)
+        sent, taken = sides(operation, own, whole[:1])
+    elif operation not in ALL_TO_ALL:
         return None
     if None in sent or None in taken:
         return None

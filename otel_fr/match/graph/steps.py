@@ -17,9 +17,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from otel_fr.identity import Stream
 from otel_fr.match.facts.instances import Instance, LastCall, pair_of
 from otel_fr.match.graph.conflicts import MAX_CLASSES, Axis, Conflict, between_ends, fewest, find_conflicts
-from otel_fr.match.model import Call, Ending, Evidence, Group, Stream
+from otel_fr.match.model import Call, Ending, Evidence, Group
 from otel_fr.presentation import UNDESCRIBED
 
 

@@ -31,7 +31,7 @@ from otel_fr.dumps.device_times import DeviceTimes
 from otel_fr.dumps.nccl_inspector import DeviceCall
 from otel_fr.monitor.nccl.inspector_durations import InspectorDurations
 from otel_fr.monitor.telemetry.span_builder import SCOPE, error_type, trace_id
-from otel_fr.operations import family
+from otel_fr.operations import family, pieces, sides
 from otel_fr.otlp_attributes import attributes
 from otel_fr.presentation import group_name
 from otel_fr.ring import KIND_GROUP, Activity, GroupDef, Record, SignatureDef
@@ -92,10 +92,8 @@ def message_bytes(signature: SignatureDef, group_size: int) -> int:
     the full array, so it is computed from the piece.
     """
     whole = family(signature.operation)
-    if whole == "gather":
-        return signature.input_bytes * max(1, group_size)
-    if whole == "scatter":
-        return signature.output_bytes * max(1, group_size)
+    if pieces(whole) == "root":
+        return sides(whole, signature.input_bytes, signature.output_bytes)[0] * max(1, group_size)
     return max(signature.input_bytes, signature.output_bytes)
 
 

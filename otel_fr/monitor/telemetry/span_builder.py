@@ -52,7 +52,7 @@ def trace_id(run: str, rank: int, record: Record) -> bytes:
         peer = signature.peer
         if peer is None or signature.any_source:
             # Which send it matches is not known, so it gets a trace of its own.
-            return identity.trace_id(run, group, f"{identity.STREAM_P2P}:{rank}", record.p2p_seq)
+            return identity.trace_id(run, group, f"p2p:{rank}", record.p2p_seq)
         source, destination = way(signature.operation, rank, peer)
         return identity.p2p_trace_id(run, group, source, destination, signature.tag or 0, record.pair_index)
     return identity.trace_id(run, group, stream_of(record), record.coll_seq)

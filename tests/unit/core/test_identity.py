@@ -41,7 +41,7 @@ def test_a_rank_list_that_is_not_one_is_refused(text: str) -> None:
 def test_all_ranks_compute_the_same_trace_and_their_own_spans() -> None:
     run = identity.run_id("job", 0, "nonce")
     group = identity.group_id("0", range(4))
-    trace = identity.trace_id(run, group, identity.STREAM_COLLECTIVE, 7)
+    trace = identity.trace_id(run, group, "collective", 7)
     assert trace == identity.trace_id(run, identity.group_id("0", [0, 1, 2, 3]), "collective", 7)
     assert len(trace) == 16
     spans = {identity.span_id(trace, rank, 3) for rank in range(4)} | {identity.root_span_id(trace)}
