@@ -13,14 +13,13 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from tempfile import gettempdir
 
 from otel_fr._version import __version__
 from otel_fr.config import Config
 from otel_fr.option_names import did_you_mean
 from otel_fr.presentation import count_text
 from otel_fr.ring import RingFormatError, RingReader
-from otel_fr.ring.files import ring_files
+from otel_fr.ring.files import ring_files, ring_folders
 
 _COMMANDS = {
     "analyze": ("otel_fr.analyze.cli", "find the rank that hung a job, from its flight-recorder files"),
@@ -211,9 +210,7 @@ def _sentence(text: str) -> str:
 
 def _dump(args: argparse.Namespace) -> int:
     requested = ended = 0
-    own = Config.from_env().ring_dir
-    bases = [folder for folder in (own, Path("/dev/shm"), Path(gettempdir())) if folder is not None]  # noqa: S108
-    for path in ring_files(bases):
+    for path in ring_files([*ring_folders(Config.from_env().ring_dir), *ring_folders(None)]):
         try:
             with RingReader.open(path) as reader:
                 rank, pid, monitor = reader.meta.get("rank", "?"), reader.pid, reader.monitor_pid

@@ -64,7 +64,7 @@ HANG_ACTIONS = ("alert", "dump", "kill")
 MAX_QUEUE_SIZE, MAX_BATCH_SIZE, MAX_SPAN_DELAY = 100_000, 2_048, 60.0
 """Greatest values of ``OTEL_BSP_MAX_QUEUE_SIZE``, ``OTEL_BSP_MAX_EXPORT_BATCH_SIZE`` (spans) and
 ``OTEL_BSP_SCHEDULE_DELAY`` (seconds): the monitor's memory is bounded."""
-MAX_SECONDS = 10 * 365 * 86_400.0
+MAX_SECONDS = 10 * 365 * 86_400.0  # of a time limit; a longer one counts as none
 
 CHECK_OPTIONS = (
     "OTEL_FR_CHECKS",

@@ -8,7 +8,6 @@ import itertools
 import os
 import platform
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -37,11 +36,10 @@ from otel_fr.option_names import misspelt, unknown_variables
 from otel_fr.printable import one_line
 from otel_fr.redaction import hide_password
 from otel_fr.ring import RingReader
-from otel_fr.ring.files import ring_files
+from otel_fr.ring.files import ring_files, ring_folders
 from otel_fr.ring.layout import Layout, RingFormatError
 
 _CONNECT_SECONDS: Final = 3.0
-_SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 - only its free space is asked for
 
 _AUTOLOAD: Final = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 
@@ -136,12 +134,6 @@ def _of_torch(torch: ModuleType, config: Config) -> Iterator[Line]:
     yield "operators", text, bool(found)
 
 
-def _folders(config: Config) -> list[Path]:
-    if config.ring_dir:
-        return [config.ring_dir]
-    return list(dict.fromkeys([Path(_SHARED_MEMORY), Path(tempfile.gettempdir())]))
-
-
 class _Faults(NamedTuple):
     """Of a rank: errors of recording, and wrong calls of heartbeats, sections and steps."""
 
@@ -152,7 +144,7 @@ class _Faults(NamedTuple):
 
 def _faults(config: Config) -> Iterator[_Faults]:
     """Of this user's ranks that record here, or have died here; of the first `_MAX_RINGS` rings."""
-    for path in itertools.islice(ring_files(_folders(config)), _MAX_RINGS):
+    for path in itertools.islice(ring_files(ring_folders(config.ring_dir)), _MAX_RINGS):
         try:
             ring = RingReader.open(path)
         except (OSError, RingFormatError):  # it has just gone; or it is the file of stacks beside a ring
@@ -165,7 +157,7 @@ def _faults(config: Config) -> Iterator[_Faults]:
 
 def _ring(config: Config) -> Line:
     need = Layout.of(config.buffer_size).file_size
-    folders = _folders(config)
+    folders = ring_folders(config.ring_dir)
     for folder in folders:
         place = _writable(folder)
         if place is None:

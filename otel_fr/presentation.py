@@ -220,6 +220,11 @@ def duration_text(seconds: float) -> str:
     return f"{hours // 24} days {hours % 24} h"
 
 
+def short_duration_text(seconds: float) -> str:
+    """``"148 ms"``, ``"2.5 s"``, and from there on as `duration_text`."""
+    return f"{seconds * 1_000:.0f} ms" if seconds < 1 else duration_text(seconds)
+
+
 def ago_text(seconds: float) -> str:
     """How long ago, in one unit: ``"12 s ago"``, ``"5 min ago"``, ``"3 h ago"``, ``"2 days ago"``."""
     for limit, size, unit in ((90, 1, "s"), (5_400, 60, "min"), (129_600, 3_600, "h")):

@@ -17,11 +17,8 @@ from otel_fr.dumps.columns import P2P
 from otel_fr.dumps.entry import Entry
 from otel_fr.identity import Stream
 from otel_fr.match import CallState, Group
-from otel_fr.match.facts.instances import members_of
+from otel_fr.match.facts.instances import InstanceKey, members_of
 from otel_fr.operations import way
-
-CollectiveKey = tuple[str, str, int] | tuple[str, str, int, int, int, int]
-"""As `otel_fr.match.facts.instances.InstanceKey`; a receive whose sender is unknown has (group, "p2p:RANK", number)."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -62,7 +59,7 @@ class Collective:
 
 def collectives_of(run: Run) -> list[Collective]:
     """All collectives of a run, in the order in which the lowest rank of each enqueued them."""
-    found: dict[CollectiveKey, Collective] = {}
+    found: dict[InstanceKey, Collective] = {}
     for rank, entry, group in group_entries(run):
         key = key_of(rank, entry, group)
         known = found.get(key)
@@ -97,7 +94,7 @@ def group_entries(run: Run) -> Iterator[tuple[int, Entry, Group]]:
                 yield rank, entry, group
 
 
-def key_of(rank: int, entry: Entry, group: Group) -> CollectiveKey:
+def key_of(rank: int, entry: Entry, group: Group) -> InstanceKey:
     """The key of the collective that a call belongs to."""
     if entry.stream != "p2p":
         return group.id, entry.stream, entry.sequence_id

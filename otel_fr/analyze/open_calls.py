@@ -13,7 +13,7 @@ from otel_fr.analyze.notes import NoteKind
 from otel_fr.dumps.columns import NONE
 from otel_fr.dumps.model import Dump
 from otel_fr.incident import timestamp
-from otel_fr.match import Call, CallState, Case, Ending, Suspects, call_text, lagging_calls, suspects
+from otel_fr.match import UNENDED, Call, CallState, Case, Ending, Suspects, call_text, lagging_calls, suspects
 from otel_fr.presentation import count_text, duration_text, ranks_text
 
 
@@ -49,7 +49,7 @@ def long_open_calls(run: Run) -> OpenCalls | None:
     """
     evidence = run.evidence
     unknown = any(note.kind is NoteKind.NO_COMPLETIONS for note in run.notes)
-    states = (CallState.IN_FLIGHT, CallState.UNKNOWN) if unknown else (CallState.IN_FLIGHT,)
+    states = UNENDED if unknown else (CallState.IN_FLIGHT,)
     calls = [
         call
         for call in evidence.calls

@@ -14,7 +14,6 @@ import logging
 import os
 import platform
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Mapping
@@ -41,6 +40,7 @@ from otel_fr.fault_tolerance.gloo_connections import GlooConnections
 from otel_fr.fault_tolerance.peers import peers
 from otel_fr.out_of_memory import OutOfMemory
 from otel_fr.ring import ProcessState, pid_namespace
+from otel_fr.ring.files import ring_folders
 from otel_fr.torch_recorder import SOCKET_KEY
 
 _log = logging.getLogger("otel_fr")
@@ -53,7 +53,6 @@ MAX_MONITORS: Final = 4
 """Of one rank, one after the other: a monitor that was killed is replaced, one that cannot live is not for ever."""
 _AGAIN_SECONDS: Final = 1.0
 """Before the second monitor is started; each later one waits for as much longer."""
-_SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 - a folder of our own with mode 0700 is made in it
 
 
 class Session:
@@ -90,9 +89,8 @@ class Session:
         self._stack_signal: StackSignal | None = None
         self._capture = config.capture
         self._worker_server: WorkerServer | None = None
-        folders = list(dict.fromkeys([Path(_SHARED_MEMORY), Path(tempfile.gettempdir())]))
+        folders = ring_folders(config.ring_dir)
         if config.ring_dir:
-            folders = [config.ring_dir]
             with contextlib.suppress(OSError):  # the writer reports what is wrong
                 config.ring_dir.mkdir(parents=True, exist_ok=True)
         engine = self.engine = engines.choose(config.capture_engine, torch)

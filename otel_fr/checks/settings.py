@@ -17,6 +17,7 @@ from typing import Final
 from otel_fr.checks.model import CLOCK, COLLECTOR, KINDS
 from otel_fr.config import ATTRIBUTION_OPTIONS, CHECK_OPTIONS, COLLECTOR_VARIABLE, ENDPOINTS, has_endpoint
 from otel_fr.option_names import did_you_mean
+from otel_fr.ring.files import SHARED_MEMORY
 from otel_fr.sizes import parse_size
 
 _PREFIX: Final = "OTEL_FR_"
@@ -30,7 +31,6 @@ MEMORY_TIMEOUT: Final = 50.0
 """Until the memory of GPUs is given back, in seconds: ``gpu_memory_reclaim_timeout`` of NVIDIA's extension."""
 TEMPORARY: Final = "/tmp"  # noqa: S108 - only its free space is asked for
 """Where TMPDIR is not set. `tempfile` would try it, and may not return where it does not answer."""
-SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 - only its free space is asked for
 SHARED_MEMORY_NEEDED: Final = 32 << 20
 """Bytes: the rings of a node's ranks; Docker's default is a file system of 64 MiB."""
 TEMPORARY_NEEDED: Final = 64 << 20

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from otel_fr.presentation import duration_text
+from otel_fr.presentation import duration_text, short_duration_text
 from otel_fr.printable import one_line
 from otel_fr.rate_answers import LatestRates
 
@@ -45,7 +45,7 @@ def rates_lines(rates: LatestRates | None) -> list[str]:
     if rates["wait_share"] is not None:
         found.append(f"groups wait for their last rank for {rates['wait_share'] * 100:.0f} % of the time")
     if rates["step_s"] is not None:
-        found.append(f"a step takes {_short(rates['step_s'])}")
+        found.append(f"a step takes {short_duration_text(rates['step_s'])}")
     return [", ".join(found)] if found else []
 
 
@@ -55,11 +55,7 @@ def slowest_lines(rates: LatestRates | None) -> list[str]:
     if slowest is None:
         return []
     lost = slowest["lost_per_step_s"]
-    step = "" if lost is None else f", {_short(lost)} of each step"
+    step = "" if lost is None else f", {short_duration_text(lost)} of each step"
     group = one_line(slowest["process_group"])
     share = f"{slowest['waited'] * 100:.0f} % of the latest {duration_text(slowest['over_s'])}"
     return [f"rank {slowest['rank']} in {group}: its group waits for it for {share}{step}"]
-
-
-def _short(seconds: float) -> str:
-    return f"{seconds * 1_000:.0f} ms" if seconds < 1 else duration_text(seconds)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from math import ceil
 from typing import Any, Final
 
+from otel_fr.config import MAX_SECONDS
 from otel_fr.fault_tolerance.user_span import current_span, with_span
 from otel_fr.ring import NO_ROW, ActivityWriter, Body
 from otel_fr.ring.activity_layout import FLAG_AUTOMATIC, FLAG_LEFT, KIND_SECTION, KIND_STEP, MAX_NAME
@@ -24,8 +25,6 @@ _log = logging.getLogger("otel_fr")
 
 MAX_OPEN: Final = 1024
 """Sections that are open at once: a program that never ends any must not fill the memory."""
-MAX_TIMEOUT: Final = 10 * 365 * 86_400.0
-"""Seconds; a longer timeout counts as none."""
 MAX_MISUSES: Final = 16
 """Kinds of wrong calls that are warned of."""
 
@@ -136,7 +135,7 @@ class State:
         stack, step, ring, number = thread.stack, self.step, self.ring, _next_number()
         if timeout is None:
             timeout_ms = 0
-        elif type(timeout) is int and 0 < timeout <= MAX_TIMEOUT:
+        elif type(timeout) is int and 0 < timeout <= MAX_SECONDS:
             timeout_ms = timeout * 1000
         else:
             timeout_ms = self._milliseconds(timeout)
@@ -210,7 +209,7 @@ class State:
 
     def _milliseconds(self, timeout: object) -> int:
         if isinstance(timeout, (int, float)) and not isinstance(timeout, bool) and timeout > 0:
-            return ceil(timeout * 1000) if timeout <= MAX_TIMEOUT else 0
+            return ceil(timeout * 1000) if timeout <= MAX_SECONDS else 0
         self.misused(f"the timeout of a section must be a number of seconds above 0, not {str(timeout)[:40]!r}")
         return 0
 

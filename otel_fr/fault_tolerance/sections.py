@@ -13,7 +13,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final, TypeVar, cast
 
-from otel_fr.fault_tolerance.open_sections import MAX_TIMEOUT, State, failed, find, ignore_end, nothing, now_ns
+from otel_fr.config import MAX_SECONDS
+from otel_fr.fault_tolerance.open_sections import State, failed, find, ignore_end, nothing, now_ns
 from otel_fr.ring import ActivityWriter
 from otel_fr.ring.activity_layout import FLAG_AUTOMATIC, FLAG_FAILED, FLAG_LEFT
 
@@ -230,7 +231,7 @@ def watch_ends_by(note_end: Callable[[int, int], None] | None) -> None:
 def set_limits(
     heartbeat: float | None = None, first: float | None = None, since_ns: int = 0, outside: float | None = None
 ) -> None:
-    """Give the monitor limits of this process, in seconds; None or more than `MAX_TIMEOUT`: none.
+    """Give the monitor limits of this process, in seconds; None or more than `MAX_SECONDS`: none.
 
     See `ActivityWriter.set_limits`.
 
@@ -245,7 +246,7 @@ def set_limits(
 
 
 def _limit_ms(limit: float | None) -> int:
-    if limit is None or limit > MAX_TIMEOUT:
+    if limit is None or limit > MAX_SECONDS:
         return 0
     if not limit >= 0:  # NaN, too
         raise ValueError(f"a limit must be a number of seconds, not {limit!r}")

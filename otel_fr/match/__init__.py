@@ -12,6 +12,7 @@ from otel_fr.match.facts.legal import Difference, compare
 from otel_fr.match.finding import Category, Finding, StackGroup
 from otel_fr.match.findings import diagnose
 from otel_fr.match.model import (
+    UNENDED,
     UNPLACED,
     WAIT_SHARE,
     Call,
@@ -33,6 +34,7 @@ from otel_fr.match.undecided import Suspects, lagging_calls, open_questions, sus
 from otel_fr.operations import NewGroup
 
 __all__ = [
+    "UNENDED",
     "UNPLACED",
     "WAIT_SHARE",
     "Call",

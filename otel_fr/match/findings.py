@@ -10,7 +10,7 @@ from otel_fr.match.facts.joined import gave_up
 from otel_fr.match.facts.overdue import CATEGORIES, EXCUSABLE, by_kind, is_excused
 from otel_fr.match.facts.stack_groups import groups_of
 from otel_fr.match.finding import MAX_PLACED_CULPRITS, MAX_PLACED_WAITING, Category, Finding
-from otel_fr.match.model import UNPLACED, CallState, Evidence, Overdue, Place
+from otel_fr.match.model import UNENDED, UNPLACED, Evidence, Overdue, Place
 from otel_fr.match.rules import decide
 from otel_fr.match.rules.claims import Claim
 from otel_fr.match.rules.mismatches import THREADS
@@ -45,9 +45,7 @@ class _Maker:
         self._case = case
         self._overdue = dict(case.overdue)
         """The overdue ranks that no cause named before."""
-        self._in_call = {
-            call.rank for call in case.evidence.calls if call.state in (CallState.IN_FLIGHT, CallState.UNKNOWN)
-        }
+        self._in_call = {call.rank for call in case.evidence.calls if call.state in UNENDED}
 
     def finding(self, claim: Claim) -> Finding:
         """Causes must come in their order: the first one that names an overdue rank says so."""

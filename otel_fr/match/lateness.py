@@ -10,7 +10,7 @@ from otel_fr.match.facts.machines import Machines
 from otel_fr.match.finding import MAX_PLACED_CULPRITS, Category, Finding
 from otel_fr.match.model import Group, Place
 from otel_fr.match.texts.calls import group_of
-from otel_fr.presentation import duration_text, summary_text, verb
+from otel_fr.presentation import short_duration_text, summary_text, verb
 
 RULE = "last_again_and_again"
 """Name of the only rule that is not about a call that waits."""
@@ -78,10 +78,5 @@ def late_text(group: Group, late: Sequence[Lateness], machines: Machines) -> str
     return (
         f"{machines.named(ranks)} {verb(ranks, 'comes', 'come')} last in {group_of(group)}: in"
         f" {verb(ranks, '', 'at least ')}{share:.0%} of the latest {count} intervals with waits, by"
-        f" {behind_text(behind)} on average; the others wait {waited:.0%} of their time".replace("%", " %")
+        f" {short_duration_text(behind)} on average; the others wait {waited:.0%} of their time".replace("%", " %")
     )
-
-
-def behind_text(seconds: float) -> str:
-    """``"148 ms"``, ``"2.5 s"``."""
-    return f"{seconds * 1_000:.0f} ms" if seconds < 1 else duration_text(seconds)

@@ -62,6 +62,9 @@ class CallState(Enum):
     """Enqueued; the backend does not show when it ends."""
 
 
+UNENDED = (CallState.IN_FLIGHT, CallState.UNKNOWN)
+
+
 @dataclass(frozen=True, slots=True)
 class Group:
     """A process group. ``ranks`` are global; empty: members unknown."""

@@ -7,14 +7,23 @@ import errno
 import mmap
 import os
 import stat
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Final
 
 from otel_fr.ring.layout import Layout
+
+SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 - a folder of our own with mode 0700 is made in it
 
 
 def _name() -> str:
     return f"otel-fr-{os.geteuid()}"
+
+
+def ring_folders(own: Path | None) -> list[Path]:
+    """Where a rank's ring may be: in ``own``, if that is set."""
+    return [own] if own else list(dict.fromkeys([Path(SHARED_MEMORY), Path(tempfile.gettempdir())]))
 
 
 def ring_files(bases: Iterable[Path]) -> Iterator[Path]:

@@ -9,7 +9,7 @@ from otel_fr_collector.jobs.calls import Interner, RankCall
 from otel_fr_collector.jobs.run import Run
 
 from otel_fr.identity import encode_ranks
-from otel_fr.match import CallState, Group
+from otel_fr.match import UNENDED, CallState, Group
 from otel_fr.rank_report import RankReport, ReportedCall, ReportedGroup
 
 _INTERNER = Interner()
@@ -18,7 +18,7 @@ _STATES = {CallState.IN_FLIGHT: "scheduled", CallState.COMPLETED: "completed", C
 
 def told(call: RankCall, now: float) -> ReportedCall:
     """A call as a report has it that is made ``now``; one in flight that nobody waits for is queued, or posted."""
-    signature, is_open = call.signature, call.state in (CallState.IN_FLIGHT, CallState.UNKNOWN)
+    signature, is_open = call.signature, call.state in UNENDED
     new = signature.new_group
     return ReportedCall(
         call.group, call.stream, call.sequence_id, call.record, signature.operation, _STATES.get(call.state, "unknown"),

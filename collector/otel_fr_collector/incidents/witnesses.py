@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from otel_fr.match import Finding
-from otel_fr_collector.jobs.calls import UNENDED
+from otel_fr.match import UNENDED, Finding
 from otel_fr_collector.jobs.snapshot import Snapshot
 
 MAX_ABSENT = 64

@@ -7,7 +7,7 @@ from sys import getsizeof
 from typing import NamedTuple
 
 from otel_fr.identity import STREAMS, Stream
-from otel_fr.match import Call, CallState, Group, Signature
+from otel_fr.match import UNENDED, Call, CallState, Group, Signature
 from otel_fr.match.facts.instances import InstanceKey, instance_key
 from otel_fr.operations import PIECEWISE
 from otel_fr.rank_report.bounds import MAX_NAME
@@ -30,8 +30,6 @@ MAX_OPERATION = 64
 """Characters of an operation's name where only that is kept of a call; c10d's longest has 33."""
 MAX_TEXT = 262_144
 """Longest sizes or dtypes text that is read; 4,096 tensors of 8 dimensions fit."""
-
-UNENDED = (CallState.IN_FLIGHT, CallState.UNKNOWN)
 
 
 class RankCall(NamedTuple):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from otel_fr.match import CallState, Signature
+from otel_fr.match import UNENDED, CallState, Signature
 from otel_fr.match.facts.instances import InstanceKey
-from otel_fr_collector.jobs.calls import UNENDED, CompactCall, RankCall, expand, weight_of, weight_of_texts
+from otel_fr_collector.jobs.calls import CompactCall, RankCall, expand, weight_of, weight_of_texts
 
 INSTANCE_WEIGHT = 2
 """What an incomplete instance holds besides its calls, in units of about 0.3 kB, which is one call."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from otel_fr.match import WAIT_SHARE
-from otel_fr_collector.jobs.calls import UNENDED, RankCall
+from otel_fr.match import UNENDED, WAIT_SHARE
+from otel_fr_collector.jobs.calls import RankCall
 from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.jobs.snapshot import Snapshot
 

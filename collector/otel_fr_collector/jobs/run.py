@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 from otel_fr import identity
 from otel_fr import semconv as names
-from otel_fr.match import CallState, Ending, Group, Place
+from otel_fr.match import UNENDED, CallState, Ending, Group, Place
 from otel_fr.match.lateness import Lateness
 from otel_fr.presentation import job_title
 from otel_fr.rank_report import RankReport
 from otel_fr.waits.blocks import StragglerLimits
-from otel_fr_collector.jobs.calls import MEMBER_BYTES, UNENDED, Interner, RankCall
+from otel_fr_collector.jobs.calls import MEMBER_BYTES, Interner, RankCall
 from otel_fr_collector.jobs.fingerprints import Differences
 from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.history import History, Sample, take

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from otel_fr.match import WAIT_SHARE, CallState, Ending, Evidence, Group, Overdue, Progress, Rank, window_of
+from otel_fr.match import UNENDED, WAIT_SHARE, CallState, Ending, Evidence, Group, Overdue, Progress, Rank, window_of
 from otel_fr.match.facts.instances import InstanceKey
 from otel_fr.rank_report import DEFAULT_INTERVAL, RankReport
-from otel_fr_collector.jobs.calls import UNENDED, RankCall, expand
+from otel_fr_collector.jobs.calls import RankCall, expand
 from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.incomplete import IncompleteInstance
 from otel_fr_collector.jobs.ranks import DESTROYED, SILENCE, RankState

@@ -12,6 +12,7 @@ from psycopg_pool import ConnectionPool, PoolTimeout
 
 from otel_fr.incident import CollectorIncidentData
 from otel_fr.redaction import hide_password
+from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.storage.postgres_connection import Connection, answering, configure, conninfo
 from otel_fr_collector.storage.retention import Retention
@@ -95,6 +96,11 @@ class PostgresReading(StoredRows):
 def as_text(value: Any) -> Any:
     """A text without NUL, which PostgreSQL cannot hold; what is no text stays as it is."""
     return value.replace("\0", "\N{REPLACEMENT CHARACTER}") if isinstance(value, str) else value
+
+
+def run_key(run: RunId) -> tuple[str, int, str]:
+    """The columns that name a run."""
+    return as_text(run.job), run.attempt, as_text(run.run)
 
 
 def _check(connection: Connection) -> None:

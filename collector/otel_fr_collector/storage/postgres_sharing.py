@@ -8,10 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from psycopg import errors
 
 from otel_fr_collector.incidents.incident import MARK_FORM
-from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.storage.backend import Heard, Saved, Shared, StoreError, Turn
 from otel_fr_collector.storage.postgres_connection import Connection, answering
-from otel_fr_collector.storage.postgres_reading import PostgresReading, as_text
+from otel_fr_collector.storage.postgres_reading import PostgresReading, as_text, run_key
 from otel_fr_collector.storage.stored_rows import published_row
 
 KEPT_FOR = "5 seconds"
@@ -100,14 +99,14 @@ class PostgresSharing(PostgresReading):
         """
         shared = Shared()
         own = {"collector": collector}
-        firing = {_key(run): is_heard for run, is_heard in sorted(heard.firing.items())}
+        firing = {run_key(run): is_heard for run, is_heard in sorted(heard.firing.items())}
         if firing:
             connection.execute(_KEEP, {**_arrays(list(firing)), **own, "heard": list(firing.values())})
-            silent = {_key(run): run for run, is_heard in heard.firing.items() if not is_heard}
+            silent = {run_key(run): run for run, is_heard in heard.firing.items() if not is_heard}
             lost = connection.execute(_LOST, {**_arrays(list(silent)), **own}).fetchall()
             shared.lost = {silent[key] for key in lost}
         orphans = connection.execute(_ORPHANS, own).fetchall()
-        wanted = list(dict.fromkeys([*map(_key, heard.new), *orphans]))
+        wanted = list(dict.fromkeys([*map(run_key, heard.new), *orphans]))
         if wanted:
             given = _arrays(wanted)
             incidents = connection.execute(_INCIDENTS, {**given, "limit": limit}).fetchall()
@@ -139,10 +138,6 @@ class PostgresSharing(PostgresReading):
                         shared.changed.append(incident)
             self._noticed = frozenset(found)
         self._since = now
-
-
-def _key(run: RunId) -> tuple[str, int, str]:
-    return as_text(run.job), run.attempt, as_text(run.run)
 
 
 def _arrays(keys: Sequence[tuple[str, int, str]]) -> dict[str, object]:

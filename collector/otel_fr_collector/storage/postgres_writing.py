@@ -8,11 +8,10 @@ from collections.abc import Iterator
 import psycopg
 from psycopg import errors
 
-from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.storage.batch import Batch, IncidentRow
 from otel_fr_collector.storage.postgres_connection import Connection
 from otel_fr_collector.storage.postgres_migrations import PRUNE_LOCK
-from otel_fr_collector.storage.postgres_reading import as_text
+from otel_fr_collector.storage.postgres_reading import as_text, run_key
 from otel_fr_collector.storage.retention import Retention
 
 _log = logging.getLogger(__name__)
@@ -74,10 +73,10 @@ def _write(connection: Connection, batch: Batch, collector: str, *, late: bool) 
         rows = [(*map(as_text, row), collector) for row in sorted(batch.incidents.values(), key=_order)]
         if rows:
             cursor.executemany((_INCIDENT if late else _OWN_OR_NEWER).encode(), rows)
-        kept = [(*_columns(run), memory) for run, memory in batch.runs.items() if memory is not None]
+        kept = [(*run_key(run), memory) for run, memory in batch.runs.items() if memory is not None]
         if kept:
             cursor.executemany(_RUN, sorted(kept))
-        gone = [_columns(run) for run, memory in batch.runs.items() if memory is None]
+        gone = [run_key(run) for run, memory in batch.runs.items() if memory is None]
         if gone:
             cursor.executemany(_DROP_RUN, sorted(gone))
         if batch.notes:
@@ -143,10 +142,6 @@ _RUNS_WITHOUT_INCIDENT = """
         AND (one.job, one.attempt, one.run) = (known.job, known.attempt, known.run)
     )
 """
-
-
-def _columns(run: RunId) -> tuple[str, int, str]:
-    return as_text(run.job), run.attempt, as_text(run.run)
 
 
 def _order(row: IncidentRow) -> tuple[object, ...]:

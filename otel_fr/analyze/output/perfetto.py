@@ -27,7 +27,7 @@ from otel_fr.analyze.output.overview import View, clean
 from otel_fr.dumps.columns import Entries
 from otel_fr.dumps.entry import Entry
 from otel_fr.incident import timestamp
-from otel_fr.match import CallState, Finding, Group, Signature
+from otel_fr.match import UNENDED, CallState, Finding, Group, Signature
 from otel_fr.presentation import collective_text
 
 FORMAT = "https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU"
@@ -213,7 +213,7 @@ class _Trace:
             f"{self._more(entry.signature)}{_fields(more)}}}"
         )
         place = _Slice(rank + 1, thread, start, end)
-        if state in (CallState.IN_FLIGHT, CallState.UNKNOWN):
+        if state in UNENDED:
             self._marks.newest[rank] = place
         if (group.id, entry.sequence_id) in self._where or (entry.stream == "p2p" and group.id in self._pairs):
             key = "/".join(map(str, key_of(rank, entry, group)))

@@ -9,12 +9,13 @@ from itertools import islice
 from typing import Any
 
 from otel_fr.analyze.analysis import Analysis
-from otel_fr.analyze.collectives import CollectiveKey, entries_by_rank, key_of, moment
+from otel_fr.analyze.collectives import entries_by_rank, key_of, moment
 from otel_fr.analyze.output import overview
 from otel_fr.analyze.output.arguments import arguments
 from otel_fr.analyze.output.overview import View, clean
 from otel_fr.dumps.entry import Entry
 from otel_fr.match import CallState, Finding, Group, Signature
+from otel_fr.match.facts.instances import InstanceKey
 
 _LONGEST = 1e9
 """Longest duration drawn for a call, in seconds: files may contain any number."""
@@ -34,7 +35,7 @@ _TAIL = 0.12
 
 @dataclass(slots=True)
 class _Bar:
-    key: CollectiveKey
+    key: InstanceKey
     group: Group
     entry: Entry
     start: float | None
@@ -116,15 +117,15 @@ def _span(entry: Entry) -> tuple[float | None, float | None]:
     return start, max(start, ended / 1e9 if ended is not None else start + min(entry.duration or 0.0, _LONGEST))
 
 
-def _columns(bars: Mapping[int, list[_Bar]]) -> dict[CollectiveKey, int]:
+def _columns(bars: Mapping[int, list[_Bar]]) -> dict[InstanceKey, int]:
     """A column for each collective, after the columns of all calls that its ranks made before it.
 
     Where ranks disagree about the order (a swapped pair, a deadlock), the first one seen goes first.
     """
-    after: dict[CollectiveKey, set[CollectiveKey]] = {}
-    waits: dict[CollectiveKey, int] = {}
+    after: dict[InstanceKey, set[InstanceKey]] = {}
+    waits: dict[InstanceKey, int] = {}
     for of in bars.values():
-        previous: CollectiveKey | None = None
+        previous: InstanceKey | None = None
         for bar in of:
             after.setdefault(bar.key, set())
             waits.setdefault(bar.key, 0)
@@ -135,7 +136,7 @@ def _columns(bars: Mapping[int, list[_Bar]]) -> dict[CollectiveKey, int]:
     columns = dict.fromkeys(waits, 0)
     ready = deque(key for key, count in waits.items() if count == 0)
     rest = iter(list(waits))
-    done: set[CollectiveKey] = set()
+    done: set[InstanceKey] = set()
     while len(done) < len(waits):
         key = ready.popleft() if ready else next(key for key in rest if key not in done)
         if key in done:
@@ -154,15 +155,15 @@ def _add_missing(
     analysis: Analysis,
     rows: list[dict[str, Any]],
     bars: Mapping[int, list[_Bar]],
-    columns: Mapping[CollectiveKey, int],
+    columns: Mapping[InstanceKey, int],
     offsets: Mapping[int, float],
     first: float,
     texts: _Texts,
 ) -> None:
     """Add an empty bar to the row of every culprit that did not enqueue the call in which its fault shows."""
     keys = {"/".join(map(str, key)): key for key in columns}
-    starts: dict[CollectiveKey, float] = {}
-    present: set[tuple[int, CollectiveKey]] = set()
+    starts: dict[InstanceKey, float] = {}
+    present: set[tuple[int, InstanceKey]] = set()
     for rank, of in bars.items():
         for bar in of:
             present.add((rank, bar.key))

@@ -19,9 +19,7 @@ from otel_fr.match.facts.stops import (
     was_stopped,
     were_killed_together,
 )
-from otel_fr.match.model import Call, CallState, Ending, Evidence, Rank
-
-_UNENDED = (CallState.IN_FLIGHT, CallState.UNKNOWN)
+from otel_fr.match.model import UNENDED, Call, CallState, Ending, Evidence, Rank
 
 _PEER_EXCEPTION = "otel_fr.fault_tolerance.peers.PeerFailedError"
 """What otel-fr raises in a rank whose call it has ended for a failed peer."""
@@ -324,7 +322,7 @@ def _ended_for_others(evidence: Evidence, candidates: set[int], by_rank: Mapping
         aborted = info.ending is Ending.KILLED and info.signal == SIGABRT
         told = info.ending is Ending.RAISED and is_communication(info.exception)
         if (aborted or told) and not is_device_error(info.exception):
-            groups[r] = {call.group for call in by_rank.get(r, ()) if call.state in _UNENDED}
+            groups[r] = {call.group for call in by_rank.get(r, ()) if call.state in UNENDED}
     by_themselves = candidates - groups.keys()
     shared = {id_ for id_, group in evidence.groups.items() if not by_themselves.isdisjoint(group.ranks)}
     return {r for r, own in groups.items() if own & shared}

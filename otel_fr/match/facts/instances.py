@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from otel_fr.identity import Stream
 from otel_fr.match.finding import Finding
-from otel_fr.match.model import Call, CallState, Evidence, Group, Rank, Signature
+from otel_fr.match.model import UNENDED, Call, CallState, Evidence, Group, Rank, Signature
 from otel_fr.operations import NEEDS_EVERY_RANK, way
 
 InstanceKey = tuple[str, str, int] | tuple[str, str, int, int, int, int]
@@ -245,7 +245,7 @@ def is_waiting(call: Call, window: float) -> bool:
         return False
     if call.queued and window > 0:
         return False
-    return call.state in (CallState.IN_FLIGHT, CallState.UNKNOWN) and (call.age is None or call.age >= window)
+    return call.state in UNENDED and (call.age is None or call.age >= window)
 
 
 class LastCall(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Container
 from typing import Final
 
 from otel_fr.match.facts.machines import are_silent
-from otel_fr.match.model import Call, CallState, Evidence
+from otel_fr.match.model import UNENDED, Call, CallState, Evidence
 
 WAITED_OUT = 0.95
 """Share of its timeout after which a call that ended, or whose rank was aborted, counts as timed out."""
@@ -66,7 +66,7 @@ def _is_blocked(call: Call, evidence: Evidence) -> bool:
 def _timed_out(call: Call) -> bool:
     """A call whose end, or begin, is not shown had not ended, if a rank was aborted at its timeout."""
     return (
-        call.state in (CallState.UNKNOWN, CallState.IN_FLIGHT)
+        call.state in UNENDED
         and call.timeout is not None
         and call.age is not None
         and call.age >= WAITED_OUT * call.timeout > 0

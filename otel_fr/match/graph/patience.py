@@ -6,7 +6,7 @@ from functools import cached_property
 
 from otel_fr.match.facts.instances import Instance
 from otel_fr.match.facts.joined import gave_up
-from otel_fr.match.model import Call, CallState, Ending, Evidence, Rank
+from otel_fr.match.model import UNENDED, Call, CallState, Ending, Evidence, Rank
 
 
 class Patience:
@@ -42,8 +42,7 @@ class Patience:
 
     @cached_property
     def _busy(self) -> set[int]:
-        states = (CallState.IN_FLIGHT, CallState.UNKNOWN)
-        return {call.rank for call in self._evidence.calls if call.state in states}
+        return {call.rank for call in self._evidence.calls if call.state in UNENDED}
 
     @cached_property
     def _waits_since(self) -> dict[int, float]:

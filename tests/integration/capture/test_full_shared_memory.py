@@ -11,7 +11,8 @@ from tests.support.mounts import tmpfs
 
 PROGRAM = """
 session_module.start_monitor = no_monitor
-session_module._SHARED_MEMORY = os.environ["FULL"]
+import otel_fr.ring.files
+otel_fr.ring.files.SHARED_MEMORY = os.environ["FULL"]
 del os.environ["OTEL_FR_RING_DIR"]
 start()
 dist.all_reduce(torch.ones(2))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from otel_fr.match import Call, CallState, Ending, Evidence, Progress, Rank
+from otel_fr.match import UNENDED, Call, CallState, Ending, Evidence, Progress, Rank
 from tests.support.random_jobs.simulation import Place, SimulatedCall, Simulation
 
 WINDOW = 2.0
@@ -170,7 +170,7 @@ def _call(job: Simulation, call: SimulatedCall, moment: float, until: float, vie
     state = call.state if ended else CallState.IN_FLIGHT
     if not view.ends_shown and state is not CallState.FAILED:
         state = CallState.COMPLETED if call.place in joined else CallState.UNKNOWN
-    open_ = state in (CallState.IN_FLIGHT, CallState.UNKNOWN)
+    open_ = state in UNENDED
     return Call(
         rank=call.rank,
         group=call.op.group.id,
