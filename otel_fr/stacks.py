@@ -73,9 +73,20 @@ def threads_of(text: str, most: int | None = None) -> list[str]:
     return [text[start:end] for start, end in zip(starts, ends, strict=False)][:most]
 
 
+def parts_of(text: str) -> tuple[str, str]:
+    """The stacks of Python and, without their heading, those with native frames; "": there are none."""
+    python, _, native = f"\n{text}".partition(f"\n{NATIVE_HEADING}\n")
+    return python.removeprefix("\n"), native
+
+
+def first_native_thread(text: str) -> str:
+    """The first thread with native frames; "": there are none."""
+    return parts_of(text)[1].partition("\nThread ")[0]
+
+
 def first_thread(text: str) -> str:
     """The first thread; without a heading, as in the text of an exception, all of it. Native frames are left out."""
-    python = f"\n{text}".partition(f"\n{NATIVE_HEADING}\n")[0].removeprefix("\n")
+    python, _ = parts_of(text)
     found = threads_of(python, 1)
     return found[0] if found else python
 

@@ -15,7 +15,7 @@ from otel_fr.monitor.process.native_stacks import Native, NativeLook
 from otel_fr.monitor.process.stacks import MAX_STACK, StackRequest
 from otel_fr.monitor.process.state import Look
 from otel_fr.monitor.telemetry.reporter import Reporter
-from otel_fr.stacks import NATIVE_HEADING
+from otel_fr.stacks import parts_of
 
 _log = logging.getLogger("otel_fr.monitor")
 
@@ -99,7 +99,7 @@ class StackWatch:
         if self._is_culprit and self._request is None:
             self._is_culprit = False
             known = self._reporter.known_stacks()
-            if known is not None and NATIVE_HEADING not in known.text:
+            if known is not None and not parts_of(known.text)[1]:
                 self._look_at_native(now)
         self._step_native()
 
@@ -146,7 +146,7 @@ class StackWatch:
         known = self._reporter.known_stacks()
         if known is None or not found.text:
             return False
-        python = known.text.partition(NATIVE_HEADING)[0].rstrip()[: MAX_STACK - len(found.text) - 2]
+        python = parts_of(known.text)[0].rstrip()[: MAX_STACK - len(found.text) - 2]
         text = "\n\n".join(part for part in (python, found.text) if part)
         self._reporter.remember_stacks(replace(known, text=text))
         return True

@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from otel_fr.match.model import Call, CallState, Ending, Evidence
-from otel_fr.stacks import NATIVE_HEADING, Frame, frames_of
+from otel_fr.stacks import Frame, first_native_thread, frames_of
 
 _NATIVE_WAIT: Final = re.compile(
     r"\b((?:cuda|hip)(?:Device|Stream|Event)Synchronize|cu(?:Ctx|Stream|Event)Synchronize|_local_scalar_dense)"
@@ -35,8 +35,7 @@ def sync_of(stack: str) -> str:
         found = _of_frame(innermost)
         if found:
             return found
-    native = f"\n{stack}".partition(f"\n{NATIVE_HEADING}\n")[2]
-    wait = _NATIVE_WAIT.search(native.partition("\nThread ")[0])
+    wait = _NATIVE_WAIT.search(first_native_thread(stack))
     return wait[1] if wait is not None else ""
 
 

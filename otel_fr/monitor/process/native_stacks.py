@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from otel_fr.monitor.process import loader_workers
 from otel_fr.monitor.process.state import Process, parse_status
-from otel_fr.stacks import NATIVE_HEADING
+from otel_fr.stacks import NATIVE_HEADING, first_native_thread
 
 LIMIT_SECONDS: Final = 5.0
 """After this py-spy is killed. It takes 0.4 s with PyTorch for CPUs; symbols of larger libraries take longer."""
@@ -117,7 +117,7 @@ def _result_of(process: subprocess.Popen[bytes], seconds: float, first: str) -> 
 
 def _python(pid: int) -> str:
     """The main thread of a process, in Python; "": not known."""
-    return take(pid, native=False).text.removeprefix(f"{NATIVE_HEADING}\n").partition("\nThread ")[0]
+    return first_native_thread(take(pid, native=False).text)
 
 
 def stacks_in(output: str, first: str = "") -> str:
