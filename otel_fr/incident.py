@@ -70,7 +70,7 @@ class IncidentData(TypedDict):
         job: name of its job.
         attempt: 0, and one more with each restart.
         category: of the fault.
-        rule: the rule that made it; null in incidents of earlier versions.
+        rule: the rule that made it.
         process_group: in which the fault shows.
         operation: of the collective in which the fault shows.
         sequence_id: number of the collective in its group.
@@ -96,7 +96,7 @@ class IncidentData(TypedDict):
     job: str
     attempt: int
     category: str
-    rule: str | None
+    rule: str
     process_group: ProcessGroupData | None
     operation: str | None
     sequence_id: int | None
@@ -280,7 +280,7 @@ def incident_data(
         "job": job,
         "attempt": attempt,
         "category": finding.category.value,
-        "rule": finding.rule or None,
+        "rule": finding.rule,
         "process_group": None
         if group is None
         else {"id": group.id, "name": group.name, "description": group.description, "ranks": list(group.ranks)},

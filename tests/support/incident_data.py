@@ -13,7 +13,7 @@ from otel_fr.match import Category, Finding, Group
 from otel_fr.typed_json import typed
 
 _EXAMPLE: dict[str, Any] = {
-    "id": "abc", "job": "job-7", "attempt": 1, "category": "missing_rank",
+    "id": "abc", "job": "job-7", "attempt": 1, "category": "missing_rank", "rule": "absent_rank",
     "process_group": {"id": "g", "name": "0", "description": "default_pg", "ranks": [0, 1]},
     "operation": "all_reduce", "sequence_id": 5, "culprit_ranks": [1], "waiting_ranks": [0], "field": None,
     "values": {}, "stuck_on": None, "call_sites": {"1": "a.py:1 f"}, "stacks": {}, "caused_by": None, "trace_id": "ff",

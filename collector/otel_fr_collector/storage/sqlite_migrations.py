@@ -28,6 +28,7 @@ MIGRATIONS: tuple[str, ...] = (
     );
     CREATE INDEX incidents_by_time ON incidents (detected);
     CREATE INDEX incidents_by_state ON incidents (state, changed);
+    CREATE INDEX incidents_by_cause ON incidents (cause) WHERE cause IS NOT NULL;
     CREATE TABLE runs (
         job TEXT NOT NULL,
         attempt INTEGER NOT NULL,
@@ -41,8 +42,6 @@ MIGRATIONS: tuple[str, ...] = (
         value TEXT NOT NULL,
         PRIMARY KEY (outlet, incident)
     );
-    """,
-    """
     CREATE TABLE jobs (
         id TEXT NOT NULL PRIMARY KEY,
         job TEXT NOT NULL,
@@ -52,7 +51,6 @@ MIGRATIONS: tuple[str, ...] = (
     );
     CREATE INDEX jobs_by_time ON jobs (ended);
     """,
-    "CREATE INDEX incidents_by_cause ON incidents (cause) WHERE cause IS NOT NULL",
 )
 """Statement i brings a file of version i (``PRAGMA user_version``) to version i + 1. Never changed once released."""
 

@@ -14,7 +14,6 @@ from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.tokens import EVERYTHING, Access
 from otel_fr_collector.outlets.outlets import Outlets
 from otel_fr_collector.service import Service
-from otel_fr_collector.storage import sqlite_migrations as migrations
 from otel_fr_collector.storage.retention import Retention
 from otel_fr_collector.storage.sqlite_backend import FILE_NAME
 from otel_fr_collector.storage.store import Store
@@ -153,14 +152,6 @@ def test_of_a_job_that_is_too_large_its_line_is_kept(monkeypatch: pytest.MonkeyP
     assert found is not None
     assert "lanes" not in json.loads(found)
     assert json.loads(found)["job"] == "huge"
-
-
-def test_a_file_of_the_version_before_is_brought_up_to_date(tmp_path: Path) -> None:
-    with sqlite3.connect(tmp_path / FILE_NAME) as db:
-        db.executescript(f"{migrations.MIGRATIONS[0]}; PRAGMA user_version = 1;")
-    store = sqlite_store(tmp_path)
-    assert names(keep(store, ended_run("job"))) == ["job"]
-    store.close()
 
 
 def test_a_damaged_job_does_not_cost_the_others(tmp_path: Path) -> None:
