@@ -45,7 +45,7 @@ def measure(functions: dict[str, Callable[[int], None]], calls: int, repeats: in
     return {name: statistics.median(values) for name, values in found.items()}
 
 
-def main() -> None:
+def main() -> None:  # noqa: C901, PLR0915
     calls = int(sys.argv[1]) if len(sys.argv) > 1 else CAPACITY
     repeats = int(sys.argv[2]) if len(sys.argv) > 2 else 15
     shared = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path(tempfile.gettempdir())

@@ -82,7 +82,7 @@ class Service:
         clock, wall: monotonic and Unix time in seconds.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         metrics: Metrics,
         outlets: Outlets,

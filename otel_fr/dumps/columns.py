@@ -91,7 +91,7 @@ class Entries(Sequence[Entry]):
         "pair_index", "age", "duration", "gap", "batch", "created", "started", "ended",
     )  # fmt: skip
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         groups: Sequence[str],
         signatures: Sequence[Signature],

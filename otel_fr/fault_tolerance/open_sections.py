@@ -119,7 +119,7 @@ class State:
 
     # ---- sections
 
-    def begin(self, name: object, timeout: object, owner: object = None) -> None:
+    def begin(self, name: object, timeout: object, owner: object = None) -> None:  # noqa: PLR0912
         """Begin a section in this thread, unless its name is none, or too many are open. ``owner``: of `Open`."""
         if type(name) is not str and not isinstance(name, str):
             self.misused(f"the name of a section must be text, not {type(name).__name__}")

@@ -204,7 +204,7 @@ class Monitor:
                 self._handle_message(message)
         return self._process.fd in ready if self._process.fd is not None else not self._process.alive()
 
-    def _tick(self) -> None:
+    def _tick(self) -> None:  # noqa: C901
         reporter, stall_seconds = self._reporter, self._config.stall_seconds
         if time.monotonic() >= self._report_at:
             reporter.groups.refresh()  # before the records are read, so that groups found missing can be settled

@@ -79,7 +79,7 @@ class RingWriter(DefinitionWriter):
 
     # ---- calls
 
-    def append(
+    def append(  # noqa: PLR0913
         self,
         group_index: int,
         sig_ref: int,

@@ -213,7 +213,7 @@ class Numbers:
         self._told_until: dict[int, int] = {}
         """By rank, up to when its calls are reported: Unix nanoseconds, by its clock."""
 
-    def add(self, rank: int, name: str, labels: Labels, point: Point) -> None:
+    def add(self, rank: int, name: str, labels: Labels, point: Point) -> None:  # noqa: C901, PLR0912
         """Take one point of a rank."""
         if not 0 <= point.total <= MAX_VALUE or max(point.counts, default=0) > MAX_VALUE:
             return

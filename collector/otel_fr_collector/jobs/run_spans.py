@@ -11,7 +11,7 @@ from otel_fr_collector.jobs.ranks import RankState
 from otel_fr_collector.jobs.run import Run
 
 
-def add_spans(run: Run, rank: int, calls: Iterable[SpanCall], now: float) -> None:
+def add_spans(run: Run, rank: int, calls: Iterable[SpanCall], now: float) -> None:  # noqa: C901, PLR0912, PLR0915
     """Take the calls that one rank's spans show."""
     state = run.rank_state(rank)
     if state is None:

@@ -107,7 +107,7 @@ class SpanReader:
         weight, self._new_weight = self._new_weight, 0
         return weight
 
-    def read(self, spans: Sequence[bytes], invalid: list[str]) -> list[SpanCall]:
+    def read(self, spans: Sequence[bytes], invalid: list[str]) -> list[SpanCall]:  # noqa: C901, PLR0912, PLR0915
         """The spans that describe a call; for those that cannot be read, the reason is added to ``invalid``."""
         if max(map(len, spans), default=0) > MAX_SPAN:
             small = [span for span in spans if len(span) <= MAX_SPAN]

@@ -77,7 +77,7 @@ class _Uvicorn(uvicorn.Server):
         yield
 
 
-def _limited(limit: int) -> type[asyncio.Protocol]:
+def _limited(limit: int) -> type[asyncio.Protocol]:  # noqa: C901
     """uvicorn's protocol, bounded: connections of one client's address, and the time that each request may take.
 
     uvicorn itself closes a connection that is idle after a response, but not one on which the next request, or the rest

@@ -60,7 +60,7 @@ def check_request(data: bytes) -> None:
         left -= find_fields(data, _ITEMS, left, at, end, collect=False)[0]
 
 
-def find_fields(
+def find_fields(  # noqa: C901, PLR0912
     data: bytes, wanted: int, most: int, at: int = 0, end: int | None = None, *, collect: bool = True
 ) -> tuple[int, list[tuple[int, int]]]:
     """The number of fields of a message, and where the contents of those with the tag ``wanted`` begin and end.

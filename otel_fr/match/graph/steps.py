@@ -79,7 +79,7 @@ MAX_PLACES = 200_000
 in 64 calls, is in 100 groups and has made 1,000 calls since has 70,400."""
 
 
-def compare_steps(evidence: Evidence, instances: Sequence[Instance], lasts: Mapping[int, LastCall]) -> Steps:
+def compare_steps(evidence: Evidence, instances: Sequence[Instance], lasts: Mapping[int, LastCall]) -> Steps:  # noqa: C901, PLR0912
     """The conflicts between ranks.
 
     Args:
@@ -230,7 +230,7 @@ def _enqueued(evidence: Evidence, known: set[int]) -> dict[int, dict[str, int]]:
     return found
 
 
-def _positions(
+def _positions(  # noqa: C901, PLR0912
     evidence: Evidence,
     instances: Sequence[Instance],
     lasts: Mapping[int, LastCall],

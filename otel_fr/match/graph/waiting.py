@@ -22,7 +22,7 @@ MAX_WAITS = 256
 later calls wait behind these."""
 
 
-def build(
+def build(  # noqa: C901
     evidence: Evidence,
     instances: Mapping[InstanceKey, Instance],
     mismatches: list[Mismatch],
@@ -271,7 +271,7 @@ def _is_served(instance: Instance, rank: int) -> bool:
     return any(other != rank and instance.call(other).state is CallState.COMPLETED for other in instance.calls)
 
 
-def _sort_members(
+def _sort_members(  # noqa: C901, PLR0912
     evidence: Evidence,
     node: Node,
     waits: _Waits,

@@ -26,7 +26,7 @@ replica, mode, last = sys.argv[1], sys.argv[2], Path(sys.argv[3])
 ranks, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
 
 
-def main() -> None:
+def main() -> None:  # noqa: C901
     if ranks > 1:
         dist.init_process_group("gloo")
     torch.manual_seed(7)

@@ -249,7 +249,7 @@ def _tp_dp(rng: random.Random) -> tuple[Program, Step]:
     return program, step
 
 
-def _tp_dp_pp(rng: random.Random) -> tuple[Program, Step]:
+def _tp_dp_pp(rng: random.Random) -> tuple[Program, Step]:  # noqa: C901
     """Pipeline stages that send to each other, with tensor and data parallelism in each; stages differ in layers."""
     pp, dp, tp = rng.choice([(2, 2, 2), (2, 2, 2), (4, 2, 1), (4, 1, 2), (2, 1, 2), (2, 2, 4), (4, 2, 2), (3, 2, 1)])
     program, groups = _mesh("tp_dp_pp", ("pp", pp), ("dp", dp), ("tp", tp))

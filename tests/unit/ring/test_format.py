@@ -81,7 +81,7 @@ def document(data: bytes, start: int) -> tuple[int, object]:
     return number, json.loads(text)
 
 
-def test_the_page_is_enough_to_read_the_file(tmp_path: Path) -> None:
+def test_the_page_is_enough_to_read_the_file(tmp_path: Path) -> None:  # noqa: PLR0915
     writer = RingWriter.create([tmp_path], "ring", 5000, {"rank": 3})
     other = GroupDef("00ff" * 4, "tp", "tensor parallel", (1, 3, 5, 7, 100), "nccl", 2)
     writer.add_group(GROUP)
