@@ -5,7 +5,9 @@
   const source = document.getElementById("data");
   if (!source) return;
   const data = JSON.parse(source.textContent);
-  const canvas = document.getElementById("chart"), details = document.getElementById("details");
+  const canvas = /** @type {HTMLCanvasElement} */ (document.getElementById("chart"));
+  const details = document.getElementById("details");
+  const axes = /** @type {NodeListOf<HTMLInputElement>} */ (document.querySelectorAll("input[name=axis]"));
   const paper = canvas.getContext("2d");
   const [OP, GROUP, SEQ, COLUMN, START, END, STATE, FAULT, DETAILS, STACK, TOOK] = Array(11).keys();
   const STATES = ["completed", "in flight", "failed", "state not recorded", "NOT MADE"];
@@ -67,7 +69,7 @@
     paper.restore();
     for (let at = first; at < last; at++) drawLabel(data.rows[at], AXIS + at * ROW - top);
     drawAxis();
-    document.documentElement.dataset.rows = last - first;
+    document.documentElement.dataset.rows = String(last - first);
   }
 
   function drawRow(row, y, at) {
@@ -207,7 +209,7 @@
 
   function setAxis(name) {
     axis = name === "time" && !data.timed ? "order" : name;
-    for (const input of document.querySelectorAll("input[name=axis]")) {
+    for (const input of axes) {
       input.checked = input.value === axis;
       input.disabled = input.value === "time" && !data.timed;
     }
@@ -272,7 +274,7 @@
     if (under && !(chosen && chosen.row === under.row && chosen.call === under.call)) choose(under.row, under.call, false);
   });
   for (const name of ["pointerup", "pointercancel"]) canvas.addEventListener(name, () => { drag = null; });
-  for (const input of document.querySelectorAll("input[name=axis]")) input.addEventListener("change", () => setAxis(input.value));
+  for (const input of axes) input.addEventListener("change", () => setAxis(input.value));
   window.addEventListener("resize", resize);
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { readColours(); draw(); });
   readColours();
