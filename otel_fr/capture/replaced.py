@@ -1,7 +1,10 @@
-"""Attributes of other code that otel-fr replaces, and puts back: all of them are in one table.
+"""Attributes of torch, torchft and Python that otel-fr replaces in a rank, and puts back: all of them are in one table.
 
-Kernels in torch's dispatcher (`dispatcher`, `native.dispatcher`) are no attributes, and signal handlers (`stacks`) are
-none either. Imports nothing but the standard library: this is loaded with torch, also where nothing is recorded.
+Not in it are the loader that imports a module (`hook`), which is used once; kernels in torch's dispatcher
+(`dispatcher`, `native.dispatcher`); signal handlers (`stacks`); and OpenTelemetry's encoder (`otel_fr.otlp_sender`),
+which no rank exports with.
+
+Imports nothing but the standard library: this is loaded with torch, also where nothing is recorded.
 """
 
 from __future__ import annotations
