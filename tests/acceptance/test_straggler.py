@@ -22,7 +22,7 @@ HEALTHY_SECONDS = 24.0
 
 
 def test_the_rank_that_is_slow_in_every_step_is_named_while_the_job_runs_with_what_it_costs(tmp_path: Path) -> None:
-    stop = tmp_path / "stop"
+    stop, begun = tmp_path / "stop", time.monotonic()
     with torchrun.collector(tmp_path / "collector") as running:
         env = torchrun.endpoint(running, torchrun.UNHURRIED)
         with torchrun.start(tmp_path, "straggler.py", "slow", str(stop), nproc=RANKS, env=env) as job:
@@ -42,7 +42,7 @@ def test_the_rank_that_is_slow_in_every_step_is_named_while_the_job_runs_with_wh
         calls = until(lambda: running.metric("otel_fr_collective_calls_total", **reduced, size="4KiB"))
         size = running.metric("otel_fr_collective_bytes_total", **reduced, size="4KiB")
         steps = until(lambda: running.metric("otel_fr_step_duration_seconds_count"))
-        took = running.metric("otel_fr_step_duration_seconds_sum")
+        took, elapsed = running.metric("otel_fr_step_duration_seconds_sum"), time.monotonic() - begun
         bandwidth = running.metric("otel_fr_collective_bus_bandwidth_bytes_per_second", operation="all_reduce")
         assert until(lambda: [one for one in running.causes() if one["state"] == "resolved"])
     assert (incident["category"], incident["culprit_ranks"]) == ("straggler", [SLOW])
@@ -56,7 +56,7 @@ def test_the_rank_that_is_slow_in_every_step_is_named_while_the_job_runs_with_wh
     assert head["rates"]["slowest"]["rank"] == head["late"]["rank"] == SLOW
     assert f"rank {SLOW}: " in shown
     assert size == 4 * calls > 0  # whether to stop, one float
-    assert DELAY < took / steps < 10 * DELAY
+    assert DELAY * steps < took < RANKS * elapsed  # seconds, of all ranks
     assert bandwidth > 0
     assert named == {str(SLOW)}
     assert 0.3 < ratio <= 1.0

@@ -61,7 +61,8 @@ class Sink:
     Attributes:
         watchers: the first request of each control stream. updates: further requests.
         commands: each is sent on one stream; None ends it. has_queues: each stream has one of ``queues`` instead.
-        mode: "ok", "slow" (answers after ``delay`` seconds), "refuse" (a final error), "busy" (an error to try again).
+        mode: "ok", "slow" (answers after ``delay`` seconds, or in another mode), "refuse" (a final error), "busy" (an
+            error to try again).
     """
 
     address: str = ""
@@ -160,8 +161,9 @@ def _export(sink: Sink, service: str, request_type: type[_Request]) -> grpc.Gene
 
 
 def _take(sink: Sink, request: _Request, context: grpc.ServicerContext) -> None:
-    if sink.mode == "slow":
-        time.sleep(sink.delay)
+    end = time.monotonic() + sink.delay
+    while sink.mode == "slow" and time.monotonic() < end:
+        time.sleep(0.02)
     if sink.mode in ("refuse", "busy"):
         sink.note()
         code = grpc.StatusCode.INVALID_ARGUMENT if sink.mode == "refuse" else grpc.StatusCode.UNAVAILABLE
