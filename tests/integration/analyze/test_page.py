@@ -13,15 +13,9 @@ from otel_fr.analyze.output.overview import View
 from otel_fr.analyze.output.page import to_html
 from tests.support.paths import DUMPS
 from tests.support.torch_files import hostile_folder, one_missing
-from tests.support.watched_page import chromium, new_page
+from tests.support.watched_page import new_page
 
 Open = Callable[..., Any]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with chromium() as started:
-        yield started
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from tests.support.notified_site import Site
 from tests.support.postgres import PostgresServer, postgres_server
 from tests.support.staged_collector import Stage
 from tests.support.virtual_collector import VirtualCollector
-from tests.support.watched_page import Watched, chromium
+from tests.support.watched_page import Watched
 
 
 @pytest.fixture(scope="session")
@@ -21,12 +21,6 @@ def postgres() -> Iterator[PostgresServer]:
     """A server that runs. Who ends it starts it again."""
     with postgres_server() as found:
         yield found
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with chromium() as started:
-        yield started
 
 
 @pytest.fixture

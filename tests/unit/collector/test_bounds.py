@@ -20,7 +20,7 @@ from otel_fr_collector.jobs import groups, runs
 from otel_fr_collector.jobs import run as run_module
 from otel_fr_collector.jobs import usage as usage_module
 from otel_fr_collector.jobs.bounded import Cache, CacheBudget, Ranges
-from otel_fr_collector.jobs.calls import Interner, SpanCall, Template
+from otel_fr_collector.jobs.calls import SpanCall, Template
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.jobs.run_spans import add_spans
 from otel_fr_collector.jobs.runs import Runs
@@ -33,7 +33,7 @@ from prometheus_client import generate_latest
 
 from otel_fr import semconv
 from otel_fr.match import CallState, Group, Signature, diagnose
-from otel_fr.rank_report import parse
+from tests.support.told import take
 from tests.support.waiting import PATIENCE
 
 RESOURCE_KEYS = [semconv.RANK, semconv.WORLD_SIZE, semconv.JOB_ID, semconv.JOB_ATTEMPT, semconv.RUN_ID]
@@ -182,11 +182,6 @@ def template(group: str = "g", size: int = 3) -> Template:
 
 def span(seq: int, group: str = "g", size: int = 3) -> SpanCall:
     return template(group, size), seq, seq, 0, 10**18, 10**18 + 1_000, None
-
-
-def take(run: Run, rank: int, number: int = 1, **more: Any) -> None:
-    body = {"v": 1, "rank": rank, "n": number, "groups": [], **more}
-    run.apply(parse(json.dumps(body)), Interner(), now=0.0)
 
 
 def a_run(everything: Runs, name: str = "r") -> Run:

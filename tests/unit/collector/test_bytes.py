@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import tracemalloc
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from otel_fr_collector.jobs import groups as groups_module
@@ -25,8 +23,8 @@ from otel_fr_collector.service import Service
 
 from otel_fr.match import CallState, Group, Signature
 from otel_fr.match.facts import legal
-from otel_fr.rank_report import parse
 from tests.support import hostile
+from tests.support.told import take
 
 MIB = 1 << 20
 WIDE = "😀"
@@ -107,11 +105,6 @@ def test_too_much_evidence_of_mismatches_is_evicted_too() -> None:
     assert state.disagreeing == 20
     everything.trim()
     assert run.weight <= 100
-
-
-def take(run: Run, rank: int, number: int, **more: Any) -> None:
-    body = {"v": 1, "rank": rank, "n": number, "groups": [], **more}
-    run.apply(parse(json.dumps(body)), Interner(), now=0.0)
 
 
 def test_texts_that_outlive_their_report_count(monkeypatch: pytest.MonkeyPatch) -> None:
