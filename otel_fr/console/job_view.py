@@ -146,7 +146,7 @@ def _sections(job: JobDetail, advice: Advice | None) -> Iterable[tuple[str, list
     tally = {str(name): count for name, count in columns["tally"].items()}
     world = "?" if job["world_size"] is None else job["world_size"]
     others = _not_running(tally)
-    yield "ranks", [f"{tally.get('running', 0)} of {world} running" + (f", {others}" if others else "")]
+    yield "ranks", [f"{tally.get('running', 0)} of {world} alive" + (f", {others}" if others else "")]
     if job["steps"]:
         low, high = job["steps"]
         yield "step", [str(low) if low == high else f"{low} to {high}"]
@@ -205,7 +205,7 @@ def _late_ranks(job: JobDetail) -> list[str]:
             found.append(
                 (
                     -waited,
-                    f"rank {rank} comes last in {share * 100:.0f} % of the collectives{_group_name(job, group)}, by"
+                    f"rank {rank} comes last in {share * 100:.0f} % of the blocks{_group_name(job, group)}, by"
                     f" {seconds * 1_000:.0f} ms; the others wait for it for {waited * 100:.0f} % of their time",
                 )
             )

@@ -55,7 +55,7 @@ def slowest_lines(rates: LatestRates | None) -> list[str]:
     if slowest is None:
         return []
     lost = slowest["lost_per_step_s"]
-    step = "" if lost is None else f", {short_duration_text(lost)} of each step"
+    step = "" if lost is None else f"; each step loses {short_duration_text(lost)}"
     group = one_line(slowest["process_group"])
     share = f"{slowest['waited'] * 100:.0f} % of the latest {duration_text(slowest['over_s'])}"
-    return [f"rank {slowest['rank']} in {group}: its group waits for it for {share}{step}"]
+    return [f"rank {slowest['rank']} in {group}: its group waited for it for {share}{step}"]

@@ -69,7 +69,7 @@ def finding_of(
 
 
 def late_text(group: Group, late: Sequence[Lateness], machines: Machines) -> str:
-    """``"rank 3 (gpu-17) comes last in default_pg (0): in 96 % of the latest 64 intervals with waits, ..."``."""
+    """``"rank 3 (gpu-17) comes last in default_pg (0): in 96 % of the latest 64 blocks with waits, ..."``."""
     ranks = [one.rank for one in late]
     count = max(one.blocks for one in late)
     share = min(one.share for one in late)
@@ -77,6 +77,6 @@ def late_text(group: Group, late: Sequence[Lateness], machines: Machines) -> str
     waited = max(one.waited for one in late)
     return (
         f"{machines.named(ranks)} {verb(ranks, 'comes', 'come')} last in {group_of(group)}: in"
-        f" {verb(ranks, '', 'at least ')}{share:.0%} of the latest {count} intervals with waits, by"
+        f" {verb(ranks, '', 'at least ')}{share:.0%} of the latest {count} blocks with waits, by"
         f" {short_duration_text(behind)} on average; the others wait {waited:.0%} of their time".replace("%", " %")
     )

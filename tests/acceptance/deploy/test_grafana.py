@@ -128,7 +128,7 @@ def test_links_from_elsewhere_lead_to_dashboards_with_these_variables() -> None:
         if "dashboardUid" in rule:
             panels = board(DEPLOY / "grafana" / "dashboards" / f"{rule['dashboardUid']}.json")["panels"]
             (panel,) = [one for one in panels if one["id"] == rule["panelId"]]
-            assert panel["title"] == "Open incidents"
+            assert panel["title"] == "Firing incidents"
 
 
 def test_queries_name_only_metrics_that_a_collector_exports(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def test_a_hang_shows_and_goes_without_a_reload(tmp_path: Path, watched: Watched
         expect(page.locator("#live")).to_have_text("live")
         job.step()
         item = page.locator("#jobs [data-item]")
-        expect(item).to_contain_text("8 running of 8 ranks")
+        expect(item).to_contain_text("8 of 8 ranks alive")
         item.click()
         expect(page.locator("#grid tbody tr")).to_have_count(8)
         waiting = job.skip(3)
@@ -163,7 +163,7 @@ def test_a_job_of_another_collector_is_listed_and_leads_to_its_page(
     expect(items.filter(has_text="here").first).to_have_attribute("href", f"#/jobs/{stage.key(run)}")
     elsewhere = page.locator("#jobs a", has_text="elsewhere")
     expect(elsewhere).to_have_attribute("href", f"https://other.example/fr#/jobs/{stage.key(other)}")
-    expect(elsewhere).to_contain_text("2 running of 2 ranks")
+    expect(elsewhere).to_contain_text("2 of 2 ranks alive")
     page.goto(f"{stage.url}/#/jobs/{stage.key(other)}")
     expect(page.locator("h1")).to_have_text("elsewhere")
     expect(page.get_by_role("button", name="Stacks of all ranks")).to_be_hidden()
@@ -375,10 +375,10 @@ def test_what_the_communication_costs_is_charts_and_a_sentence(stage: Stage, wat
     page = watched.page
     group = next(iter(run.groups.values())).group
     page.goto(f"{stage.url}/#/")
-    expect(page.locator("#jobs .item")).to_contain_text(f"Rank 1 slows the job down: {group.description} waits for it")
+    expect(page.locator("#jobs .item")).to_contain_text(f"Rank 1 slows the job down: {group.description} waited for it")
     page.goto(f"{stage.url}/#/jobs/{stage.key(run)}")
     expect(page.locator("#slowest")).to_have_text(
-        f"Rank 1 slows the job down: {group.description} waits for it for 40 % of the latest 50.0 s."
+        f"Rank 1 slows the job down: {group.description} waited for it for 40 % of the latest 50.0 s."
     )
     expect(page.locator("#charts canvas")).to_have_count(5)
     expect(page.locator("#strip canvas")).to_have_count(1)

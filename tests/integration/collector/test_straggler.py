@@ -54,7 +54,7 @@ def test_a_rank_that_always_comes_last_is_an_incident_until_it_does_not() -> Non
     assert (incident["category"], incident["culprit_ranks"], incident["waiting_ranks"]) == ("straggler", [1], [0, 2])
     assert (incident["operation"], incident["sequence_id"], incident["trace_id"]) == (None, None, None)
     assert incident["summary"] == (
-        "rank 1 (gpu-17) comes last in group default_pg (0): in 100 % of the latest 64 intervals with waits,"
+        "rank 1 (gpu-17) comes last in group default_pg (0): in 100 % of the latest 64 blocks with waits,"
         " by 150 ms on average; the others wait 33 % of their time"
     )
     shown = io.StringIO()

@@ -40,7 +40,7 @@ def test_rates_are_one_line_and_the_rank_that_costs_most_another() -> None:
     (line,) = slowest_lines(RATES)
     assert line.startswith("rank 3 in dp")
     assert "\x1b" not in line
-    assert line.endswith(": its group waits for it for 49 % of the latest 12.0 s, 119 ms of each step")
+    assert line.endswith(": its group waited for it for 49 % of the latest 12.0 s; each step loses 119 ms")
     assert rates_cells(RATES) == ("118", "1.1 GB/s", "49 %")
 
 

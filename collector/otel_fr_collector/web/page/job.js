@@ -13,12 +13,17 @@ const GROUPS = 200; // process groups in the table, those with the slowest ranks
 const PAST = 50; // resolved incidents
 const SETTLE = [1200, 6000]; // ms: an answer may be 1 s old, or 5 s where it takes long to make: asked for after the last change
 
+function aliveOf(job) {
+  return (job.ranks.tally ?? job.ranks).running ?? 0;
+}
+
 export function jobText(job) {
-  const tally = job.ranks.tally ?? job.ranks;
-  const states = Object.entries(tally).map(([state, count]) => `${number(count)} ${rankStateText(state)}`);
+  const { running: alive = 0, ...others } = job.ranks.tally ?? job.ranks;
   const groups = job.group_count ?? job.groups.length ?? job.groups;
-  const world = job.world_size === null ? "" : ` of ${number(job.world_size)} ranks`;
-  return `${states.join(", ")}${world} · ${number(groups)} process group${groups === 1 ? "" : "s"}`;
+  const world = job.world_size === null ? "" : ` of ${number(job.world_size)}`;
+  const states = Object.entries(others).map(([state, count]) => `${number(count)} ${rankStateText(state)}`);
+  const ranks = alive ? [`${number(alive)}${world} ranks alive`, ...states].join(", ") : `${states.join(", ")}${world} ranks`;
+  return `${ranks} · ${number(groups)} process group${groups === 1 ? "" : "s"}`;
 }
 
 export function jobView(id) {
@@ -99,7 +104,7 @@ export function jobView(id) {
     const firing = causes.filter((one) => one.state === "firing" && one.run_id === job.run_id);
     firing.sort((a, b) => Number(kindOf(a) === "warning") - Number(kindOf(b) === "warning"));
     const over = causes.filter((one) => one.state !== "firing").reverse().slice(0, PAST);
-    const isOver = !(job.ranks.tally ?? job.ranks).running;
+    const isOver = !aliveOf(job);
     const first = firing[0] ?? (isOver ? over.find((one) => one.run_id === job.run_id) : undefined);
     answer.update(first);
     fillConsequences(caused, own.filter((one) => one.caused_by && one.caused_by === first?.id && one.run_id === first.run_id));
@@ -120,7 +125,7 @@ export function jobView(id) {
 
   // What to do next is asked for only where something has failed, and the job has ended, but not because somebody stopped it.
   async function advise() {
-    const isOver = job && !(job.ranks.tally ?? job.ranks).running && job.state !== "stopped";
+    const isOver = job && !aliveOf(job) && job.state !== "stopped";
     if (!isOver || !(state.incidents ?? []).some((one) => one.job === job.job && one.run_id === job.run_id)) {
       advice.hidden = true; // of a job that runs, the incident says what to do
       return;

@@ -158,8 +158,8 @@ export function durationText(seconds) {
 
 // The rank that costs a job most, as the API's rates name it.
 export function slowestText({ rank, process_group: group, waited, over_s: over, lost_per_step_s: lost }) {
-  const step = lost === null ? "" : `, ${shortText(lost)} of each step`;
-  return `Rank ${rank} slows the job down: ${group} waits for it for ${shareText(waited)} of the latest ${durationText(over)}${step}.`;
+  const step = lost === null ? "" : ` Each step loses ${shortText(lost)}.`;
+  return `Rank ${rank} slows the job down: ${group} waited for it for ${shareText(waited)} of the latest ${durationText(over)}.${step}`;
 }
 
 // The duration of something that is not over: it changes once a second ("47 s", "3 min 5 s").
@@ -168,7 +168,7 @@ export function lastingText(seconds) {
   return whole < 100 ? `${whole} s` : durationText(whole);
 }
 
-// How late a rank comes: in which share of the collectives with waits, by how much, and what the others wait for it.
+// How late a rank comes: in which share of the blocks with waits, by how much, and what the others wait for it.
 export function lateText(share, seconds, waited) {
   const behind = seconds < 1 ? `${Math.round(seconds * 1000)} ms` : durationText(seconds);
   return `${Math.round(share * 100)} % by ${behind}; others wait ${Math.round(waited * 100)} %`;
