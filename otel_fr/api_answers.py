@@ -11,9 +11,20 @@ from otel_fr.incident import CollectorIncidentData, IncidentHead
 from otel_fr.rate_answers import LatestRates
 
 JobState = Literal["running", "incident", "slow", "silent", "failed", "ended", "stopped", "replaced"]
-RankStateName = Literal["running", "silent", "unheard", "ended", "raised", "killed", "gone"]
+RankStateName = Literal["running", "silent", "unheard", "ended", "stopped", "raised", "killed", "gone"]
 NodeRankState = Literal[
-    "culprit", "raised", "killed", "gone", "slow", "behind", "silent", "unheard", "waiting", "ended", "running"
+    "culprit",
+    "raised",
+    "killed",
+    "gone",
+    "slow",
+    "behind",
+    "silent",
+    "unheard",
+    "waiting",
+    "stopped",
+    "ended",
+    "running",
 ]
 
 
@@ -135,7 +146,8 @@ class RankColumns(TypedDict):
 
     Attributes:
         rank: global numbers.
-        state: `silent`: no report for 2.5 s; `unheard`: never reported.
+        state: `silent`: no report for 2.5 s; `unheard`: never reported; `stopped`: ended by its user or
+            its launcher.
         host: empty: not known.
         idle_s: seconds without progress.
         site: line of code, `file:line function`.

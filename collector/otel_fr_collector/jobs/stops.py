@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container
+from functools import lru_cache
 
 from otel_fr.communication_errors import tells_of_lost_peer
 from otel_fr.match import Ending, Rank, window_of
@@ -17,6 +18,23 @@ def may_follow_a_stop(state: RankState) -> bool:
     idle = 0.0 if state.report is None else state.report.idle_s or 0.0
     rank = end_of(state)
     return stops.was_stopped(rank) or (idle >= KILL_GRACE and stops.may_be_cleared_away(rank))
+
+
+def was_stopped(state: RankState) -> bool:
+    """A user or a launcher has ended it; not its own monitor, which ends only ranks that are at fault."""
+    is_own = state.report is not None and state.report.on_hang == "kill"
+    return not is_own and _tells_of_stop(
+        state.ending, state.signal, state.exit_code, state.exception, state.exit_message
+    )
+
+
+@lru_cache(256)
+def _tells_of_stop(
+    ending: Ending, signal: int | None, exit_code: int | None, exception: str, exit_message: str
+) -> bool:
+    """How a rank ended is how most ranks of its job did, and the page asks for all of them each second."""
+    rank = Rank(0, ending=ending, signal=signal, exit_code=exit_code, exception=exception, exit_message=exit_message)
+    return stops.was_stopped(rank)
 
 
 def has_ended(run: Run) -> bool:

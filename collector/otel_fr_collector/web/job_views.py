@@ -12,10 +12,9 @@ from otel_fr.presentation import group_name
 from otel_fr.waits.blocks import may_be_chance
 from otel_fr_collector.incidents.book import IncidentBook
 from otel_fr_collector.incidents.incident import Incident
-from otel_fr_collector.jobs import stops
 from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.run import Run, RunId
-from otel_fr_collector.web.rank_states import not_running, tally_of
+from otel_fr_collector.web.rank_states import NotRunning, not_running, tally_of
 from otel_fr_collector.web.rates import latest_rates
 
 MAX_HOSTS = 4
@@ -32,14 +31,14 @@ def job_key(run: RunId) -> str:
 
 async def summary(run: Run, book: IncidentBook, now: float, wall: float) -> Job:
     """One job in the list; ``now``, ``wall``: monotonic and Unix time. Yields to the event loop now and then."""
-    states = await not_running(run, now)
+    seen = await not_running(run, now, book.dead_ranks(run.id))
     await asyncio.sleep(0)
-    return head_of(run, book, tally_of(run, states), now, wall)
+    return head_of(run, book, seen, now, wall)
 
 
-def head_of(run: Run, book: IncidentBook, tally: dict[str, int], now: float, wall: float) -> Job:
-    """The job in the list. ``tally``: how many ranks are in each state."""
-    causes = open_causes(run, book)
+def head_of(run: Run, book: IncidentBook, seen: NotRunning, now: float, wall: float) -> Job:
+    """The job in the list."""
+    causes, tally = open_causes(run, book), tally_of(run, seen.states)
     named = list(run.slowest(now))
     return {
         "id": job_key(run.id),
@@ -49,7 +48,7 @@ def head_of(run: Run, book: IncidentBook, tally: dict[str, int], now: float, wal
         "attempt": run.id.attempt,
         "run_id": run.id.run,
         "service": run.resource.get("service.name"),
-        "state": _job_state(run, tally, {incident.severity for incident in causes}, book.dead_ranks(run.id), now),
+        "state": _job_state(run, tally, {incident.severity for incident in causes}, is_stopped=seen.is_stopped),
         "world_size": run.world_size,
         "hosts": _hosts(run),
         "ranks": tally,
@@ -68,7 +67,7 @@ def open_causes(run: Run, book: IncidentBook) -> list[Incident]:
     return [incident for incident in book.open_of(run.id) if incident.cause is None]
 
 
-def _job_state(run: Run, tally: dict[str, int], severities: set[str], dead: set[int], now: float) -> JobState:
+def _job_state(run: Run, tally: dict[str, int], severities: set[str], *, is_stopped: bool) -> JobState:
     """``incident``, ``slow`` (its incidents are warnings), ``replaced`` (by a newer attempt), ``ended``, ``stopped``
     (from outside), ``failed``, ``silent`` or ``running``."""
     if severities:
@@ -79,9 +78,9 @@ def _job_state(run: Run, tally: dict[str, int], severities: set[str], dead: set[
         return "ended"
     if tally.get("running"):
         return "running"
-    if stops.is_stopped(run, now, dead):
+    if is_stopped:
         return "stopped"
-    if not tally.get("silent") and any(tally.get(name) for name in ("raised", "killed", "gone")):
+    if not tally.get("silent") and any(tally.get(name) for name in ("raised", "killed", "gone", "stopped")):
         return "failed"
     return "silent"
 

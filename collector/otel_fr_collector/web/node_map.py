@@ -23,7 +23,9 @@ MAX_LISTED = 256
 """Ranks that differ and are listed."""
 WORST: tuple[NodeRankState, ...] = ("culprit", "raised", "killed", "gone", "slow", "behind", "silent", "unheard")
 """The states in which ranks differ from the rest."""
-_ORDER: dict[NodeRankState, int] = {name: place for place, name in enumerate((*WORST, "waiting", "ended", "running"))}
+_ORDER: dict[NodeRankState, int] = {
+    name: place for place, name in enumerate((*WORST, "waiting", "stopped", "ended", "running"))
+}
 _LEVEL = len(WORST)
 
 

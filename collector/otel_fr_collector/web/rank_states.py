@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Container
+from typing import NamedTuple
 
 from otel_fr.api_answers import RankStateName
 from otel_fr.match import Ending
+from otel_fr_collector.jobs import stops
 from otel_fr_collector.jobs.ranks import GRACE, RankState
 from otel_fr_collector.jobs.run import Run
 
@@ -16,8 +19,15 @@ ENDINGS: dict[Ending, RankStateName] = {Ending.CLEAN: "ended", Ending.RAISED: "r
 _BY_FAULT = (Ending.RAISED, Ending.KILLED)
 
 
-async def not_running(run: Run, now: float) -> dict[int, RankStateName]:
-    """The states of the ranks that have sent something and do not run, at the monotonic time ``now``.
+class NotRunning(NamedTuple):
+    """The states of the ranks that have sent something and do not run; whether their job was stopped from outside."""
+
+    states: dict[int, RankStateName]
+    is_stopped: bool
+
+
+async def not_running(run: Run, now: float, dead: Container[int]) -> NotRunning:
+    """The ranks that do not run at the monotonic time ``now``; ``dead``: as of `stops.is_stopped`.
 
     Yields every `CHUNK` ranks.
     """
@@ -33,16 +43,25 @@ async def not_running(run: Run, now: float) -> dict[int, RankStateName]:
         name = state_of(state, now, floor, behind)
         if name != "running":
             found[state.rank] = name
-    return found
+    is_stopped = len(found) == len(run.ranks) and stops.is_stopped(run, now, dead)
+    if is_stopped:
+        found = {rank: of_stopped(name) for rank, name in found.items()}
+    return NotRunning(found, is_stopped)
 
 
 def state_of(state: RankState, now: float, floor: float, behind: float) -> RankStateName:
     """The state of one rank; arguments as of `RankState.is_silent`."""
     if state.ended is not None or state.ending in _BY_FAULT:
-        return ENDINGS.get(state.ending, "gone")
+        name = ENDINGS.get(state.ending, "gone")
+        return of_stopped(name) if state.ending in _BY_FAULT and stops.was_stopped(state) else name
     if state.report is None:
         return "unheard"
     return "silent" if state.is_silent(now, floor, behind) else "running"
+
+
+def of_stopped(name: RankStateName) -> RankStateName:
+    """The state of a rank of a job that was stopped: whoever stops one also kills the ranks that do not react."""
+    return "stopped" if name in ("raised", "killed") else name
 
 
 def tally_of(run: Run, states: dict[int, RankStateName]) -> dict[str, int]:

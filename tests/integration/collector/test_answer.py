@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import signal
 import time
 from typing import Any
 
 import pytest
+from otel_fr_collector.jobs.run import Run
 
-from otel_fr.match import Category, Finding, Place
+from otel_fr.match import Category, Ending, Finding, Place
 from otel_fr.rank_report import RankReport, ReportedRoundTrip
 from tests.support.collector_process import running
 from tests.support.played_job import Job
@@ -139,3 +142,45 @@ def test_a_victim_waits_and_nobody_else_is_accused(tmp_path: Any, watched: Watch
         page.locator("#communication summary").click()
         expect(page.locator("#strip-text")).to_contain_text("Waited for most since the start: rank 2: ")
         page.goto("about:blank")
+
+
+def end_all(stage: Stage, run: Run) -> None:
+    """All ranks are stopped, one 3 s later with SIGKILL."""
+
+    async def end() -> None:
+        for state in run.ranks.values():
+            state.ended, state.ending, state.signal = time.monotonic(), Ending.KILLED, signal.SIGTERM
+        state = run.ranks[7]
+        state.ended, state.signal = time.monotonic() + 3.0, signal.SIGKILL
+
+    stage.do(end())
+
+
+def test_ranks_that_their_user_stopped_are_no_deaths(stage: Stage, watched: Watched) -> None:
+    page, run = watched.page, stage.job(8)
+    page.goto(f"{stage.url}/#/jobs/{stage.key(run)}")
+    expect(page.get_by_role("button", name="Stacks of all ranks")).to_be_visible()
+    end_all(stage, run)
+    page.reload()
+    expect(page.locator(".badge.stopped")).to_have_text("stopped")
+    expect(page.locator("#tally")).to_have_text("8 stopped")
+    expect(page.locator("#nodes .sw-stopped")).to_have_count(8)
+    expect(page.locator("main")).to_contain_text("8 stopped of 8 ranks")
+    expect(page.get_by_role("button", name="Stacks of all ranks")).to_be_hidden()
+
+
+@pytest.mark.parametrize("rules", [["otherwise"], ["otherwise", "fault_repeats"]])
+def test_advice_that_only_repeats_the_incident_is_not_shown(stage: Stage, watched: Watched, rules: list[str]) -> None:
+    page, run = watched.page, stage.job(8)
+    stage.hang(run, 5)
+    end_all(stage, run)
+    reasons = [{"rule": rule, "text": f"because of {rule}"} for rule in rules]
+    answer = json.dumps({"recommendation": "stop", "exclude_nodes": [], "reasons": reasons})
+    page.route("**/api/v1/attribution?*", lambda route: route.fulfill(body=answer))
+    with page.expect_response("**/api/v1/attribution?*"):
+        page.goto(f"{stage.url}/#/jobs/{stage.key(run)}")
+    if rules == ["otherwise"]:
+        page.evaluate("() => new Promise((shown) => setTimeout(shown, 200))")
+        expect(page.locator("#advice")).to_be_hidden()
+    else:
+        expect(page.locator("#advice")).to_have_text("Next: do not restart: stop the job (because of fault_repeats).")

@@ -61,6 +61,7 @@ def test_an_incident_ends_with_a_job_that_was_stopped(site: Site, way: str) -> N
         assert endings(site) == [("resolved", "stopped")]
         (found,) = site.jobs()
         assert (found["state"], found["incidents"]) == ("stopped", [])
+        assert found["ranks"] == ({"ended": 1, "stopped": 2} if way == "some end well" else {"stopped": 3})
         site.time.advance(120.0)
         assert site.receiver.told == []
 
@@ -177,6 +178,9 @@ def test_a_job_that_failed_is_no_stopped_one_although_its_launcher_ended_the_oth
         assert (cause["state"], cause["resolution"]) == (("firing", None) if is_lost else ("resolved", "ended"))
         (found,) = site.jobs()
         assert found["state"] == ("incident" if is_lost else "failed")
+        own = {"killed": "killed", "ended by its monitor": "killed", "lost": "silent"}.get(fault, "raised")
+        others = {"raised": 1, "stopped": 2} if fault == "timed out" else {own: 1, "stopped": 2}
+        assert found["ranks"] == others
         site.time.advance(600.0)
         assert endings(site)[0] == ("resolved", "unheard" if is_lost else "ended")
 
@@ -202,4 +206,4 @@ def test_a_job_whose_launcher_ends_it_after_a_death_has_failed(site: Site) -> No
         site.time.advance(30.0)
         (found,) = site.collector.incidents()
         assert (found["category"], found["culprit_ranks"], found["resolution"]) == ("rank_dead", [1], "ended")
-        assert [one["state"] for one in site.jobs()] == ["failed"]
+        assert [(one["state"], one["ranks"]) for one in site.jobs()] == [("failed", {"killed": 1, "stopped": 2})]

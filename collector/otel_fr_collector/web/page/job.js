@@ -114,7 +114,7 @@ export function jobView(id) {
     incidentList(past, rest, own);
     for (const folded of [communication.node, pastFold]) setOpen(folded, !firing.length);
     const here = !job.is_finished && job.collector_page === null;
-    stacks.node.hidden = !here;
+    stacks.node.hidden = !here || isOver;
     if (here && !document.hidden) communication.update();
     showLinks(links, job.slow_links ?? []);
     ranks.hidden = !job.lanes; // of a very large job that is over, only its line in the list is kept
@@ -133,11 +133,11 @@ export function jobView(id) {
     advised = true;
     try {
       const found = await get(`attribution?job=${encodeURIComponent(job.job)}&attempt=${job.attempt}&run_id=${encodeURIComponent(job.run_id)}`);
-      // The rule that always holds only repeats the incident's sentence.
+      // The rule that always holds knows no more than the incident, which says what to do.
       const reasons = found.reasons.filter((one) => one.rule !== "otherwise").map((one) => one.text).join("; ");
       const what = { restart: "restart the job", exclude_node: `restart without ${found.exclude_nodes.join(", ")}`, stop: "do not restart: stop the job" };
-      advice.hidden = !found.reasons.length;
-      setText(advice, `Next: ${what[found.recommendation] ?? found.recommendation}${reasons && ` (${reasons})`}.`);
+      advice.hidden = !reasons;
+      setText(advice, `Next: ${what[found.recommendation] ?? found.recommendation} (${reasons}).`);
     } catch {
       advice.hidden = true; // the incidents say what is known
     }

@@ -12,6 +12,7 @@ export const STATUSES = [
   ["silent", "silent"],
   ["unheard", rankStateText("unheard")],
   ["waits", "waiting"],
+  ["stopped", "stopped"],
   ["ended", "ended"],
   ["ok", "running"],
 ];
@@ -92,7 +93,7 @@ function rankStatus(state) {
   return state;
 }
 
-// The ranks that differ from the rest, worst first; not those that only wait or have ended well.
+// The ranks that differ from the rest, worst first; not those that only wait, were stopped or have ended well.
 export function outliers(judged, limit) {
   const shown = STATUSES.slice(0, LEVEL).map(([name]) => name);
   const found = [];
