@@ -50,6 +50,7 @@ class PlaceData(TypedDict):
         gpu: number on the host.
         pod: in Kubernetes.
         node: in Kubernetes.
+        namespace: of the pod.
     """
 
     host: str | None
@@ -58,6 +59,7 @@ class PlaceData(TypedDict):
     gpu: str | None
     pod: str | None
     node: str | None
+    namespace: str | None
 
 
 class IncidentData(TypedDict):
@@ -357,6 +359,7 @@ def place_data(place: Place) -> PlaceData:
         "gpu": place.gpu or None,
         "pod": place.pod or None,
         "node": place.node or None,
+        "namespace": place.namespace or None,
     }
 
 

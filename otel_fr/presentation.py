@@ -138,15 +138,22 @@ def summary_text(text: str) -> str:
 
 
 def place_text(
-    host: str | None, pid: int | None, local_rank: int | None, gpu: str | None, pod: str | None, node: str | None
+    host: str | None,
+    pid: int | None,
+    local_rank: int | None,
+    gpu: str | None,
+    pod: str | None,
+    node: str | None,
+    namespace: str | None = None,
 ) -> str:
-    """Where a rank runs: ``"gpu-17, local rank 3, GPU 5, pid 4711"``, in Kubernetes ``"gpu-17, pod llama-0, ..."``.
+    """Where a rank runs: ``"gpu-17, local rank 3, GPU 5, pid 4711"``, in Kubernetes ``"gpu-17, pod train/llama-0"``.
 
     None and "": not known; "" if nothing is.
     """
     parts = [node or host or ""]
     inside = pod or (host if node and host != node else None)
-    parts.append(f"pod {inside}" if inside and inside != parts[0] else "")
+    space = f"{namespace}/" if namespace else ""
+    parts.append(f"pod {space}{inside}" if inside and inside != parts[0] else "")
     parts += [] if local_rank is None else [f"local rank {local_rank}"]
     parts += [f"GPU {gpu}"] if gpu else []
     parts += [] if pid is None else [f"pid {pid}"]

@@ -1,4 +1,4 @@
-"""Where this rank runs: its host, its GPU, and in Kubernetes its pod and node."""
+"""Where this rank runs: its host, its GPU, and in Kubernetes its pod, node and namespace."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SPAWNED = ("_wrap", "torch.multiprocessing.spawn")
 
 
 def place_of(torch: Any, group: Any, local_rank: int, env: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The keys ``host``, ``gpu``, ``pod`` and ``node`` of a ring's meta, without those that are not known.
+    """The keys ``host``, ``gpu``, ``pod``, ``node`` and ``namespace`` of a ring's meta, as far as they are known.
 
     Args:
         torch: the module. group: the process group that was created last.
@@ -28,6 +28,7 @@ def place_of(torch: Any, group: Any, local_rank: int, env: Mapping[str, str] = o
     known = {**platform_attributes(env), **resource_attributes(env)}
     found = {"host": socket.gethostname(), "gpu": ""}
     found |= {"pod": known.get(names.K8S_POD_NAME, ""), "node": known.get(names.K8S_NODE_NAME, "")}
+    found["namespace"] = known.get(names.K8S_NAMESPACE, "")
     with contextlib.suppress(Exception):  # a torch without CUDA, a driver that does not answer
         found["gpu"] = gpu_of(torch, group, local_rank, env.get("CUDA_VISIBLE_DEVICES"))
     return {key: text for key, text in found.items() if text}

@@ -199,7 +199,7 @@ class Decision(NamedTuple):
 
 
 MAX_HOST = 256
-"""Characters kept of the name of a host, GPU, pod or node; a DNS name has at most 253 (RFC 1035, 2.3.4)."""
+"""Characters kept of the name of a host, GPU, pod, node or namespace; a DNS name has at most 253 (RFC 1035, 2.3.4)."""
 
 
 class Place(NamedTuple):
@@ -209,7 +209,7 @@ class Place(NamedTuple):
         host: the name that the rank's operating system has; in a container the container's.
         pid: in the rank's own namespace of process ids.
         gpu: index or UUID of its GPU on the host, as ``nvidia-smi`` shows it.
-        pod, node: in Kubernetes: its pod, and the machine that this runs on.
+        pod, node, namespace: in Kubernetes: its pod, the machine that this runs on, and the pod's namespace.
     """
 
     host: str = ""
@@ -218,6 +218,7 @@ class Place(NamedTuple):
     gpu: str = ""
     pod: str = ""
     node: str = ""
+    namespace: str = ""
 
     @property
     def machine(self) -> str:

@@ -229,7 +229,7 @@ def rank_info(reporter: Reporter, meta: Mapping[str, Any]) -> dict[str, Any]:
         "attempt": identity.attempt,
         "run_id": identity.run_id,
         "host": identity.host,
-        **{key: text for key in ("gpu", "pod", "node") if (text := getattr(identity, key))},
+        **{key: text for key in ("gpu", "pod", "node", "namespace") if (text := getattr(identity, key))},
         "pid": identity.pid,
         "dropped": rank_report.to_object(reporter.dropped()),
         "comm_lib_version": reporter.devices.library,

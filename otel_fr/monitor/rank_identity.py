@@ -51,7 +51,8 @@ class RankIdentity:
     gpu: str = ""
     pod: str = ""
     node: str = ""
-    """Its GPU, and in Kubernetes its pod and its node; empty: not known."""
+    namespace: str = ""
+    """Its GPU, and in Kubernetes its pod, its node and the pod's namespace; empty: not known."""
 
     @classmethod
     def of(cls, meta: Mapping[str, object], config: Config, pid: int) -> RankIdentity:
@@ -78,6 +79,7 @@ class RankIdentity:
             gpu=_text(meta, "gpu"),
             pod=_text(meta, "pod"),
             node=_text(meta, "node"),
+            namespace=_text(meta, "namespace"),
         )
 
     @classmethod

@@ -44,7 +44,7 @@ DOCUMENT = DOCS / "reference" / "incident.md"
 BEGIN, END = "<!-- made by `make example-incident` -->", "<!-- end of what it made -->"
 WIDTH = 80
 """Columns of the terminal."""
-JSON_WIDTH = 140
+JSON_WIDTH = 144
 BEGAN = datetime(2026, 3, 14, 3, 11, 20, tzinfo=timezone.utc).timestamp()
 """When the three ranks begin to wait."""
 SEEN_AFTER = 47.0

@@ -91,4 +91,5 @@ def _resource(run: Run | None, rank: int) -> dict[str, object]:
         names.GPU: place.gpu or None,
         names.K8S_POD_NAME: place.pod or None,
         names.K8S_NODE_NAME: place.node or None,
+        names.K8S_NAMESPACE: place.namespace or None,
     }

@@ -25,10 +25,10 @@ from otel_fr_collector.jobs.run import RunId
 MAX_RESOURCE = 256 << 10
 """Bytes of a resource; the attributes of a process, with its command line, are a few kilobytes."""
 MAX_ATTRIBUTES = 1_024
-SOURCE_BYTES = 450
+SOURCE_BYTES = 460
 """Of a source that is kept, without its texts: measured with tracemalloc."""
 
-_PLACE = (names.HOST_NAME, names.GPU, names.K8S_POD_NAME, names.K8S_NODE_NAME)
+_PLACE = (names.HOST_NAME, names.GPU, names.K8S_POD_NAME, names.K8S_NODE_NAME, names.K8S_NAMESPACE)
 _TEXTS = frozenset({names.JOB_ID, names.RUN_ID, names.SERVICE_NAME, names.REPLICA_ID, *_PLACE})
 _NUMBERS = frozenset({names.RANK, names.JOB_ATTEMPT, names.WORLD_SIZE, names.LOCAL_RANK, names.PROCESS_PID})
 _KEPT = (names.SERVICE_NAME, names.JOB_ID, names.RUN_ID)
@@ -111,8 +111,8 @@ def read_source(resource: Resource) -> Source:
     world = numbers.get(names.WORLD_SIZE)
     world = world if world is not None and 0 < world <= MAX_RANK + 1 else None
     kept = {key: texts[key] for key in _KEPT if key in texts}
-    host, gpu, pod, node = (texts.get(name, "")[:MAX_HOST] for name in _PLACE)
-    place = Place(host, numbers.get(names.PROCESS_PID), numbers.get(names.LOCAL_RANK), gpu, pod, node)
+    host, gpu, pod, node, namespace = (texts.get(name, "")[:MAX_HOST] for name in _PLACE)
+    place = Place(host, numbers.get(names.PROCESS_PID), numbers.get(names.LOCAL_RANK), gpu, pod, node, namespace)
     replica = texts.get(names.REPLICA_ID, "")[:MAX_HOST]
     return Source(run.job, Origin(run, rank, world, place, replica, kept))
 
@@ -126,7 +126,7 @@ def _weight(_: bytes, source: Source) -> int:
     if origin is None:
         return SOURCE_BYTES + getsizeof(source.job)
     place = origin.place
-    texts = (place.host, place.gpu, place.pod, place.node, origin.replica)
+    texts = (place.host, place.gpu, place.pod, place.node, place.namespace, origin.replica)
     return SOURCE_BYTES + sum(getsizeof(text) for text in texts if text)
 
 

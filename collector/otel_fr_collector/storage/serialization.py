@@ -280,10 +280,10 @@ def _ras(data: object) -> RasAnswer | None:
 
 
 def _place(data: Sequence[Any]) -> Place:
-    match data:
-        case [str() as host, int() | None as pid, int() | None as local, str() as gpu, str() as pod, str() as node]:
-            return Place(host, pid, local, gpu, pod, node)
-    raise ValueError("a place is a host, a pid, a local rank, a GPU, a pod and a node")
+    match [*data, ""][: len(Place._fields)]:  # earlier versions wrote no namespace
+        case [str() as host, int() | None as pid, int() | None as local, *names] if set(map(type, names)) == {str}:
+            return Place(host, pid, local, *names)
+    raise ValueError("a place is a host, a pid, a local rank, a GPU, a pod, a node and a namespace")
 
 
 def _by_rank(values: Mapping[str, object], kind: Callable[[object], _T]) -> dict[int, _T]:

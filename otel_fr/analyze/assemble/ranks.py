@@ -96,8 +96,8 @@ def note_ends(
 
 def _place(dump: Dump) -> Place:
     """Where the rank ran."""
-    host, gpu, pod, node = (dump.text(name)[:MAX_HOST] for name in ("host", "gpu", "pod", "node"))
-    return Place(host, dump.integer("pid"), dump.integer("local_rank"), gpu, pod, node)
+    host, *others = (dump.text(name)[:MAX_HOST] for name in ("host", "gpu", "pod", "node", "namespace"))
+    return Place(host, dump.integer("pid"), dump.integer("local_rank"), *others)
 
 
 def destroys(dump: Dump) -> Mask:

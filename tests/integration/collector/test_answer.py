@@ -54,6 +54,8 @@ def test_the_answer_comes_first_and_the_rest_is_folded(stage: Stage, watched: Wa
 
 COMMANDS = {
     Place("llama-0", 7, 0, node="gpu-17", pod="llama-0"): "kubectl exec llama-0 -- py-spy dump --pid 7",
+    Place("llama-0", 7, pod="llama-0", namespace="train"): "kubectl exec -n train llama-0 -- py-spy dump --pid 7",
+    Place("llama-0", 7, pod="llama-0", namespace="-x"): "kubectl exec llama-0 -- py-spy dump --pid 7",
     Place("c0ffee", 7, node="gpu-17"): "ssh gpu-17 py-spy dump --pid 7",
     Place("$(reboot)", 7): "py-spy dump --pid 7",
     Place("-oProxyCommand=x", 7): "py-spy dump --pid 7",

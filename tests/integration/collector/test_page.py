@@ -528,12 +528,13 @@ RANKS = [
 SECONDS = [0.0, 4.46, 99.4, 725.0, 18_720.0, 273_600.0]
 
 
-NOWHERE: dict[str, Any] = dict.fromkeys(("host", "pid", "local_rank", "gpu", "pod", "node"))
+NOWHERE: dict[str, Any] = dict.fromkeys(("host", "pid", "local_rank", "gpu", "pod", "node", "namespace"))
 PLACES = [
     NOWHERE,
     {**NOWHERE, "host": "gpu-17", "pid": 4711, "local_rank": 3, "gpu": "5"},
     {**NOWHERE, "host": "llama-0", "node": "gpu-17", "local_rank": 0},
     {**NOWHERE, "host": "llama-0", "node": "gpu-17", "pod": "llama-0"},
+    {**NOWHERE, "host": "llama-0", "node": "gpu-17", "pod": "llama-0", "namespace": "train"},
     {**NOWHERE, "pod": "llama-0"},
 ]
 STATES = ["firing", "resolved"]

@@ -56,7 +56,8 @@ def test_a_torch_that_fails_leaves_the_gpu_unknown() -> None:
 
 def test_a_pod_knows_its_name_and_its_node() -> None:
     env = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "POD_NAME": "llama-worker-3", "NODE_NAME": "gpu-17"}
-    found = {"host": socket.gethostname(), "pod": "llama-worker-3", "node": "gpu-17"}
+    env["POD_NAMESPACE"] = "train"
+    found = {"host": socket.gethostname(), "pod": "llama-worker-3", "node": "gpu-17", "namespace": "train"}
     assert place_of(torch(), group(), 0, env) == found
     given = {**env, "OTEL_RESOURCE_ATTRIBUTES": "k8s.node.name=gpu-18"}
     assert place_of(torch(), group(), 0, given) == {**found, "node": "gpu-18"}

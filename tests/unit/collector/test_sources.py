@@ -12,6 +12,7 @@ from otel_fr_collector.jobs.run import MAX_RANKS_PER_RUN
 from otel_fr_collector.jobs.usage import JOB_MEMORY
 
 from otel_fr import semconv
+from otel_fr.match import Place
 from otel_fr.otlp_attributes import attributes
 
 
@@ -59,6 +60,15 @@ def test_runs_and_ranks_are_told_apart() -> None:
     origins_ = [sources.read(resource(rank, run)).origin for run in ("aaaa", "bbbb") for rank in (0, 9)]
     named = [(one.run.run, one.rank, one.place.local_rank) for one in origins_ if one is not None]
     assert named == [("aaaa", 0, 0), ("aaaa", 9, 1), ("bbbb", 0, 0), ("bbbb", 9, 1)]
+
+
+def test_where_a_rank_runs_is_read_from_its_resource() -> None:
+    pod = {"k8s.pod.name": "llama-0", "k8s.node.name": "gpu-17", "k8s.namespace.name": "train"}
+    values = {"torch.rank": 0, "torch.job.id": "j", "host.name": "llama-0", "process.pid": 7, "torch.local_rank": 3}
+    given = Resource(attributes=attributes({**values, "torch.gpu": "3", **pod})).SerializeToString()
+    origin = Sources(CacheBudget(MAX_CACHED)).read(given).origin
+    assert origin is not None
+    assert origin.place == Place("llama-0", 7, 3, gpu="3", pod="llama-0", node="gpu-17", namespace="train")
 
 
 def test_no_more_is_kept_than_the_cache_may_hold() -> None:

@@ -92,12 +92,12 @@ export function rankStateText(state) {
   return state === "unheard" ? "no report yet" : state;
 }
 
-// Where a rank runs, as the API's places have it: "gpu-17, local rank 3, GPU 3, pid 4711".
+// Where a rank runs, as the API's places have it: "gpu-17, pod train/llama-0, local rank 3, GPU 3, pid 4711".
 export function placeText(place) {
   if (!place) return "";
-  const { host, node, pod, pid, gpu } = place;
+  const { host, node, pod, namespace, pid, gpu } = place;
   const inside = pod || (node && host !== node ? host : "");
-  const machine = [node || host, inside && inside !== (node || host) && `pod ${inside}`];
+  const machine = [node || host, inside && inside !== (node || host) && `pod ${namespace ? `${namespace}/` : ""}${inside}`];
   const own = [place.local_rank !== null && `local rank ${place.local_rank}`, gpu && `GPU ${gpu}`, pid !== null && `pid ${pid}`];
   return [...machine, ...own].filter(Boolean).join(", ");
 }
@@ -109,7 +109,10 @@ export function debugCommand(place) {
   if (!Number.isInteger(place?.pid)) return "";
   const dump = `py-spy dump --pid ${place.pid}`;
   const host = place.node || place.host;
-  if (SAFE.test(place.pod ?? "")) return `kubectl exec ${place.pod} -- ${dump}`;
+  if (SAFE.test(place.pod ?? "")) {
+    const space = SAFE.test(place.namespace ?? "") ? `-n ${place.namespace} ` : "";
+    return `kubectl exec ${space}${place.pod} -- ${dump}`;
+  }
   return SAFE.test(host ?? "") ? `ssh ${host} ${dump}` : dump;
 }
 
