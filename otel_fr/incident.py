@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from datetime import datetime, timezone
-from typing import TypedDict
+from typing import Literal, TypedDict
 
 from otel_fr import identity
-from otel_fr.match.finding import Category, Finding
+from otel_fr.match.finding import Category, CategoryName, Finding
 from otel_fr.match.model import Place
 from otel_fr.presentation import duration_text, state_summary, with_wait
+
+StateName = Literal["firing", "resolved"]
+SeverityName = Literal["critical", "warning"]
+ResolutionName = Literal["over", "ended", "stopped", "replaced", "unheard", "dropped"]
 
 
 class ProcessGroupData(TypedDict):
@@ -87,7 +91,7 @@ class IncidentData(TypedDict):
         caused_by: id of the incident that it follows from.
         trace_id: 32 hex digits: the trace with all ranks' spans of a collective.
         started_at, detected_at: RFC 3339, UTC.
-        state: `firing` or `resolved`.
+        state: `firing` until it is `resolved`.
         summary: one sentence.
         details: further sentences.
         waiting_since: since when the longest waiting rank waits; null: nobody waits, or it is not known.
@@ -97,7 +101,7 @@ class IncidentData(TypedDict):
     id: str
     job: str
     attempt: int
-    category: str
+    category: CategoryName
     rule: str
     process_group: ProcessGroupData | None
     operation: str | None
@@ -114,7 +118,7 @@ class IncidentData(TypedDict):
     trace_id: str | None
     started_at: str | None
     detected_at: str | None
-    state: str
+    state: StateName
     summary: str
     details: list[str]
     waiting_since: str | None
@@ -168,13 +172,13 @@ class CollectorIncidentData(IncidentData):
         run_id: tells runs of one job apart.
         updated_at: RFC 3339, UTC.
         resolved_at: RFC 3339, UTC; null: it fires.
-        resolution: why it has ended: `over`, `ended`, `stopped`, `replaced`, `unheard` or `dropped`;
-            null: it has not.
+        resolution: why it was resolved: `over`: the fault is; `ended`: all ranks have, because of it; `stopped`,
+            `replaced`: the job was; `unheard`: no report for 10 minutes; `dropped`: too many fire. null: it fires.
         revision: 1 when opened, one more with each change.
     """
 
     job_title: str
-    severity: str | None
+    severity: SeverityName | None
     what_to_do: str | None
     culprits: list[CulpritData]
     nccl_ras: NcclRasData | None
@@ -183,7 +187,7 @@ class CollectorIncidentData(IncidentData):
     run_id: str
     updated_at: str | None
     resolved_at: str | None
-    resolution: str | None
+    resolution: ResolutionName | None
     revision: int
 
 
@@ -199,12 +203,12 @@ class IncidentHead(TypedDict):
     job: str
     job_title: str
     attempt: int
-    category: str
-    severity: str | None
+    category: CategoryName
+    severity: SeverityName | None
     culprit_ranks: list[int]
     caused_by: str | None
     detected_at: str | None
-    state: str
+    state: StateName
     summary: str
     waiting_since: str | None
     consequence_count: int | None
@@ -261,7 +265,7 @@ def incident_data(
     run_id: str,
     started_at: float | None,
     detected_at: float | None,
-    state: str,
+    state: StateName,
     waiting_since: float | None = None,
 ) -> IncidentData:
     """The incident of one finding, ready for `json.dumps`. Pure.
@@ -269,7 +273,6 @@ def incident_data(
     Args:
         run_id: `identity.run_id` of the run; with ``finding.key`` it makes the incident's id.
         started_at, detected_at: Unix seconds: when the fault began, when it was seen; None: unknown.
-        state: ``"firing"`` or ``"resolved"``.
         waiting_since: Unix seconds: since when the longest waiting rank waits; None: no rank waits, or it is not known.
 
     Returns:

@@ -13,6 +13,7 @@ def typed(kind: type[_T], value: object) -> _T:
     """The value, whose keys have the types that the TypedDict ``kind`` gives them.
 
     A key that may be None may be absent, as in what an older version has written, and is None then. Further keys stay.
+    Where the type is a literal, a newer version may have values that it does not list.
 
     Raises:
         ValueError: it is not of that form; the text names the first key that is not.
@@ -40,7 +41,7 @@ def _fits(value: object, wanted: Any) -> bool:
     if origin in (Union, types.UnionType):
         return any(_fits(value, part) for part in parts)
     if origin is Literal:
-        return value in parts
+        return type(value) in map(type, parts)
     if origin is list:
         return isinstance(value, list) and _all_fit(value, parts[0])
     if origin is dict:

@@ -10,9 +10,29 @@ from typing import Literal, NamedTuple
 from otel_fr.identity import Stream
 from otel_fr.match.model import Group, Place
 
+CategoryName = Literal[
+    "missing_rank",
+    "op_mismatch",
+    "size_mismatch",
+    "dtype_mismatch",
+    "root_mismatch",
+    "reduce_op_mismatch",
+    "unmatched_p2p",
+    "deadlock",
+    "rank_dead",
+    "rank_stuck",
+    "stalled_collective",
+    "straggler",
+    "heartbeat_missed",
+    "section_overrun",
+]
+"""The values of `Category`."""
+
 
 class Category(str, Enum):
     """The kind of a fault; the values are those of the incident's ``category``."""
+
+    _value_: CategoryName
 
     MISSING_RANK = "missing_rank"
     OP_MISMATCH = "op_mismatch"

@@ -20,6 +20,7 @@ from otel_fr_collector.outlets.outlets import Outlets
 from otel_fr_collector.service import Service
 
 from otel_fr.match import CallState, Group, Place, Signature
+from otel_fr.match.finding import CategoryName
 from otel_fr.rank_report import ReportedException, ReportedExit, ReportedGroup
 from tests.support.told import apply, told, told_group
 
@@ -79,7 +80,7 @@ class Told:
     """What a collector tells of the causes it knows, at one moment."""
 
     now: float
-    causes: list[tuple[str, str, tuple[int, ...]]]
+    causes: list[tuple[str, CategoryName, tuple[int, ...]]]
     """Id, category, culprits."""
 
 
@@ -118,7 +119,7 @@ class ScriptedJob:
         assert run is not None
         return run
 
-    def play(self, until: float) -> list[tuple[str, str, tuple[int, ...]]]:
+    def play(self, until: float) -> list[tuple[str, CategoryName, tuple[int, ...]]]:
         """Play it up to that time; returns the causes in the end. `history` has them all, as they changed."""
         order = itertools.count()
         due = [(at, next(order), take) for at, take in self._events(until)]

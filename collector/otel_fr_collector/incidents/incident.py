@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Final
 
 from otel_fr.incident import (
     CollectorIncidentData,
     CulpritData,
     IncidentData,
     NcclRasData,
+    SeverityName,
+    StateName,
     incident_data,
     machines_of,
     timestamp,
@@ -31,7 +34,8 @@ BEFORE_DETECTED = 10.0
 MAY_END = frozenset({Category.MISSING_RANK, Category.RANK_STUCK, Category.STALLED_COLLECTIVE, Category.STRAGGLER})
 """Waits that may end without help: a rank is late, or slow. Every other fault cannot mend itself, or has had its time:
 a program has set the limit of a heartbeat or a section."""
-FIRING, RESOLVED = "firing", "resolved"
+FIRING: Final = "firing"
+RESOLVED: Final = "resolved"
 TOLD_SECONDS = 120.0
 """For which the alert of an incident lasts at least if there is something to do also once it is resolved. Alertmanager
 groups alerts for some time before it tells people (30 s by its default), and forgets those that end before."""
@@ -84,7 +88,7 @@ class Incident:
     revision: int = 0
     openings: int = 0
     changes: int = 0
-    state: str = FIRING
+    state: StateName = FIRING
     files: dict[int, str] = field(default_factory=dict)
     culprits: list[CulpritData] = field(default_factory=list)
     ras: RasAnswer | None = None
@@ -102,7 +106,7 @@ class Incident:
         return self.state == FIRING
 
     @property
-    def severity(self) -> str:
+    def severity(self) -> SeverityName:
         return "warning" if self.finding.category is Category.STRAGGLER else "critical"
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
+from otel_fr.incident import ResolutionName
 from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.jobs.stops import has_ended
 
@@ -16,6 +17,8 @@ files, and what could not be sent at first. It may correct the verdict."""
 
 class Resolution(Enum):
     """Why an incident has ended."""
+
+    _value_: ResolutionName
 
     OVER = "over"
     """The fault is: its ranks continue, or have ended well."""

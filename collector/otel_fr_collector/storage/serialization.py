@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict, TypeVar, cast
 
-from otel_fr.incident import CollectorIncidentData, timestamp
+from otel_fr.incident import CollectorIncidentData, StateName, timestamp
 from otel_fr.match import Category, Ending, Finding, Group, Place, StackGroup, ThreadException
 from otel_fr.typed_json import typed
 from otel_fr_collector.incidents.incident import FIRING, RESOLVED, Incident
@@ -219,7 +219,7 @@ def load_incident(data: Json, published: object) -> Incident:
         revision=int(data["revision"]),
         openings=int(data["openings"]),
         changes=int(data["changes"]),
-        state=str(data["state"]),
+        state=cast("StateName", data["state"]),
         files=_by_rank(data["files"], str),
         waiting=data["waiting"],
         ras=_ras(data["ras"]),

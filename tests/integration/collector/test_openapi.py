@@ -11,6 +11,8 @@ from urllib.request import Request, urlopen
 
 import jsonschema
 import pytest
+from otel_fr_collector.incidents.incident import FIRING, RESOLVED
+from otel_fr_collector.incidents.resolution import Resolution
 from otel_fr_collector.otlp.signals import METHODS, METRICS
 from otel_fr_collector.web import api
 from otel_fr_collector.web.app import OPEN_PATHS, make_app
@@ -18,6 +20,7 @@ from otel_fr_collector.web.endpoints import Endpoint
 from otel_fr_collector.web.openapi import document
 from starlette.routing import Route
 
+from otel_fr.match import Category
 from tests.support.paths import DOCS
 from tests.support.rank_metrics import metrics_of
 from tests.support.staged_collector import Stage
@@ -84,6 +87,16 @@ def test_every_key_of_an_answer_is_described() -> None:
     listed, counted = schemas["JobDetail"]["properties"]["groups"], schemas["Job"]["properties"]["groups"]
     assert listed["description"] != counted["description"]  # each type describes its own keys
     assert not [name for name, schema in schemas.items() if "Attributes:" in schema.get("description", "")]
+
+
+def test_the_words_for_an_incident_are_listed() -> None:
+    for name in ("IncidentDetail", "IncidentHead"):
+        shown = DOCUMENT["components"]["schemas"][name]["properties"]
+        assert set(shown["category"]["enum"]) == {one.value for one in Category}
+        assert set(shown["state"]["enum"]) == {FIRING, RESOLVED}
+        assert {"enum": ["critical", "warning"]} in shown["severity"]["anyOf"]
+    resolution = DOCUMENT["components"]["schemas"]["IncidentDetail"]["properties"]["resolution"]
+    assert set(resolution["anyOf"][0]["enum"]) == {one.value for one in Resolution}
 
 
 def test_every_request_of_the_api_is_in_it() -> None:

@@ -19,6 +19,7 @@ from otel_fr_collector.storage import sqlite_migrations as migrations
 from otel_fr_collector.storage.retention import Retention
 from otel_fr_collector.storage.serialization import dump_incident, dump_run, load_incident, load_run
 
+from otel_fr.incident import StateName
 from otel_fr.match import Category, Ending, Finding, Group, Place, ThreadException
 from tests.support.evidence import finding
 from tests.support.stores import DirectSqlite
@@ -27,7 +28,9 @@ RUN = RunId("job-7", 1, "0123456789abcdef")
 NOW = 1_800_000_000.0
 
 
-def incident(number: int, state: str = RESOLVED, changed: float = NOW, text: str = "rank 1 did not join") -> Incident:
+def incident(
+    number: int, state: StateName = RESOLVED, changed: float = NOW, text: str = "rank 1 did not join"
+) -> Incident:
     found = finding(key="g/collective/5", group=None, waiting_ranks=(0,), summary=text)
     made = Incident(f"{number:016x}", RUN, found, [found.key], None, 0.0, changed, None, changed, state=state)
     made.resolved = changed if state == RESOLVED else None
