@@ -10,6 +10,7 @@ import platform
 import re
 import shutil
 import socket
+import stat
 import subprocess
 import sys
 import tarfile
@@ -24,6 +25,7 @@ from otel_fr.analyze.output.text import to_json, to_text
 from otel_fr.console.client import UNREACHABLE, Client, CollectorError
 from otel_fr.console.client import add_arguments as add_client_arguments
 from otel_fr.console.incidents import find
+from otel_fr.dumps.nccl_ras import RAS_FILE
 from otel_fr.dumps.places import newest_folder
 from otel_fr.presentation import count_text
 from otel_fr.printable import one_line, printable, printable_data
@@ -124,7 +126,7 @@ def _texts(analysis: Analysis | None, env: Mapping[str, str]) -> Iterator[tuple[
     what = f"host name, versions, {count_text(len(variables), 'environment variable')} ({hidden} redacted)"
     yield "about.json", (what, _json(about))
     if shutil.which(_TOPOLOGY[0]):
-        yield "topology.txt", (" ".join(_TOPOLOGY), _topology())
+        yield "topology.txt", (f"{' '.join(_TOPOLOGY)} on {socket.gethostname()}", _topology())
 
 
 def environment(env: Mapping[str, str]) -> dict[str, str]:
@@ -154,12 +156,19 @@ def _topology() -> str:
 
 
 def _files(analysis: Analysis) -> dict[str, Path]:
-    """Name in the bundle -> file, of the files that the verdict rests on."""
+    """Name in the bundle -> file, of the answers of NCCL's RAS and of the files that the verdict rests on."""
     paths = [] if analysis.run is None else [Path(os.path.abspath(dump.path)) for dump in analysis.run.dumps]
     if not paths:
         return {}
-    base = os.path.commonpath([path.parent for path in paths])
-    return {f"files/{path.relative_to(base)}": path for path in paths}
+    folders = sorted({path.parent for path in paths})
+    beside = [path for folder in folders for path in sorted(folder.glob(f"{RAS_FILE}*")) if _is_own(path)]
+    base = os.path.commonpath(folders)
+    return {f"files/{path.relative_to(base)}": path for path in (*beside, *paths)}
+
+
+def _is_own(path: Path) -> bool:
+    """A file, and no link to one: nothing but its name says what it is."""
+    return stat.S_ISREG(path.lstat().st_mode)
 
 
 def _write(output: Path, texts: Mapping[str, tuple[str, str]], files: Mapping[str, Path]) -> None:
@@ -197,6 +206,4 @@ def _tell(output: Path, texts: Mapping[str, tuple[str, str]], files: Mapping[str
     if len(files) > _MAX_LISTED:
         print(f"  and {count_text(len(files) - _MAX_LISTED, 'more flight-recorder file')}")
     print("  CONTENTS.txt  the names of all of them")
-    print(
-        "Nothing else. Flight-recorder files are unchanged: they hold host names, paths, lines of source, exceptions."
-    )
+    print("Nothing else. The files are unchanged: they hold host names, paths, lines of source, exceptions.")

@@ -21,6 +21,9 @@ from otel_fr.identity import encode_ranks
 from otel_fr.rank_report import ras
 from otel_fr.rank_report.ras import ReportedCommunicator, ReportedFact, ReportedRas
 
+RAS_FILE: Final = "otel_fr_nccl_ras_"
+"""Beginning of the names of the files with an answer, followed by the name of the host that asked: ``HOST.json``, and
+``HOST.txt`` with NCCL's diagnostics."""
 MAX_BYTES: Final = 32 << 20
 """Of an answer: a rank in a communicator takes some 700 bytes, so 40,000 of them."""
 IN_PROGRESS: Final = 7

@@ -18,6 +18,7 @@ from typing import Final
 
 from otel_fr.dumps.nccl_ras import (
     MAX_BYTES,
+    RAS_FILE,
     RasAnswer,
     essence,
     is_answer,
@@ -209,7 +210,7 @@ class RasWatch:
             if not names_process(data, self._pid):
                 raise RasError("the answer is of another job")
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            name = f"otel_fr_nccl_ras_{socket.gethostname()}"
+            name = f"{RAS_FILE}{socket.gethostname()}"
             with replacing(folder / f"{name}.json") as file:
                 file.write(data)
             if len(data) > MAX_TOLD:

@@ -62,6 +62,8 @@ def test_variables_go_in_without_secrets(name: str, value: str, kept: str) -> No
 def test_a_bundle_holds_the_files_the_verdict_and_the_incident_and_nothing_else(tmp_path: Path) -> None:
     folder, output = one_missing(tmp_path / "dumps", 4), tmp_path / "case.tar.gz"
     (folder / "train.log").write_text(SECRET)
+    (folder / "otel_fr_nccl_ras_gpu-17.json").write_text("{}")
+    (folder / "otel_fr_nccl_ras_gpu-18.json").symlink_to(folder / "train.log")
     with VirtualCollector() as collector, collector.serving(), collector.job(3) as job:
         job.step()
         job.skip(1)
@@ -71,7 +73,7 @@ def test_a_bundle_holds_the_files_the_verdict_and_the_incident_and_nothing_else(
     assert done.returncode == 0, done.stderr
     found = texts(output)
     made = {"CONTENTS.txt", "verdict.txt", "verdict.json", "about.json", "incident.json", "topology.txt"}
-    assert found.keys() - made == {f"files/trace_{rank}" for rank in range(4)}
+    assert found.keys() - made == {"files/otel_fr_nccl_ras_gpu-17.json", *(f"files/trace_{rank}" for rank in range(4))}
     assert made - found.keys() <= {"topology.txt"}
     assert found["files/trace_2"] == (folder / "trace_2").read_bytes()
     assert json.loads(found["verdict.json"])["incidents"][0]["culprit_ranks"] == [2]
