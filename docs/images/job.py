@@ -1,4 +1,4 @@
-"""The job of the pictures: 4 ranks, in two pairs. With ``hung``, rank 2 waits for its shard at step 12."""
+"""The job of the pictures: 4 ranks, in two pairs. Rank 2 waits for its shard: ``hung`` at step 12, ``slow`` always."""
 
 import datetime
 import sys
@@ -7,13 +7,15 @@ import time
 import torch
 import torch.distributed as dist
 
-HUNG = sys.argv[1] == "hung"
+HOW = sys.argv[1]
 TIMEOUT = datetime.timedelta(seconds=25)
 
 
 def load_shard(rank: int, step: int) -> torch.Tensor:
-    while HUNG and (rank, step) == (2, 12):
+    while HOW == "hung" and (rank, step) == (2, 12):
         time.sleep(0.1)
+    if HOW == "slow" and rank == 2:
+        time.sleep(0.3)
     return torch.full((64, 8), float(rank))
 
 

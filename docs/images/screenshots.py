@@ -20,7 +20,6 @@ from playwright.sync_api import Page, ViewportSize, expect, sync_playwright
 
 from tests.support import torchrun
 from tests.support.collector_process import Collector, running
-from tests.support.commands import BIN
 from tests.support.staged_collector import Stage
 from tests.support.waiting import PATIENCE
 
@@ -55,11 +54,17 @@ def main() -> int:
 
 
 def _real(page: Page, collector: Collector, folder: Path) -> None:
-    """A healthy job, one that hangs, and what is left of it after its time-out."""
+    """A healthy job, a slow one, and one that hangs, until its time-out ends it."""
     with _job(collector, folder, "healthy"):
         _open_job(page, collector, "running")
         expect(page.locator("#charts canvas").first).to_be_visible()
         _save(page, "healthy")
+    with _job(collector, folder, "slow"):
+        _open_job(page, collector, "slow")
+        page.locator("#communication summary").click()
+        expect(page.locator("#slowest")).to_contain_text("Each step loses")
+        expect(page.locator("#charts canvas").first).to_be_visible()
+        _save(page, "slow")
     with _job(collector, folder, "hung") as job:
         page.goto(collector.http + "/")
         expect(page.locator("#jobs .item.incident .text").first).to_contain_text("did not join")
@@ -69,6 +74,9 @@ def _real(page: Page, collector: Collector, folder: Path) -> None:
         page.set_viewport_size(PHONE)
         _save(page, "phone")
         page.set_viewport_size(DESKTOP)
+        page.emulate_media(color_scheme="dark")
+        _save(page, "dark")
+        page.emulate_media(color_scheme="light")
         page.locator("#answer a[data-item]").click()
         expect(page.locator(".answer summary").first).to_be_visible()
         _save(page, "incident")
@@ -86,7 +94,7 @@ def _job(collector: Collector, folder: Path, how: str) -> Iterator[Any]:
         "OTEL_FR_JOB_ID": f"llama-{how}",
         "OTEL_SERVICE_NAME": "llama",
     }
-    command = [str(BIN / "torchrun"), "--standalone", "--nproc_per_node=4", str(JOB), how]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=4", str(JOB), how]
     with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL, start_new_session=True) as job:
         try:
             yield job
