@@ -6,6 +6,8 @@ import os
 import re
 
 REQUIRED = os.environ.get("OTEL_FR_TEST_REQUIRE") == "1"
+MISSING = [name.removeprefix("prometheus-") for name in os.environ.get("OTEL_FR_TEST_MISSING", "").split()]
+"""Packages that could not be installed. The reason of a skip names the package, or the program in it."""
 
 ACCEPTED = re.compile(
     # Programs that neither PyPI nor Debian has.
@@ -24,6 +26,6 @@ ACCEPTED = re.compile(
 def failure(reason: object) -> str:
     """Why a skip is a failure; "": it is none. ``reason``: pytest's ``longrepr`` of the skip."""
     text = str(reason[2] if isinstance(reason, tuple) else reason)
-    if not REQUIRED or ACCEPTED.search(text):
+    if not REQUIRED or ACCEPTED.search(text) or any(name in text for name in MISSING):
         return ""
     return f"skipped, with OTEL_FR_TEST_REQUIRE=1: {text}. Install it, or name the reason in tests/support/required.py"

@@ -21,3 +21,10 @@ def test_which_skips_fail(monkeypatch: pytest.MonkeyPatch, reason: object, fails
     assert bool(required.failure(reason)) is fails
     monkeypatch.setattr(required, "REQUIRED", False)
     assert required.failure(reason) == ""
+
+
+def test_only_packages_that_could_not_be_installed_are_excused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(required, "REQUIRED", True)
+    monkeypatch.setattr(required, "MISSING", ["chromium"])
+    assert required.failure("chromium is not here (Debian: apt-get install chromium)") == ""
+    assert required.failure("promtool is not here") != ""
