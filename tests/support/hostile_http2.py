@@ -11,7 +11,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 
-HEADERS, RST_STREAM, SETTINGS = 1, 3, 4
+HEADERS, RST_STREAM, SETTINGS, CONTINUATION = 1, 3, 4, 9
 END_STREAM, END_HEADERS = 1, 4
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 LOGS = b"/opentelemetry.proto.collector.logs.v1.LogsService/Export"
@@ -79,6 +79,14 @@ def rapid_reset(client: socket.socket) -> Iterator[bytes]:
     _read_in_a_thread(client)
     yield settings()
     yield from _requests(request(), lambda stream: frame(RST_STREAM, 0, stream, b"\0\0\0\x08"), flags=0)
+
+
+def endless_headers(client: socket.socket) -> Iterator[bytes]:
+    """One request whose headers never end (CONTINUATION flood)."""
+    _read_in_a_thread(client)
+    yield settings() + frame(HEADERS, END_STREAM, 1, request())
+    while True:
+        yield BURST * frame(CONTINUATION, 0, 1, literal(b"x", b"v" * 300))
 
 
 def unread_answers(_: socket.socket) -> Iterator[bytes]:

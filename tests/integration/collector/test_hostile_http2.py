@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import socket
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -15,8 +17,9 @@ from otel_fr_collector.receive.grpc_server import CONNECTIONS_SHARE, MAX_STREAMS
 
 from otel_fr.control.v1 import control_pb2
 from tests.support import hostile_http2
-from tests.support.collector_process import patched, running
+from tests.support.collector_process import Collector, patched, running
 from tests.support.grpc_calls import WATCH, stream
+from tests.support.health import HealthWatch
 from tests.support.hostile_http2 import END_HEADERS, END_STREAM, HEADERS, Attack
 from tests.support.played_job import Job
 from tests.support.tokens import OTHER_TEAM, Player, token_options
@@ -25,6 +28,10 @@ from tests.support.waiting import PATIENCE
 MIB = 1 << 20
 MOST_RESIDENT = 400 * MIB
 MOST_LOG = 10_000
+SLOWEST_ANSWER = 6.0
+"""Seconds that /healthz takes, on a machine that does other work, too; such an attack made it take 4 s."""
+LATEST = 20.0
+"""Seconds from an attack's end to the alert of a job that hung as it began; such an attack made it take 46 s."""
 CHANNELS = 30
 FILES = 120
 """That the collector may have open, here."""
@@ -32,6 +39,7 @@ ATTACKS: dict[Attack, tuple[int, int]] = {
     hostile_http2.header_references: (1, 5 * MIB),
     hostile_http2.rapid_reset: (4, 24 * MIB),
     hostile_http2.unread_answers: (2, 24 * MIB),
+    hostile_http2.endless_headers: (4, 24 * MIB),
 }
 """Connections, and bytes of each: more than twice what made the collector take more memory than this test allows."""
 
@@ -39,20 +47,48 @@ ATTACKS: dict[Attack, tuple[int, int]] = {
 @pytest.mark.parametrize("kind", ATTACKS, ids=lambda kind: kind.__name__)
 def test_a_peer_without_a_token_neither_fills_the_memory_nor_keeps_out_a_job(tmp_path: Path, kind: Attack) -> None:
     connections, size = ATTACKS[kind]
-    with running(tmp_path, "--quiet", *token_options(tmp_path)) as collector, ThreadPoolExecutor() as pool:
+    with (
+        running(tmp_path, "--quiet", *token_options(tmp_path)) as collector,
+        ThreadPoolExecutor() as pool,
+        HealthWatch(collector).running() as watch,
+        Job(Player(collector, OTHER_TEAM), 4, "team-b/light") as job,
+    ):
+        job.step()
+        job.all_reported()
         attacks = [pool.submit(hostile_http2.attack, collector.grpc, kind, size) for _ in range(connections)]
-        with Job(Player(collector, OTHER_TEAM), 4, "team-b/light") as job:
-            job.step()
-            job.all_reported()
-            job.skip(2)
-            collector.wait_cause()
+        job.skip(2)
         assert all(one.result() for one in attacks)
+        over = time.monotonic()
+        collector.wait_cause()
+        assert time.monotonic() - over < LATEST
         assert collector.resident() < MOST_RESIDENT, f"{collector.resident() / MIB:.0f} MiB"
         assert len(collector.said()) < MOST_LOG
+    assert watch.latencies
+    assert watch.slowest < SLOWEST_ANSWER
+
+
+class Counting:
+    """Sends a played job's requests, and counts those that are refused or cancelled."""
+
+    def __init__(self, collector: Collector) -> None:
+        self._collector = collector
+        self.lost = 0
+
+    def send(self, method: str, data: bytes, **options: Any) -> bytes:
+        try:
+            return self._collector.send(method, data, **options)
+        except grpc.RpcError as error:
+            self.lost += error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED  # as on any busy machine
+            raise
 
 
 def test_no_control_stream_of_thousands_that_come_at_once_is_cancelled(tmp_path: Path) -> None:
+    """And no report of a job beside them."""
     with running(tmp_path, "--quiet") as collector, contextlib.ExitStack() as stack:
+        sender = Counting(collector)
+        job = stack.enter_context(Job(sender, 4))
+        job.step()
+        job.all_reported()
         own = [("grpc.use_local_subchannel_pool", 1)]
         channels = [stack.enter_context(grpc.insecure_channel(collector.grpc, own)) for _ in range(CHANNELS)]
         streams = [
@@ -60,9 +96,12 @@ def test_no_control_stream_of_thousands_that_come_at_once_is_cancelled(tmp_path:
             for channel in channels
             for rank in range(MAX_STREAMS)
         ]
+        job.skip(2)
         for one in streams:
             one.initial_metadata()  # when it is watched, or has ended
         assert sum(one.is_active() for one in streams) == len(streams)
+        assert collector.wait_cause()["culprit_ranks"] == [2]
+        assert sender.lost == 0
 
 
 def test_connections_over_grpc_leave_files_for_the_rest(tmp_path: Path) -> None:
