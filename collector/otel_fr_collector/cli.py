@@ -12,6 +12,7 @@ import logging
 import os
 import resource
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -370,6 +371,10 @@ def _locked_folder(folder: Path | None) -> Iterator[None]:
 
 
 def _check_folder(folder: Path) -> None:
+    """Raise OSError if no file can be made there. The one that is tried has no name."""
     nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-        raise OSError(f"cannot write to the folder {folder}")
+    try:
+        with tempfile.TemporaryFile(dir=nearest):  # os.access sees no file system that failed
+            pass
+    except OSError as error:
+        raise OSError(f"cannot write to the folder {folder}: {error.strerror}") from error
