@@ -27,6 +27,39 @@ def tmpfs(folder: Path, options: str) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
+class Disk:
+    """An ext4 file system on a file.
+
+    Attributes:
+        folder: where it is mounted.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._image = folder.with_suffix(".img")
+        folder.mkdir()
+        with self._image.open("wb") as image:
+            image.truncate(32 << 20)
+        self._mount(["mkfs.ext4", "-q", "-F", str(self._image)])
+        self.mount()
+
+    def mount(self) -> None:
+        self._mount(["mount", "-o", "loop", str(self._image), str(self.folder)])
+
+    def _mount(self, command: list[str]) -> None:
+        try:
+            subprocess.run(command, capture_output=True, text=True, check=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            pytest.skip(f"cannot mount a disk of our own here: {getattr(error, 'stderr', '') or error}")
+
+    def fail(self) -> None:
+        """As after an error of the device: from now on it is read-only, and what was not synced is lost."""
+        subprocess.run(["mount", "-o", "remount,abort", str(self.folder)], capture_output=True, check=False)
+
+    def unmount(self) -> None:
+        subprocess.run(["umount", str(self.folder)], check=True)
+
+
 @contextlib.contextmanager
 def silent(folder: Path) -> Iterator[Path]:
     """A file system at ``folder``, which is made, that never answers; the test is skipped where none can be mounted."""

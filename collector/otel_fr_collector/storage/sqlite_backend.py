@@ -106,7 +106,7 @@ class SqliteBackend(SqliteReading):
         check_origin(db, self.path)
         db.execute("PRAGMA auto_vacuum = INCREMENTAL")  # counts only before the first table is made
         db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = NORMAL")  # a power cut may cost the last commits, never the file
+        db.execute("PRAGMA synchronous = FULL")  # what was published survives a power cut
         problem = str(db.execute("PRAGMA integrity_check(1)").fetchone()[0])
         if problem != "ok":
             raise DamagedError(" ".join(problem.split()))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.support.collector_process import patched, running
-from tests.support.mounts import tmpfs
+from tests.support.commands import otel_fr
+from tests.support.mounts import Disk, tmpfs
 from tests.support.otlp_backends import grpc_backend
 from tests.support.otlp_messages import spans
 from tests.support.played_job import Job
@@ -72,3 +74,35 @@ def test_a_collector_whose_disk_has_become_read_only_starts_and_finds_hangs(tmp_
             job.ranks[1].exit(signal=9)
             assert collector.wait_cause()["culprit_ranks"] == [1]
             assert collector.get("/healthz").startswith("degraded: incidents wait in memory")
+
+
+def test_a_disk_that_fails_under_a_collector_costs_no_incident(tmp_path: Path) -> None:
+    """What was published before is on the disk, and what is found from then on is kept in memory."""
+    disk = Disk(tmp_path / "disk")
+    options = ("--data", str(disk.folder / "data"))
+    try:
+        with (
+            running(tmp_path / "one", *options, program=patched(service__PATIENCE=100)) as collector,
+            Job(collector, 2, "a") as a,
+            Job(collector, 2, "b") as b,
+        ):
+            a.step()
+            b.step()
+            a.skip(1)
+            before = collector.wait_cause()  # on a busy machine, too, only once it is written
+            disk.fail()
+            b.ranks[1].exit(signal=9)
+            assert collector.wait_cause(lambda one: one["job"] == "b")["culprit_ranks"] == [1]
+            assert wait_for(lambda: collector.get("/healthz").startswith("degraded: incidents wait in memory"))
+            open_now = json.loads(collector.get("/api/v1/incidents?state=firing"))["incidents"]
+            assert {one["job"] for one in open_now} == {"a", "b"}
+            checked = otel_fr("collector", "--check", *options)
+            assert checked.returncode == 2
+            assert "data: Read-only file system" in checked.stderr
+            collector.kill()
+        disk.unmount()
+        disk.mount()
+        with running(tmp_path / "two", *options) as collector:
+            assert before["id"] in collector.get("/api/v1/incidents")
+    finally:
+        disk.unmount()
