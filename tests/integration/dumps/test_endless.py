@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -181,3 +182,17 @@ def test_a_long_file_of_many_groups_is_read(tmp_path: Path) -> None:
     path = tmp_path / "trace_0"
     path.write_bytes(pickle.dumps({"version": "2.10", "pg_config": {**PLAIN_CONFIG, **config}, "entries": entries}, 2))
     assert len(load(path).entries) == 3_000
+
+
+def test_a_file_takes_time_by_the_number_of_its_groups_not_by_its_square(tmp_path: Path) -> None:
+    def seconds(groups: int) -> float:
+        names = [(str(number), "d") for number in range(groups)]
+        config = {name: {"name": name, "desc": desc, "ranks": "[0, 1]"} for name, desc in names}
+        entries = [{**PLAIN_ENTRY, "record_id": number, "process_group": name} for number, name in enumerate(names)]
+        path = tmp_path / f"trace_{groups}"
+        path.write_bytes(pickle.dumps(plain_file(pg_config=config, entries=entries), 2))
+        begun = time.process_time()
+        assert len(load(path).entries) == groups
+        return time.process_time() - begun
+
+    assert seconds(60_000) < 30 * seconds(6_000)  # a hundred times, were it the square
