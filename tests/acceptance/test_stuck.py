@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,33 @@ def test_the_incident_says_what_the_stuck_rank_is_doing(tmp_path: Path, fault: s
     assert found.text("doing").split(" (")[0] in whole_text(incident)
     if fault == "fifo" and native_stacks.executable():
         assert NATIVE in native_part(found.text("stack"))
+
+
+HIDDEN = (
+    "mount -t proc -o hidepid=2 proc /proc && exec setpriv --reuid=65534 --regid=65534 --clear-groups"
+    ' --inh-caps=+dac_read_search --ambient-caps=+dac_read_search "$@"'
+)
+"""Runs a program as a user who sees only their own processes. It may read all files: Python may be in root's folder."""
+
+
+@pytest.mark.long
+def test_a_stuck_rank_is_named_where_the_processes_of_others_are_hidden(tmp_path: Path) -> None:
+    unshare = ("unshare", "--mount", "sh", "-c", HIDDEN, "sh")
+    tried = subprocess.run([*unshare, "true"], capture_output=True, text=True, check=False)
+    if tried.returncode:
+        pytest.skip(f"cannot mount a /proc of our own here: {tried.stderr.strip()}")
+    folder = tmp_path / "job"
+    folder.mkdir()
+    os.chown(folder, 65534, 65534)
+    with torchrun.collector(tmp_path / "collector") as running:
+        env = {**torchrun.endpoint(running), "HOME": str(folder), "TMPDIR": str(folder)}
+        program = (*unshare, *torchrun.FRESH)
+        job = torchrun.start(folder, "stuck.py", "fifo", str(folder), env=env, program=program)
+        told = f"reading {folder}/samples"
+        incident = until(lambda: [one for one in running.causes() if told in whole_text(one)])[0]
+        (folder / "end").touch()
+        job.communicate(timeout=PATIENCE)
+    assert (incident["category"], incident["culprit_ranks"]) == ("missing_rank", [1]), incident["summary"]
 
 
 def made_cgroup() -> Path | None:
