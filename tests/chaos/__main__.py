@@ -62,6 +62,7 @@ def _jobs(folder: Path, seed: int, count: int, until: float, names: list[str]) -
     clock = _clock(folder)
     left_out = _impossible(folder, clock)
     cases, held, failed = Counter[str](), Counter[str](), []
+    slowest = (0.0, "no job")
     with Hub(folder / "collector") as hub:
         bare = jobs.Bare(folder, clock)
         planned = [jobs.Case.of(seed + number, names) for number in range(count)]
@@ -77,6 +78,8 @@ def _jobs(folder: Path, seed: int, count: int, until: float, names: list[str]) -
             outcome = jobs.run(case, hub, bare, folder / f"job-{case.seed}", clock)
             cases[case.fault.name] += 1
             held[case.fault.name] += not outcome.wrong
+            if outcome.seconds is not None:
+                slowest = max(slowest, (outcome.seconds, f"{case.fault.name}, seed {case.seed}"))
             verdict = "held" if not outcome.wrong else "DID NOT HOLD"
             took = time.monotonic() - begun
             print(f"seed {case.seed}: {case}: {verdict} ({took:.0f} s); {', '.join(outcome.named) or 'nobody named'}")
@@ -91,6 +94,7 @@ def _jobs(folder: Path, seed: int, count: int, until: float, names: list[str]) -
         trouble = hub.trouble()
     print("\n" + tabulate([(name, cases[name], held[name]) for name in cases], headers=("fault", "jobs", "held")))
     print(f"{cases.total()} jobs of {count}, {held.total()} held; did not hold: {failed or 'none'}")
+    print(f"from a fault to the incident that names the victim: {slowest[0]:.1f} s at most ({slowest[1]})")
     print(f"not possible here: {left_out or 'nothing'}")
     _print_collector(hub, trouble)
     return not failed and not trouble

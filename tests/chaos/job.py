@@ -2,8 +2,8 @@
 
 Each rank writes what it computed, to the last bit, as ``FOLDER/result-RANK``, so that jobs can be compared. ``STEP``:
 before which step the victim does the fault, -1: before the process group. A fault that comes from outside is done by
-another program; all ranks wait for it, before their last step, until ``FOLDER/struck`` is there. ``HELD``: seconds for
-which a rank that is only slow does nothing.
+another program; all ranks wait for it, before their last step, until ``FOLDER/struck`` is there. ``FOLDER/failed`` is
+written just before a fault of the victim's own. ``HELD``: seconds for which a rank that is only slow does nothing.
 
 ``job.py FOLDER again SEED``: a job that is restarted: in each attempt the rank that the seed chooses fails;
 it ends well once ``FOLDER/enough`` is there.
@@ -82,6 +82,7 @@ FAULTS: dict[str, Callable[[], object]] = {
 def fail(step: int) -> None:
     if RANK != VICTIM or step != STEP:
         return
+    note("failed")
     if FAULT == "raise":
         raise ValueError("bad sample 4711")
     FAULTS.get(FAULT.removesuffix(" full").removesuffix(" clock"), lambda: None)()

@@ -16,9 +16,11 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from tests.chaos.bystander import Bystander
 from tests.chaos.faults import FAULTS, HELD_SECONDS, STEPS, Blame, Fault
 from tests.chaos.hub import Hub
 from tests.support import torchrun
@@ -100,11 +102,17 @@ class End:
 
 @dataclass
 class Outcome:
-    """What did not hold of a case, a sentence each; ``named``: causes by the collector, and by the files."""
+    """What did not hold of a case, a sentence each.
+
+    Attributes:
+        named: causes by the collector, and by the files.
+        seconds: from the fault until the collector had opened an incident that names the victim; None: it has not.
+    """
 
     case: Case
     wrong: list[str] = field(default_factory=list)
     named: list[str] = field(default_factory=list)
+    seconds: float | None = None
 
 
 class Bare:
@@ -156,7 +164,7 @@ class _Run:
 
     def _once(self, hub: Hub | None, relay: Relay | None) -> End:
         case = self.case
-        for old in (*self.folder.glob("r*-*"), self.folder / "struck"):
+        for old in (*self.folder.glob("r*-*"), self.folder / "struck", self.folder / "failed"):
             old.unlink(missing_ok=True)
         if not case.fault.outside:
             (self.folder / "struck").touch()
@@ -263,7 +271,10 @@ def run(case: Case, hub: Hub, bare: Bare, folder: Path, clock: Path | None) -> O
     """Run a case, with what it must be like first."""
     outcome = Outcome(case)
     folder.mkdir()
-    with _surroundings(case, hub, folder) as (env, relay):
+    with contextlib.ExitStack() as stack:
+        env, relay = stack.enter_context(_surroundings(case, hub, folder))
+        is_collectors = case.fault.name.startswith("collector")
+        beside = stack.enter_context(Bystander(hub, case.seed)) if is_collectors else None
         run = _Run(case, folder, env, clock)
         sockets = hub.sockets()
         end, expected = _end_of(lambda: run.to_end(hub, relay)), _end_of(bare.end(case).result)
@@ -271,8 +282,12 @@ def run(case: Case, hub: Hub, bare: Bare, folder: Path, clock: Path | None) -> O
             how = end or "it hangs"
             outcome.wrong.append(f"{how}; without otel-fr: {expected or 'it hangs'}" + _differing(end, expected))
         causes = _live(case, hub, run)
+        if beside is not None:
+            outcome.wrong += beside.hang(VERDICT_SECONDS)
         outcome.wrong += _left(case, run)
         causes = cause_incidents(hub.incidents(f"chaos-{case.seed}")) or causes
+        if case.fault.blame is Blame.VICTIM:
+            outcome.seconds = _seconds_to(case, causes, run)
         outcome.named = [f"{one['category']} {one['culprit_ranks']}" for one in causes]
         outcome.wrong += _blamed(case, causes, "the collector", case.fault.blame)
         dumps = folder / "dumps"
@@ -312,6 +327,17 @@ def _live(case: Case, hub: Hub, run: _Run) -> list[dict[str, Any]]:
         return [one for one in cause_incidents(hub.incidents(job)) if one["culprit_ranks"] == [case.victim]]
 
     return wait_for(named, VERDICT_SECONDS if case.fault.blame is Blame.VICTIM else 0.0)
+
+
+def _seconds_to(case: Case, causes: list[dict[str, Any]], run: _Run) -> float | None:
+    """From the fault until an incident named the victim."""
+    began = max(path.stat().st_mtime for name in ("struck", "failed") if (path := run.folder / name).exists())
+    seen = [
+        datetime.fromisoformat(one["detected_at"].replace("Z", "+00:00")).timestamp()
+        for one in causes
+        if one["culprit_ranks"] == [case.victim]
+    ]
+    return max(0.0, min(seen) - began) if seen else None
 
 
 def _left(case: Case, run: _Run) -> list[str]:
