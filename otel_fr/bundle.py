@@ -204,6 +204,6 @@ def _tell(output: Path, texts: Mapping[str, tuple[str, str]], files: Mapping[str
     for name in list(files)[:_MAX_LISTED]:
         print(f"  {one_line(name)}")
     if len(files) > _MAX_LISTED:
-        print(f"  and {count_text(len(files) - _MAX_LISTED, 'more flight-recorder file')}")
+        print(f"  and {count_text(len(files) - _MAX_LISTED, 'more file')}")
     print("  CONTENTS.txt  the names of all of them")
     print("Nothing else. The files are unchanged: they hold host names, paths, lines of source, exceptions.")

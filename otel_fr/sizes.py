@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-_SIZE: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:([KMGT])(I?))?B?\s*", re.ASCII)
+_SIZE: Final = re.compile(r"\s*(\d{1,18}(?:\.\d{1,9})?)\s*(?:([KMGT])(I?))?B?\s*", re.ASCII)
 _PREFIXES: Final = "KMGT"
 
 

@@ -177,7 +177,7 @@ class Service:
         if self.outlets.file is not None and self.outlets.file.problem:
             found.append("incidents are missing from the --incidents file: it cannot be written")
         if self.runs.crowded:
-            found.append("some ranks are not judged: --job-memory is too small for their jobs")
+            found.append("some ranks are not judged: their jobs are larger than the limits; the log names them")
         return found
 
     async def run(self) -> None:
@@ -245,7 +245,7 @@ class Service:
             for data in self._persistence.share(now):
                 self.outlets.event_stream.repeat(data)
         self._grace.expire(now, self.runs.by_id)
-        self.runs.note_crowded()
+        self.runs.note_crowded(now)
         for known in self.runs.by_id.values():
             known.keep_sample(now)
             if known.to_ask:

@@ -209,7 +209,7 @@ class _Given:
             if not equals or not path.strip():
                 raise self._error(name, part, "PATH=SIZE, such as /dev/shm=64MiB")
             try:
-                found[os.path.abspath(path.strip())] = parse_size(size)
+                found[os.path.abspath(path.strip())] = 0 if size.strip() == "0" else parse_size(size)
             except ValueError as error:
                 raise SettingsError(f"{self._shown(name)}: {error}") from None
         return found

@@ -250,8 +250,8 @@ class Rank:
         site: ``"file:line function"``, the current line of its thread.
         stack: text, the rank's thread first.
         progress: by group id; a group is missing if the rank has not used it.
-        has_gaps: errors of its recording: its calls and counts may lack some, so they are no ground for a verdict. With
-            the ending `Ending.UNKNOWN`: the collector had no room for what it reported.
+        has_gaps: errors of its recording: its calls and counts may lack some, so they are no ground for a verdict. Of
+            one that is unheard: the collector had no room for it.
         complete: the evidence has every call that the rank has in flight, and `progress` is exact.
         unlisted: seconds that it has waited in a call that the evidence does not have; None: in none.
         records_creations: its recorder records the creation of groups; other recorders, and an otel-fr that was started

@@ -26,6 +26,6 @@ ACCEPTED = re.compile(
 def failure(reason: object) -> str:
     """Why a skip is a failure; "": it is none. ``reason``: pytest's ``longrepr`` of the skip."""
     text = str(reason[2] if isinstance(reason, tuple) else reason)
-    if not REQUIRED or ACCEPTED.search(text) or any(name in text for name in MISSING):
+    if not REQUIRED or ACCEPTED.search(text) or any(re.search(rf"\b{re.escape(name)}\b", text) for name in MISSING):
         return ""
     return f"skipped, with OTEL_FR_TEST_REQUIRE=1: {text}. Install it, or name the reason in tests/support/required.py"

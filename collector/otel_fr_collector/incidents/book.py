@@ -386,7 +386,8 @@ class IncidentBook(KeptIncidents):
             cause = changes[0].incident.id
         if finding.caused_by is None and incident.cause is not None and self._still_follows(incident, finding, causes):
             cause = incident.cause
-        finding = with_first_cause(finding, incident.finding)
+        said, finding = finding, with_first_cause(finding, incident.finding)
+        is_added = finding is not said and finding.details != incident.finding.details
         stacks = {**incident.finding.stacks, **finding.stacks}
         finding = self._bounded(
             dataclasses.replace(
@@ -398,7 +399,8 @@ class IncidentBook(KeptIncidents):
             )
         )
         culprits = culprits_of(finding, run.ranks)
-        if essence_of(finding, cause, culprits) == essence_of(incident.finding, incident.cause, incident.culprits):
+        before = essence_of(incident.finding, incident.cause, incident.culprits)
+        if not is_added and essence_of(finding, cause, culprits) == before:
             return changes
         incident.finding, incident.cause, incident.culprits = finding, cause, culprits
         if enqueued is not None:

@@ -7,22 +7,18 @@ from collections.abc import Sequence
 
 from otel_fr.incident import CulpritData
 from otel_fr.match import Category, Finding
+from otel_fr.match.facts.overdue import EXCUSABLE
 from otel_fr.stacks import NATIVE_HEADING
-
-_ALL_JOINED = frozenset({Category.STRAGGLER, Category.STALLED_COLLECTIVE})
 
 
 def with_first_cause(finding: Finding, first: Finding) -> Finding:
-    """A later finding of an incident, or the first one if the culprits have come after who waited for them gave up.
+    """A later finding of an incident, or the first one if the same culprits have come after their peers had timed out.
 
     Peers that time out can be what frees a rank. Why they waited for it is known from before, so that it came late is
     added as a detail.
     """
-    has_come = finding.category in _ALL_JOINED and first.category not in _ALL_JOINED and not first.category.is_mismatch
-    given_up = {*finding.ended_ranks, *first.ended_ranks}
-    if not has_come or not first.culprit_ranks or not given_up.issuperset(first.waiting_ranks):
-        return finding
-    if not set(first.culprit_ranks).issuperset(finding.culprit_ranks):
+    is_late = finding.category is Category.STRAGGLER and first.category in EXCUSABLE - {Category.STRAGGLER}
+    if not is_late or finding.culprit_ranks != first.culprit_ranks or first.stuck_on == "lost":
         return finding
     details = tuple(dict.fromkeys((*first.details, finding.summary)))
     return dataclasses.replace(

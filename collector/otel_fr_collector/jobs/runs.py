@@ -9,7 +9,7 @@ from otel_fr.presentation import group_name
 from otel_fr.waits.blocks import StragglerLimits
 from otel_fr_collector.jobs.lateness import Attention
 from otel_fr_collector.jobs.numbers import PastNumbers
-from otel_fr_collector.jobs.run import Run, RunId
+from otel_fr_collector.jobs.run import MAX_RANKS_PER_RUN, Run, RunId
 from otel_fr_collector.jobs.tallies import PastTallies
 from otel_fr_collector.jobs.usage import MAX_KEPT, Usage
 from otel_fr_collector.network.tokens import tenant_of
@@ -62,6 +62,7 @@ class Runs:
         self.past_numbers = PastNumbers()
         self.crowded: set[RunId] = set()
         """Runs that lacked room for some of their ranks when this was last looked at."""
+        self._told = set[RunId]()
         self._log = Throttle()
 
     def get(self, run_id: RunId, now: float) -> Run | None:
@@ -121,17 +122,22 @@ class Runs:
             weights[run_id] -= before - group.weight
             total -= before - group.weight
 
-    def note_crowded(self) -> None:
-        """Find the runs that lack room for some of their ranks, and log each once."""
-        crowded = {run.id for run in self.by_id.values() if run.lacks_ranks and len(run.ranks) != run.world_size}
-        for run_id in crowded - self.crowded:
-            if self._log.allows():
+    def note_crowded(self, now: float) -> None:
+        """Find the runs that lack room for some of their ranks, and log each once, one at a time."""
+        self.crowded = {
+            run.id
+            for run in self.by_id.values()
+            if run.lacks_ranks and len(run.ranks) != run.world_size and now - run.last_seen < CLEAN_FORGET
+        }
+        self._told &= self.crowded
+        for run_id in self.crowded - self._told:
+            if self._log.allows(now=now):
+                self._told.add(run_id)
                 _log.warning(
-                    "job %r: there is room for %d of its ranks only, so nobody is named who waits for the others;"
-                    " a larger --job-memory keeps more",
-                    *(run_id.job, len(self.by_id[run_id].ranks)),
+                    "job %r: only %d of its ranks are kept (--job-memory, or the limit of %d ranks in a run);"
+                    " nobody is named where others wait for the rest",
+                    *(run_id.job, len(self.by_id[run_id].ranks), MAX_RANKS_PER_RUN),
                 )
-        self.crowded = crowded
 
     def drop_ended(self, now: float) -> list[Run]:
         """Drop the runs that have ended; returns them."""

@@ -20,7 +20,7 @@ def may_follow_a_stop(state: RankState) -> bool:
     return stops.was_stopped(rank) or (idle >= KILL_GRACE and stops.may_be_cleared_away(rank))
 
 
-def was_stopped(state: RankState) -> bool:
+def was_stopped_from_outside(state: RankState) -> bool:
     """A user or a launcher has ended it; not its own monitor, which ends only ranks that are at fault."""
     is_own = state.report is not None and state.report.on_hang == "kill"
     return not is_own and _tells_of_stop(

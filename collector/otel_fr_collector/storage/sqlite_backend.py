@@ -1,7 +1,7 @@
 """The store as one SQLite file in the data folder.
 
-What is committed survives the end of the collector, SIGKILL included: SQLite's write-ahead log is handed to the kernel
-at each commit. A file that cannot be written (disk full) or is damaged costs history, never an incident that is open,
+What is committed survives the end of the collector and a power cut: SQLite's write-ahead log is synced at each commit.
+A file that cannot be written (disk full) or is damaged costs history, never an incident that is open,
 and never the start of the collector.
 """
 

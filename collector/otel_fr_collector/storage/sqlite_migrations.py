@@ -59,14 +59,14 @@ def check_origin(db: sqlite3.Connection, path: Path) -> None:
     """Check, before anything is written to the file, that this version of otel-fr can use it.
 
     Raises:
-        DataError: a newer otel-fr has written the file.
+        DataError: another otel-fr has written the file: a newer one, or one from before the first release.
         DamagedError: another program has, or its version is none.
         sqlite3.Error: it cannot be read.
     """
     version = file_version(db)
     if version > len(MIGRATIONS):
         raise DataError(
-            f"{path} was written by a newer otel-fr (version {version}, this one knows {len(MIGRATIONS)}):"
+            f"{path} was written by another otel-fr (version {version}, this one knows {len(MIGRATIONS)}):"
             " use that otel-fr, or give --data another folder"
         )
 

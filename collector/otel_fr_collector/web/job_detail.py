@@ -9,7 +9,7 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from otel_fr.api_answers import Job, JobDetail, JobGroup, Lane, NodeRange, SlowLink, WaitingRanks
+from otel_fr.api_answers import Job, JobDetail, JobGroup, Lane, NodeRange, RankStateName, SlowLink, WaitingRanks
 from otel_fr.identity import encode_ranks
 from otel_fr.match import Group
 from otel_fr.match.lateness import Lateness
@@ -21,7 +21,7 @@ from otel_fr_collector.jobs.ranks import RankState
 from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.web.job_views import MIN_WAITED, head_of, open_causes
 from otel_fr_collector.web.node_map import all_ranks, is_expected, map_nodes
-from otel_fr_collector.web.rank_states import not_running, of_stopped, state_of
+from otel_fr_collector.web.rank_states import not_running
 from otel_fr_collector.web.slow_links import slow_links
 from otel_fr_collector.web.waits_of_ranks import WAITING, Wait, call_of, waits_of
 
@@ -54,13 +54,13 @@ class Picture(NamedTuple):
     Attributes:
         waiting: calls that ranks wait in, each with the id of its group.
         late: ranks that are waited for, each with the id of the group in which they are waited for most.
-        is_stopped: the job was, from outside.
+        states: of the ranks that have sent something and do not run.
         listed: the ranks that are described: all of them, or those that differ. nodes: empty if all are listed.
         groups: ids of the groups that are described, beside those of the ranks that are listed.
     """
 
     head: Job
-    is_stopped: bool
+    states: dict[int, RankStateName]
     steps: list[int] | None
     waiting: list[tuple[str, WaitingRanks]]
     slow_links: list[SlowLink]
@@ -72,7 +72,7 @@ class Picture(NamedTuple):
 
 async def picture(run: Run, book: IncidentBook, now: float, wall: float) -> Picture:
     """The job at this moment; ``now``, ``wall``: monotonic and Unix time. Yields to the event loop now and then."""
-    states, is_stopped = seen = await not_running(run, now, book.dead_ranks(run.id))
+    states, _ = seen = await not_running(run, now, book.dead_ranks(run.id))
     nodes: list[NodeRange] = []
     listed = all_ranks(run)
     is_large = len(listed) > MAX_WHOLE
@@ -93,7 +93,7 @@ async def picture(run: Run, book: IncidentBook, now: float, wall: float) -> Pict
     await asyncio.sleep(0)
     return Picture(
         head,
-        is_stopped,
+        states,
         [min(steps), max(steps)] if steps else None,
         waiting,
         links,
@@ -139,8 +139,7 @@ async def detail(run: Run, seen: Picture, now: float, asked: Iterable[int] = ())
             await asyncio.sleep(0)
         if rank in run.ranks:
             _fill_rank(columns, count, run, run.ranks[rank], now, index_of)
-            name = state_of(run.ranks[rank], now, run.silence_floor, run.lateness(now))
-            columns["state"][count] = of_stopped(name) if seen.is_stopped else name
+            columns["state"][count] = seen.states.get(rank, "running")
         if rank in seen.late:
             gid, one = seen.late[rank]
             columns["late"][count] = [index_of.get(gid), *(round(n, 4) for n in (one.share, one.seconds, one.waited))]

@@ -40,26 +40,27 @@ async def not_running(run: Run, now: float, dead: Container[int]) -> NotRunning:
         is_heard = report is not None and now - state.arrived <= report.interval_s + GRACE
         if is_heard and state.ended is None and state.ending is running:
             continue  # nearly always; to call a function for each of 100,000 ranks takes twice as long
-        name = state_of(state, now, floor, behind)
+        name = _state_of(state, now, floor, behind, dead)
         if name != "running":
             found[state.rank] = name
-    is_stopped = len(found) == len(run.ranks) and stops.is_stopped(run, now, dead)
+    is_stopped = len(found) == len(run.ranks) and not run.ended_clean and stops.is_stopped(run, now, dead)
     if is_stopped:
-        found = {rank: of_stopped(name) for rank, name in found.items()}
+        found = {rank: _of_stopped(name) for rank, name in found.items()}
     return NotRunning(found, is_stopped)
 
 
-def state_of(state: RankState, now: float, floor: float, behind: float) -> RankStateName:
-    """The state of one rank; arguments as of `RankState.is_silent`."""
+def _state_of(state: RankState, now: float, floor: float, behind: float, dead: Container[int]) -> RankStateName:
+    """The state of one rank; arguments as of `RankState.is_silent` and `stops.is_stopped`."""
     if state.ended is not None or state.ending in _BY_FAULT:
         name = ENDINGS.get(state.ending, "gone")
-        return of_stopped(name) if state.ending in _BY_FAULT and stops.was_stopped(state) else name
+        is_stop = state.ending in _BY_FAULT and state.rank not in dead and stops.was_stopped_from_outside(state)
+        return _of_stopped(name) if is_stop else name
     if state.report is None:
         return "unheard"
     return "silent" if state.is_silent(now, floor, behind) else "running"
 
 
-def of_stopped(name: RankStateName) -> RankStateName:
+def _of_stopped(name: RankStateName) -> RankStateName:
     """The state of a rank of a job that was stopped: whoever stops one also kills the ranks that do not react."""
     return "stopped" if name in ("raised", "killed") else name
 

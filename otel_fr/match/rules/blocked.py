@@ -350,8 +350,8 @@ RULES = (
     ),
     Rule(
         EXTRA_CALL,
-        "The absent ranks ended well, or continued. The waiting ranks are out of step, or fewer: they made one call too"
-        " many.",
+        "The absent ranks ended well, or continued. The waiting ranks are out of step, or most members had destroyed"
+        " the group: they made one call too many.",
         _call_too_many,
     ),
     Rule(

@@ -9,7 +9,7 @@ from otel_fr.match.facts.endings import stayed_away
 from otel_fr.match.facts.instances import Instance, instance_key
 from otel_fr.match.facts.joined import failed_at_once
 from otel_fr.match.graph.nodes import Node
-from otel_fr.match.model import Ending, Rank
+from otel_fr.match.model import Ending
 
 
 def are_blocked(case: Case, node: Node, culprits: Iterable[int]) -> bool:
@@ -85,7 +85,7 @@ def callers_of_extra(case: Case, node: Node, missing: Sequence[int], *, unseen: 
     if not unseen and not all(_has_passed(case, rank) for rank in missing):
         return []
     culprits = case.steps.culprits
-    if not culprits and _most_ended_well(case, node, missing):
+    if not culprits and _most_are_done(case, node, missing):
         return list(node.waiting)
     return [rank for rank in node.waiting if rank in culprits] if culprits.isdisjoint(missing) else []
 
@@ -93,19 +93,19 @@ def callers_of_extra(case: Case, node: Node, missing: Sequence[int], *, unseen: 
 def _has_passed(case: Case, rank: int) -> bool:
     """It ended well, or waits in another call."""
     info, last = case.evidence.ranks.get(rank), case.lasts.get(rank)
-    return info is not None and (_ends_well(info) or (last is not None and last.in_call))
+    return info is not None and (info.ending is Ending.CLEAN or (last is not None and last.in_call))
 
 
-def _most_ended_well(case: Case, node: Node, missing: Sequence[int]) -> bool:
-    """Most members ended well without the call, as after ``if rank == 0: barrier()`` at the end of a program."""
+def _most_are_done(case: Case, node: Node, missing: Sequence[int]) -> bool:
+    """Most members destroyed the group without the call, and ended well: ``if rank == 0: barrier()`` at the end.
+
+    Ranks that end well and leave the group as it is may have been stopped in the middle, by a handler of SIGTERM.
+    """
     infos = [case.evidence.ranks.get(rank) for rank in missing]
     return 2 * len(missing) > len(node.instance.members) and all(
-        info is not None and _ends_well(info) for info in infos
+        info is not None and info.ending is Ending.CLEAN and info.has_destroyed(node.instance.group.id)
+        for info in infos
     )
-
-
-def _ends_well(info: Rank) -> bool:
-    return info.ending is Ending.CLEAN or (info.is_leaving and not (info.exception or info.exit_message))
 
 
 def others(case: Case, culprits: Sequence[int]) -> Sequence[int]:

@@ -129,8 +129,8 @@ def unrecorded_text(case: Case, instance: Instance, waiting: Iterable[int], rank
     """``"rank 0 waits in X; it is not known whether rank 1 joined it, because ..."``"""
     ranks = list(ranks)
     why = "otel-fr could not record some calls there"
-    if any(case.evidence.ranks[rank].ending is Ending.UNKNOWN for rank in ranks):
-        why = "the collector has no room for all ranks of the job (option --job-memory)"
+    if all(case.evidence.ranks[rank].is_unheard for rank in ranks):
+        why = "the collector keeps only some ranks of the job, because of its limits"
     elif instance.stream == "group":
         why += ", or does not record there how groups are created"
     return f"{waiting_text(waiting, instance)}; it is not known whether {ranks_text(ranks)} joined it, because {why}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from otel_fr_collector.incidents.incident import TOLD_SECONDS
 from otel_fr_collector.incidents.what_to_do import ONCE_OVER, WHAT_TO_DO
 
@@ -99,8 +98,7 @@ def test_a_job_of_which_a_rank_is_not_known_to_have_ended_may_go_on(site: Site) 
         assert (cause["state"], cause["culprit_ranks"]) == ("firing", [1])
 
 
-@pytest.mark.parametrize("gap", [None, 60.0])
-def test_why_a_rank_was_waited_for_stays_when_its_peers_time_out_and_it_comes(site: Site, gap: float | None) -> None:
+def test_why_a_rank_was_waited_for_stays_when_its_peers_time_out_and_it_comes(site: Site) -> None:
     with site.collector.job(3) as job:
         job.step()
         waiting = job.skip(1)
@@ -108,11 +106,10 @@ def test_why_a_rank_was_waited_for_stays_when_its_peers_time_out_and_it_comes(si
         assert (first["category"], first["culprit_ranks"]) == ("missing_rank", [1])
         for call in waiting:
             job.ranks[call.rank].fail(call)
-        site.time.advance(0.5)
-        job.ranks[1].issue(job.world, gap=gap)
+        site.time.advance(3.0)  # that they gave up is judged before it comes
+        job.ranks[1].issue(job.world, gap=60.0)
         for rank in job.ranks:
             rank.send_report()
         last = site.collector.wait_cause(lambda one: "timed out" in " ".join(one["details"]))
-        assert [last[key] for key in ("id", "category", "rule", "summary", "what_to_do")] == [
-            first[key] for key in ("id", "category", "rule", "summary", "what_to_do")
-        ]
+        stays = ("id", "category", "rule", "culprit_ranks", "what_to_do")
+        assert [last[key] for key in stays] == [first[key] for key in stays]

@@ -284,7 +284,7 @@ def test_a_run_larger_than_the_memory_leaves_room_for_others(monkeypatch: pytest
     assert (len(small.ranks), small.progress_entries, small.lacks_ranks) == (2, 2, False)
     assert len(large.ranks) < 40
     assert large.lacks_ranks
-    everything.note_crowded()
+    everything.note_crowded(large.last_seen)
     assert everything.crowded == {large.id}
 
 
