@@ -1,7 +1,7 @@
 """What goes wrong with hosts and the links between them, and what otel-fr says of it: `make machines`.
 
 Each is a real torchrun job of two ranks on each of its hosts (`tests.support.machines`), and a collector on another
-host. All that is published must be true, in each of its states.
+host. All that is published must be true, in each of its states. The table of the cases is printed at the end.
 """
 
 from __future__ import annotations
@@ -9,16 +9,18 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from otel_fr.checks.model import NODE_FAILED
 from tests.support import torchrun
 from tests.support.commands import otel_fr
 from tests.support.machine_jobs import RANKS, HostCollector, HostJob
+from tests.support.machine_table import Table, named
 from tests.support.machines import Host, machines
 from tests.support.verdicts import cause_incidents
 from tests.support.waiting import PATIENCE, until
@@ -31,6 +33,8 @@ AFTER = 30.0
 """Seconds after an outage in which a healthy job must raise nothing."""
 LOOKED = 35.0
 """Seconds in which monitors have looked at their ranks' connections often enough to call a link slow."""
+FREED = 30.0
+"""Seconds from a rank's failure in which the agents of other hosts end: the stall time, torchrun's own, a margin."""
 HANGS = ("missing_rank", (3,))
 
 Said = tuple[str, tuple[int, ...]]
@@ -39,26 +43,55 @@ Said = tuple[str, tuple[int, ...]]
 
 @dataclass
 class Site:
-    """The hosts of a case: those of the job, and the one of the collector."""
+    """The hosts of a case: those of the job, and the one of the collector.
+
+    Attributes:
+        truth, since: what was done to the job, and when (Unix seconds). causes: what was said of it, as incidents.
+        logs: of the job's hosts, by name.
+    """
 
     folder: Path
     hosts: list[Host]
     watcher: Host
+    truth: str = "no fault"
+    since: float = 0.0
+    causes: Callable[[], list[dict[str, Any]]] = list
+    logs: dict[str, Path] = field(default_factory=dict)
 
     def train(self, hosts: list[Host] | None = None, **options: Any) -> tuple[HostCollector, HostJob]:
         """A job on these hosts, or on all, which has made steps."""
-        hosts = self.hosts if hosts is None else hosts
         collector = HostCollector(self.watcher, self.folder / "collector")
-        job = HostJob(hosts, self.folder / "job", collector=collector, **options)
-        job.wait_steps(RANKS * len(hosts))
-        until(lambda: collector.heard() == RANKS * len(hosts))
+        job = self.start(hosts, collector=collector, **options)
+        until(lambda: collector.heard() == RANKS * len(job.hosts))
+        self.causes = collector.causes
         return collector, job
+
+    def start(self, hosts: list[Host] | None = None, **options: Any) -> HostJob:
+        """The same, with this collector or none."""
+        job = HostJob(self.hosts if hosts is None else hosts, self.folder / "job", **options)
+        self.logs = job.logs
+        job.wait_steps(RANKS * len(job.hosts))
+        return job
+
+    def fault(self, truth: str) -> None:
+        """It begins now."""
+        self.truth, self.since = truth, time.time()
+
+
+@pytest.fixture(scope="session")
+def table(pytestconfig: pytest.Config) -> Table:
+    found = Table()
+    pytestconfig.pluginmanager.register(found)
+    return found
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
+def site(tmp_path: Path, table: Table, request: pytest.FixtureRequest) -> Iterator[Site]:
     with machines(tmp_path, "n0", "n1", "n2", "obs") as (*hosts, watcher):
-        yield Site(tmp_path, hosts, watcher)
+        site = Site(tmp_path, hosts, watcher)
+        yield site
+    case = request.node.name.removeprefix("test_").replace("_", " ")
+    table.add(case, site.truth, site.since, site.causes(), site.logs)
 
 
 def check(collector: HostCollector, host: str, *truth: Said) -> None:
@@ -66,8 +99,7 @@ def check(collector: HostCollector, host: str, *truth: Said) -> None:
     said = [(one["category"], tuple(one["culprit_ranks"])) for one in cause_incidents(collector.lines())]
     assert set(said) <= set(truth), said
     assert bool(said) is bool(truth)
-    named = [(one["places"], str(rank)) for one in collector.causes() for rank in one["culprit_ranks"]]
-    assert {places[rank]["host"] for places, rank in named if rank in places} == ({host} if host else set())
+    assert {place for one in collector.causes() for place in named(one)} == ({host} if host else set())
 
 
 def lost(*ranks: int) -> list[Said]:
@@ -75,10 +107,11 @@ def lost(*ranks: int) -> list[Said]:
     return [(category, who) for category in ("missing_rank", "stalled_collective") for who in (ranks, ())]
 
 
-@pytest.mark.parametrize("cut", [False, True])
+@pytest.mark.parametrize("cut", [False, True], ids=["killed", "lost"])
 @pytest.mark.parametrize(("number", "ranks"), [(1, (2, 3)), (0, (0, 1))], ids=["any", "of the store"])
 def test_a_host_that_is_killed_or_lost_is_named(site: Site, number: int, ranks: tuple[int, ...], cut: bool) -> None:
     collector, _ = site.train()
+    site.fault(f"host n{number} is {'lost silently' if cut else 'killed'}")
     if cut:
         site.hosts[number].cut()
     site.hosts[number].kill()
@@ -89,6 +122,7 @@ def test_a_host_that_is_killed_or_lost_is_named(site: Site, number: int, ranks: 
 
 def test_of_a_healthy_job_whose_collector_is_cut_off_nothing_is_said(site: Site) -> None:
     collector, job = site.train(OTEL_FR_ON_PEER_FAILURE="abort")
+    site.fault("none; the collector is cut off")
     site.watcher.cut()
     time.sleep(OUTAGE)
     site.watcher.mend()
@@ -106,6 +140,7 @@ def test_a_hang_that_began_while_the_collector_was_cut_off_is_named(site: Site) 
     collector, job = site.train()
     site.watcher.cut()
     time.sleep(OUTAGE / 3)
+    site.fault("rank 3 on n1 hangs; the collector is cut off for 24 s more")
     job.touch("hang-3")
     time.sleep(OUTAGE - OUTAGE / 3)
     site.watcher.mend()
@@ -119,6 +154,7 @@ def test_a_hang_that_began_while_the_collector_was_cut_off_is_named(site: Site) 
 
 def test_two_hosts_that_do_not_reach_each_other_are_both_named(site: Site) -> None:
     collector, job = site.train()
+    site.fault("n0 and n1 do not reach each other")
     site.hosts[0].cut_from(site.hosts[1])
     until(collector.causes)
     collector.settle()
@@ -132,6 +168,7 @@ def test_a_slow_link_is_named_by_its_hosts_and_accuses_nobody(site: Site) -> Non
     collector, job = site.train(FLOATS="16000", OTEL_FR_STALL_SECONDS="20")
     time.sleep(LOOKED)  # nothing happens that could be waited for
     assert collector.slow_links() == []
+    site.fault("none; the link of n2 passes 256 kbit/s")
     site.hosts[2].slow()
     until(lambda: len(collector.slow_links()) == 2)
     found = collector.slow_links()
@@ -159,6 +196,7 @@ def test_a_spare_takes_the_place_of_a_killed_host(site: Site) -> None:
     collector, job = site.train([first, second], nodes="2", restarts=3)
     job.join(third)
     time.sleep(5)
+    site.fault("host n1 is killed")
     second.kill()
     job.wait_steps(2 * RANKS)
     time.sleep(5)
@@ -170,6 +208,7 @@ def test_a_spare_takes_the_place_of_a_killed_host(site: Site) -> None:
 def test_ranks_that_leave_as_a_host_is_lost_train_on_without_it(site: Site) -> None:
     """Nothing closes the connections to the lost host: its peers wait, until they are told that it has failed."""
     collector, job = site.train(nodes="2:3", restarts=2, OTEL_FR_ON_PEER_FAILURE="exit")
+    site.fault("host n1 is lost silently")
     site.hosts[1].cut()
     site.hosts[1].kill()
     job.wait_steps(2 * RANKS)
@@ -182,6 +221,7 @@ def test_of_two_hosts_the_other_trains_on_alone(site: Site) -> None:
     """Half of the hosts are silent: the other one's kernel shows that it is not only the collector that is cut off."""
     first, second, _ = site.hosts
     collector, job = site.train([first, second], nodes="1:2", restarts=2, OTEL_FR_ON_PEER_FAILURE="exit")
+    site.fault("host n1 is lost silently")
     second.cut()
     second.kill()
     job.wait_steps(RANKS)
@@ -191,10 +231,77 @@ def test_of_two_hosts_the_other_trains_on_alone(site: Site) -> None:
 
 
 def test_of_a_host_that_joins_as_planned_nothing_is_said(site: Site) -> None:
+    collector = grow(site)
+    check(collector, "")
+
+
+def test_who_is_accused_as_a_host_joins_by_torchruns_own_rendezvous_is_cleared(site: Site) -> None:
+    """It tells nobody why it ends ranks; those that it ends first have left the others."""
+    collector = grow(site, rdzv="c10d", TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")  # else they do not find their store
+    assert {one["resolution"] for one in collector.causes() if one["culprit_ranks"]} <= {"replaced"}
+
+
+def grow(site: Site, **options: Any) -> HostCollector:
+    """A job on two hosts is joined by the third one, and ends well."""
     first, second, third = site.hosts
-    collector, job = site.train([first, second], nodes="2:3", restarts=3)
+    collector, job = site.train([first, second], nodes="2:3", restarts=3, **options)
+    site.fault("none; host n2 joins")
     job.join(third)
     job.wait_steps(3 * RANKS)
     time.sleep(5)
     assert set(job.stop().values()) == {0}
-    check(collector, "")
+    return collector
+
+
+def test_a_rank_that_hangs_on_another_host_is_named_with_torchruns_own_rendezvous(site: Site) -> None:
+    collector, job = site.train(rdzv="c10d")
+    site.fault("rank 3 on n1 hangs")
+    job.touch("hang-3")
+    until(collector.causes)
+    collector.settle()
+    job.touch("go")
+    (job.folder / "hang-3").unlink()
+    assert set(job.stop().values()) == {0}
+    check(collector, "n1", HANGS)
+
+
+def test_a_spare_takes_the_place_of_a_host_that_fails_its_check(site: Site) -> None:
+    first, second, third = site.hosts
+    for host in site.hosts:
+        host.output("mkdir", "/tmp/data")
+    checks = {"OTEL_FR_CHECKS": "paths", "OTEL_FR_CHECK_PATHS": "/tmp/data"}
+    collector, job = site.train([first, second], nodes="2", restarts=3, **checks)
+    job.join(third)
+    time.sleep(5)
+    second.output("rmdir", "/tmp/data")
+    site.fault("rank 3 on n1 raises; then n1 fails its check")
+    job.touch("raise-3")
+    job.wait_steps(2 * RANKS)
+    assert job.agents["n1"].wait(PATIENCE) == NODE_FAILED
+    job.touch("stop")
+    assert [job.agents[host.name].wait(PATIENCE) for host in (first, third)] == [0, 0]
+    check(collector, "n1", ("rank_dead", (3,)))
+
+
+@pytest.mark.parametrize("name", ["SIGSTOP", "SIGKILL"])
+def test_ranks_on_other_hosts_do_not_wait_for_a_rank_that_has_failed(site: Site, name: str) -> None:
+    collector, job = site.train(OTEL_FR_ON_PEER_FAILURE="abort")
+    site.fault(f"rank 3 on n1 gets {name}")
+    job.touch(f"{name}-3")
+    assert 0 not in [job.agents[host].wait(PATIENCE) for host in ("n0", "n2")]
+    assert time.time() - site.since < FREED
+    collector.settle()
+    check(collector, "n1", ("rank_dead", (3,)), ("rank_stuck", (3,)), HANGS)
+
+
+def test_without_a_collector_the_files_of_all_hosts_name_the_rank(site: Site) -> None:
+    """Each host judges its own files: the log of one whose ranks only wait names nobody."""
+    job = site.start(collector=None, OTEL_FR_ENABLED="1")
+    site.fault("rank 3 on n1 hangs")
+    job.touch("hang-3")
+    until(lambda: all("this job hangs" in log.read_text() for log in site.logs.values()))
+    found = from_files(site, job)
+    site.causes = lambda: found
+    assert [(one["category"], tuple(one["culprit_ranks"])) for one in found] == [HANGS]
+    lines = {host: log.read_text() for host, log in site.logs.items()}
+    assert {host for host, text in lines.items() if "this job hangs: missing_rank: rank 3 " in text} == {"n1"}

@@ -71,7 +71,8 @@ class HostJob:
     """A job with two ranks on each of the hosts; the first host keeps the rendezvous' store.
 
     Args:
-        nodes: as of torchrun. env: added to the ranks' environment.
+        collector: None: there is none. rdzv: torchrun's backend. nodes: as of torchrun.
+        env: added to the ranks' environment.
     """
 
     def __init__(
@@ -79,18 +80,21 @@ class HostJob:
         hosts: Sequence[Host],
         folder: Path,
         *,
-        collector: HostCollector,
+        collector: HostCollector | None,
+        rdzv: str = "otel-fr",
         nodes: str = "",
         restarts: int = 0,
         **env: str,
     ) -> None:
         folder.mkdir()
         self.folder, self.hosts = folder, list(hosts)
-        self._endpoint = f"{hosts[0].name}:29400"
+        self._rdzv = f"--rdzv-backend={rdzv}", f"--rdzv-endpoint={hosts[0].name}:29400", "--rdzv-id=llama"
         self._nodes, self._restarts = nodes or str(len(hosts)), restarts
         self._env = {**_environment(), "OTEL_FR_STALL_SECONDS": str(STALL), "OTEL_FR_CHECKS": "none", **env}
-        self._env["OTEL_EXPORTER_OTLP_ENDPOINT"] = f"http://{collector.host.name}:4317"
+        if collector is not None:
+            self._env["OTEL_EXPORTER_OTLP_ENDPOINT"] = f"http://{collector.host.name}:4317"
         self.agents: dict[str, subprocess.Popen[str]] = {}
+        self.logs: dict[str, Path] = {}
         for host in hosts:
             self.join(host)
 
@@ -99,12 +103,12 @@ class HostJob:
         command = [
             *torchrun.FRESH,  # a server that forks ranks is on none of the hosts
             *(f"--nnodes={self._nodes}", f"--nproc-per-node={RANKS}", f"--max-restarts={self._restarts}"),
-            *("--rdzv-backend=otel-fr", f"--rdzv-endpoint={self._endpoint}", "--rdzv-id=llama"),
-            *("--rdzv-conf=last_call_timeout=1", str(JOBS / "hosts.py"), str(self.folder)),
+            *(*self._rdzv, "--rdzv-conf=last_call_timeout=1", str(JOBS / "hosts.py"), str(self.folder)),
         ]
         dumps = self.folder / f"dumps-{host.name}"  # not on a shared file system
         env = {**self._env, "OTEL_FR_DUMP_DIR": str(dumps)}
-        self.agents[host.name] = host.start(command, self.folder / f"{host.name}.log", env, self.folder)
+        self.logs[host.name] = self.folder / f"{host.name}.log"
+        self.agents[host.name] = host.start(command, self.logs[host.name], env, self.folder)
 
     def steps(self) -> dict[int, tuple[int, int, str, str]]:
         """By rank: steps done, ranks, host, attempt."""

@@ -1,11 +1,13 @@
 """Trains until there is a file ``stop`` in the folder that is given, on any number of hosts. Files there cause faults:
 
-``hang-R``: rank R loads until there is a file ``go``.
+``hang-R``: rank R loads until there is a file ``go``. ``raise-R``: it raises, once. ``SIGKILL-R``, ``SIGSTOP-R``: it
+sends itself this signal.
 Each rank writes into ``steps-R``: its step, the number of ranks, its host and the attempt. ``FLOATS``: how many of them
 a step reduces.
 """
 
 import os
+import signal
 import socket
 import sys
 import time
@@ -30,6 +32,12 @@ over = torch.zeros(int(os.environ.get("FLOATS", "1")))
 while not over[0].item():
     if (folder / f"hang-{rank}").exists():
         load_shard()
+    if (folder / f"raise-{rank}").exists():
+        (folder / f"raise-{rank}").unlink()
+        raise ValueError("bad sample 4711")
+    for name in ("SIGKILL", "SIGSTOP"):
+        if (folder / f"{name}-{rank}").exists():
+            signal.raise_signal(getattr(signal, name))
     over.fill_(float((folder / "stop").exists()))
     dist.all_reduce(over)
     step += 1
