@@ -25,7 +25,7 @@ from otel_fr_collector.incidents.book import IncidentBook
 from otel_fr_collector.incidents.incident import ChangeKind, Incident, IncidentChange
 from otel_fr_collector.incidents.judge import STEP_SECONDS, Judge
 from otel_fr_collector.incidents.links import Links
-from otel_fr_collector.incidents.resolution import Resolution, why_over
+from otel_fr_collector.incidents.resolution import Resolution, has_gone_on, has_grown, why_over
 from otel_fr_collector.incidents.return_grace import ReturnGrace
 from otel_fr_collector.jobs.ingest import CheckJob, Ingest
 from otel_fr_collector.jobs.run import Run, RunId
@@ -289,31 +289,14 @@ class Service:
             if known is None:
                 self._close(run_id, now)
                 continue
+            accused = {rank: one.opened for one in self.book.open_of(run_id) for rank in one.finding.culprit_ranks}
+            later = [run for run in of_job[run_id.job] if run.first_seen > known.first_seen]
             is_over = newest[run_id.job] > run_id.attempt and not known.is_live(now)
-            if is_over or self._has_gone_on(known, of_job[run_id.job]):
+            if is_over or has_gone_on(known, accused, later) or has_grown(known, accused, later):
                 known.mark_replaced()
-            if (why := why_over(known, now, is_judged=not self.judge.is_busy(run_id))) is not None:
+            if (why := why_over(known, accused, now, is_judged=not self.judge.is_busy(run_id))) is not None:
                 self._take_changes(self.book.resolve_run(run_id, now, why), now)
         return True
-
-    def _has_gone_on(self, run: Run, of_job: Sequence[Run]) -> bool:
-        """Whether the processes that its incidents do not accuse are in a newer run: they went on without these.
-
-        A rank that comes back then finds nobody, which is no fault of theirs.
-        """
-        newer = {
-            state.place[:2]
-            for other in of_job
-            if other.first_seen > run.first_seen
-            for state in other.ranks.values()
-            if state.report is not None and state.place.pid is not None
-        }
-        if not newer:
-            return False
-        accused = {rank for incident in self.book.open_of(run.id) for rank in incident.finding.culprit_ranks}
-        others = [state for rank, state in run.ranks.items() if rank not in accused]
-        gone_on = [state for state in others if state.place[:2] in newer]
-        return bool(gone_on) and all(state.ended is not None or state.place[:2] in newer for state in others)
 
     def _close(self, run: RunId, now: float) -> None:
         self._take_changes(self.book.resolve_run(run, now, Resolution.UNHEARD), now)

@@ -146,11 +146,13 @@ class RankPlayer:
     ended: bool = False
     silent: bool = False
     host: str = "node-0"
+    pid: int = field(init=False)
     extra: dict[str, Any] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     def __post_init__(self) -> None:
         self.moved = self.job.time.monotonic()
+        self.pid = 1000 + self.rank
 
     def issue(self, group: Group, op: str = "all_reduce", sizes: list[list[int]] | None = None, **more: Any) -> Issued:
         with self.lock:
@@ -261,7 +263,7 @@ class RankPlayer:
 
     def resource(self) -> Resource:
         values = {
-            semconv.SERVICE_NAME: "trainer", semconv.HOST_NAME: self.host, semconv.PROCESS_PID: 1000 + self.rank,
+            semconv.SERVICE_NAME: "trainer", semconv.HOST_NAME: self.host, semconv.PROCESS_PID: self.pid,
             semconv.RANK: self.rank, semconv.LOCAL_RANK: self.rank, semconv.WORLD_SIZE: len(self.job.ranks),
             semconv.JOB_ID: self.job.id, semconv.JOB_ATTEMPT: self.job.attempt, semconv.RUN_ID: self.job.run,
         }  # fmt: skip

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from signal import SIGTERM
 
 from otel_fr.incident import CollectorIncidentData, unix
 from otel_fr.presentation import group_name
@@ -28,12 +29,17 @@ class Place:
 
 @dataclass(frozen=True)
 class Culprit:
-    """One rank at which a fault originated. ``node``, ``error`` and ``site``: empty if they are not known."""
+    """One rank at which a fault originated. ``node``, ``error`` and ``site``: empty if they are not known.
+
+    Attributes:
+        is_stopped: SIGTERM has ended it.
+    """
 
     rank: int
     node: str = ""
     error: str = ""
     site: str = ""
+    is_stopped: bool = False
 
     @cached_property
     def same(self) -> tuple[str, str] | None:
@@ -98,7 +104,8 @@ def fault_of(data: CollectorIncidentData) -> Fault:
     for rank in data["culprit_ranks"]:
         own = known.get(rank)
         site = data["call_sites"].get(str(rank), "")
-        culprits.append(Culprit(rank, own["host"] if own else "", own["error"] if own else "", site))
+        is_stopped = own is not None and own.get("signal") == SIGTERM
+        culprits.append(Culprit(rank, own["host"] if own else "", own["error"] if own else "", site, is_stopped))
     return Fault(
         incident=data["id"],
         run=RunId(data["job"], data["attempt"], data["run_id"]),

@@ -166,6 +166,8 @@ def _node_died_often(history: History) -> Found | None:
         own_nodes = fault.nodes
         if fault.category not in _DEATHS or len(own_nodes) != 1:
             continue
+        if fault.category == Category.RANK_DEAD.value and all(one.is_stopped for one in fault.culprits):
+            continue  # by a launcher, maybe for a node that joins
         # An error that culprits on other nodes have as well is the program's.
         errors = [one.same for one in fault.culprits if one.same is not None]
         if not any(nodes.get(error, own_nodes) - own_nodes for error in errors):
@@ -221,7 +223,8 @@ RULES: Final = (
     Rule(
         "node_died_often",
         Recommendation.EXCLUDE_NODE,
-        "three runs in which only ranks of one node died or got stuck, without an error that other nodes have too",
+        "three runs in which only ranks of one node died (not by SIGTERM) or got stuck, without an error that other"
+        " nodes have too",
         _node_died_often,
     ),
     Rule("otherwise", Recommendation.RESTART, "always", _otherwise),

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from enum import Enum
 
 from otel_fr.incident import ResolutionName
+from otel_fr.match.facts.stops import was_stopped
 from otel_fr_collector.jobs.run import Run
-from otel_fr_collector.jobs.stops import has_ended
+from otel_fr_collector.jobs.stops import end_of, has_ended
 
 UNHEARD_SECONDS = 600.0
 """Seconds without telemetry of a run after which its incidents are resolved."""
 ENDED_SECONDS = 10.0
 """The same of a run all of whose ranks have ended: monitors send the last that they have after the end, as the paths of
 files, and what could not be sent at first. It may correct the verdict."""
+STOPPED_SECONDS = 60.0
+"""The same if those who are accused were only stopped from outside: nodes may join the job, which then starts again."""
 
 
 class Resolution(Enum):
@@ -34,10 +38,11 @@ class Resolution(Enum):
     """There were too many open incidents."""
 
 
-def why_over(run: Run, now: float, *, is_judged: bool) -> Resolution | None:
+def why_over(run: Run, accused: Mapping[int, float], now: float, *, is_judged: bool) -> Resolution | None:
     """Why the incidents of a run end although their faults do not; None: they do not.
 
     Args:
+        accused: their culprits, and when these were first accused (monotonic).
         is_judged: no judgement of it is in progress.
     """
     if run.is_replaced:
@@ -45,5 +50,47 @@ def why_over(run: Run, now: float, *, is_judged: bool) -> Resolution | None:
     quiet = now - run.last_seen
     is_settled = is_judged and not run.has_news and run.mismatch_since is None and run.bad_end_since is None
     if quiet > ENDED_SECONDS and is_settled and has_ended(run):
-        return Resolution.ENDED
+        return Resolution.ENDED if quiet > STOPPED_SECONDS or not _were_stopped(run, accused) else None
     return Resolution.UNHEARD if quiet > UNHEARD_SECONDS else None
+
+
+def has_gone_on(run: Run, accused: Mapping[int, float], later: Iterable[Run]) -> bool:
+    """Whether the processes that its incidents do not accuse are in a later run of the job: they went on without these.
+
+    A rank that comes back then finds nobody, which is no fault of theirs.
+    """
+    newer = {
+        state.place[:2]
+        for other in later
+        for state in other.ranks.values()
+        if state.report is not None and state.place.pid is not None
+    }
+    if not newer:
+        return False
+    others = [state for rank, state in run.ranks.items() if rank not in accused]
+    gone_on = [state for state in others if state.place[:2] in newer]
+    return bool(gone_on) and all(state.ended is not None or state.place[:2] in newer for state in others)
+
+
+def has_grown(run: Run, accused: Mapping[int, float], later: Iterable[Run]) -> bool:
+    """Whether nodes have joined the job: a later run has more ranks, on all hosts, and who is accused was only stopped.
+
+    torchrun's own rendezvous ends all ranks for that, and tells nobody why.
+    """
+    larger = [one for one in later if (one.world_size or 0) > len(run.ranks)]
+    if not larger or not has_ended(run) or not _were_stopped(run, accused):
+        return False
+    hosts = _hosts(run)
+    return any(hosts <= _hosts(one) for one in larger)
+
+
+def _were_stopped(run: Run, accused: Mapping[int, float]) -> bool:
+    """All who are accused were, and only for that: nothing was said of them before."""
+    known = [(run.ranks[rank], at) for rank, at in accused.items() if rank in run.ranks]
+    return len(known) == len(accused) > 0 and all(
+        state.ended is not None and state.ended <= at and was_stopped(end_of(state)) for state, at in known
+    )
+
+
+def _hosts(run: Run) -> set[str]:
+    return {state.place.machine for state in run.ranks.values()}

@@ -101,6 +101,8 @@ def test_a_nodes_third_death_excludes_it() -> None:
     assert rules(found) == ["node_died_often", "otherwise"]
     stuck = fault(2, Culprit(0, "node-b"), category="rank_stuck")
     assert advice(*deaths[:2], stuck).nodes == ("node-b",)
+    stopped = fault(2, Culprit(0, "node-b", is_stopped=True))
+    assert advice(*deaths[:2], stopped).nodes == ()
 
 
 def test_a_node_is_not_blamed_for_what_happens_elsewhere() -> None:
