@@ -289,7 +289,7 @@ class Service:
             if known is None:
                 self._close(run_id, now)
                 continue
-            accused = {rank: one.opened for one in self.book.open_of(run_id) for rank in one.finding.culprit_ranks}
+            accused = self.book.accused(run_id)
             later = [run for run in of_job[run_id.job] if run.first_seen > known.first_seen]
             is_over = newest[run_id.job] > run_id.attempt and not known.is_live(now)
             if is_over or has_gone_on(known, accused, later) or has_grown(known, accused, later):

@@ -85,6 +85,11 @@ class KeptIncidents:
     def open_of(self, run: RunId) -> list[Incident]:
         return [incident for incident in self._by_run.get(run, ()) if incident.is_open]
 
+    def accused(self, run: RunId) -> dict[int, float]:
+        """The culprits of its open incidents, and when each was first accused (monotonic)."""
+        latest_first = sorted(self.open_of(run), key=lambda one: -one.opened)
+        return {rank: one.opened for one in latest_first for rank in one.finding.culprit_ranks}
+
     def dead_ranks(self, run: RunId) -> set[int]:
         """The ranks whose end an incident of the run, over or not, names as a fault."""
         found = [one.finding for one in self._by_run.get(run, ()) if one.finding.category is Category.RANK_DEAD]

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 
 from otel_fr.incident import ResolutionName
-from otel_fr.match.facts.stops import was_stopped
 from otel_fr_collector.jobs.run import Run
-from otel_fr_collector.jobs.stops import end_of, has_ended
+from otel_fr_collector.jobs.stops import has_ended, was_stopped_from_outside
 
 UNHEARD_SECONDS = 600.0
 """Seconds without telemetry of a run after which its incidents are resolved."""
@@ -81,14 +80,14 @@ def has_grown(run: Run, accused: Mapping[int, float], later: Iterable[Run]) -> b
     if not larger or not has_ended(run) or not _were_stopped(run, accused):
         return False
     hosts = _hosts(run)
-    return any(hosts <= _hosts(one) for one in larger)
+    return "" not in hosts and any(hosts <= _hosts(one) for one in larger)
 
 
 def _were_stopped(run: Run, accused: Mapping[int, float]) -> bool:
     """All who are accused were, and only for that: nothing was said of them before."""
     known = [(run.ranks[rank], at) for rank, at in accused.items() if rank in run.ranks]
     return len(known) == len(accused) > 0 and all(
-        state.ended is not None and state.ended <= at and was_stopped(end_of(state)) for state, at in known
+        state.ended is not None and state.ended <= at and was_stopped_from_outside(state) for state, at in known
     )
 
 
