@@ -207,7 +207,7 @@ CASES: tuple[Case, ...] = (
     ),
     Case(
         "The rank reads or writes a checkpoint: let it finish. If that takes longer than usual, look at its storage "
-        "(mount, quota, load). If it always takes so long, put it into a section with a longer timeout.",
+        "(mount, quota, load). If it always takes so long, put it into a section whose timeout fits.",
         (Category.MISSING_RANK, Category.RANK_STUCK, Category.HEARTBEAT_MISSED, Category.SECTION_OVERRUN),
         _is_in_checkpoint,
         "Look at the storage of the rank's checkpoint (mount, quota, load), and start the job again.",
