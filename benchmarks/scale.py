@@ -35,7 +35,8 @@ import grpc
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from otel_fr_collector.control import REPORT_INTERVAL
+
+from otel_fr_collector import timeline
 
 from benchmarks import report_costs
 from benchmarks.collector import Server, collector, sink
@@ -325,7 +326,9 @@ def main() -> int:
     parser.add_argument(
         "--batch", type=int, help=f"ranks to a request (default: {MACHINE}; above {DIRECT:,} ranks as gateways send)"
     )
-    parser.add_argument("--longest", type=float, default=REPORT_INTERVAL, help="seconds between reports, as allowed")
+    parser.add_argument(
+        "--longest", type=float, default=timeline.REPORT_INTERVAL, help="seconds between reports, as allowed"
+    )
     parser.add_argument("--stalls", type=int, default=STALLS, help="one after the other")
     parser.add_argument("--json", action="store_true", help="one JSON object for each row")
     options = parser.parse_args()

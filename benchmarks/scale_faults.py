@@ -21,7 +21,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from otel_fr_collector.control import REPORT_INTERVAL
+
+from otel_fr_collector import timeline
 
 from benchmarks.collector import collector
 from benchmarks.scale import TICK, Incidents, batch_size, batches_of, begin, connected
@@ -66,7 +67,7 @@ class Site:
         self._options = ("--job-memory", "768MiB", "--data", str(folder / "data"))
         self.server = collector(folder, *self._options)
         self.incidents = Incidents(folder / "incidents.jsonl")
-        self.batches = batches_of(self.jobs, batch_size(self.jobs[0].world), REPORT_INTERVAL)
+        self.batches = batches_of(self.jobs, batch_size(self.jobs[0].world), timeline.REPORT_INTERVAL)
         self.highest = 0.0
 
     @property

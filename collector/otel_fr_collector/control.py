@@ -16,9 +16,6 @@ from otel_fr_collector.throttle import Throttle
 
 _log = logging.getLogger(__name__)
 
-REPORT_INTERVAL = 5.0
-"""Seconds between two progress reports of a rank that moves as usual, at most (otel_fr/monitor/rules.py): monitors
-choose shorter ones where the stall time or the peer timeout is short."""
 MAX_PENDING = 16
 """Commands queued for one monitor; when it does not read, the oldest are dropped."""
 MAX_INCIDENTS = 6

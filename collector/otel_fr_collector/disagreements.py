@@ -13,8 +13,9 @@ from collections.abc import Sequence
 
 from otel_fr.presentation import group_text, ranks_text
 from otel_fr.printable import one_line
+from otel_fr_collector import timeline
 from otel_fr_collector.control import Control
-from otel_fr_collector.jobs.fingerprints import ANSWER_SECONDS, Inquiry, Window, untold_by
+from otel_fr_collector.jobs.fingerprints import Inquiry, Window, untold_by
 from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.rank_reports import KeptRange
 from otel_fr_collector.jobs.run import Run
@@ -22,14 +23,6 @@ from otel_fr_collector.metrics import Metrics
 
 _log = logging.getLogger(__name__)
 
-SETTLE = 0.5
-"""Seconds from a difference to the question, in which other ranks report theirs: it shows which ranks are few."""
-LATEST = 7.0
-"""Seconds to the question if not all members are known to have come as far: a steady rank reports every 5 s."""
-PATIENCE = 9.0
-"""Seconds for which a round is longer if too few monitors have answered to continue."""
-LATE_SECONDS = 60.0
-"""For which the last round's late answers are still taken: their calls may show that another rank is the odd one."""
 MAX_ASKED = 64
 """Ranks of a group that are asked: all of them, or those that differ from most, and at least twice as many others."""
 FEWEST = 3
@@ -55,22 +48,23 @@ class Disagreements:
             del run.differences.answered[group_id]
         for group_id, inquiry in list(run.differences.inquiries.items()):
             is_enough = len(inquiry.answers) >= _fewest(run.groups[group_id])
-            if inquiry.is_over(heard if is_enough else heard - PATIENCE):
+            if inquiry.is_over(heard if is_enough else heard - timeline.ANSWER_PATIENCE):
                 del run.differences.inquiries[group_id]
-                run.differences.answered[group_id] = inquiry.close(now + LATE_SECONDS)
+                run.differences.answered[group_id] = inquiry.close(now + timeline.LATE_ANSWERS)
                 self._go_on(run, run.groups[group_id], inquiry, now)
         for group_id, window in list(run.differences.windows.items()):
-            if group_id in run.differences.inquiries or now - window.since < SETTLE:
+            if group_id in run.differences.inquiries or now - window.since < timeline.DIFFERENCE_SETTLE:
                 continue
             group = run.groups[group_id]
             ranks = _to_ask(run, group, window.last, self._control.watching(run.id))
-            if len(ranks) < min(len(group.group.ranks), MAX_ASKED) and now - window.since < LATEST:
+            if len(ranks) < min(len(group.group.ranks), MAX_ASKED) and now - window.since < timeline.ALL_REPORTED:
                 continue
             del run.differences.windows[group_id]
             if group.inquiries >= MAX_INQUIRIES or group.shows_disagreement(window.first, window.last):
                 continue
             group.inquiries += 1
-            self._ask(run, group, Inquiry(window.first, window.last, ranks, ranks, now + ANSWER_SECONDS, window))
+            deadline = now + timeline.ANSWER_SECONDS
+            self._ask(run, group, Inquiry(window.first, window.last, ranks, ranks, deadline, window))
 
     def _ask(self, run: Run, group: GroupState, inquiry: Inquiry) -> None:
         if len(inquiry.ranks) < _fewest(group):
@@ -99,7 +93,7 @@ class Disagreements:
                 return
             first, last = part
         # Ranks that did not answer are asked again, but not waited for: their answers may come late.
-        awaited, deadline = frozenset(answers), now + ANSWER_SECONDS
+        awaited, deadline = frozenset(answers), now + timeline.ANSWER_SECONDS
         self._ask(run, group, Inquiry(first, last, inquiry.ranks, awaited, deadline, inquiry.window, is_cut=is_cut))
 
     def _conclude(self, run: Run, group: GroupState, inquiry: Inquiry, now: float, *, is_cut: bool) -> None:
@@ -112,7 +106,7 @@ class Disagreements:
         elif window.first > 1 and not group.shows_disagreement(1, window.last):
             # What was agreed on may have been agreed among ranks that all differed from the others.
             whole = Window(1, window.last, window.since)
-            awaited, deadline = frozenset(inquiry.answers), now + ANSWER_SECONDS
+            awaited, deadline = frozenset(inquiry.answers), now + timeline.ANSWER_SECONDS
             self._ask(run, group, Inquiry(1, window.last, inquiry.ranks, awaited, deadline, whole))
         else:
             self._metrics.disagreements.labels("none").inc()

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from otel_fr.control.v1 import control_pb2
 from otel_fr.waits.blocks import StragglerLimits
+from otel_fr_collector import timeline
 from otel_fr_collector.attribution.answer import Attribution
 from otel_fr_collector.collective_metrics import CollectiveMetrics
 from otel_fr_collector.control import Control
@@ -47,12 +48,8 @@ BREAK = 0.02
 """Seconds between two steps while more is due than one does: half of the time is left to requests."""
 CLEAN_UP_INTERVAL = 1.0
 """Seconds between two clean-ups of old runs and incidents."""
-OVER_AFTER = 5.0
-"""Seconds without telemetry of a run after which it is kept as over, if none of its ranks is heard of."""
 MAX_REASON = 500
 """Characters of an incident's summary that monitors get."""
-PATIENCE = 0.5
-"""Seconds that an incident change waits for the store before it is published; mostly that takes some milliseconds."""
 
 
 @dataclass
@@ -251,7 +248,7 @@ class Service:
             if known.to_ask:
                 self.control.report(known.id, known.to_ask)
                 known.to_ask.clear()
-            is_quiet = now - known.last_seen > OVER_AFTER and known.last_seen != self._over_since.get(known.id)
+            is_quiet = now - known.last_seen > timeline.OVER_AFTER and known.last_seen != self._over_since.get(known.id)
             if is_quiet and not known.is_live(now):
                 self._over_since[known.id] = known.last_seen
                 self.on_over(known)
@@ -323,7 +320,7 @@ class Service:
                 written = self._persistence.save(changes)
             # The book changes its incidents further; what is published is what was written.
             changes = [IncidentChange(one.kind, copy.copy(one.incident), one.data) for one in changes]
-        self._to_publish.append(_Unpublished(changes, written, now + PATIENCE))
+        self._to_publish.append(_Unpublished(changes, written, now + timeline.PUBLISH_PATIENCE))
         self._publish_written()
 
     def _publish_written(self) -> None:

@@ -11,6 +11,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_fr.incident import CollectorIncidentData
 from otel_fr.incident_trace import MAX_CULPRITS, MAX_WAITING, IncidentSpans, headline, request_of
+from otel_fr_collector import timeline
 from otel_fr_collector.forward.forwarder import Forwarder
 from otel_fr_collector.forward.rank_facts import culprit_facts, is_known, waiting_facts
 from otel_fr_collector.incidents.incident import ChangeKind, Incident, IncidentChange
@@ -22,9 +23,6 @@ NOTE = "trace"
 """Name under which the store notes the trace whose root span is in the queue, by incident."""
 MAX_SENT = 10_000
 """Traces remembered as sent: ten times the incidents that are kept."""
-HOLD = 2.0
-"""Seconds for which a new incident is held back while it is not known where its culprits are: their stacks arrive some
-tenths of a second after the incident opens, and a span cannot be changed."""
 MAX_CHANGES = 16
 """Changes of category or culprits of one incident that are sent."""
 
@@ -88,7 +86,7 @@ class IncidentTraces:
                 continue
             is_sent = noted.get(incident.id) == data["trace_id"] or (incident.run.job, data["trace_id"]) in self._traces
             if incident.is_open and not is_sent:
-                self._held[incident.id] = (incident, self._clock() + HOLD)
+                self._held[incident.id] = (incident, self._clock() + timeline.TRACE_HOLD)
             else:
                 self._note_as_sent(incident, data)
             # Its ranks' spans come when their calls end, so mostly after the restart.
@@ -102,7 +100,7 @@ class IncidentTraces:
         self._forwarder.keep_trace(bytes.fromhex(data["trace_id"]))
         trace = self._traces.get((incident.run.job, data["trace_id"]))
         if trace is None or incident.id not in trace.headlines:
-            deadline = self._held.get(incident.id, (incident, self._clock() + HOLD))[1]
+            deadline = self._held.get(incident.id, (incident, self._clock() + timeline.TRACE_HOLD))[1]
             self._held[incident.id] = (incident, deadline)
             if change.kind is ChangeKind.RESOLVED or self._is_ready(incident):
                 self._open(incident)

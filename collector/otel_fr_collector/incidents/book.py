@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from otel_fr.incident import incident_id
 from otel_fr.match import Category, Finding, Place
 from otel_fr.match.facts.instances import key_of_finding
+from otel_fr_collector import timeline
 from otel_fr_collector.incidents.bounds import bounded, culprits_of, first_texts
 from otel_fr_collector.incidents.essence import essence_of, with_first_cause
 from otel_fr_collector.incidents.incident import FIRING, RESOLVED, ChangeKind, Incident, IncidentChange
@@ -23,11 +24,6 @@ _log = logging.getLogger(__name__)
 MAX_OPEN_PER_RUN = 200
 """Open incidents of one run; later ones are dropped, because the earlier ones show the fault."""
 
-MISMATCH_AFTERMATH = 60.0
-"""Seconds for which other faults of a mismatch's ranks count as its consequences.
-
-A job that runs longer has recovered from it.
-"""
 
 _AFTERMATH = frozenset(
     {
@@ -212,7 +208,7 @@ class IncidentBook(KeptIncidents):
             elif (
                 finding.category in _AFTERMATH
                 and ranks <= {*old.waiting_ranks, *old.culprit_ranks}
-                and (not old.category.is_mismatch or now - incident.opened < MISMATCH_AFTERMATH)
+                and (not old.category.is_mismatch or now - incident.opened < timeline.MISMATCH_AFTERMATH)
             ):
                 return incident.id
         return None

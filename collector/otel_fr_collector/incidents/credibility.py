@@ -8,14 +8,12 @@ from __future__ import annotations
 from otel_fr.match import WAIT_SHARE, CallState, Category, Ending, Finding
 from otel_fr.match.facts.instances import InstanceKey, key_of_finding
 from otel_fr.match.facts.recording import went_on_for
-from otel_fr_collector.incidents.triggers import MISMATCH_PATIENCE, Triggers
+from otel_fr_collector import timeline
+from otel_fr_collector.incidents.triggers import Triggers
 from otel_fr_collector.jobs.calls import RankCall
 from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.jobs.snapshot import Snapshot, reported_calls
-
-FRESH_BEFORE = 0.3
-"""Seconds before a call's threshold from which a report of a culprit counts as fresh."""
 
 OVERDUE = frozenset({Category.HEARTBEAT_MISSED, Category.SECTION_OVERRUN})
 
@@ -117,12 +115,12 @@ def _instance_calls(group: GroupState, key: InstanceKey) -> list[RankCall]:
 
 
 def _reached(taken: Snapshot, finding: Finding) -> float:
-    """When the finding's longest wait came within `FRESH_BEFORE` of its threshold, on the collector's clock."""
+    """When the finding's longest wait came within `timeline.FRESH_BEFORE` of its threshold, on our clock."""
     key = key_of_finding(finding)
     enqueued_at = taken.enqueued_at.get(key) if key is not None else None
     if enqueued_at is None:
-        return taken.moment - MISMATCH_PATIENCE
-    return enqueued_at + WAIT_SHARE * taken.stall - FRESH_BEFORE
+        return taken.moment - timeline.MISMATCH_PATIENCE
+    return enqueued_at + WAIT_SHARE * taken.stall - timeline.FRESH_BEFORE
 
 
 def _is_fresh(taken: Snapshot, rank: int, reached: float) -> bool:

@@ -21,24 +21,18 @@ from otel_fr.incident import (
 from otel_fr.match import Category, Ending, Finding
 from otel_fr.presentation import group_name
 from otel_fr.printable import one_line
+from otel_fr_collector import timeline
 from otel_fr_collector.incidents.resolution import Resolution
 from otel_fr_collector.incidents.what_to_do import what_to_do
 from otel_fr_collector.jobs.ras import RasAnswer
 from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.shares import Owner
 
-SAME_WAIT = 1.0
-"""Seconds by which two judgements may place the begin of one wait apart; the first stands then."""
-BEFORE_DETECTED = 10.0
-"""Seconds by which a fault in which no rank waits may have begun before it was detected."""
 MAY_END = frozenset({Category.MISSING_RANK, Category.RANK_STUCK, Category.STALLED_COLLECTIVE, Category.STRAGGLER})
 """Waits that may end without help: a rank is late, or slow. Every other fault cannot mend itself, or has had its time:
 a program has set the limit of a heartbeat or a section."""
 FIRING: Final = "firing"
 RESOLVED: Final = "resolved"
-TOLD_SECONDS = 120.0
-"""For which the alert of an incident lasts at least if there is something to do also once it is resolved. Alertmanager
-groups alerts for some time before it tells people (30 s by its default), and forgets those that end before."""
 MARK_FORM = "[0-9]{6}-[01]-[0-9]{8}"
 """A regular expression, in Python and in PostgreSQL, for what `Incident.mark` returns."""
 
@@ -136,7 +130,7 @@ class Incident:
     @property
     def told_until(self) -> float:
         """Unix time until which its alert lasts, if it is resolved before."""
-        return self.detected + self.alert_after + TOLD_SECONDS if self.data["what_to_do"] else 0.0
+        return self.detected + self.alert_after + timeline.TOLD_SECONDS if self.data["what_to_do"] else 0.0
 
     def mark(self, kind: ChangeKind) -> str:
         """Which change of it that is: a later one has a greater text. Collectors that judge the same say the same."""
@@ -187,7 +181,7 @@ class Incident:
 
     def takes_ras(self, answer: RasAnswer) -> bool:
         """Whether that answer was given since the fault began, and is not the one that it has."""
-        began = self.detected - BEFORE_DETECTED if self.waiting is None else self.waiting - SAME_WAIT
+        began = self.detected - timeline.BEFORE_DETECTED if self.waiting is None else self.waiting - timeline.SAME_WAIT
         return answer != self.ras and answer.asked >= began
 
     def note_wait(self, wall: float) -> None:
@@ -195,7 +189,7 @@ class Incident:
         finding = self.finding
         if not finding.is_waiting or finding.age is None:
             self.waiting = None
-        elif self.waiting is None or abs(wall - finding.age - self.waiting) > SAME_WAIT:
+        elif self.waiting is None or abs(wall - finding.age - self.waiting) > timeline.SAME_WAIT:
             self.waiting = wall - finding.age
 
     def take_labels(self) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from otel_fr.match import Category, Finding, diagnose
+from otel_fr_collector import timeline
 from otel_fr_collector.incidents import credibility, slowness, triggers, witnesses
 from otel_fr_collector.incidents.book import IncidentBook
 from otel_fr_collector.incidents.incident import IncidentChange
@@ -47,8 +48,6 @@ SOON = 1.5
 WAITED_SHARE = 0.5
 """Of the time that a judgement took, in which it also waited for the processor: reports, which did so too, come first
 for half as long. The next verdict may be the one that finds what this one lacked reports for."""
-SLOWNESS_INTERVAL = 1.0
-"""Seconds between two looks at who comes last in a run's groups."""
 LOOK_SECONDS, LOOK_PAUSE, LEAST_LOOK_PAUSE = 0.001, 20.0, 5.0
 """If the check whether to judge a run takes more CPU time than this, as it does for thousands of ranks, the checks are
 spaced so that they take a twentieth of the time; a fifth at most, so that a wait is seen as soon as it is long."""
@@ -206,7 +205,7 @@ class Judge:
             self._publish(self._book.add_ras(run, now), now)
 
     def _note_slowness(self, run: Run, judging: Judging, now: float, *, final: bool) -> None:
-        if final or now - judging.slowness_at >= SLOWNESS_INTERVAL:
+        if final or now - judging.slowness_at >= timeline.SLOWNESS_INTERVAL:
             judging.slowness_at = now
             find = functools.partial(slowness.find, run)
             self._publish(self._book.note_slowness(run, now, self._wall(), find), now)

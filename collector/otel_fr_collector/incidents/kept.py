@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 
 from otel_fr.incident import CollectorIncidentData
 from otel_fr.match import Category
+from otel_fr_collector import timeline
 from otel_fr_collector.incidents.bounds import MAX_FILES, SCARCE, size_of
 from otel_fr_collector.incidents.incident import Incident
 from otel_fr_collector.jobs.run import RunId
@@ -17,9 +18,6 @@ from otel_fr_collector.throttle import Throttle
 MAX_INCIDENTS = 1_000
 """Incidents kept for the API, of all runs; resolved ones are dropped, the oldest before newer ones. When all are open,
 whoever has the most gives way (`otel_fr_collector.shares`)."""
-LONG_TOLD_SECONDS = 120.0
-"""For which an incident must have been open before it gives way to one of a job that has as many: people know of it by
-then (Alertmanager groups alerts for 30 s, by its default)."""
 MAX_BYTES = 32 << 20
 """Of all incidents together. Beyond it resolved ones are dropped; if the open ones alone take more than half of it,
 further texts are cut short (`otel_fr_collector.incidents.bounds`)."""
@@ -183,7 +181,7 @@ class KeptIncidents:
             return None
         equals = [own for one, own in self._firing.items() if one.tenant == owner.tenant] or self._firing.values()
         oldest = min((one for own in equals for one in own.values()), key=lambda one: one.opened, default=None)
-        if oldest is None or now - oldest.opened < LONG_TOLD_SECONDS:
+        if oldest is None or now - oldest.opened < timeline.TOLD_SECONDS:
             return None
         self._gave_way.add(oldest.run)
         return oldest

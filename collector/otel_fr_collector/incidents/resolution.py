@@ -6,16 +6,9 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 
 from otel_fr.incident import ResolutionName
+from otel_fr_collector import timeline
 from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.jobs.stops import has_ended, was_stopped_from_outside
-
-UNHEARD_SECONDS = 600.0
-"""Seconds without telemetry of a run after which its incidents are resolved."""
-ENDED_SECONDS = 10.0
-"""The same of a run all of whose ranks have ended: monitors send the last that they have after the end, as the paths of
-files, and what could not be sent at first. It may correct the verdict."""
-STOPPED_SECONDS = 60.0
-"""The same if those who are accused were only stopped from outside: nodes may join the job, which then starts again."""
 
 
 class Resolution(Enum):
@@ -32,7 +25,7 @@ class Resolution(Enum):
     REPLACED = "replaced"
     """The job continues in another run: a newer attempt, or without the ranks that failed."""
     UNHEARD = "unheard"
-    """The run has sent nothing for `UNHEARD_SECONDS`."""
+    """The run has sent nothing for `timeline.UNHEARD_SECONDS`."""
     DROPPED = "dropped"
     """There were too many open incidents."""
 
@@ -48,9 +41,9 @@ def why_over(run: Run, accused: Mapping[int, float], now: float, *, is_judged: b
         return Resolution.REPLACED
     quiet = now - run.last_seen
     is_settled = is_judged and not run.has_news and run.mismatch_since is None and run.bad_end_since is None
-    if quiet > ENDED_SECONDS and is_settled and has_ended(run):
-        return Resolution.ENDED if quiet > STOPPED_SECONDS or not _were_stopped(run, accused) else None
-    return Resolution.UNHEARD if quiet > UNHEARD_SECONDS else None
+    if quiet > timeline.ENDED_SECONDS and is_settled and has_ended(run):
+        return Resolution.ENDED if quiet > timeline.STOPPED_SECONDS or not _were_stopped(run, accused) else None
+    return Resolution.UNHEARD if quiet > timeline.UNHEARD_SECONDS else None
 
 
 def has_gone_on(run: Run, accused: Mapping[int, float], later: Iterable[Run]) -> bool:

@@ -8,19 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 from dataclasses import dataclass
 
+from otel_fr_collector import timeline
 from otel_fr_collector.jobs.run import Run, RunId
 
-RECONNECT_SECONDS = 30.0
-"""Seconds after a run's first report for which its other ranks may still be reconnecting.
-
-gRPC clients wait between two attempts to connect: 1 s at first, 1.6 times as long each time (gRPC's connection
-backoff). After an outage of 20 s the next attempt comes within about 10 s of the collector's return; a monitor's
-is made within `otel_fr.otlp_sender.CONNECT_SECONDS`.
-"""
 MAX_FIRST_REPORT_NUMBER = 3
 """Number of a rank's report up to which its run counts as begun after the collector's start."""
-RETURN_SECONDS = 600.0
-"""Seconds after the collector's start from which no rank is expected to reconnect any more."""
 
 
 @dataclass(slots=True)
@@ -71,7 +63,7 @@ class ReturnGrace:
         if until is None:
             if all(rank.report is None for rank in run.ranks.values()):
                 return True
-            until = self._until[run.id] = now + RECONNECT_SECONDS
+            until = self._until[run.id] = now + timeline.RECONNECT_SECONDS
         are_known = run.world_size is not None and len(run.ranks) >= run.world_size
         if now >= until or (are_known and all(rank.report or rank.ended is not None for rank in run.ranks.values())):
             del self._until[run.id]
@@ -83,7 +75,7 @@ class ReturnGrace:
         self._checked = {run for run in self._checked if run in known}
         self._until = {run: until for run, until in self._until.items() if run in known}
         self._outages = {run: outage for run, outage in self._outages.items() if run in known}
-        if now - self._started > RETURN_SECONDS + RECONNECT_SECONDS:
+        if now - self._started > timeline.RETURN_SECONDS + timeline.RECONNECT_SECONDS:
             self._checked.clear()
             self._until.clear()
 
@@ -102,14 +94,14 @@ class ReturnGrace:
             return False
         missing = [run.ranks[rank] for rank in outage.ranks if rank in run.ranks]
         outage.ranks = {state.rank for state in missing if state.ended is None and state.sent < outage.over}
-        if outage.ranks and now < outage.over + RECONNECT_SECONDS:
+        if outage.ranks and now < outage.over + timeline.RECONNECT_SECONDS:
             return True
         del self._outages[run.id]
         return False
 
     def _check_age(self, run: Run, now: float) -> None:
         """Find out whether a run was running before the collector's start."""
-        if now - self._started > RETURN_SECONDS:
+        if now - self._started > timeline.RETURN_SECONDS:
             return
         first = next((rank.report for rank in run.ranks.values() if rank.report is not None), None)
         if first is None:

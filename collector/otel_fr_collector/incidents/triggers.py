@@ -8,33 +8,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from otel_fr.match import WAIT_SHARE, Ending
+from otel_fr_collector import timeline
 from otel_fr_collector.incidents.judging import Judging
-from otel_fr_collector.jobs.fingerprints import ANSWER_SECONDS
 from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.jobs.snapshot import reported_calls
 from otel_fr_collector.jobs.stops import may_follow_a_stop
-
-MISMATCH_SETTLE = 0.3
-"""Seconds after a mismatch in which the other ranks' calls arrive: the majority shows which rank differs."""
-MISMATCH_PATIENCE = 1.5
-"""Longest wait for members whose call has not arrived: exporters send once a second. If monitors were asked for the
-calls, their round is waited for, too (`ANSWER_SECONDS`)."""
-BAD_END_SETTLE = 1.0
-"""Seconds after a bad end in which the others' reports arrive: all of them together show which failed first."""
-STOPPED_SETTLE = 3.0
-"""The same where the only ranks that ended badly were asked to stop, or killed in a hang: a job that is cancelled ends
-rank by rank. Also while a rank leaves: how it ends shows whether the others failed for that. Once all have
-ended, nothing more is waited for."""
-BAD_END_MINIMUM = 0.2
-"""Shortest such wait, when all others have reported since."""
-MIN_INTERVAL = 0.25
-"""Seconds between two judgements of one run."""
-OPEN_PAUSE = 3.0
-"""The same while the run has an open incident, in times of the pause without one: the ranks of a large job still
-tell where they stand, and their reports go first."""
-SLOW_INTERVAL = 2.0
-"""The same once nothing has changed for `SLOW_AFTER` seconds."""
-SLOW_AFTER = 30.0
 
 
 class Waits(NamedTuple):
@@ -81,12 +59,13 @@ def due(run: Run, judging: Judging, now: float, *, has_open: bool, last_change: 
         last_change: when the run's incidents last changed (monotonic); negative infinity: never.
         final: the collector stops, so nothing is left to settle.
     """
-    pause = judging.pause * (OPEN_PAUSE if has_open else 1.0)
-    if not final and now - judging.judged_at < max(MIN_INTERVAL, pause):
+    pause = judging.pause * (timeline.OPEN_PAUSE if has_open else 1.0)
+    if not final and now - judging.judged_at < max(timeline.MIN_INTERVAL, pause):
         return Triggers()
     waits = look_at_waits(run, now)
-    slow = not final and now - judging.judged_at < SLOW_INTERVAL
-    quiet = now - max(last_change, run.first_seen) > SLOW_AFTER and (waits.over is None or waits.over > SLOW_AFTER)
+    slow = not final and now - judging.judged_at < timeline.SLOW_INTERVAL
+    unchanged = now - max(last_change, run.first_seen)
+    quiet = min(unchanged, math.inf if waits.over is None else waits.over) > timeline.SLOW_AFTER
     may = not (slow and quiet)
     return Triggers(
         mismatch=run.mismatch_since is not None and (final or _mismatch_settled(run, now)),
@@ -133,12 +112,12 @@ def look_at_waits(run: Run, now: float) -> Waits:
 
 def _mismatch_settled(run: Run, now: float) -> bool:
     since = run.mismatch_since
-    if since is None or now - since < MISMATCH_SETTLE:
+    if since is None or now - since < timeline.MISMATCH_SETTLE:
         return False
     is_asked = any(
         run.groups[gid].shows_disagreement(one.first, one.last) for gid, one in run.differences.inquiries.items()
     )
-    if now - run.lateness(now) - since >= MISMATCH_PATIENCE + (ANSWER_SECONDS if is_asked else 0.0):
+    if now - run.lateness(now) - since >= timeline.MISMATCH_PATIENCE + (timeline.ANSWER_SECONDS if is_asked else 0.0):
         return True
     return all(
         len(instance.calls) >= instance.members > 0
@@ -151,13 +130,13 @@ def _mismatch_settled(run: Run, now: float) -> bool:
 
 def _bad_end_settled(run: Run, now: float) -> bool:
     since = run.bad_end_since
-    if since is None or now - since < BAD_END_MINIMUM:
+    if since is None or now - since < timeline.BAD_END_MINIMUM:
         return False
-    heard = now - run.lateness(now)
-    bad = [state for state in run.ranks.values() if state.ending not in (Ending.RUNNING, Ending.CLEAN)]
+    heard, states = now - run.lateness(now), run.ranks.values()
+    bad = [state for state in states if state.ending not in (Ending.RUNNING, Ending.CLEAN)]
     known = run.world_size is None or len(run.ranks) >= run.world_size
     may_follow = bool(bad) and all(map(may_follow_a_stop, bad))
-    is_left = any(state.is_exiting and state.ended is None and not state.exception for state in run.ranks.values())
+    is_left = any(state.is_exiting and state.ended is None and not state.exception for state in states)
     if may_follow or is_left:
-        return heard - since >= STOPPED_SETTLE or (known and all(s.ended is not None for s in run.ranks.values()))
-    return heard - since >= BAD_END_SETTLE or (known and all(state.sent >= since for state in run.ranks.values()))
+        return heard - since >= timeline.STOPPED_SETTLE or (known and all(one.ended is not None for one in states))
+    return heard - since >= timeline.BAD_END_SETTLE or (known and all(state.sent >= since for state in states))

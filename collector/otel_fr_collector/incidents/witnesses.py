@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from otel_fr.match import UNENDED, Finding
+from otel_fr_collector import timeline
 from otel_fr_collector.jobs.snapshot import Snapshot
 
 MAX_ABSENT = 64
 """Ranks that are asked because others wait for them in one collective."""
 MAX_ASKED = 8_192
 """Ranks that are asked after one judgement: taking their reports costs half a second of CPU."""
-PATIENCE = 3.0
-"""Stall times for which a verdict that names nobody is held back until the ranks that were asked have answered."""
 
 
 def to_ask(taken: Snapshot, findings: Iterable[Finding]) -> set[int]:
@@ -44,4 +43,4 @@ def is_early(taken: Snapshot, finding: Finding) -> bool:
     if finding.category.is_mismatch or finding.culprit_ranks or finding.age is None:
         return False
     is_asked = any(info.unlisted is not None for rank in finding.waiting_ranks if (info := taken.ranks.get(rank)))
-    return is_asked and finding.age < PATIENCE * taken.stall
+    return is_asked and finding.age < timeline.WITNESS_PATIENCE * taken.stall

@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 from otel_fr.fingerprint import MASK, STEP, UNTOLD
 from otel_fr_collector.jobs.rank_reports import KeptRange
 
-ANSWER_SECONDS = 3.0
-"""For one round of questions to some ranks; then those count that have answered."""
 MAX_APART = 8
 """How often ranks of one group are set apart from those that they have been compared with."""
 KEPT = 64

@@ -13,28 +13,13 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-MAX_BEHIND = 30.0
-"""Seconds that are allowed for at most: reports with made-up times delay the verdicts of their own run no longer."""
-QUICKEST_SECONDS = 60.0
-"""For so long at least, and twice as long at most, a rank's quickest report is what its others are compared with: one
-that is later for longer has another way here, or its machine's clock was set."""
-RECENT = 5
-"""Seconds over which the lags of a run's reports count; ranks that move as usual report as often at least."""
-QUIET = 1.0
-"""Seconds without any report of a run: its ranks report as often where one waits."""
-GAP = 2.0
-"""The same, from which it may have been an outage: a rank that waits, or has just begun, reports each second."""
+from otel_fr_collector import timeline
+
 STEPS = 2
 """Resolution of lags, in steps a second; a lag below one step counts as none."""
-MAX_STEP = int(MAX_BEHIND * STEPS)
+MAX_STEP = int(timeline.MAX_BEHIND * STEPS)
 SHARE = 10
 """One rank of so many may be later than the lag of its run: its machine or its link is slow, not the collector."""
-TICK_GAP = 0.5
-"""Seconds between two steps of the collector from which it counts as blocked; they are a tenth of a second apart."""
-MAX_TICK_GAP = 1.0
-"""The same, from which silence during that time is ignored."""
-LOST_SECONDS = 10.0
-"""For so long, time in which the collector was blocked counts. A longer silence is the rank's own."""
 
 
 @dataclass(slots=True)
@@ -62,7 +47,7 @@ class Delay:
         if stamp < self.stamp:  # the clock was set back
             self.least = self.least_before = took
             self.since = now
-        elif now - self.since > QUICKEST_SECONDS:
+        elif now - self.since > timeline.QUICKEST_SECONDS:
             self.least_before, self.least, self.since = self.least, took, now
         elif took < self.least:
             self.least = took
@@ -79,14 +64,14 @@ class Lags:
         self._second = 0
         self._latest = 0.0
         self.gap: tuple[float, float] | None = None
-        """The last time without a report that was longer than `GAP`: when it began and when it was over (monotonic)."""
+        """The last time without a report that was longer than `timeline.OUTAGE`: its begin and its end (monotonic)."""
         self._seconds: deque[dict[int, int]] = deque()
         """For each of the last seconds, by step, how many reports were so late."""
         self._late = 0
 
     def note(self, lag: float, now: float) -> None:
         """A report has come. ``now``: monotonic."""
-        if now - self._latest > GAP and self._seconds:
+        if now - self._latest > timeline.OUTAGE and self._seconds:
             self.gap = self._latest, now
         if int(now) > self._second:
             self._go_on_to(int(now))
@@ -117,11 +102,11 @@ class Lags:
     def quiet(self, now: float) -> float:
         """Seconds for which no rank is heard of, where some should be: a rank may be silent because nothing is read."""
         seconds = now - self._latest
-        return seconds - QUIET if QUIET < seconds <= RECENT else 0.0
+        return seconds - timeline.QUIET if timeline.QUIET < seconds <= timeline.RECENT else 0.0
 
     def _go_on_to(self, second: int) -> None:
-        for _ in range(min(second - self._second, RECENT)):
-            if len(self._seconds) == RECENT:
+        for _ in range(min(second - self._second, timeline.RECENT)):
+            if len(self._seconds) == timeline.RECENT:
                 gone = self._seconds.popleft()
                 self._late -= sum(gone.values()) - gone.get(0, 0)
             self._seconds.append({})
@@ -143,11 +128,11 @@ class Attention:
 
     def step(self, gap: float, now: float) -> None:
         """A step of the collector begins. ``gap``: seconds since the one before; ``now``: monotonic."""
-        while self._lost and now - self._lost[0][0] > LOST_SECONDS:
+        while self._lost and now - self._lost[0][0] > timeline.LOST_SECONDS:
             self._lost.popleft()
-        if gap > MAX_TICK_GAP:
+        if gap > timeline.MAX_TICK_GAP:
             self.floor = now
-        elif gap > TICK_GAP:
+        elif gap > timeline.TICK_GAP:
             self._lost.append((now, gap))
 
     def behind(self) -> float:

@@ -11,17 +11,13 @@ from msgspec.structs import replace
 from otel_fr.match import UNPLACED, Decision, Ending, Overdue, Place, ThreadException
 from otel_fr.match.facts import overdue
 from otel_fr.match.facts.endings import process_ending
-from otel_fr.rank_report import DEFAULT_INTERVAL, RankReport
+from otel_fr.rank_report import RankReport
 from otel_fr.stacks import site_of
 from otel_fr.waits.own_time import OwnTime
+from otel_fr_collector import timeline
 from otel_fr_collector.jobs.calls import UNIT, CompactCall, bare, lighten
 from otel_fr_collector.jobs.lateness import Delay
 from otel_fr_collector.jobs.rank_reports import NOTHING, Contents
-
-GRACE = 1.5
-"""Seconds after the time at which the next report of a rank was due, from which the rank counts as silent."""
-SILENCE = DEFAULT_INTERVAL + GRACE
-"""The same since the last report, of a rank that reports each second."""
 
 ELSEWHERE: Final[dict[str, Any]] = {
     "groups": (), "in_flight": (), "failed": (), "last": None, "activity": (), "fetched": None, "ras": None,
@@ -133,7 +129,7 @@ class RankState:
     @property
     def silence(self) -> float:
         """Seconds without a report after which it counts as silent: it says when the next one comes."""
-        return SILENCE if self.report is None else self.report.interval_s + GRACE
+        return timeline.SILENCE if self.report is None else self.report.interval_s + timeline.GRACE
 
     def has_destroyed(self, group: str) -> bool:
         """It has destroyed a group that is in `progress`; a rank that has ended: it did not have the group any more."""

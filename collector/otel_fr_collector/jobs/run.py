@@ -13,11 +13,12 @@ from otel_fr.match.lateness import Lateness
 from otel_fr.presentation import job_title
 from otel_fr.rank_report import RankReport
 from otel_fr.waits.blocks import StragglerLimits
+from otel_fr_collector import timeline
 from otel_fr_collector.jobs.calls import MEMBER_BYTES, Interner, RankCall
 from otel_fr_collector.jobs.fingerprints import Differences
 from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.history import History, Sample, take
-from otel_fr_collector.jobs.lateness import MAX_BEHIND, Attention, Lags
+from otel_fr_collector.jobs.lateness import Attention, Lags
 from otel_fr_collector.jobs.levels import Levels
 from otel_fr_collector.jobs.numbers import Numbers
 from otel_fr_collector.jobs.rank_reports import Contents, KeptRange, MemberReader, read
@@ -148,7 +149,7 @@ class Run:
 
     def lateness(self, now: float) -> float:
         """Seconds: what its ranks have sent since then may not have been taken in yet."""
-        return min(max(self.lags.recent(now), self.attention.behind()), MAX_BEHIND)
+        return min(max(self.lags.recent(now), self.attention.behind()), timeline.MAX_BEHIND)
 
     def rank_state(self, rank: int) -> RankState | None:
         """Get or create the rank's state; None: there is no room for another rank."""
@@ -189,8 +190,7 @@ class Run:
         self.last_seen = now
         if world_size is not None:
             self.world_size = world_size
-        if not self.resource:
-            self.resource = resource
+        self.resource = self.resource or resource
         state = self.rank_state(rank)
         if state is not None:
             state.note_place(place, replica)

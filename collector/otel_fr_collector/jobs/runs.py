@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 
 from otel_fr.presentation import group_name
 from otel_fr.waits.blocks import StragglerLimits
+from otel_fr_collector import timeline
 from otel_fr_collector.jobs.lateness import Attention
 from otel_fr_collector.jobs.numbers import PastNumbers
 from otel_fr_collector.jobs.run import MAX_RANKS_PER_RUN, Run, RunId
@@ -22,12 +23,6 @@ MAX_RUNS = 4_096
 MAX_WEIGHT = 300_000
 """Calls kept over all runs, about 0.3 kB each, as far as there is room (`usage.MAX_KEPT`); beyond it the run with the
 most loses its oldest."""
-ESTABLISHED = 5.0
-"""Seconds over which a run must have sent telemetry before it is no longer evicted for a new one."""
-IDLE_FORGET = 3_600.0
-"""Seconds without telemetry after which a run is dropped."""
-CLEAN_FORGET = 60.0
-"""Seconds after which a run that ended well is dropped; late spans arrive within that time."""
 
 
 class Runs:
@@ -127,7 +122,7 @@ class Runs:
         self.crowded = {
             run.id
             for run in self.by_id.values()
-            if run.lacks_ranks and len(run.ranks) != run.world_size and now - run.last_seen < CLEAN_FORGET
+            if run.lacks_ranks and len(run.ranks) != run.world_size and now - run.last_seen < timeline.CLEAN_FORGET
         }
         self._told &= self.crowded
         for run_id in self.crowded - self._told:
@@ -144,7 +139,7 @@ class Runs:
         over = [
             run
             for run in self.by_id.values()
-            if now - run.last_seen > IDLE_FORGET or (run.ended_clean and now - run.last_seen > CLEAN_FORGET)
+            if now - run.last_seen > (timeline.CLEAN_FORGET if run.ended_clean else timeline.IDLE_FORGET)
         ]
         for run in over:
             self._drop(run)
@@ -156,8 +151,8 @@ class Runs:
         victim = _least_known(run for run in self.by_tenant.get(largest, {}).values() if run is not asking)
         if victim is None:
             return False
-        if largest == newcomer.tenant and victim.known_for >= ESTABLISHED:
-            silent = next((run for run in self.by_id.values() if now - run.last_seen > CLEAN_FORGET), None)
+        if largest == newcomer.tenant and victim.known_for >= timeline.ESTABLISHED:
+            silent = next((run for run in self.by_id.values() if now - run.last_seen > timeline.CLEAN_FORGET), None)
             if silent is None:
                 return False
             victim = silent

@@ -13,13 +13,10 @@ from msgspec.structs import replace
 from otel_fr.match import Overdue
 from otel_fr.match.facts import overdue
 from otel_fr.rank_report import RankReport, ReportedCall
+from otel_fr_collector import timeline
 from otel_fr_collector.jobs.calls import RankCall, state_of
 from otel_fr_collector.jobs.rank_reports import queued_of
 from otel_fr_collector.jobs.ranks import RankState, moves_of
-
-EARLIER = 0.1
-"""Seconds by which a report may date a call earlier than the one before did and still say the same: its way here was
-shorter."""
 
 
 def says_the_same(state: RankState, given: RankReport, sent: float) -> bool:
@@ -92,7 +89,7 @@ def _is_same(known: RankCall, given: ReportedCall, now: float) -> bool:
     waited = given.age_s if given.wait_s is None else given.wait_s
     if waited is None or known.enqueued_at is None:
         return False
-    return now - waited >= known.enqueued_at - EARLIER
+    return now - waited >= known.enqueued_at - timeline.EARLIER
 
 
 def _is_same_last(known: RankCall | None, given: ReportedCall | None) -> bool:

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from otel_fr.match import UNENDED, WAIT_SHARE, CallState, Ending, Evidence, Group, Overdue, Progress, Rank, window_of
 from otel_fr.match.facts.instances import InstanceKey
 from otel_fr.rank_report import DEFAULT_INTERVAL, RankReport
+from otel_fr_collector import timeline
 from otel_fr_collector.jobs.calls import RankCall, expand
 from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.incomplete import IncompleteInstance
-from otel_fr_collector.jobs.ranks import DESTROYED, SILENCE, RankState
+from otel_fr_collector.jobs.ranks import DESTROYED, RankState
 from otel_fr_collector.jobs.run import MAX_RANKS_PER_RUN, Run
 
 MAX_CALLS = 50_000
@@ -118,7 +119,7 @@ def in_pieces(run: Run, now: float, wall: float = 0.0) -> Iterator[Snapshot | No
     for group in list(run.groups.values()):
         calls.add_group(group)
     known: _Known = {}
-    longest = max((state.silence for state in run.ranks.values() if state.ended is None), default=SILENCE)
+    longest = max((state.silence for state in run.ranks.values() if state.ended is None), default=timeline.SILENCE)
     for number, state in enumerate(list(run.ranks.values()), 1):
         calls.add_rank(state)
         silent = state.is_silent(now, floor, behind)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 
+from otel_fr_collector import timeline
+
 WINDOW = 60.0
 """Seconds that the rate is taken over."""
 EVERY = 2.0
 """Seconds between two samples, at least: ranks report each second."""
-STALE = 8.0
-"""Seconds without a report of the rank that is followed, after which another one is: more than the longest interval."""
 LEAST = 2.0
 """Seconds of samples from which there is a rate."""
 
@@ -27,7 +27,7 @@ class StepRate:
     def note(self, rank: int, step: int, now: float) -> None:
         """A rank reports the number of its current step; ``now``: monotonic."""
         if rank != self._rank:
-            if now - self._seen <= STALE:
+            if now - self._seen <= timeline.STEPS_STALE:
                 return
             self._rank = rank
             self._samples.clear()
@@ -41,7 +41,7 @@ class StepRate:
     def per_second(self, now: float) -> float | None:
         """None: not known, or no step ended lately."""
         recent = [one for one in self._samples if now - one[0] <= WINDOW]
-        if len(recent) < 2 or now - self._seen > STALE:
+        if len(recent) < 2 or now - self._seen > timeline.STEPS_STALE:
             return None
         seconds, steps = recent[-1][0] - recent[0][0], recent[-1][1] - recent[0][1]
         return steps / seconds if steps > 0 and seconds >= LEAST else None

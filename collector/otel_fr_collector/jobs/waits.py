@@ -17,6 +17,7 @@ from otel_fr.match import CallState
 from otel_fr.operations import ENDS_TOGETHER, ENDS_TOGETHER_ON_DEVICE
 from otel_fr.waits.blocks import Blocks, StragglerLimits
 from otel_fr.waits.measure import MIN_WAIT, NANO, TIMED_SHARE, Wait, is_shown, wait_of
+from otel_fr_collector import timeline
 from otel_fr_collector.jobs.calls import CompactCall, RankCall, expand
 from otel_fr_collector.jobs.tallies import Tallies
 from otel_fr_collector.jobs.usage import Usage
@@ -36,8 +37,6 @@ MAX_OPEN, MAX_TIMED = 1_024, 65_536
 all runs. Monitors send spans some seconds apart."""
 MAX_BACK = 60.0
 """Seconds by which collectives may come out of order; a clock that falls further was set."""
-OPEN_SECONDS = 15.0
-"""Since a wait was last seen to last, for which its group stands still: the run is judged each 2 s while one does."""
 MAX_LASTING = 4
 """Collectives of a group whose waits are remembered as counted while they lasted."""
 
@@ -132,7 +131,7 @@ class Waits:
 
     def is_open(self, now: float) -> bool:
         """Some rank waits in the group for long."""
-        return now - self.open_at < OPEN_SECONDS
+        return now - self.open_at < timeline.OPEN_SECONDS
 
     def add(self, sequence: int, calls: Mapping[int, RankCall | CompactCall], members: tuple[int, ...]) -> None:
         """Take a collective that all members have completed, with the calls of all.

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 
 from otel_fr.redaction import clean
+from otel_fr_collector import timeline
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.http_client import HttpClient, HttpError, Workers
 from otel_fr_collector.shares import Owner
@@ -19,10 +20,6 @@ from otel_fr_collector.throttle import Throttle
 
 _log = logging.getLogger(__name__)
 
-RESEND = 60.0
-"""Seconds between two posts of a firing alert; Alertmanager asks its clients for 30 s to 3 minutes."""
-HOLD = 4 * RESEND
-"""Seconds after which Alertmanager resolves an alert that is no longer posted (four intervals, as in Prometheus)."""
 RETRY = 5.0
 """Seconds before a failed post is retried."""
 CONNECT_SECONDS, TOTAL_SECONDS = 1.5, 5.0
@@ -60,7 +57,7 @@ class Alert:
             "labels": dict(self.labels),
             "annotations": self.annotations,
             "startsAt": _time(self.starts),
-            "endsAt": _time(now + HOLD if self.ended is None else self.ended),
+            "endsAt": _time(now + timeline.ALERT_HOLD if self.ended is None else self.ended),
         }
         if self.page:
             payload["generatorURL"] = self.page
@@ -106,19 +103,19 @@ class AlertLane:
         self._wake.set()
 
     async def run(self) -> None:
-        """Post what has changed at once, and all alerts every `RESEND` seconds, until `stop`."""
-        pause = RESEND
+        """Post what has changed at once, and all alerts every `timeline.ALERT_RESEND` seconds, until `stop`."""
+        pause = timeline.ALERT_RESEND
         while not self._stopping or self._wake.is_set():
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), pause)
             self._wake.clear()
             is_done = await self._post_due()
-            pause = max(0.0, self._all_posted_at + RESEND - time.monotonic()) if is_done else RETRY
+            pause = max(0.0, self._all_posted_at + timeline.ALERT_RESEND - time.monotonic()) if is_done else RETRY
 
     async def _post_due(self) -> bool:
         """Post what is due, new changes first; False: some must be posted again soon."""
         started = time.monotonic()
-        is_full = started - self._all_posted_at >= RESEND
+        is_full = started - self._all_posted_at >= timeline.ALERT_RESEND
         held = self._held()
         newest = max((alert.change for alert in held), default=0)
         due = [alert for alert in held if alert.change > self._known]

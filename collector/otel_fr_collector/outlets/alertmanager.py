@@ -11,12 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from otel_fr.incident import CollectorIncidentData, machines_of, told
 from otel_fr.presentation import place_text, rank_list
 from otel_fr.printable import printable
+from otel_fr_collector import timeline
 from otel_fr_collector.incidents.incident import ChangeKind, Incident, IncidentChange
 from otel_fr_collector.incidents.links import Links
 from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.tokens import tenant_of
-from otel_fr_collector.outlets.alert_lane import HOLD, Alert, AlertLane, Labels
+from otel_fr_collector.outlets.alert_lane import Alert, AlertLane, Labels
 from otel_fr_collector.outlets.outlet import Outlet, TenantOf, links_of, owner_of
 from otel_fr_collector.shares import Holdings, Owner
 from otel_fr_collector.throttle import Throttle
@@ -81,7 +82,7 @@ class Alertmanager(Outlet):
                 self._fire(incident)
 
     def forget(self, run: RunId) -> None:
-        """The alerts continue: another collector posts them, or Alertmanager resolves them after `HOLD`."""
+        """The alerts continue: another collector posts them, or they end after `timeline.ALERT_HOLD`."""
         for key in [key for key in self._of_incident if key[0] == run]:
             alert = self._alerts.get(self._of_incident.pop(key))
             if alert is not None:
@@ -148,7 +149,7 @@ class Alertmanager(Outlet):
 
     def _drop_ended(self) -> None:
         """Drop alerts that ended so long ago that every replica has resolved them on its own."""
-        before = time.time() - HOLD
+        before = time.time() - timeline.ALERT_HOLD
         for alert in [alert for alert in self._alerts.values() if alert.ended is not None and alert.ended < before]:
             self._drop(alert)
 

@@ -8,12 +8,10 @@ from typing import TextIO
 
 from otel_fr.incident import CollectorIncidentData
 from otel_fr.printable import one_line
+from otel_fr_collector import timeline
 from otel_fr_collector.incidents.incident import ChangeKind, IncidentChange
 from otel_fr_collector.outlets.incident_text import render
 from otel_fr_collector.output import Unblocked
-
-FILES_PATIENCE = 0.4
-"""Seconds for which a new incident is held back from the terminal to wait for the paths of its files."""
 
 
 @dataclass(slots=True)
@@ -24,7 +22,7 @@ class _Printed:
 
 
 class Terminal:
-    """Prints incidents. A new one waits `FILES_PATIENCE` for its files; of an update only what is new is printed."""
+    """Prints incidents. A new one waits for its files (`timeline.FILES_PATIENCE`); of an update only news appears."""
 
     def __init__(self, out: TextIO | Unblocked | None) -> None:
         self._out = out
@@ -43,7 +41,7 @@ class Terminal:
             self._known.pop(number, None)
             return
         if known is None or change.kind is ChangeKind.OPENED:
-            self._known[number] = _Printed(now if has_files else now + FILES_PATIENCE)
+            self._known[number] = _Printed(now if has_files else now + timeline.FILES_PATIENCE)
             self._pending[number] = change
         elif known.due is not None:
             known.due = now if has_files else known.due

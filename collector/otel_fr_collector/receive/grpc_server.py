@@ -14,8 +14,9 @@ from google.protobuf.message import DecodeError, Message
 from otel_fr.attribution.v1 import attribution_pb2
 from otel_fr.control.v1 import control_pb2
 from otel_fr.semconv import REPORT_INTERVAL_METADATA
+from otel_fr_collector import timeline
 from otel_fr_collector.attribution.answer import Attribution, as_message
-from otel_fr_collector.control import REPORT_INTERVAL, Control, TooManyWatchersError, Watcher
+from otel_fr_collector.control import Control, TooManyWatchersError, Watcher
 from otel_fr_collector.otlp import status as otlp_status
 from otel_fr_collector.otlp.signals import METHODS
 from otel_fr_collector.receive.any_path import make_server
@@ -35,7 +36,7 @@ MAX_WATCH = 16 << 10
 """Bytes of a GetRequest, or of a WatchRequest, which names a job, a run and the ranks of a machine."""
 UPDATE_SECONDS = 0.05
 """Shortest time between two WatchRequests of one stream: further ones wait in the client."""
-_INTERVAL = ((REPORT_INTERVAL_METADATA, str(REPORT_INTERVAL)),)
+_INTERVAL = ((REPORT_INTERVAL_METADATA, str(timeline.REPORT_INTERVAL)),)
 MAX_CONNECTION_AGE_MS = 3_600_000
 """After which a client is asked to reconnect: then new certificates and tokens, and new servers behind a load balancer,
 take effect."""

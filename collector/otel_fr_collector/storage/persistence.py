@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 
 from otel_fr.incident import CollectorIncidentData
+from otel_fr_collector import timeline
 from otel_fr_collector.incidents.book import IncidentBook
 from otel_fr_collector.incidents.incident import Incident, IncidentChange
 from otel_fr_collector.incidents.kept import MAX_INCIDENTS
@@ -19,10 +20,6 @@ from otel_fr_collector.storage.store import Store, Written
 
 SHARE_SECONDS = 1.0
 """Seconds between two exchanges with other collectors."""
-SHARE_PATIENCE = 2.0
-"""Seconds for which a run that was not heard of before is not judged: others' incidents of it are asked for."""
-HEARD_SECONDS = 7.0
-"""Seconds since the latest telemetry of a run, within which its ranks report to this collector: they do each 5 s."""
 
 
 class Persistence:
@@ -111,7 +108,7 @@ class Persistence:
     def may_judge(self, run: Run, now: float) -> bool:
         """Whether what others have found of a run is known, or not waited for any more. ``now``: monotonic."""
         since = self._heard.get(run.id, run.first_seen)
-        return not self._store.is_shared or run.id in self._asked or now - since > SHARE_PATIENCE
+        return not self._store.is_shared or run.id in self._asked or now - since > timeline.SHARE_PATIENCE
 
     def share(self, now: float) -> list[CollectorIncidentData]:
         """Continue what other collectors have given up; returns the incidents that they have changed."""
@@ -131,7 +128,7 @@ class Persistence:
                 changed = answer.shared.changed
         if not self._is_asking and now - self._shared_at >= SHARE_SECONDS:
             self._shared_at, self._is_asking = now, True
-            heard = [run.id for run in self._runs.by_id.values() if now - run.last_seen < HEARD_SECONDS]
+            heard = [run.id for run in self._runs.by_id.values() if now - run.last_seen < timeline.ALL_REPORTED]
             self._asked.difference_update([run for run in heard if run not in self._heard])
             self._asked &= self._runs.by_id.keys()
             self._heard = {run: self._heard.get(run, now) for run in heard}

@@ -11,6 +11,7 @@ import logging
 from collections import deque
 
 from otel_fr.api_answers import JobState
+from otel_fr_collector import timeline
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.network.tokens import EVERYTHING, Access
 from otel_fr_collector.service import Service
@@ -32,8 +33,6 @@ SHOW_SECONDS = 5.0
 """Seconds between two lines of a running job for the other collectors."""
 SHOWN_AT_ONCE = 64
 """The others follow a second later."""
-HEARD_SECONDS = 15.0
-"""Since its last telemetry, after which a job of another collector counts as over."""
 _AT_END: dict[JobState, JobState] = {"incident": "failed", "slow": "silent"}
 """States of runs whose incidents are about to be resolved, because they are over."""
 
@@ -106,7 +105,7 @@ class Finished:
         return []
 
     def _is_running(self, job: FinishedJob, shown: dict[str, object]) -> bool:
-        return "is_finished" not in shown and job.ended > self._service.wall() - HEARD_SECONDS
+        return "is_finished" not in shown and job.ended > self._service.wall() - timeline.OTHERS_UNHEARD
 
     async def all_kept(self) -> None:
         """Wait until every run that was dropped is kept."""

@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 from otel_fr.api_answers import RankStateName
 from otel_fr.match import Ending
+from otel_fr_collector import timeline
 from otel_fr_collector.jobs import stops
-from otel_fr_collector.jobs.ranks import GRACE, RankState
+from otel_fr_collector.jobs.ranks import RankState
 from otel_fr_collector.jobs.run import Run
 
 CHUNK = 4_096
@@ -37,7 +38,7 @@ async def not_running(run: Run, now: float, dead: Container[int]) -> NotRunning:
         if count % CHUNK == 0:
             await asyncio.sleep(0)
         report = state.report
-        is_heard = report is not None and now - state.arrived <= report.interval_s + GRACE
+        is_heard = report is not None and now - state.arrived <= report.interval_s + timeline.GRACE
         if is_heard and state.ended is None and state.ending is running:
             continue  # nearly always; to call a function for each of 100,000 ranks takes twice as long
         name = _state_of(state, now, floor, behind, dead)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from otel_fr_collector.incidents.incident import TOLD_SECONDS
+from otel_fr_collector import timeline
 from otel_fr_collector.incidents.what_to_do import ONCE_OVER, WHAT_TO_DO
 
 from otel_fr.match import Category
@@ -48,7 +48,7 @@ def test_the_alert_of_a_job_that_has_ended_lasts_until_people_are_told(site: Sit
         site.collector.wait_cause()
         site.time.advance(SECONDS)
         assert (site.collector.metric("otel_fr_incidents_open"), site.alerting()) == (0, 1)
-        site.time.advance(TOLD_SECONDS)
+        site.time.advance(timeline.TOLD_SECONDS)
         assert site.alerting() == 0
 
 

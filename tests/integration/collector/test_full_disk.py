@@ -82,7 +82,7 @@ def test_a_disk_that_fails_under_a_collector_costs_no_incident(tmp_path: Path) -
     options = ("--data", str(disk.folder / "data"))
     try:
         with (
-            running(tmp_path / "one", *options, program=patched(service__PATIENCE=100)) as collector,
+            running(tmp_path / "one", *options, program=patched(timeline__PUBLISH_PATIENCE=100)) as collector,
             Job(collector, 2, "a") as a,
             Job(collector, 2, "b") as b,
         ):

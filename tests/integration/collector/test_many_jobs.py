@@ -6,7 +6,7 @@ import gc
 import resource
 
 import pytest
-from otel_fr_collector.jobs import runs
+from otel_fr_collector import timeline
 
 from otel_fr.control.v1 import control_pb2
 from tests.support.played_job import Job
@@ -26,7 +26,7 @@ def resident() -> int:
 
 
 def test_a_thousand_jobs_in_a_row_leave_nothing_and_each_hang_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "CLEAN_FORGET", FORGET)
+    monkeypatch.setattr(timeline, "CLEAN_FORGET", FORGET)
     with VirtualCollector() as collector:
         named: dict[str, list[int]] = {}
         before = 0

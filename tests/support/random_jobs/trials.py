@@ -22,7 +22,7 @@ MAX_LAG = 1.0
 """Seconds by which what is known of two ranks may differ in age: monitors report once a second."""
 BELIEVED_LAG = 0.3
 """The same of ranks that wait, or are waited for: older reports make no finding credible in the collector
-(`otel_fr_collector.incidents.credibility.FRESH_BEFORE`)."""
+(`otel_fr_collector.timeline.FRESH_BEFORE`)."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -16,7 +16,8 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyVa
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs, ScopeLogs
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
-from otel_fr_collector.jobs import groups, runs
+from otel_fr_collector import timeline
+from otel_fr_collector.jobs import groups
 from otel_fr_collector.jobs import run as run_module
 from otel_fr_collector.jobs import usage as usage_module
 from otel_fr_collector.jobs.bounded import Cache, CacheBudget, Ranges
@@ -206,7 +207,7 @@ def test_invented_ranks_and_groups_are_refused_at_the_limit(monkeypatch: pytest.
     assert (usage.ranks, usage.groups, usage.progress_entries) == (10, 20, 30)
     assert usage.members <= 100
     assert all(usage.refused[kind] for kind in ("ranks", "groups", "progress"))
-    everything.drop_ended(runs.IDLE_FORGET + 1)
+    everything.drop_ended(timeline.IDLE_FORGET + 1)
     assert (usage.ranks, usage.groups, usage.progress_entries, usage.members) == (0, 0, 0, 0)
 
 
@@ -252,7 +253,7 @@ def test_a_run_that_needs_room_does_not_lose_its_own(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(run_module, "MAX_GROUPS", 10)
     everything = Runs()
     known, new = a_run(everything, "known"), a_run(everything, "new")
-    add_spans(known, 0, [span(1, f"g{number}") for number in range(8)], 2 * runs.ESTABLISHED)
+    add_spans(known, 0, [span(1, f"g{number}") for number in range(8)], 2 * timeline.ESTABLISHED)
     add_spans(new, 0, [span(1, f"h{number}") for number in range(8)], 0.0)
     everything.trim(8)
     assert list(everything.by_id.values()) == [known, new]
@@ -323,7 +324,7 @@ def test_reports_are_cut_short_when_all_together_hold_too_much(monkeypatch: pyte
         run_module.CUT_STACK,
     )
     assert everything.usage.reported <= 200 + 8 * (1 + run_module.CUT_CALLS + run_module.CUT_STACK // 256)
-    everything.drop_ended(runs.IDLE_FORGET + 1)
+    everything.drop_ended(timeline.IDLE_FORGET + 1)
     assert everything.usage.reported == 0
 
 

@@ -7,8 +7,9 @@ import tracemalloc
 from collections.abc import Callable
 
 import pytest
+from otel_fr_collector import timeline
 from otel_fr_collector.jobs import groups as groups_module
-from otel_fr_collector.jobs import rank_reports, runs
+from otel_fr_collector.jobs import rank_reports
 from otel_fr_collector.jobs import run as run_module
 from otel_fr_collector.jobs.calls import Interner, RankCall, Template, weight_of
 from otel_fr_collector.jobs.groups import GroupState
@@ -121,7 +122,7 @@ def test_texts_that_outlive_their_report_count(monkeypatch: pytest.MonkeyPatch) 
     assert kept < 1.5 * 10_000 * 300
     assert run.ranks[199].stack
     assert everything.usage.reported == sum(rank.held for rank in run.ranks.values()) < 13_500
-    everything.drop_ended(runs.IDLE_FORGET + 1)
+    everything.drop_ended(timeline.IDLE_FORGET + 1)
     assert everything.usage.reported == 0
 
 

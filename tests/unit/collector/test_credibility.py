@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from otel_fr_collector import timeline
 from otel_fr_collector.incidents.credibility import is_credible
 from otel_fr_collector.incidents.triggers import Triggers
-from otel_fr_collector.jobs.ranks import SILENCE
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.jobs.snapshot import snapshot
 
@@ -35,7 +35,7 @@ def test_a_wait_of_which_nobody_has_told_is_not_believed(last_reports: dict[int,
         state = run.rank_state(rank)
         assert state is not None
         state.report, state.arrived = RankReport(rank, 1, (), STALL, idle_s=0.1), moment
-        assert state.is_silent(NOW) == (NOW - moment > SILENCE)
+        assert state.is_silent(NOW) == (NOW - moment > timeline.SILENCE)
     taken = snapshot(run, NOW)
     taken.enqueued_at["w", "collective", 5] = ENQUEUED
     assert is_credible(run, taken, MISSING, Triggers(stalled=True)) == is_believed

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
-from otel_fr_collector.incidents.return_grace import RECONNECT_SECONDS
+from otel_fr_collector import timeline
 from otel_fr_collector.incidents.what_to_do import FIND_HOST
 
 from otel_fr import semconv
@@ -156,7 +156,7 @@ def test_a_host_that_was_lost_during_an_outage_is_named_after_the_time_to_reconn
             link.mend([0, 1, 4, 5])
             begun = collector.time.monotonic()
             found = collector.wait_cause()
-        assert collector.time.monotonic() - begun >= RECONNECT_SECONDS
+        assert collector.time.monotonic() - begun >= timeline.RECONNECT_SECONDS
         assert (found["category"], found["culprit_ranks"]) == ("missing_rank", [2, 3])
         assert (found["stuck_on"], found["what_to_do"]) == ("lost", FIND_HOST)
         assert "n1" in found["summary"]

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from otel_fr_collector import timeline
 from otel_fr_collector.control import Control
-from otel_fr_collector.disagreements import LATE_SECONDS, LATEST, MAX_ASKED, SETTLE, Disagreements
+from otel_fr_collector.disagreements import MAX_ASKED, Disagreements
 from otel_fr_collector.incidents.judging import Judging
-from otel_fr_collector.incidents.triggers import MISMATCH_PATIENCE, due
+from otel_fr_collector.incidents.triggers import due
 from otel_fr_collector.jobs.calls import RankCall
-from otel_fr_collector.jobs.fingerprints import ANSWER_SECONDS, MAX_APART, Fingerprints, Window
+from otel_fr_collector.jobs.fingerprints import MAX_APART, Fingerprints, Window
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.jobs.snapshot import snapshot
 from otel_fr_collector.metrics import Metrics
@@ -117,7 +118,7 @@ class Job:
         return {name: n for name in names if (n := self.metrics.disagreements.labels(name)._value.get())}
 
     def verdict(self) -> list[tuple[Category, tuple[int, ...], int | None]]:
-        taken = snapshot(self.run, self.now + MISMATCH_PATIENCE)
+        taken = snapshot(self.run, self.now + timeline.MISMATCH_PATIENCE)
         return [(one.category, one.culprit_ranks, one.sequence_id) for one in diagnose(taken.evidence())]
 
 
@@ -168,7 +169,7 @@ def test_without_monitors_that_listen_it_is_undecided(caplog: pytest.LogCaptureF
     job = Job(2, {1: 5})
     for rank in range(2):
         job.report(rank, 15)
-    job.now += LATEST + 0.1
+    job.now += timeline.ALL_REPORTED + 0.1
     job.disagreements.step(job.run, job.now)
     assert job.outcome() == {"undecided": 1.0}
     assert "too few of its monitors are connected to this collector" in caplog.text
@@ -178,7 +179,7 @@ def test_ranks_that_do_not_answer_are_not_waited_for_for_long() -> None:
     job = Job(4, {2: 7}, silent=frozenset({0}))
     for rank in range(4):
         job.report(rank, 15)
-    job.settle(SETTLE + ANSWER_SECONDS + 1.0)
+    job.settle(timeline.DIFFERENCE_SETTLE + timeline.ANSWER_SECONDS + 1.0)
     assert job.verdict() == [(Category.REDUCE_OP_MISMATCH, (2,), 7)]
 
 
@@ -189,33 +190,37 @@ def test_an_answer_that_comes_late_shows_which_rank_is_the_odd_one(odd: int, lat
     job = Job(4, {2: odd}, late=late)
     for rank in range(4):
         job.report(rank, odd + 3)
-    job.settle(LATE_SECONDS)
+    job.settle(timeline.LATE_ANSWERS)
     assert job.verdict() == [(Category.REDUCE_OP_MISMATCH, (2,), odd)]
 
 
 def test_a_mismatch_is_judged_once_the_round_is_over_in_which_its_calls_come() -> None:
-    job = Job(4, {2: 7}, late={0: ANSWER_SECONDS - 0.2, 1: 0.5})
+    job = Job(4, {2: 7}, late={0: timeline.ANSWER_SECONDS - 0.2, 1: 0.5})
     for rank in range(4):
         job.report(rank, 15)
-    asked_at = job.now + SETTLE
+    asked_at = job.now + timeline.DIFFERENCE_SETTLE
     job.settle()
     assert job.judged_at is not None
-    assert ANSWER_SECONDS - 0.3 < job.judged_at - asked_at < ANSWER_SECONDS + 0.3
+    assert timeline.ANSWER_SECONDS - 0.3 < job.judged_at - asked_at < timeline.ANSWER_SECONDS + 0.3
     job = Job(4, {2: 7}, silent=frozenset({0}))
     for rank in range(4):
         job.report(rank, 15)
-    asked_at = job.now + SETTLE
-    job.settle(2 * ANSWER_SECONDS)
+    asked_at = job.now + timeline.DIFFERENCE_SETTLE
+    job.settle(2 * timeline.ANSWER_SECONDS)
     assert due(
-        job.run, Judging(), asked_at + MISMATCH_PATIENCE + ANSWER_SECONDS, has_open=False, last_change=0.0
+        job.run,
+        Judging(),
+        asked_at + timeline.MISMATCH_PATIENCE + timeline.ANSWER_SECONDS,
+        has_open=False,
+        last_change=0.0,
     ).mismatch
 
 
 def test_no_answer_is_taken_after_a_while() -> None:
-    job = Job(4, {2: 7}, late=dict.fromkeys((0, 1), LATE_SECONDS + 20.0))
+    job = Job(4, {2: 7}, late=dict.fromkeys((0, 1), timeline.LATE_ANSWERS + 20.0))
     for rank in range(4):
         job.report(rank, 15)
-    job.settle(2 * LATE_SECONDS)
+    job.settle(2 * timeline.LATE_ANSWERS)
     assert not job.on_the_way
     known = {rank for instance in job.run.groups[GROUP].incomplete.values() for rank in instance.calls}
     assert known == {2, 3}
@@ -236,7 +241,7 @@ def test_of_two_of_three_ranks_none_is_named() -> None:
     job = Job(3, {1: 9})
     job.report(1, 15)
     job.report(2, 15)
-    job.settle(LATEST + ANSWER_SECONDS + 1.0)
+    job.settle(timeline.ALL_REPORTED + timeline.ANSWER_SECONDS + 1.0)
     assert job.verdict() == []
     assert job.outcome() == {"undecided": 1.0}
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from otel_fr_collector.forward.incident_traces import HOLD, MAX_CHANGES, IncidentTraces
+from otel_fr_collector import timeline
+from otel_fr_collector.forward.incident_traces import MAX_CHANGES, IncidentTraces
 from otel_fr_collector.incidents.incident import RESOLVED, ChangeKind, Incident, IncidentChange
 from otel_fr_collector.jobs.calls import RankCall
 from otel_fr_collector.jobs.run import RunId
@@ -148,7 +149,7 @@ def test_it_is_held_back_until_that_is_known(play: Play) -> None:
 def test_it_is_held_back_for_two_seconds_only_and_a_culprit_is_placed_later(play: Play) -> None:
     play.report(0, 1, 2, 3, stack="")
     play.publish(ChangeKind.OPENED)
-    play.now += HOLD + 0.1
+    play.now += timeline.TRACE_HOLD + 0.1
     play.traces.step()
     play.traces.step()
     assert play.backend.names == [OPENED[0], "rank 2: not here", *OPENED[2:]]
@@ -197,7 +198,7 @@ def test_a_consequence_in_the_same_trace_is_not_sent_and_never_before_its_cause(
     play.publish(ChangeKind.OPENED)
     play.publish(ChangeKind.OPENED, consequence)
     assert play.backend.names == []
-    play.now += HOLD + 0.1
+    play.now += timeline.TRACE_HOLD + 0.1
     play.traces.step()
     play.publish(ChangeKind.RESOLVED, consequence)
     assert play.backend.names[0] == OPENED[0]
@@ -218,7 +219,7 @@ def test_after_a_restart_only_what_is_new_is_sent(play: Play) -> None:
     play.publish(ChangeKind.OPENED)
     play.traces = play.restarted()
     play.traces.resume([play.incident])
-    play.now += HOLD + 0.1
+    play.now += timeline.TRACE_HOLD + 0.1
     play.traces.step()
     play.publish(ChangeKind.UPDATED)
     assert play.backend.names == OPENED
@@ -230,7 +231,7 @@ def test_what_was_held_back_when_the_collector_was_killed_is_sent_by_the_next(pl
     play.publish(ChangeKind.OPENED)
     play.traces = play.restarted()
     play.traces.resume([play.incident])
-    play.now += HOLD + 0.1
+    play.now += timeline.TRACE_HOLD + 0.1
     play.traces.step()
     assert play.backend.names[0] == OPENED[0]
     assert play.notes.values == {"one": play.incident.data["trace_id"]}

@@ -14,7 +14,8 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs, ScopeLogs
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
-from otel_fr_collector.jobs.lateness import MAX_BEHIND, QUICKEST_SECONDS, Delay, Lags
+from otel_fr_collector import timeline
+from otel_fr_collector.jobs.lateness import Delay, Lags
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.otlp.signals import LOGS
 from otel_fr_collector.outlets.outlets import Outlets
@@ -194,7 +195,7 @@ def test_reports_with_made_up_times_delay_the_verdict_on_their_own_run_for_a_whi
         play([], [0.0] * WORLD, lambda rank, now: made_up[(rank + int(7 * now)) % 4], is_lost=True, seconds=100.0)
     )
     assert outcome.named_at is not None
-    assert outcome.named_at - STUCK_AT < 6.0 + MAX_BEHIND
+    assert outcome.named_at - STUCK_AT < 6.0 + timeline.MAX_BEHIND
 
 
 def test_a_metric_says_how_far_the_collector_is_behind() -> None:
@@ -227,7 +228,7 @@ def test_a_way_that_has_become_longer_for_good_is_no_lag_in_the_end() -> None:
     delay.lag(0.0, 100.0)
     lags = [delay.lag(float(n), 100.0 + n + longer) for n in range(1, 200)]
     assert lags[0] == longer
-    assert lags[int(2 * QUICKEST_SECONDS) + 2 :] == [0.0] * len(lags[int(2 * QUICKEST_SECONDS) + 2 :])
+    assert lags[int(2 * timeline.QUICKEST_SECONDS) + 2 :] == [0.0] * len(lags[int(2 * timeline.QUICKEST_SECONDS) + 2 :])
 
 
 def test_one_slow_rank_of_many_is_no_lag_of_the_run() -> None:

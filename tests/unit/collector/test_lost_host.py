@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from otel_fr_collector.incidents.resolution import ENDED_SECONDS, STOPPED_SECONDS
+from otel_fr_collector import timeline
 from otel_fr_collector.incidents.what_to_do import FIND_HOST
 
 from otel_fr import semconv
@@ -86,12 +86,12 @@ def test_ranks_that_torchrun_stops_as_nodes_join_are_no_fault_once_more_ranks_ru
             job.step()
             end_as_torchrun(job, collector)
             opened = collector.wait_cause()
-            collector.time.advance(2 * ENDED_SECONDS)
+            collector.time.advance(2 * timeline.ENDED_SECONDS)
             assert collector.causes()[-1]["state"] == "firing"
         with collector.job(ranks) as later:
             place(later, 200, first)
             later.step()
-            collector.time.advance(3.0 if why == "replaced" else STOPPED_SECONDS)
+            collector.time.advance(3.0 if why == "replaced" else timeline.STOPPED_SECONDS)
         (over,) = collector.causes()
         advice = json.loads(collector.get(f"/api/v1/attribution?job={job.id}&run_id={job.run}"))
     assert (over["id"], over["state"], over["resolution"]) == (opened["id"], "resolved", why)

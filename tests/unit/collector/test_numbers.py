@@ -14,9 +14,9 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     HistogramDataPoint,
     NumberDataPoint,
 )
+from otel_fr_collector import timeline
 from otel_fr_collector.jobs import numbers as module
 from otel_fr_collector.jobs.numbers import bus_factor
-from otel_fr_collector.jobs.runs import IDLE_FORGET
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.otlp.signals import METRICS
 from otel_fr_collector.outlets.outlets import Outlets
@@ -136,7 +136,7 @@ def test_after_a_restart_of_the_collector_counting_begins_at_the_first_point() -
 def test_several_runs_of_a_job_are_one_counter_that_never_falls() -> None:
     collector = Collector()
     Rank(collector, 0, run="first").send(10)
-    collector.now += IDLE_FORGET
+    collector.now += timeline.IDLE_FORGET
     Rank(collector, 0, run="second").send(3)
     assert collector.read(CALLS) == 13
     collector.now += 10
@@ -144,7 +144,7 @@ def test_several_runs_of_a_job_are_one_counter_that_never_falls() -> None:
     assert len(collector.service.runs.by_id) == 1
     assert collector.read(CALLS) == 13
     assert collector.read(f"{DURATION}_count") == 13
-    collector.now += 2 * IDLE_FORGET
+    collector.now += 2 * timeline.IDLE_FORGET
     collector.service.runs.drop_ended(collector.now)
     assert collector.read(CALLS) is None
     usage = collector.service.runs.usage

@@ -6,9 +6,10 @@ from signal import SIGTERM
 from typing import Any
 
 import pytest
+from otel_fr_collector import timeline
 from otel_fr_collector.control import Control, Watcher
 from otel_fr_collector.incidents.book import IncidentBook
-from otel_fr_collector.incidents.return_grace import RETURN_SECONDS, ReturnGrace
+from otel_fr_collector.incidents.return_grace import ReturnGrace
 from otel_fr_collector.jobs.origins import make_run_id
 from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.jobs.runs import Runs
@@ -30,7 +31,7 @@ class Job:
     def __init__(self, world: int = 4, hosts: int = 1) -> None:
         self.now = 0.0
         self.runs, self.control, self.book = Runs(), Control(), IncidentBook(lambda: self.now)
-        grace = ReturnGrace(-RETURN_SECONDS - 1.0)
+        grace = ReturnGrace(-timeline.RETURN_SECONDS - 1.0)
         self.failures = PeerFailures(self.runs, self.book, self.control, grace, lambda: self.now)
         run = self.runs.get(RUN, 0.0)
         assert run is not None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
+from otel_fr_collector import timeline
 from otel_fr_collector.incidents.book import IncidentBook
-from otel_fr_collector.incidents.incident import BEFORE_DETECTED, ChangeKind
+from otel_fr_collector.incidents.incident import ChangeKind
 from otel_fr_collector.jobs.ras import MAX_LINE, MAX_LINES, RasAnswer, read_ras
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.outlets.incident_text import render
@@ -68,7 +69,7 @@ def test_an_answer_that_came_before_the_incident_opened_is_in_it_from_the_start(
     cause, consequence = book.open_of(run.id)
     assert cause.data["nccl_ras"] is not None
     assert consequence.data["nccl_ras"] is None
-    old = answer(NOW - BEFORE_DETECTED - 1.0)
+    old = answer(NOW - timeline.BEFORE_DETECTED - 1.0)
     assert not cause.takes_ras(old)
 
 

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from otel_fr_collector import timeline
 from otel_fr_collector.incidents.book import IncidentBook
-from otel_fr_collector.incidents.return_grace import (
-    MAX_FIRST_REPORT_NUMBER,
-    RECONNECT_SECONDS,
-    RETURN_SECONDS,
-    ReturnGrace,
-)
+from otel_fr_collector.incidents.return_grace import MAX_FIRST_REPORT_NUMBER, ReturnGrace
 from otel_fr_collector.jobs.run import Run, RunId
 
 from otel_fr.match import Category
@@ -45,8 +41,8 @@ def test_the_wait_for_ranks_that_do_not_reconnect_is_bounded() -> None:
     grace, run = ReturnGrace(0.0), make()
     add_reports(run, 0, number=100)
     assert grace.waits_for(run, 10.0)
-    assert grace.waits_for(run, 10.0 + RECONNECT_SECONDS - 0.1)
-    assert not grace.waits_for(run, 10.0 + RECONNECT_SECONDS)
+    assert grace.waits_for(run, 10.0 + timeline.RECONNECT_SECONDS - 0.1)
+    assert not grace.waits_for(run, 10.0 + timeline.RECONNECT_SECONDS)
 
 
 def test_a_rank_that_has_ended_is_not_waited_for() -> None:
@@ -58,7 +54,7 @@ def test_a_rank_that_has_ended_is_not_waited_for() -> None:
     assert not grace.waits_for(run, 1.0)
 
 
-@pytest.mark.parametrize(("started", "number"), [(0.0, MAX_FIRST_REPORT_NUMBER), (-RETURN_SECONDS - 1.0, 100)])
+@pytest.mark.parametrize(("started", "number"), [(0.0, MAX_FIRST_REPORT_NUMBER), (-timeline.RETURN_SECONDS - 1.0, 100)])
 def test_a_job_that_begins_later_is_judged_at_once(started: float, number: int) -> None:
     grace, run = ReturnGrace(started), make()
     add_reports(run, 0, number=number)
@@ -68,9 +64,9 @@ def test_a_job_that_begins_later_is_judged_at_once(started: float, number: int) 
 def test_an_expected_run_is_waited_for_before_its_first_report_for_a_bounded_time() -> None:
     grace, run = ReturnGrace(0.0), make(None)
     grace.add(run)
-    assert grace.waits_for(run, RETURN_SECONDS)
-    grace.expire(RETURN_SECONDS + RECONNECT_SECONDS + 1.0, {RUN})
-    assert not grace.waits_for(run, RETURN_SECONDS + RECONNECT_SECONDS + 2.0)
+    assert grace.waits_for(run, timeline.RETURN_SECONDS)
+    grace.expire(timeline.RETURN_SECONDS + timeline.RECONNECT_SECONDS + 1.0, {RUN})
+    assert not grace.waits_for(run, timeline.RETURN_SECONDS + timeline.RECONNECT_SECONDS + 2.0)
 
 
 def test_old_resolved_incidents_leave_memory_and_open_ones_stay() -> None:
@@ -110,7 +106,7 @@ def report(run: Run, rank: int, at: float, *, ends: bool = False) -> None:
 
 def test_that_only_lost_ranks_are_left_is_no_outage() -> None:
     """Ranks 2 and 3 are not heard of after 10 s; the others raise, and end after a pause without reports."""
-    grace, run = ReturnGrace(-RETURN_SECONDS - 1.0), make(4)
+    grace, run = ReturnGrace(-timeline.RETURN_SECONDS - 1.0), make(4)
     for rank in range(4):
         report(run, rank, 10.0)
     for at, ends in ((12.0, False), (14.3, True)):
@@ -120,7 +116,7 @@ def test_that_only_lost_ranks_are_left_is_no_outage() -> None:
 
 
 def test_an_outage_in_which_a_rank_has_ended_is_one() -> None:
-    grace, run = ReturnGrace(-RETURN_SECONDS - 1.0), make(2)
+    grace, run = ReturnGrace(-timeline.RETURN_SECONDS - 1.0), make(2)
     for rank in (0, 1):
         report(run, rank, 10.0)
     report(run, 0, 20.0, ends=True)

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from otel_fr_collector import timeline
 from otel_fr_collector.incidents import book as book_module
 from otel_fr_collector.incidents import kept as kept_module
 from otel_fr_collector.incidents.book import IncidentBook
-from otel_fr_collector.incidents.incident import TOLD_SECONDS, ChangeKind, IncidentChange
-from otel_fr_collector.incidents.kept import LONG_TOLD_SECONDS
+from otel_fr_collector.incidents.incident import ChangeKind, IncidentChange
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.tokens import Access, Tokens, tenant_of
@@ -168,7 +168,7 @@ def test_a_replica_that_is_down_does_not_hold_ended_alerts(monkeypatch: pytest.M
     outlet.publish(incident_change())
     outlet.publish(incident_change(kind=ChangeKind.RESOLVED))
     assert len(outlet._held()) == 1
-    monkeypatch.setattr(alertmanager, "HOLD", -1.0)
+    monkeypatch.setattr(timeline, "ALERT_HOLD", -1.0)
     monkeypatch.setattr(alertmanager, "MAX_ALERTS", 1)
     outlet.publish(incident_change("other", "1"))
     assert [dict(alert.labels)["job_id"] for alert in outlet._held()] == ["other"]
@@ -177,7 +177,7 @@ def test_a_replica_that_is_down_does_not_hold_ended_alerts(monkeypatch: pytest.M
 
 def test_the_alert_of_an_incident_that_still_needs_something_lasts_until_people_are_told() -> None:
     outlet = Alertmanager(["http://127.0.0.1:9"], Metrics())
-    for category, least in (("missing_rank", 0.0), ("size_mismatch", TOLD_SECONDS)):
+    for category, least in (("missing_rank", 0.0), ("size_mismatch", timeline.TOLD_SECONDS)):
         outlet.publish(incident_change(category, category, category=Category(category)))
         change = incident_change(category, category, ChangeKind.RESOLVED, category=Category(category))
         outlet.publish(change)
@@ -252,8 +252,8 @@ def test_among_jobs_with_one_incident_each_the_longest_told_gives_way_to_a_new_o
     book = IncidentBook(lambda: 2.0)
     for number in range(10):
         found(book, f"{tenant}{number}", "k", now=float(number))
-    assert not found(book, f"{tenant}new", "k", now=LONG_TOLD_SECONDS - 1)[1], "nobody may have seen the others"
-    now = LONG_TOLD_SECONDS + 1
+    assert not found(book, f"{tenant}new", "k", now=timeline.TOLD_SECONDS - 1)[1], "nobody may have seen the others"
+    now = timeline.TOLD_SECONDS + 1
 
     def told(job: str, *keys: str) -> list[tuple[ChangeKind, str]]:
         changes = found(book, tenant + job, *keys, now=now)[1]

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from otel_fr_collector import service as service_module
+from otel_fr_collector import timeline
 from otel_fr_collector.incidents.incident import FIRING, IncidentChange
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.outlets.outlets import Outlets
@@ -72,7 +72,7 @@ def test_a_disk_that_hangs_delays_a_change_for_a_moment_and_keeps_the_order(tmp_
     began = time.monotonic()
     for change in changes:
         service._take_changes([change], clock.now)
-    clock.now += service_module.PATIENCE
+    clock.now += timeline.PUBLISH_PATIENCE
     service.step()
     assert [one.incident.id for one in published] == [one.incident.id for one in changes]
     assert time.monotonic() - began < 50.0, "the service has waited for the disk"

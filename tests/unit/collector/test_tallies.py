@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 
 import pytest
+from otel_fr_collector import timeline
 from otel_fr_collector.control import Control
 from otel_fr_collector.gauges import JobGauges
 from otel_fr_collector.jobs import tallies as tallies_module
 from otel_fr_collector.jobs.run import Run, RunId
-from otel_fr_collector.jobs.runs import CLEAN_FORGET, IDLE_FORGET, Runs
+from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.jobs.step_rate import StepRate
 from otel_fr_collector.jobs.tallies import RankTally, Tallies
 from otel_fr_collector.jobs.usage import Usage
@@ -149,11 +150,11 @@ def test_totals_of_a_job_never_fall_while_it_is_known() -> None:
     name = "otel_fr_rank_waited_for_seconds_total"
     count("first", 10.0, 0.0)
     assert read(registry, name, 1) == 10.0
-    count("second", 3.0, IDLE_FORGET)
+    count("second", 3.0, timeline.IDLE_FORGET)
     assert read(registry, name, 1) == 13.0
-    assert [run.id.run for run in runs.drop_ended(IDLE_FORGET + 1)] == ["first"]
+    assert [run.id.run for run in runs.drop_ended(timeline.IDLE_FORGET + 1)] == ["first"]
     assert read(registry, name, 1) == 13.0
-    assert runs.drop_ended(3 * IDLE_FORGET + CLEAN_FORGET)
+    assert runs.drop_ended(3 * timeline.IDLE_FORGET + timeline.CLEAN_FORGET)
     assert read(registry, name, 1) is None
     assert runs.usage.tallies == 0
 

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 from otel_fr_collector import control as control_module
+from otel_fr_collector import timeline
 from otel_fr_collector.control import Control, TooManyWatchersError, Watcher
 from otel_fr_collector.incidents import judge as judge_module
 from otel_fr_collector.jobs import groups as groups_module
 from otel_fr_collector.jobs.calls import RankCall
 from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.run import RunId
-from otel_fr_collector.jobs.runs import ESTABLISHED, Runs
+from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.otlp.signals import LOGS
 from otel_fr_collector.outlets.outlets import Outlets
@@ -55,7 +56,7 @@ def test_the_new_runs_of_one_tenant_evict_no_run_of_another() -> None:
 def test_a_tenant_with_fewer_runs_gets_room_from_the_one_with_the_most() -> None:
     runs = Runs(max_runs=10)
     for number in range(10):
-        assert known(runs, f"a/{number}", 0.0, ESTABLISHED + number)
+        assert known(runs, f"a/{number}", 0.0, timeline.ESTABLISHED + number)
     assert not known(runs, "a/x", 20.0, 20.0)
     for number in range(6):
         assert known(runs, f"b/{number}", 20.0, 20.0)
