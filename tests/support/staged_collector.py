@@ -166,9 +166,9 @@ class Stage:
 
     def publish(self, run: Run, findings: list[Finding], now: float) -> list[IncidentChange]:
         """In the event loop: what the engine finds in a run, published."""
-        changes = self.service.book.update(
-            run, findings, now=now, wall=time.time(), enqueued=lambda _: None, moved_on=lambda _: True
-        )
+        book, keys = self.service.book, {one.key for one in findings}
+        over = {one.id for one in book.open_faults(run.id) if keys.isdisjoint(one.keys)}
+        changes = book.update(run, findings, now=now, wall=time.time(), enqueued={}, over=over)
         for change in changes:
             self.service.outlets.event_stream.publish(change)
         return changes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from otel_fr.incident import incident_id
 from otel_fr.match import Category, Finding, Place
@@ -15,7 +15,6 @@ from otel_fr_collector.incidents.essence import essence_of, with_first_cause
 from otel_fr_collector.incidents.incident import FIRING, RESOLVED, ChangeKind, Incident, IncidentChange
 from otel_fr_collector.incidents.kept import MAX_INCIDENTS, KeptIncidents
 from otel_fr_collector.incidents.resolution import Resolution
-from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.jobs.stops import has_ended
 
@@ -52,55 +51,48 @@ class IncidentBook(KeptIncidents):
         *,
         now: float,
         wall: float,
-        enqueued: Callable[[Finding], float | None],
-        moved_on: Callable[[Finding], bool],
+        enqueued: Mapping[str, float | None],
+        over: Container[str],
     ) -> list[IncidentChange]:
         """Take the findings of one judgement of a run.
 
         Args:
             findings: those that are credible, causes before consequences.
-            enqueued: Unix time at which a finding's collective was enqueued.
-            moved_on: whether the faulty collective of a finding has ended well.
+            enqueued: Unix time at which a finding's collective was enqueued, by the finding's key.
+            over: ids of the open incidents about none of them whose faulty collective has ended well.
         """
         changes: list[IncidentChange] = []
         keys = {finding.key for finding in findings}
         causes = {finding.key for finding in findings if finding.caused_by is None}
         matched: set[str] = set()
         for old in self.open_faults(run.id):
-            if not keys & set(old.keys) and moved_on(old.finding) and not self._goes_on(old, findings):
+            if old.id in over and not self._goes_on(old, findings):
                 changes.extend(self._resolve(old, now))
         for finding in map(self._bounded, findings):
             incident = self._same(run.id, finding, keys, causes)
             if incident is not None and (incident.id in matched or (has_ended(run) and not incident.is_open)):
                 continue
             if incident is None or not incident.is_open:
-                changes.extend(self._open(run, finding, incident, keys, now, wall, enqueued(finding)))
+                changes.extend(self._open(run, finding, incident, keys, now, wall, enqueued.get(finding.key)))
                 matched.add(self._number(run.id, finding.key) if incident is None else incident.id)
                 continue
             matched.add(incident.id)
-            changes.extend(self._renew(run, incident, finding, causes, now, wall, enqueued(finding)))
+            changes.extend(self._renew(run, incident, finding, causes, now, wall, enqueued.get(finding.key)))
         changes += self._preceded(run.id, findings, keys, causes, now)
         return changes + self._overtaken(run.id, findings, keys, causes, now)
 
     def note_slowness(
-        self, run: Run, now: float, wall: float, find: Callable[[GroupState, Finding | None], Finding | None]
+        self, run: Run, now: float, wall: float, late: Mapping[str, Finding | None]
     ) -> list[IncidentChange]:
         """Open, update and resolve the incidents about ranks that always come last; they are no cause of others.
 
         Args:
-            find: called with a group and the finding of its open incident; the finding now, None: there is none, or
-                none any more.
+            late: by group, the finding about it; None: there is none, or none any more.
         """
-        known = {
-            one.finding.group.id: one
-            for one in self.open_of(run.id)
-            if one.finding.is_slowness and one.finding.group is not None
-        }
+        known = self.open_slowness(run.id)
         changes: list[IncidentChange] = []
-        late = [number for number, group in run.groups.items() if group.waits.blocks.kept or number in known]
-        for number in late:
-            incident, group = known.get(number), run.groups[number]
-            found = find(group, None if incident is None else incident.finding)
+        for number, found in late.items():
+            incident = known.get(number)
             if found is None:
                 changes.extend(self._resolve(incident, now) if incident is not None else [])
             elif incident is not None:
@@ -109,6 +101,11 @@ class IncidentBook(KeptIncidents):
                 old = next((one for one in self._by_run.get(run.id, ()) if found.key in one.keys), None)
                 changes.extend(self._open(run, self._bounded(found), old, {found.key}, now, wall, None))
         return changes
+
+    def open_slowness(self, run: RunId) -> dict[str, Incident]:
+        """The open incidents about ranks that always come last, by group."""
+        own = [one for one in self.open_of(run) if one.finding.is_slowness]
+        return {one.finding.group.id: one for one in own if one.finding.group is not None}
 
     def open_faults(self, run: RunId) -> list[Incident]:
         """The open incidents of the run, but for those about ranks that always come last."""

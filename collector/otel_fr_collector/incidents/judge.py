@@ -207,8 +207,9 @@ class Judge:
     def _note_slowness(self, run: Run, judging: Judging, now: float, *, final: bool) -> None:
         if final or now - judging.slowness_at >= timeline.SLOWNESS_INTERVAL:
             judging.slowness_at = now
-            find = functools.partial(slowness.find, run)
-            self._publish(self._book.note_slowness(run, now, self._wall(), find), now)
+            known = {group: one.finding for group, one in self._book.open_slowness(run.id).items()}
+            late = slowness.find(run, known)
+            self._publish(self._book.note_slowness(run, now, self._wall(), late), now)
 
     def _has_room(self, run: Run) -> bool:
         """Whether a thread is free for the run, should it need one."""
@@ -279,14 +280,12 @@ class Judge:
         if stops.is_stopped(run, now, dead):
             self._publish(self._book.resolve_run(run.id, now, Resolution.STOPPED), now)
             return
-        changes = self._book.update(
-            run,
-            self._credible(run, taken, findings, reason),
-            now=now,
-            wall=self._wall(),
-            enqueued=lambda finding: credibility.enqueue_time(taken, finding),
-            moved_on=lambda finding: credibility.has_moved_on(run, finding),
-        )
+        credible = self._credible(run, taken, findings, reason)
+        keys = {finding.key for finding in credible}
+        told = [one for one in self._book.open_faults(run.id) if keys.isdisjoint(one.keys)]
+        over = {one.id for one in told if credibility.has_moved_on(run, one.finding)}
+        enqueued = {finding.key: credibility.enqueue_time(taken, finding) for finding in credible}
+        changes = self._book.update(run, credible, now=now, wall=self._wall(), enqueued=enqueued, over=over)
         if run.ended_clean:
             changes += self._book.resolve_run(run.id, now)
         elif stops.has_ended(run):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from otel_fr.match import Finding
 from otel_fr.match.lateness import finding_of
 from otel_fr_collector.jobs.groups import GroupState
@@ -9,7 +11,16 @@ from otel_fr_collector.jobs.ranks import LOOKS
 from otel_fr_collector.jobs.run import Run
 
 
-def find(run: Run, group: GroupState, known: Finding | None) -> Finding | None:
+def find(run: Run, known: Mapping[str, Finding]) -> dict[str, Finding | None]:
+    """By group, the finding about it; None: there is none. ``known``: by group, those of the open incidents."""
+    return {
+        number: _find(run, group, known.get(number))
+        for number, group in run.groups.items()
+        if group.waits.blocks.kept or number in known
+    }
+
+
+def _find(run: Run, group: GroupState, known: Finding | None) -> Finding | None:
     """The finding about a group; None: no rank of it comes last persistently.
 
     Args:

@@ -29,7 +29,7 @@ def opened(findings: list[Finding]) -> tuple[IncidentBook, list[IncidentChange]]
     book, run = IncidentBook(lambda: 1_000.0), Run(RunId("job", 0, "r0"), 0.0, 0.0)
     changes: list[IncidentChange] = []
     for one in findings:
-        changes += book.update(run, [one], now=0.0, wall=1_000.0, enqueued=lambda _: None, moved_on=lambda _: False)
+        changes += book.update(run, [one], now=0.0, wall=1_000.0, enqueued={}, over=())
     return book, changes
 
 
@@ -62,7 +62,7 @@ WAITING = dataclasses.replace(DEAD, category=Category.MISSING_RANK, culprit_rank
 def judged(*verdicts: list[Finding]) -> tuple[IncidentBook, RunId]:
     book, run = IncidentBook(lambda: 1_000.0), Run(RunId("job", 0, "r0"), 0.0, 0.0)
     for findings in verdicts:
-        book.update(run, findings, now=0.0, wall=1_000.0, enqueued=lambda _: None, moved_on=lambda _: False)
+        book.update(run, findings, now=0.0, wall=1_000.0, enqueued={}, over=())
     return book, run.id
 
 
@@ -155,8 +155,8 @@ def test_a_mismatch_that_explains_a_deadlock_takes_its_place_as_the_cause() -> N
         [CREATED, EXPLAINED],
         now=1.0,
         wall=1_001.0,
-        enqueued=lambda _: None,
-        moved_on=lambda _: False,
+        enqueued={},
+        over=(),
     )
     assert judged_again == [], "it is corrected once"
 

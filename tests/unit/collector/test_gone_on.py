@@ -45,7 +45,7 @@ def test_a_run_is_over_once_all_that_its_incidents_do_not_accuse_have_gone_on(ne
     service = Service(metrics, Outlets(metrics), clock=clock)
     old = begin(service, "old", [10, 11, 12], clock.now)
     found = finding(**NO_CALL)
-    service.book.update(old, [found], now=clock.now, wall=1e9, enqueued=lambda _: None, moved_on=lambda _: False)
+    service.book.update(old, [found], now=clock.now, wall=1e9, enqueued={}, over=())
     for rank in range(len(newer)):
         old.ranks[rank].ended, old.ranks[rank].ending = clock.now, Ending.CLEAN
     if newer:

@@ -119,7 +119,7 @@ def test_the_text_of_an_incident_of_the_largest_job_is_bounded() -> None:
         state.file = "/" * 4_096
     for number in range(2):  # opened, then renewed
         changed = replace(finding, stuck_on=("host", "device")[number])
-        changes = book.update(run, [changed], now=0.0, wall=1.0, enqueued=lambda _: None, moved_on=lambda _: False)
+        changes = book.update(run, [changed], now=0.0, wall=1.0, enqueued={}, over=())
         data = changes[0].data
         most = bounds.MAX_STACKS + bounds.MAX_SITES + bounds.MAX_VALUES + bounds.MAX_FILES
         assert len(json.dumps(data)) < most + 100 * len(ranks)

@@ -160,7 +160,7 @@ def test_an_incident_tells_of_a_stuck_rank_until_it_is_resolved_but_not_of_one_t
     job.run.ranks[1].python_blocked = category is Category.RANK_STUCK
     stuck = finding(category, **NO_CALL, key="a", summary="rank 1 is; blocked")
     slow = finding(**NO_CALL, key="b", culprit_ranks=(3,), waiting_ranks=(0,))
-    job.book.update(job.run, [stuck, slow], now=1.0, wall=1.0, enqueued=lambda _: None, moved_on=lambda _: False)
+    job.book.update(job.run, [stuck, slow], now=1.0, wall=1.0, enqueued={}, over=())
     (command,) = job.at(1.0)
     assert told([command]) == [([1], kind)]
     assert command.peer_failed.reason == "rank 1 is"
@@ -174,7 +174,7 @@ def test_a_rank_that_has_only_not_come_yet_has_not_failed_beside_one_that_is_stu
     job.report(*range(4))
     job.run.ranks[1].python_blocked = True
     missing = finding(Category.RANK_STUCK, **NO_CALL, culprit_ranks=(1, 2), waiting_ranks=(0,))
-    job.book.update(job.run, [missing], now=1.0, wall=1.0, enqueued=lambda _: None, moved_on=lambda _: False)
+    job.book.update(job.run, [missing], now=1.0, wall=1.0, enqueued={}, over=())
     assert told(job.at(1.0)) == [([1], "stuck")]
     job.run.ranks[2].python_blocked = True
     assert told(job.at(2.0)) == [([2], "stuck")]

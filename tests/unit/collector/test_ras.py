@@ -22,7 +22,7 @@ HANG = finding(age=5.0, is_waiting=True)
 
 
 def judged(run: Run, book: IncidentBook, *findings: Finding) -> None:
-    book.update(run, findings, now=5.0, wall=NOW, enqueued=lambda _: None, moved_on=lambda _: False)
+    book.update(run, findings, now=5.0, wall=NOW, enqueued={}, over=())
 
 
 def answer(asked: float) -> RasAnswer:

@@ -75,7 +75,7 @@ def test_old_resolved_incidents_leave_memory_and_open_ones_stay() -> None:
     found = finding(Category.RANK_DEAD, **NO_CALL)
     for attempt in range(2):
         run = Run(RunId("job", attempt, f"r{attempt}"), 0.0, 0.0)
-        book.update(run, [found], now=0.0, wall=wall[0], enqueued=lambda _: None, moved_on=lambda _: False)
+        book.update(run, [found], now=0.0, wall=wall[0], enqueued={}, over=())
     book.resolve_run(RunId("job", 0, "r0"), 0.0)
     book.drop_old(900.0)
     assert len(book.known()) == 2

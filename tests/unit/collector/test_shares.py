@@ -219,7 +219,7 @@ def found(
     """A run of the job, whose ranks have died; one finding for each key."""
     run = Run(RunId(job, 0, run_id or f"run-{job}"), 0.0, 0.0)
     findings = [replace(incident_change().incident.finding, key=key, sequence_id=n) for n, key in enumerate(keys)]
-    changes = book.update(run, findings, now=now, wall=1.0, enqueued=lambda _: None, moved_on=lambda _: False)
+    changes = book.update(run, findings, now=now, wall=1.0, enqueued={}, over=())
     return run, changes
 
 
@@ -300,7 +300,7 @@ def test_the_texts_of_all_incidents_together_are_bounded(monkeypatch: pytest.Mon
     held = []
     for number in range(200):
         run = Run(RunId(f"job-{number}", 0, f"run-{number}"), 0.0, 0.0)
-        book.update(run, [finding], now=0.0, wall=1.0, enqueued=lambda _: None, moved_on=lambda _: False)
+        book.update(run, [finding], now=0.0, wall=1.0, enqueued={}, over=())
         if number >= 100:
             book.resolve_run(run.id, 1.0)
         held.append(sum(len(one.finding.stacks.get(0, "")) for one in book.known()))

@@ -51,13 +51,14 @@ class Job:
                 add_spans(self.run, rank, [(TEMPLATE, self.number, self.number, 0, start, self.now, None)], 1.0)
 
     def judge(self) -> list[IncidentChange]:
-        return self.book.note_slowness(self.run, 1.0, 1e9, lambda group, known: find(self.run, group, known))
+        known = {group: one.finding for group, one in self.book.open_slowness(self.run.id).items()}
+        return self.book.note_slowness(self.run, 1.0, 1e9, find(self.run, known))
 
     def hang(self, rank: int, key: str = "hang") -> list[IncidentChange]:
         others = tuple({0, 1, 2} - {rank})
         group, number = self.run.groups["g"].group, self.number + 1
         found = finding(key=key, group=group, sequence_id=number, culprit_ranks=(rank,), waiting_ranks=others)
-        return self.book.update(self.run, [found], now=2.0, wall=1e9, enqueued=lambda _: None, moved_on=lambda _: False)
+        return self.book.update(self.run, [found], now=2.0, wall=1e9, enqueued={}, over=())
 
 
 @pytest.fixture

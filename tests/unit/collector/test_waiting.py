@@ -29,9 +29,7 @@ def judged(*findings: Finding, apart: float = 1.0) -> list[IncidentChange]:
     changes: list[IncidentChange] = []
     for number, one in enumerate(findings):
         seconds = apart * number
-        changes += book.update(
-            run, [one], now=seconds, wall=NOW + seconds, enqueued=lambda _: None, moved_on=lambda _: False
-        )
+        changes += book.update(run, [one], now=seconds, wall=NOW + seconds, enqueued={}, over=())
     return changes
 
 
@@ -58,8 +56,8 @@ def test_ranks_that_wait_no_more_are_news_and_have_no_time_that_grows() -> None:
 
 def test_a_resolved_incident_shows_no_time_that_grows() -> None:
     book, run = IncidentBook(lambda: NOW), Run(RunId("job", 0, "r0"), 0.0, 0.0)
-    book.update(run, [HANG], now=0.0, wall=NOW, enqueued=lambda _: None, moved_on=lambda _: True)
-    (resolved,) = book.update(run, [], now=9.0, wall=NOW + 9.0, enqueued=lambda _: None, moved_on=lambda _: True)
+    (opened,) = book.update(run, [HANG], now=0.0, wall=NOW, enqueued={}, over=())
+    (resolved,) = book.update(run, [], now=9.0, wall=NOW + 9.0, enqueued={}, over={opened.incident.id})
     assert resolved.kind is ChangeKind.RESOLVED
     assert told_now(resolved.data, NOW + 600.0) == f"while it fired: {HANG.summary}"
     assert told(resolved.data) == f"while it fired: {HANG.summary} since 07:59:55 UTC"
