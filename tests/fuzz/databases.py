@@ -25,7 +25,7 @@ from tests.support.waiting import wait_for
 NO_BACKEND = "http://127.0.0.1:9/v1/traces"
 FILES = ("incidents.db", "forward.sqlite3", "ends.sqlite3")
 PAGE = 4_096
-_NEWER = re.compile(r"was written by a newer otel-fr \(version \d+")
+_NEWER = re.compile(r"was written by (?:a newer|another) otel-fr \(version \d+")
 
 
 def options(data: Path) -> tuple[str, ...]:

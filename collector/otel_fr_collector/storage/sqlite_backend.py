@@ -37,7 +37,7 @@ class SqliteBackend(SqliteReading):
         folder: made if it is missing; one collector at a time uses it.
 
     Raises:
-        DataError: a newer otel-fr has written the file.
+        DataError: another otel-fr has written the file.
         OSError: the folder cannot be made.
     """
 

@@ -303,4 +303,4 @@ def test_a_data_folder_that_cannot_be_used_is_reported_at_once(tmp_path: Path) -
         assert "in use by another collector" in collector_fails("--data", str(tmp_path / "data"))
     with contextlib.closing(sqlite3.connect(tmp_path / "data" / "incidents.db")) as db:
         db.execute("PRAGMA user_version = 99")
-    assert "newer otel-fr" in collector_fails("--data", str(tmp_path / "data"))
+    assert "another otel-fr" in collector_fails("--data", str(tmp_path / "data"))
