@@ -6,6 +6,7 @@ import contextlib
 import json
 import re
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ from tests.support.external_programs import (
     started,
 )
 from tests.support.paths import DEPLOY
-from tests.support.played_job import Job
+from tests.support.played_job import Issued, Job
 from tests.support.ports import free_port
 from tests.support.waiting import wait_for
 
@@ -188,23 +189,29 @@ def test_the_message_template_says_who_is_to_blame(tmp_path: Path) -> None:
     assert "trace ab12" in texts[1]
 
 
-def quick(folder: Path, collector: str, alertmanager: str) -> Path:
-    """deploy/'s Prometheus configuration with the test's addresses, looking each second instead of every five."""
+def configured(folder: Path, collector: str, alertmanager: str, *, is_quick: bool) -> Path:
+    """deploy/'s Prometheus configuration with the test's addresses; quick: looking each second, not every five."""
     config = load("prometheus/prometheus.yml")
     config["alerting"]["alertmanagers"] = [{"static_configs": [{"targets": [alertmanager]}]}]
     job = config["scrape_configs"][0]
-    config["scrape_configs"] = [{**job, "scrape_interval": "1s", "static_configs": [{"targets": [collector]}]}]
+    pace = {"scrape_interval": "1s"} if is_quick else {}
+    config["scrape_configs"] = [{**job, **pace, "static_configs": [{"targets": [collector]}]}]
     text = (DEPLOY / RULES).read_text()
-    text = text.replace("interval: 5s", "interval: 1s").replace("keep_firing_for: 15s", "keep_firing_for: 2s")
-    text = text.replace("for: 30s", "for: 2s")
+    if is_quick:
+        text = text.replace("interval: 5s", "interval: 1s").replace("keep_firing_for: 15s", "keep_firing_for: 2s")
+        text = text.replace("for: 30s", "for: 2s")
     (folder / "otel_fr.rules.yml").write_text(text)
     (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
     return folder / "prometheus.yml"
 
 
 @contextlib.contextmanager
-def watched(folder: Path, *, posts: bool) -> Iterator[tuple[Job, str, str]]:
-    """A job, and the addresses of Prometheus and of Alertmanager; ``posts``: the collector reaches the latter too."""
+def watched(folder: Path, *options: str, posts: bool, is_quick: bool = True) -> Iterator[tuple[Job, str, str]]:
+    """A job, and the addresses of Prometheus and of Alertmanager.
+
+    Args:
+        options: of the collector. posts: it reaches Alertmanager, too. is_quick: as of `configured`.
+    """
     alerts, prometheus = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
     own = started(
         folder / "alertmanager.log", str(ALERTMANAGER),
@@ -212,9 +219,9 @@ def watched(folder: Path, *, posts: bool) -> Iterator[tuple[Job, str, str]]:
         f"--storage.path={folder / 'alertmanager'}", "--cluster.listen-address=",
     )  # fmt: skip
     given = alerts if posts else f"127.0.0.1:{free_port()}"  # nothing listens there
-    with own, running(folder, "--alertmanager", f"http://{given}") as collector:
+    with own, running(folder, "--alertmanager", f"http://{given}", *options) as collector:
         assert wait_for(lambda: get(f"http://{alerts}/-/ready"))
-        config = quick(folder, collector.http.removeprefix("http://"), alerts)
+        config = configured(folder, collector.http.removeprefix("http://"), alerts, is_quick=is_quick)
         scraper = started(
             folder / "prometheus.log", "prometheus", f"--config.file={config}",
             f"--web.listen-address={prometheus}", f"--storage.tsdb.path={folder / 'tsdb'}",
@@ -224,9 +231,12 @@ def watched(folder: Path, *, posts: bool) -> Iterator[tuple[Job, str, str]]:
             yield job, prometheus, alerts
 
 
+def alerts_of(alertmanager: str) -> list[dict[str, Any]]:
+    return get(f"http://{alertmanager}/api/v2/alerts?active=true&inhibited=true") or []
+
+
 def incidents(alertmanager: str) -> dict[str, dict[str, Any]]:
-    found = get(f"http://{alertmanager}/api/v2/alerts?active=true&inhibited=true") or []
-    return {one["labels"]["alertname"]: one for one in found}
+    return {one["labels"]["alertname"]: one for one in alerts_of(alertmanager)}
 
 
 def samples(prometheus: str, query: str) -> list[dict[str, Any]]:
@@ -269,3 +279,30 @@ def test_a_hung_job_reaches_alertmanager_by_prometheus_while_the_collector_canno
         assert alert["status"]["state"] == "active"
         job.go_on(waiting)
         assert wait_for(lambda: not incidents(alertmanager)), incidents(alertmanager)
+
+
+@needs_prometheus
+@needs_alertmanager
+@pytest.mark.long
+def test_with_the_shipped_values_one_alert_is_made_of_the_incident_that_lasts(tmp_path: Path) -> None:
+    """Three jobs hang for 10, 25 and 90 s: people are notified after 30 s, once."""
+    with (
+        watched(tmp_path, "--alert-after", "30", posts=True, is_quick=False) as (first, _, alertmanager),
+        Job(first.collector, 3, "25") as second,
+        Job(first.collector, 3, "90") as third,
+    ):
+        hanging: dict[Job, tuple[float, list[Issued]]] = {}
+        for job, seconds in ((first, 10), (second, 25), (third, 90)):
+            job.step()
+            hanging[job] = time.monotonic() + seconds, job.skip(1)
+        seen: set[tuple[str, str]] = set()
+
+        def look() -> bool:
+            labels = [one["labels"] for one in alerts_of(alertmanager)]
+            seen.update((one["alertname"], one.get("job_id", "")) for one in labels)
+            for job in [job for job, (end, _) in hanging.items() if time.monotonic() > end]:
+                job.go_on(hanging.pop(job)[1])
+            return False
+
+        wait_for(look, 150.0)  # a minute more than the longest: the rule's times are 30 and 15 s
+    assert seen == {(ALERT_NAME, "90")}
