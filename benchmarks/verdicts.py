@@ -40,7 +40,7 @@ LEAST_RIGHT_OF_SEVERAL = 0.98
 LEAST_RIGHT = 0.994
 """Share of the programs with a visible fault whose verdict is right, or ambiguous where a second explanation fits."""
 SEVERAL = ((2, 1), (3, 4))
-"""How many faults a program has; and of so many programs, one is judged."""
+"""The number of faults in a program, and by what `--pairs` is divided for the number of such programs."""
 MOST_DIFFERENT = 0.01
 """Share of the programs whose verdict is worse from files or live: reports and files are not of one moment."""
 STRIDE = 5
@@ -90,7 +90,11 @@ def scores(
 def judge_several(
     faults: int, count: int, seed: int, pool: multiprocessing.pool.Pool, hits: Counter[str], show: int
 ) -> float:
-    """Print how often the verdict on so many faults is right; the share of all."""
+    """Print how often the verdict on programs with several faults is right.
+
+    Returns:
+        The share of right verdicts.
+    """
     found: list[tuple[int, bool, tuple[str, ...], Counter[str]]] = []
     jobs = ((number, layout, faults) for number in itertools.count(seed) for layout in LAYOUTS)
     while len(found) < count:

@@ -250,7 +250,13 @@ def outputs(operation: str) -> str:
 
 
 def sides(operation: str, first: _T, second: _T) -> tuple[_T, _T]:
-    """Of inputs and outputs of one with pieces, those of the rank's own piece and those of the list, and back."""
+    """What belongs to the rank's own piece, and what to the list of all pieces, of an operation in `LISTS`.
+
+    The same call turns them back.
+
+    Args:
+        first, second: of its inputs and of its outputs.
+    """
     return (first, second) if operation in GATHERING else (second, first)
 
 

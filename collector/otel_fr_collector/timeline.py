@@ -56,7 +56,7 @@ is made within `otel_fr.otlp_sender.CONNECT_SECONDS`.
 RETURN_SECONDS = 600.0
 """After the collector's start, from which no rank is expected to reconnect any more."""
 SHARE_PATIENCE = 2.0
-"""For which a run that was not heard of before is not judged: others' incidents of it are asked for, each second."""
+"""For which a new run is not judged. In this time the collector asks the others for their incidents of the run."""
 
 # Something is wrong: what must settle before it is judged.
 
@@ -99,7 +99,7 @@ ended, nothing more is waited for."""
 SLOWNESS_INTERVAL = 1.0
 """Between two looks at who comes last in a run's groups."""
 
-# An incident opens, and people are told.
+# An incident opens, and people are notified.
 
 SAME_WAIT = 1.0
 """By which two judgements may place the begin of one wait apart; the first stands then."""
@@ -126,7 +126,7 @@ also once it is resolved. From then on it may give way to one of a job that has 
 # The job is over, and is forgotten.
 
 OVER_AFTER = REPORT_INTERVAL
-"""Without telemetry of a run, after which it is kept as over, if none of its ranks is heard of."""
+"""Without telemetry of a run, after which it counts as over, unless a rank still reports."""
 ENDED_SECONDS = 10.0
 """Without telemetry of a run all of whose ranks have ended, after which its incidents are resolved: monitors send the
 last that they have after the end, as the paths of files, and what could not be sent at first. It may correct the

@@ -53,11 +53,11 @@ MAX_NAME: Final = 1_024
 """Characters of a name: a group's, a call site's, an error's."""
 
 DEFAULT_STALL_SECONDS: Final = 5.0
-"""Of a report that does not say it. Defaults of the format stay when those of `otel_fr.config` change."""
+"""For a report without this key. The format's defaults stay the same when the defaults of `otel_fr.config` change."""
 DEFAULT_INTERVAL: Final = 1.0
-"""Of a report that does not say it."""
+"""For a report without this key."""
 DEFAULT_PEER_TIMEOUT: Final = 5.0
-"""Of a report that does not say it."""
+"""For a report without this key."""
 
 Count = Annotated[int, Meta(ge=0, le=MAX_NUMBER)]
 Integer = Annotated[int, Meta(ge=-MAX_NUMBER, le=MAX_NUMBER)]

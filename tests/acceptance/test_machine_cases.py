@@ -43,7 +43,7 @@ Said = tuple[str, tuple[int, ...]]
 
 @dataclass
 class Site:
-    """The hosts of a case: those of the job, and the one of the collector.
+    """The hosts of a case: the hosts of the job, and the collector's host.
 
     Attributes:
         truth, since: what was done to the job, and when (Unix seconds). causes: what was said of it, as incidents.

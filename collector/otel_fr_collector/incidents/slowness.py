@@ -12,7 +12,11 @@ from otel_fr_collector.jobs.run import Run
 
 
 def find(run: Run, known: Mapping[str, Finding]) -> dict[str, Finding | None]:
-    """By group, the finding about it; None: there is none. ``known``: by group, those of the open incidents."""
+    """What is found in each group; None: its open incident is over.
+
+    Args:
+        known: the findings of the open incidents, by group.
+    """
     return {
         number: _find(run, group, known.get(number))
         for number, group in run.groups.items()
