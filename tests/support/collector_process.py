@@ -31,7 +31,12 @@ class Collector(CollectorView):
     Args:
         tls: how its HTTP clients see its certificate.
         program: the beginning of its command line.
+
+    Attributes:
+        authorization: the header with which its pages are fetched; empty: none.
     """
+
+    authorization = ""
 
     def __init__(
         self, folder: Path, *options: str, tls: ssl.SSLContext | None = None, program: Sequence[str] = OTEL_FR
@@ -75,7 +80,8 @@ class Collector(CollectorView):
         return self._open(urllib.request.Request(url, body, given))
 
     def fetch(self, path: str, **headers: str) -> Answer:
-        return self._open(urllib.request.Request(self.http + path, headers=headers))
+        given = {"Authorization": self.authorization} if self.authorization else {}
+        return self._open(urllib.request.Request(self.http + path, headers={**given, **headers}))
 
     def _open(self, request: urllib.request.Request) -> Answer:
         try:

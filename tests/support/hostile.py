@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue
-from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs, ScopeLogs
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
 
@@ -47,15 +43,6 @@ def traces(*spans: tuple[Resource, list[Span]]) -> bytes:
     return ExportTraceServiceRequest(resource_spans=entries).SerializeToString()
 
 
-def logs(*bodies: dict[str, Any]) -> bytes:
-    def entry(body: dict[str, Any]) -> ResourceLogs:
-        text = json.dumps({"v": 1, "n": 1, "groups": [], **body}, ensure_ascii=False)
-        record = LogRecord(event_name=semconv.EVENT_PROGRESS, body=AnyValue(string_value=text))
-        return ResourceLogs(resource=resource(body["rank"]), scope_logs=[ScopeLogs(log_records=[record])])
-
-    return ExportLogsServiceRequest(resource_logs=map(entry, bodies)).SerializeToString()
-
-
 def long_tails(number: int) -> bytes:
     """14 MiB of spans, each with another long text after its attributes."""
     return traces((resource(0), [span(i, end=f"{number}-{i}-" + "x" * 200_000) for i in range(70)]))
@@ -77,10 +64,3 @@ def long_dtypes(number: int) -> bytes:
     """Spans with long names of dtypes."""
     names = ([f"{number}-{i}-{j}" + WIDE * 900 for j in range(60)] for i in range(10))
     return traces((resource(0), [span(i, dtypes=own) for i, own in enumerate(names)]))
-
-
-def long_exceptions(number: int) -> bytes:
-    """14 MiB: ranks that raised an exception with a long text, and report nothing of it later."""
-    message = {"type": "E", "message": WIDE + "x" * 16_000}
-    ranks = range(number * 400, number * 400 + 400)
-    return logs(*(body for rank in ranks for body in ({"rank": rank, "exception": message}, {"rank": rank, "n": 2})))

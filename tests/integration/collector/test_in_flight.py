@@ -22,6 +22,7 @@ MAX_REQUESTS = 200
 """In place of some thousands, which take a busy machine longer to open than they may take to arrive."""
 COUNT = MAX_REQUESTS + 20
 IN_FLIGHT = "otel_fr_collector_requests_in_flight"
+REJECTED = "otel_fr_collector_requests_rejected_total"
 GRPC_CONNECTIONS = COUNT // 100 + 1
 """Over which the calls in part come: a client opens no more than 100 on one."""
 
@@ -30,19 +31,12 @@ GRPC_CONNECTIONS = COUNT // 100 + 1
 def collector(tmp_path: Path) -> Iterator[Collector]:
     program = patched(receive__intake__MAX_REQUESTS=MAX_REQUESTS)
     with running(tmp_path, "--quiet", *token_options(tmp_path), program=program) as found:
+        found.authorization = f"Bearer {READER}"
         yield found
 
 
-def metric(collector: Collector, name: str, **labels: str) -> float:
-    from prometheus_client.parser import text_string_to_metric_families
-
-    page = collector.fetch("/metrics", Authorization=f"Bearer {READER}").body.decode()
-    samples = (sample for family in text_string_to_metric_families(page) for sample in family.samples)
-    return sum(sample.value for sample in samples if sample.name == name and labels.items() <= sample.labels.items())
-
-
 def check_that_another_tenant_is_served(collector: Collector) -> None:
-    assert wait_for(lambda: metric(collector, IN_FLIGHT) >= MAX_REQUESTS)
+    assert wait_for(lambda: collector.metric(IN_FLIGHT) >= MAX_REQUESTS)
     for number in range(3):
         data = spans(number)
         # A resource without a job id needs a token for all jobs: what counts here is that the request is read at all.
@@ -51,7 +45,7 @@ def check_that_another_tenant_is_served(collector: Collector) -> None:
         with pytest.raises(grpc.RpcError) as caught:
             collector.send(TRACES, data, metadata=bearer(OTHER_TEAM))
         assert caught.value.code() == grpc.StatusCode.PERMISSION_DENIED, caught.value
-    assert metric(collector, "otel_fr_collector_requests_rejected_total", reason="gave_way") >= 1
+    assert sum(value for own, value in collector.samples(REJECTED) if own["reason"] == "gave_way") >= 1
     log = collector.err_file.read_text()
     assert log.count("in-flight limit reached: rejecting") == 1
 

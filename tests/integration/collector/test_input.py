@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import random
 
 import grpc
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
@@ -20,6 +21,7 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
 
 from otel_fr import semconv
+from otel_fr.control.v1 import control_pb2
 from tests.support.collector_process import Collector
 from tests.support.grpc_calls import LOGS, METRICS, TRACES, WATCH, refused
 from tests.support.otlp_messages import attribute
@@ -114,11 +116,6 @@ def test_a_request_over_64_mib_is_resource_exhausted(shared: Collector, compress
     assert shared.get("/healthz") == "ok\n"
 
 
-@pytest.mark.parametrize("method", [TRACES, LOGS, METRICS])
-def test_an_empty_request_is_a_success(shared: Collector, method: str) -> None:
-    assert shared.send(method, b"") == b""
-
-
 def test_foreign_telemetry_passes_and_is_counted(shared: Collector) -> None:
     before = {signal: shared.metric(ITEMS, signal=signal, kind="other") for signal in ("traces", "logs", "metrics")}
     web = Resource(attributes=[attribute("service.name", "web")])
@@ -131,24 +128,6 @@ def test_foreign_telemetry_passes_and_is_counted(shared: Collector) -> None:
     shared.send(METRICS, ExportMetricsServiceRequest(resource_metrics=[numbers]).SerializeToString())
     grown = {signal: shared.metric(ITEMS, signal=signal, kind="other") - n for signal, n in before.items()}
     assert grown == {"traces": 2, "logs": 1, "metrics": 1}
-
-
-def test_what_nccl_inspector_posts_is_taken_as_other_softwares(shared: Collector) -> None:
-    """The body is made as its source makes it: JSON, gauges, neither process nor rank."""
-    attributes = {"gpu": "GPU0", "comm_name": "unknown", "node": "gpu-17", "nranks": "8", "collective": "AllReduce"}
-    point = {
-        "attributes": [{"key": key, "value": {"stringValue": value}} for key, value in attributes.items()],
-        "timeUnixNano": "1800000000000000000",
-        "asDouble": 1250.5,
-    }
-    metric = {"name": "nccl_collective_exec_time_microseconds", "unit": "us", "gauge": {"dataPoints": [point]}}
-    scopes = [{"scope": {"name": "nccl-inspector"}, "metrics": [metric]}]
-    resource = {"attributes": [{"key": "service.name", "value": {"stringValue": "nccl-inspector"}}]}
-    body = json.dumps({"resourceMetrics": [{"resource": resource, "scopeMetrics": scopes}]}).encode()
-    counted = "otel_fr_collector_items_received_total"
-    before = shared.metric(counted, signal="metrics", kind="other") or 0.0
-    assert shared.post("/v1/metrics", body, "application/json", Connection="close").status == 200
-    assert shared.metric(counted, signal="metrics", kind="other") == before + 1
 
 
 def test_a_span_that_lacks_what_it_needs_is_a_warning(collector: VirtualCollector) -> None:
@@ -182,6 +161,34 @@ def test_an_unusable_report_is_counted_and_harmless(collector: VirtualCollector,
     assert collector.metric("otel_fr_collector_rank_reports_total", outcome="invalid") == before + 1
 
 
+@given(
+    changes=st.lists(
+        st.tuples(st.integers(0, 2_047), st.integers(0, 8), st.binary(max_size=12)), min_size=1, max_size=6
+    ),
+    method=st.sampled_from([TRACES, LOGS, METRICS]),
+)
+@example(changes=[(233, 0, bytes(4))], method=TRACES)  # lengths near the start of the span
+@example(changes=[(233, 1, b"\x01")], method=LOGS)  # a log record whose fields cannot be counted
+def test_a_corrupted_request_is_accepted_or_rejected_and_never_an_internal_error(
+    collector: VirtualCollector, changes: list[tuple[int, int, bytes]], method: str
+) -> None:
+    """A valid request with bytes changed, cut out or doubled."""
+    with collector.job(1, "fuzz") as job:
+        job.quiet()
+        player = job.ranks[0]
+        raw = bytearray(player.spans_request([player.complete(player.issue(job.world), send=False)]))
+    for position, width, new in changes:
+        start = position % (len(raw) + 1)
+        raw[start : start + width] = new
+    code = grpc.StatusCode.OK
+    try:
+        collector.send(method, bytes(raw))
+    except grpc.RpcError as error:
+        code = error.code()
+    assert code in (grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT)
+    assert collector.metric("otel_fr_collector_internal_errors_total", part="ingest") == 0
+
+
 def test_texts_that_are_not_unicode_disturb_neither_verdicts_nor_metrics(collector: VirtualCollector) -> None:
     """A lone surrogate, as Python makes of a byte that is not UTF-8, in the description of a process group."""
     with collector.job(2, "odd-names") as job:
@@ -199,6 +206,16 @@ def test_a_control_request_that_is_none_is_rejected(shared: Collector, data: byt
     assert refused(lambda: list(shared.stream(WATCH)(data, timeout=PATIENCE))) == grpc.StatusCode.INVALID_ARGUMENT
     assert shared.metric(REJECTED, signal="control", reason="malformed") == before + 1
     assert "Traceback" not in shared.err_file.read_text()
+
+
+def test_a_control_stream_ends_when_what_the_monitor_says_later_is_no_request(shared: Collector) -> None:
+    request = control_pb2.WatchRequest(job_id="job", run_id="r", others=[1]).SerializeToString()
+    watch = shared.channel.stream_stream(WATCH, None, None)
+    good = watch(iter([request] * 3))
+    good.initial_metadata()
+    assert list(watch(iter([request, b"\xff"]), timeout=PATIENCE)) == []
+    assert good.is_active()
+    good.cancel()  # type: ignore[no-untyped-call]
 
 
 def test_a_report_that_comes_late_is_dropped(collector: VirtualCollector) -> None:

@@ -1,7 +1,8 @@
-"""OTLP/JSON: what is larger than is decoded is refused before it is decoded."""
+"""OTLP/JSON: it is the same request as protobuf; what is larger than is decoded is refused before it is decoded."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from typing import Any
@@ -29,6 +30,23 @@ def count(value: Any) -> int:
     return 0 if members is None else 1 + max(0, len(members) - 1) + sum(map(count, members))
 
 
+def test_json_is_the_same_request_as_protobuf() -> None:
+    """Ids in hex, enumerations as numbers, 64-bit numbers as text, unknown fields ignored: OTLP's own JSON."""
+    span = {
+        "traceId": "5b8efff798038103d269b633813fc60c", "spanId": "eee19b7ec3c1b174", "name": "GET /", "kind": 2,
+        "startTimeUnixNano": "1544712660000000000", "endTimeUnixNano": 1544712661000000000, "later": {"a": 1},
+        "attributes": [{"key": "traceId", "value": {"stringValue": "not hex"}}],
+        "links": [{"traceId": "5B8EFFF798038103D269B633813FC60C", "spanId": "EEE19B7EC3C1B174"}],
+    }  # fmt: skip
+    body = json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]}).encode()
+    taken = ExportTraceServiceRequest.FromString(from_json(TRACES, body))
+    sent = taken.resource_spans[0].scope_spans[0].spans[0]
+    assert sent.trace_id.hex() == sent.links[0].trace_id.hex() == "5b8efff798038103d269b633813fc60c"
+    assert sent.span_id.hex() == "eee19b7ec3c1b174"
+    assert (sent.kind, sent.end_time_unix_nano) == (2, 1544712661000000000)
+    assert sent.attributes[0].value.string_value == "not hex"
+
+
 @given(values, st.booleans())
 def test_values_are_counted_as_they_are_decoded(value: Any, ascii_only: bool) -> None:
     body = json.dumps({"resourceSpans": [], "x": value}, ensure_ascii=ascii_only).encode()
@@ -38,6 +56,21 @@ def test_values_are_counted_as_they_are_decoded(value: Any, ascii_only: bool) ->
         patched.setattr(json_encoding, "MAX_VALUES", count(value) + 2)
         with pytest.raises(TooManyError):
             from_json(TRACES, body)
+
+
+keys = st.sampled_from(["resourceSpans", "resource", "scopeSpans", "spans", "traceId", "attributes", "value"])
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=9),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=4),
+        max_leaves=15,
+    )
+)
+def test_any_json_is_a_request_or_malformed(body: object) -> None:
+    with contextlib.suppress(MalformedError):
+        ExportTraceServiceRequest.FromString(from_json(TRACES, json.dumps(body).encode()))
 
 
 @pytest.mark.parametrize("part", ["{}", "[]", "[[]]", '{"a":{}}', '""', "1"])
