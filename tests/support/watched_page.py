@@ -48,6 +48,17 @@ class Watched:
         self.page.on("dialog", self._dialog)
         self.page.on("request", lambda request: self.hosts.add(urlsplit(request.url).netloc))
 
+    def texts(self, function: str, calls: list[list[Any]]) -> list[Any]:
+        """What a function of page/text.js returns for each of these arguments; the page is at a collector's."""
+        found: list[Any] = self.page.evaluate(
+            """async ([name, calls]) => {
+              const text = await import(new URL("page/text.js", location.href));
+              return calls.map((given) => text[name](...given));
+            }""",
+            [function, calls],
+        )
+        return found
+
     def _dialog(self, dialog: Any) -> None:
         self.problems.append(dialog.message)
         dialog.dismiss()

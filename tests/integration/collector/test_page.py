@@ -63,22 +63,6 @@ def test_a_hang_shows_and_goes_without_a_reload(tmp_path: Path, watched: Watched
         page.goto("about:blank")
 
 
-def test_an_incident_shows_its_evidence_and_follows_its_changes(stage: Stage, watched: Watched) -> None:
-    run = stage.job(8)
-    number = stage.hang(run, 5)["id"]
-    page = watched.page
-    page.goto(f"{stage.url}/#/incidents/{number}")
-    expect(page.locator("h1")).to_contain_text("rank 5")
-    for text in ("load data.py:17", 'File "/job/data.py", line 17', "step train.py:42", "7 ranks: 0-4, 6, 7"):
-        expect(page.locator("main")).to_contain_text(text)
-    expect(page.locator(".answer .badge")).to_have_text(["firing", "missing_rank"])
-    stage.recover(run)
-    expect(page.locator(".answer .badge").first).to_have_text("resolved")
-    expect(page.locator(".answer .summary")).to_contain_text("while it fired: rank 5")
-    page.get_by_role("link", name="job-7").click()
-    expect(page.locator("h1")).to_have_text("job-7")
-
-
 def test_a_thousand_ranks_are_a_row_for_each_host(stage: Stage, watched: Watched) -> None:
     """The host that differs comes first, and rows say in words what they show."""
     run = stage.job(1_024)
@@ -516,19 +500,11 @@ def test_a_collector_that_asks_for_a_token_is_given_it(stage: Stage, watched: Wa
     watched.problems = [text for text in watched.problems if "401" not in text]
 
 
-RANKS = [
-    [],
-    [5],
-    [1, 0, 1],
-    [0, 1, 2, 5],
-    [0, 2, 4, 6],
-    list(range(5, 70, 8)),
-    [0, 1, 3, 5, 7, 9, 11],
+RANKS: list[list[int]] = [
+    [], [5], [1, 0, 1], [0, 1, 2, 5], [0, 2, 4, 6], list(range(5, 70, 8)), [0, 1, 3, 5, 7, 9, 11],
     [*range(0, 99, 7), 50],
-]
+]  # fmt: skip
 SECONDS = [0.0, 4.46, 99.4, 725.0, 18_720.0, 273_600.0]
-
-
 NOWHERE: dict[str, Any] = dict.fromkeys(("host", "pid", "local_rank", "gpu", "pod", "node", "namespace"))
 PLACES = [
     NOWHERE,
@@ -538,54 +514,32 @@ PLACES = [
     {**NOWHERE, "host": "llama-0", "node": "gpu-17", "pod": "llama-0", "namespace": "train"},
     {**NOWHERE, "pod": "llama-0"},
 ]
-STATES = ["firing", "resolved"]
-RANK_STATES = ["running", "unheard", "killed"]
+GROUPS = [("3", "dp"), ("3", ""), ("3", "undefined"), ("tp", "tp")]
 OVERDUE = [("section", "loading", 45.0, 30.0), ("heartbeat", "", 700.0, 60.0), ("outside", "", 9.0, 3.0)]
+SAME: dict[str, list[tuple[list[object], str]]] = {
+    "ranksText": [([ranks], presentation.ranks_text(ranks)) for ranks in RANKS],
+    "rankList": [([ranks], presentation.rank_list(ranks)) for ranks in RANKS],
+    "groupText": [
+        ([{"name": name, "description": text}], presentation.group_text(name, text)) for name, text in GROUPS
+    ],
+    "collectiveText": [([name, at], presentation.collective_text(name, at)) for name, at in (("a", 5), ("b", None))],
+    "siteText": [([None], presentation.site_text(None))],
+    "durationText": [([seconds], presentation.duration_text(seconds)) for seconds in SECONDS],
+    "agoText": [([seconds], presentation.ago_text(seconds)) for seconds in SECONDS],
+    "placeText": [([place], presentation.place_text(**place)) for place in PLACES],
+    "overdueText": [([one], presentation.overdue_text(*one)) for one in OVERDUE],
+    "rankStateText": [([state], presentation.rank_state_text(state)) for state in ("running", "unheard", "killed")],
+    "stateSummary": [
+        ([{"state": state, "summary": "it hangs"}], presentation.state_summary("it hangs", state))
+        for state in ("firing", "resolved")
+    ],
+}
+"""By function of page/text.js: arguments, and the text that the function of the same name in Python has for these."""
 
 
 def test_the_page_writes_ranks_groups_and_durations_as_the_terminal_does(stage: Stage, watched: Watched) -> None:
-    page = watched.page
-    page.goto(stage.url + "/")
-    given = {
-        "ranks": RANKS,
-        "encoded": [encode_ranks(sorted(set(ranks))) for ranks in RANKS],
-        "seconds": SECONDS,
-        "places": PLACES,
-        "overdue": OVERDUE,
-        "states": STATES,
-        "rank_states": RANK_STATES,
-    }
-    shown = page.evaluate(
-        """async (given) => {
-          const text = await import(new URL("page/text.js", location.href));
-          return {
-            ranks: given.ranks.map(text.ranksText),
-            decoded: given.encoded.map((one) => text.rankList(text.decodeRanks(one))),
-            groups: [["3", "dp"], ["3", ""], ["3", "undefined"], ["tp", "tp"]].map(([name, description]) =>
-              text.groupText({ name, description })),
-            others: [text.collectiveText("all_reduce", 5), text.collectiveText("send", null), text.siteText(undefined)],
-            durations: given.seconds.map(text.durationText),
-            ago: given.seconds.map(text.agoText),
-            places: given.places.map(text.placeText),
-            overdue: given.overdue.map(text.overdueText),
-            rank_states: given.rank_states.map(text.rankStateText),
-            summaries: given.states.map((state) => text.stateSummary({ state, summary: "it hangs" })),
-          };
-        }""",
-        given,
-    )
-    assert shown["ranks"] == [presentation.ranks_text(ranks) for ranks in RANKS]
-    assert shown["decoded"] == [presentation.rank_list(ranks) for ranks in RANKS]
-    groups = [("3", "dp"), ("3", ""), ("3", "undefined"), ("tp", "tp")]
-    assert shown["groups"] == [presentation.group_text(name, description) for name, description in groups]
-    assert shown["others"] == [
-        presentation.collective_text("all_reduce", 5),
-        presentation.collective_text("send", None),
-        presentation.site_text(None),
-    ]
-    assert shown["durations"] == [presentation.duration_text(seconds) for seconds in SECONDS]
-    assert shown["ago"] == [presentation.ago_text(seconds) for seconds in SECONDS]
-    assert shown["rank_states"] == [presentation.rank_state_text(state) for state in RANK_STATES]
-    assert shown["overdue"] == [presentation.overdue_text(*one) for one in OVERDUE]
-    assert shown["places"] == [presentation.place_text(**place) for place in PLACES]
-    assert shown["summaries"] == [presentation.state_summary("it hangs", state) for state in STATES]
+    watched.page.goto(stage.url + "/")
+    for name, cases in SAME.items():
+        assert watched.texts(name, [given for given, _ in cases]) == [text for _, text in cases], name
+    encoded = [[encode_ranks(sorted(set(ranks)))] for ranks in RANKS]
+    assert watched.texts("decodeRanks", encoded) == [sorted(set(ranks)) for ranks in RANKS]
