@@ -134,32 +134,6 @@ def test_a_backend_that_asks_for_a_delay_gets_no_request_until_then(
         assert backend.tried[1] - backend.tried[0] >= 1.0
 
 
-@pytest.mark.parametrize("server", [grpc_backend, http_backend])
-def test_a_request_that_its_backend_always_sends_away_does_not_hold_up_the_others(
-    server: Callable[[], AbstractContextManager[Backend]],
-) -> None:
-    with server() as backend, VirtualCollector(forward=[backend]) as collector:
-        backend.hated = spans(1)
-        for number in range(1, 7):
-            collector.send(TRACES, spans(number))
-        collector.deliver(lambda: len(backend.taken) == 5)
-        assert backend.taken == [spans(number) for number in range(2, 7)]
-        # The backend has a request before we have its answer.
-        collector.deliver(lambda: collector.metric(QUEUE) == len(spans(1)))
-        backend.hated = None
-        collector.deliver(lambda: backend.taken[5:] == [spans(1)])
-
-
-def test_a_full_queue_drops_what_comes_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    with VirtualCollector(forward=[MemoryBackend(is_down=True)], queue_size=100_000) as collector:
-        for n in range(20):
-            collector.send(TRACES, spans(n + 1, size=10_000))
-        kept = 20 - collector.metric(DROPPED, reason="queue_full")
-        assert 8 <= kept <= 10
-        assert 10_000 * kept < collector.metric(QUEUE) <= 100_000
-        assert "its queue is full" in caplog.text
-
-
 def test_without_a_folder_the_end_waits_for_the_backends_for_a_bounded_time(tmp_path: Path) -> None:
     with grpc_backend() as backend:
         backend.delay = 0.2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import signal
@@ -11,8 +10,6 @@ from pathlib import Path
 
 import grpc
 import pytest
-from otel_fr_collector.forward.backends import BusyError, Tls, make_backend
-from otel_fr_collector.network.http_client import MAX_RETRY_AFTER
 
 from otel_fr import semconv
 from otel_fr.control.v1 import control_pb2
@@ -20,7 +17,7 @@ from tests.support.collector_process import Collector, running
 from tests.support.grpc_calls import WATCH
 from tests.support.hostile_servers import Behaviour, bomb, drips, floods, hangs, hostile_server
 from tests.support.incident_receivers import AlertSink, FakeGrafana, Receiver
-from tests.support.otlp_backends import grpc_backend, http_backend
+from tests.support.otlp_backends import grpc_backend
 from tests.support.otlp_messages import attribute
 from tests.support.played_job import Job
 from tests.support.waiting import wait_for
@@ -117,19 +114,3 @@ def test_a_backend_that_compresses_its_answers_is_understood(tmp_path: Path) -> 
     ):
         job.step()
         assert wait_for(lambda: collector.metric("otel_fr_collector_forward_requests_sent_total") >= 1)
-
-
-@pytest.mark.parametrize("seconds", [86_400.0, -5.0])
-def test_a_backend_delays_a_retry_for_5_minutes_at_most(seconds: float) -> None:
-    async def asked(url: str) -> float | None:
-        sender = make_backend(url, Tls(), {})
-        with pytest.raises(BusyError) as caught:
-            await sender.send("traces", b"")
-        await sender.close()
-        return caught.value.after
-
-    for kind in (grpc_backend, http_backend):
-        with kind() as backend:
-            backend.busy, backend.retry_after = 1, seconds
-            expected = MAX_RETRY_AFTER if seconds > 0 else None if kind is http_backend else 0.0
-            assert asyncio.run(asked(backend.url)) == expected

@@ -20,7 +20,7 @@ from otel_fr_collector.incidents.incident import FIRING, RESOLVED, ChangeKind
 from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.storage import postgres_backend, postgres_connection, postgres_migrations
-from otel_fr_collector.storage.backend import DataError, StoreError
+from otel_fr_collector.storage.backend import StoreError
 from otel_fr_collector.storage.opening import collector_id, open_store
 from otel_fr_collector.storage.retention import Retention
 from otel_fr_collector.storage.store import Store
@@ -165,33 +165,6 @@ def test_collectors_that_start_at_once_make_the_tables_once(url: str) -> None:
         assert all(pool.map(start, range(8)))
     with psycopg.connect(url) as db:
         assert db.execute("SELECT number FROM otel_fr.version").fetchall() == [(len(postgres_migrations.MIGRATIONS),)]
-
-
-def test_tables_of_an_older_version_are_brought_up_to_date_and_newer_ones_refused(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    old = DirectPostgres(url, "one", Metrics())
-    old.save([incident(1)])
-    old.close()
-    newer = (*postgres_migrations.MIGRATIONS, "ALTER TABLE otel_fr.incidents ADD COLUMN more text DEFAULT 'no'")
-    with monkeypatch.context() as patch:
-        patch.setattr(postgres_migrations, "MIGRATIONS", newer)
-        DirectPostgres(url, "one", Metrics()).close()
-        with psycopg.connect(url) as db:
-            assert db.execute("SELECT id, more FROM otel_fr.incidents").fetchall() == [(f"{1:016x}", "no")]
-    with pytest.raises(DataError, match="newer otel-fr"):
-        DirectPostgres(url, "one", Metrics())
-
-
-def test_a_migration_that_fails_changes_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    DirectPostgres(url, "one", Metrics()).close()
-    half = "CREATE TABLE otel_fr.more (x text); INSERT INTO otel_fr.nowhere VALUES (1)"
-    with monkeypatch.context() as patch:
-        patch.setattr(postgres_migrations, "MIGRATIONS", (*postgres_migrations.MIGRATIONS, half))
-        assert not DirectPostgres(url, "one", Metrics()).is_up
-    again = DirectPostgres(url, "one", Metrics())
-    assert again.is_up
-    again.close()
 
 
 def test_a_row_that_the_server_never_takes_costs_only_itself(url: str) -> None:

@@ -8,14 +8,10 @@ import resource
 import sqlite3
 from pathlib import Path
 
-from tests.support.collector_process import Collector, patched, start
+from tests.support.collector_process import patched, start
 from tests.support.collector_view import CollectorView
 from tests.support.commands import otel_fr
-from tests.support.damaged_files import spoil_pages
-from tests.support.grpc_calls import TRACES
 from tests.support.incident_receivers import AlertSink, Receiver
-from tests.support.otlp_backends import Backend, grpc_backend
-from tests.support.otlp_messages import spans
 from tests.support.played_job import Job
 from tests.support.virtual_collector import VirtualCollector
 from tests.support.waiting import wait_for
@@ -192,63 +188,6 @@ def test_an_end_whose_incident_is_over_is_not_told_again(tmp_path: Path) -> None
         third.time.advance(60.0)
         assert third.lines() == []
         assert [(one["id"], one["state"]) for one in listed(third)] == [(opened["id"], "resolved")]
-
-
-def test_an_attempt_that_begins_after_the_restart_closes_the_incident_of_the_one_before(tmp_path: Path) -> None:
-    with VirtualCollector(data=tmp_path) as first:
-        with first.job(2) as job:
-            job.step()
-            job.skip(1)
-            opened = first.wait_cause()
-        with restarted(first, tmp_path) as second, second.job(2, attempt=1) as again:
-            again.step()
-            closed = second.wait_cause(lambda one: one["state"] == "resolved")
-            assert (closed["id"], closed["attempt"]) == (opened["id"], 0)
-            assert closed["resolved_at"] > closed["detected_at"]
-
-
-def test_resolved_incidents_stay_readable_and_a_stop_keeps_everything(tmp_path: Path) -> None:
-    with VirtualCollector(data=tmp_path) as first, first.job(2) as job:
-        job.step()
-        waiting = job.skip(1)
-        number = first.wait_cause()["id"]
-        job.go_on(waiting)
-        closed = first.wait_cause(lambda one: one["state"] == "resolved")
-        first.stop()
-    with VirtualCollector(first.time, data=tmp_path) as second:
-        assert listed(second) == [{**closed, "consequence_count": 0}]
-        kept = json.loads(second.get(f"/api/v1/incidents/{number}"))
-        assert kept["summary"] == closed["summary"]
-        assert second.metric("otel_fr_collector_store_up") == 1
-
-
-def test_damage_while_the_collector_runs_costs_no_incident(tmp_path: Path) -> None:
-    with grpc_backend() as backend:
-        backend.busy = 1_000_000
-        with start(tmp_path, 1, "--forward", backend.url) as first, Job(first, 2) as job:
-            job.step()
-            for number in range(1, 101):
-                first.send(TRACES, spans(number, size=4_000))
-            first.stop()
-        with start(tmp_path, 2, "--forward", backend.url, program=IMPATIENT) as second, Job(second, 2, "other") as job:
-            for name in ("incidents.db", "forward.sqlite3"):
-                spoil_pages(tmp_path / "data" / name, 1)
-            backend.busy = 0
-            job.step()
-            job.skip(1)
-            incident = second.wait_cause()
-            assert wait_for(lambda: [one["id"] for one in listed(second)] == [incident["id"]])
-            assert wait_for(lambda: _sends(second, backend, 1_000))
-            assert "is damaged" in second.err_file.read_text()
-            second.kill()
-        with start(tmp_path, 3) as third:
-            assert third.get("/healthz") == "ok\n"
-
-
-def _sends(collector: Collector, backend: Backend, number: int) -> bool:
-    """Whether what the collector accepts now reaches the backend."""
-    collector.send(TRACES, spans(number))
-    return wait_for(lambda: spans(number) in backend.taken, 20)
 
 
 def test_a_full_disk_costs_no_incident(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ from otel_fr_collector.incidents.incident import FIRING, RESOLVED, Incident
 from otel_fr_collector.jobs.ranks import RankState
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.metrics import Metrics
+from otel_fr_collector.storage import postgres_migrations, sqlite_migrations
+from otel_fr_collector.storage.backend import DataError
 from otel_fr_collector.storage.batch import FinishedJob
 from otel_fr_collector.storage.retention import Retention
 
@@ -22,20 +24,39 @@ from tests.unit.collector.test_store import NOW, RUN, incident
 AnyBackend = DirectSqlite | DirectPostgres
 Open = Callable[..., AnyBackend]
 """Opens the database of the test, as a collector that starts; ``retention`` and ``metrics`` as of the backends."""
+Migrate = Callable[[str], None]
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def start(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
-    opened: list[AnyBackend] = []
-    url = request.getfixturevalue("postgres").new_database() if request.param == "postgresql" else ""
+def database(request: pytest.FixtureRequest) -> str:
+    found: str = request.param
+    return found
 
-    def make(retention: Retention | None = None, metrics: Metrics | None = None) -> AnyBackend:
+
+@pytest.fixture
+def migrate(database: str, monkeypatch: pytest.MonkeyPatch) -> Migrate:
+    """Adds a migration for the rest of the test."""
+
+    def add(statements: str) -> None:
+        own = sqlite_migrations if database == "sqlite" else postgres_migrations
+        more = statements.replace("otel_fr.", "") if database == "sqlite" else statements
+        monkeypatch.setattr(own, "MIGRATIONS", (*own.MIGRATIONS, more))
+
+    return add
+
+
+@pytest.fixture
+def start(database: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
+    opened: list[AnyBackend] = []
+    url = request.getfixturevalue("postgres").new_database() if database == "postgresql" else ""
+
+    def make(retention: Retention | None = None, metrics: Metrics | None = None, *, is_up: bool = True) -> AnyBackend:
         metrics = metrics or Metrics()
         if url:
             made: AnyBackend = DirectPostgres(url, "one", metrics, retention, wall=lambda: NOW)
         else:
             made = DirectSqlite(tmp_path, metrics, retention, wall=lambda: NOW)
-        assert made.is_up
+        assert made.is_up is is_up
         opened.append(made)
         return made
 
@@ -72,6 +93,34 @@ def test_a_new_collector_finds_all_that_the_one_before_has_written(start: Open) 
     assert saved.notes == {("webhook", made[0].id): "1", ("webhook", made[1].id): "3"}
     assert second.get(made[2].id) == made[2].data
     assert second.finished_job("key") == FinishedJob("key", "job", NOW, '{"job": "job"}', b"")
+
+
+def test_tables_of_an_older_version_are_brought_up_to_date_and_newer_ones_refused(
+    start: Open, migrate: Migrate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = start()
+    old.save([incident(1)])
+    old.close()
+    migrate("ALTER TABLE otel_fr.incidents ADD COLUMN more text NOT NULL DEFAULT 'no'")
+    store = start()
+    assert numbers(store) == [1]
+    assert store._rows("SELECT more FROM otel_fr.incidents", {}) == [("no",)]
+    store.close()
+    monkeypatch.undo()
+    with pytest.raises(DataError, match="otel-fr"):
+        start()
+
+
+def test_a_migration_that_fails_changes_nothing(start: Open, migrate: Migrate, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = start()
+    old.save([incident(1)])
+    old.close()
+    migrate("CREATE TABLE otel_fr.more (x text); INSERT INTO otel_fr.nowhere VALUES (1)")
+    store = start(is_up=False)
+    store.save([incident(2)])  # held in memory
+    store.close()
+    monkeypatch.undo()
+    assert numbers(start()) == [1]
 
 
 def test_what_is_written_again_replaces_what_was_there(start: Open) -> None:

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from pathlib import Path
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from otel_fr_collector.forward import forwarder, selection
-from otel_fr_collector.forward import sender as sender_module
-from otel_fr_collector.forward.backends import BusyError, parse_backend, read_headers
-from otel_fr_collector.forward.queues import Queues
+from otel_fr_collector.forward import selection
+from otel_fr_collector.forward.backends import parse_backend, read_headers
 from otel_fr_collector.forward.selection import Selection
-from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.http_client import MAX_RETRY_AFTER, bounded_delay, read_retry_after
 from otel_fr_collector.otlp import partial
 
 from tests.support.otlp_messages import spans
-from tests.support.waiting import PATIENCE
 
 
 def test_a_selection_loses_nothing_of_the_spans_it_keeps() -> None:
@@ -110,57 +105,3 @@ def test_no_server_delays_a_retry_for_long(text: str, seconds: float | None) -> 
 def test_a_delay_is_a_number_from_0_to_5_minutes() -> None:
     asked = (-1.0, 0.0, 2.5, 86_400.0, float("inf"), float("nan"), float("-inf"))
     assert [bounded_delay(seconds) for seconds in asked] == [0.0, 0.0, 2.5, 300.0, 300.0, 0.0, 0.0]
-
-
-class _Fussy:
-    """A backend that accepts every request but one, whose first attempts raise an error."""
-
-    name = "grpc://fussy"
-
-    def __init__(self, hated: bytes, error: Exception, attempts: int) -> None:
-        self.accepted: list[bytes] = []
-        self.failed = 0
-        self._hated = hated
-        self._error = error
-        self._attempts = attempts
-
-    async def send(self, signal: str, data: bytes) -> None:
-        if data == self._hated and self.failed < self._attempts:
-            self.failed += 1
-            raise self._error
-        self.accepted.append(data)
-
-    async def close(self) -> None:
-        pass
-
-
-@pytest.mark.parametrize("error", [BusyError("busy"), ValueError("not expected of a backend")])
-def test_a_request_that_always_fails_is_dropped_if_others_are_accepted(
-    error: Exception, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sender_module, "FIRST_BACKOFF", 0.0)
-    monkeypatch.setattr(sender_module, "MAX_BACKOFF", 0.0)
-    requests = [spans(n + 1) for n in range(2 * sender_module.MAX_ATTEMPTS)]
-    backend = _Fussy(requests[0], error, attempts=10**9)
-    metrics = Metrics()
-
-    async def play() -> None:
-        sender = forwarder.Forwarder(Queues([backend.name], 1 << 30), [backend], metrics)
-        sender.start()
-        for data in requests:
-            before = len(backend.accepted), backend.failed
-            await sender.take("traces", data)
-            while (len(backend.accepted), backend.failed) == before:
-                await asyncio.sleep(0.001)
-        await sender.stop(PATIENCE)
-
-    asyncio.run(play())
-    assert backend.failed >= sender_module.MAX_ATTEMPTS
-    assert sorted(backend.accepted) == sorted(requests[1:])
-    dropped = {
-        sample.labels["reason"]: sample.value
-        for family in metrics.forward_dropped.collect()
-        for sample in family.samples
-        if sample.name.endswith("_total") and sample.value
-    }
-    assert dropped == {"retries_exhausted": 1}

@@ -164,21 +164,6 @@ def test_so_many_damaged_files_are_kept_and_no_more(tmp_path: Path, monkeypatch:
     store.close()
 
 
-def test_a_file_that_is_removed_while_the_collector_runs_is_made_again(tmp_path: Path) -> None:
-    metrics = Metrics()
-    store = DirectSqlite(tmp_path, metrics)
-    store.save([incident(1)])
-    for path in tmp_path.glob("incidents.db*"):
-        path.unlink()
-    store.step(0.0)
-    assert store.take_new()  # so the service saves again what it holds
-    store.save([incident(1)])
-    assert store.is_up
-    assert numbers(store) == [1]
-    assert metrics.errors.labels("store")._value.get() == 1
-    store.close()
-
-
 def test_a_full_disk_leaves_no_empty_file_that_would_count_as_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

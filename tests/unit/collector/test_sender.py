@@ -74,12 +74,12 @@ async def until(holds: Callable[[], bool]) -> None:
     await asyncio.wait_for(wait(), PATIENCE)
 
 
-def dropped(metrics: Metrics) -> float:
+def dropped(metrics: Metrics, reason: str = "") -> float:
     return sum(
         sample.value
         for family in metrics.forward_dropped.collect()
         for sample in family.samples
-        if sample.name.endswith("_total")
+        if sample.name.endswith("_total") and reason in sample.labels["reason"]
     )
 
 
@@ -100,6 +100,26 @@ def test_requests_that_fail_do_not_block_the_others(bad: int, count: int) -> Non
     assert sorted(backend.accepted) == sorted(requests)
     if count <= IN_ORDER:
         assert backend.accepted[:others] == requests[bad:], "the others stay in order"
+
+
+@pytest.mark.parametrize("error", [BusyError("busy"), ValueError("not expected of a backend")])
+def test_a_request_that_always_fails_is_dropped_if_others_are_accepted(error: Exception) -> None:
+    requests = [spans(number + 1) for number in range(2 * MAX_ATTEMPTS)]
+    bad = requests[0]
+    backend, metrics = Scripted(lambda data, _: error if data == bad else None), Metrics()
+
+    async def play() -> None:
+        forwarder = Forwarder(Queues([backend.name], 1 << 30), [backend], metrics)
+        forwarder.start()
+        for data in requests:
+            await forwarder.take("traces", data)
+            await until(lambda: data in backend.attempts and (backend.attempts[-1] == bad or dropped(metrics) > 0))  # noqa: B023
+        await forwarder.stop(PATIENCE)
+
+    asyncio.run(play())
+    assert backend.attempts.count(bad) >= MAX_ATTEMPTS
+    assert sorted(backend.accepted) == sorted(requests[1:])
+    assert dropped(metrics, "retries_exhausted") == dropped(metrics) == 1
 
 
 def test_a_backend_that_cannot_be_reached_gets_everything_in_order() -> None:

@@ -15,7 +15,6 @@ from otel_fr_collector.jobs.ranks import DESTROYED, RankState
 from otel_fr_collector.jobs.ras import RasAnswer
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.metrics import Metrics
-from otel_fr_collector.storage import sqlite_migrations as migrations
 from otel_fr_collector.storage.retention import Retention
 from otel_fr_collector.storage.serialization import dump_incident, dump_run, load_incident, load_run
 
@@ -74,36 +73,6 @@ def _wal(store: DirectSqlite) -> int:
     return wal.stat().st_size if wal.exists() else 0
 
 
-def test_a_file_of_an_older_version_is_brought_up_to_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    old = DirectSqlite(tmp_path, Metrics())
-    old.save([incident(1)])
-    old.close()
-    newer = (*migrations.MIGRATIONS, "ALTER TABLE incidents ADD COLUMN acknowledged TEXT NOT NULL DEFAULT 'no'")
-    monkeypatch.setattr(migrations, "MIGRATIONS", newer)
-    store = DirectSqlite(tmp_path, Metrics())
-    assert numbers(store) == [1]
-    with contextlib.closing(sqlite3.connect(store.path)) as db:
-        assert db.execute("PRAGMA user_version").fetchone() == (len(newer),)
-        assert db.execute("SELECT acknowledged FROM incidents").fetchall() == [("no",)]
-    store.close()
-
-
-def test_a_migration_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    old = DirectSqlite(tmp_path, Metrics())
-    old.save([incident(1)])
-    old.close()
-    half = "CREATE TABLE more (x TEXT); INSERT INTO nowhere VALUES (1)"
-    monkeypatch.setattr(migrations, "MIGRATIONS", (*migrations.MIGRATIONS, half))
-    store = DirectSqlite(tmp_path, Metrics())
-    assert not store.is_up
-    store.save([incident(2)])  # held in memory
-    store.close()
-    monkeypatch.undo()
-    again = DirectSqlite(tmp_path, Metrics())
-    assert numbers(again) == [1]
-    again.close()
-
-
 def test_damage_that_shows_while_it_runs_loses_nothing_that_is_held(tmp_path: Path) -> None:
     store = DirectSqlite(tmp_path, Metrics())
     store.save(incident(n, text="x" * 4_000) for n in range(4, 1_000))  # more than SQLite keeps in its own memory
@@ -121,17 +90,6 @@ def test_damage_that_shows_while_it_runs_loses_nothing_that_is_held(tmp_path: Pa
     assert store.is_up
     assert numbers(store) == [2, 3]
     assert len(list(tmp_path.glob("incidents.db.damaged-*"))) >= 1
-    store.close()
-
-
-def test_one_row_that_makes_no_sense_costs_only_itself(tmp_path: Path) -> None:
-    store = DirectSqlite(tmp_path, Metrics())
-    store.save([incident(1), incident(2)])
-    store.close()
-    with contextlib.closing(sqlite3.connect(store.path)) as db, db:
-        db.execute("UPDATE incidents SET memory = '[]' WHERE id = ?", (f"{1:016x}",))
-    store = DirectSqlite(tmp_path, Metrics())
-    assert [one.id for one in store.load(10).incidents] == [f"{2:016x}"]
     store.close()
 
 
