@@ -35,9 +35,7 @@ async def decode_in_thread(decode: Callable[[], _T]) -> _T:
 def _run(decode: Callable[[], _T]) -> _T | _Refused:
     try:
         return decode()
-    except MalformedError as error:
-        return _Refused(MalformedError, str(error))
-    except TooManyError as error:
-        return _Refused(TooManyError, str(error))
+    except (MalformedError, TooManyError) as error:
+        return _Refused(type(error), str(error))
     except ValueError as error:
         return _Refused(ValueError, str(error))

@@ -75,17 +75,12 @@ class EventStream:
 
     def publish(self, change: IncidentChange) -> None:
         """Send an incident change to the listeners that may see its job."""
-        if self._listeners:
-            event = Event("incident", json.dumps({"change": change.kind.value, "incident": change.data}))
-            self._send(event, [one for one in self._listeners if one.access.may_see(change.incident.run.job)])
+        self._tell(change.kind, change.data)
 
     def repeat(self, data: CollectorIncidentData) -> None:
         """Send an incident as another collector has published it."""
-        if self._listeners:
-            kind = ChangeKind.RESOLVED if data["resolved_at"] else ChangeKind.OPENED
-            kind = ChangeKind.UPDATED if kind is ChangeKind.OPENED and data["revision"] > 1 else kind
-            event = Event("incident", json.dumps({"change": kind.value, "incident": data}))
-            self._send(event, [one for one in self._listeners if one.access.may_see(data["job"])])
+        begun = ChangeKind.UPDATED if data["revision"] > 1 else ChangeKind.OPENED
+        self._tell(ChangeKind.RESOLVED if data["resolved_at"] else begun, data)
 
     def jobs(self, data: str, access: Access) -> None:
         """Send a changed list of jobs to the listeners with this access."""
@@ -127,6 +122,11 @@ class EventStream:
         """End the stream of one client."""
         self.leave(listener)
         listener.end()
+
+    def _tell(self, kind: ChangeKind, data: CollectorIncidentData) -> None:
+        if self._listeners:
+            event = Event("incident", json.dumps({"change": kind.value, "incident": data}))
+            self._send(event, [one for one in self._listeners if one.access.may_see(data["job"])])
 
     def _send(self, event: Event, listeners: list[Listener]) -> None:
         for listener in listeners:

@@ -10,6 +10,10 @@ PRUNE_BATCH = 100
 """Incidents deleted in one transaction where the file is too large, so that the event loop is not blocked for long."""
 JOB_BATCH = 10
 """The same for finished jobs. Each takes up to 64 KiB."""
+_OLDEST_JOBS = "DELETE FROM jobs WHERE rowid IN (SELECT rowid FROM jobs ORDER BY ended LIMIT ?)"
+_OLDEST_INCIDENTS = """
+    DELETE FROM incidents WHERE rowid IN (SELECT rowid FROM incidents WHERE state = 'resolved' ORDER BY changed LIMIT ?)
+"""
 
 
 def prune(db: sqlite3.Connection, retention: Retention, wall: float) -> int:
@@ -21,36 +25,30 @@ def prune(db: sqlite3.Connection, retention: Retention, wall: float) -> int:
     Raises:
         sqlite3.Error: the file cannot be written.
     """
+    before = wall - retention.seconds
     with db:
-        gone = db.execute(
-            "DELETE FROM incidents WHERE state = 'resolved' AND changed < ?",
-            (wall - retention.seconds,),
-        ).rowcount
-        old_jobs = db.execute("DELETE FROM jobs WHERE ended < ?", (wall - retention.seconds,)).rowcount
-    while _used(db) > retention.size:
-        with db:
-            batch = db.execute(
-                "DELETE FROM jobs WHERE rowid IN (SELECT rowid FROM jobs ORDER BY ended LIMIT ?)", (JOB_BATCH,)
-            ).rowcount
-        if not batch:
-            break
-        old_jobs += batch
-    while _used(db) > retention.size:
-        with db:
-            batch = db.execute(
-                "DELETE FROM incidents WHERE rowid IN"
-                " (SELECT rowid FROM incidents WHERE state = 'resolved' ORDER BY changed LIMIT ?)",
-                (PRUNE_BATCH,),
-            ).rowcount
-        if not batch:
-            break
-        gone += batch
+        gone = db.execute("DELETE FROM incidents WHERE state = 'resolved' AND changed < ?", (before,)).rowcount
+        jobs = db.execute("DELETE FROM jobs WHERE ended < ?", (before,)).rowcount
+    jobs += _shrink(db, retention.size, _OLDEST_JOBS, JOB_BATCH)
+    gone += _shrink(db, retention.size, _OLDEST_INCIDENTS, PRUNE_BATCH)
     if gone:
         with db:
             db.execute("DELETE FROM notes WHERE incident NOT IN (SELECT id FROM incidents)")
-    if gone or old_jobs:
+    if gone or jobs:
         db.executescript("PRAGMA incremental_vacuum")  # execute() would take one step of it, a page
     return gone
+
+
+def _shrink(db: sqlite3.Connection, size: int, delete: str, batch: int) -> int:
+    """Delete rows, ``batch`` at a time, until ``size`` bytes are used at most or none is left; returns how many."""
+    total = 0
+    while _used(db) > size:
+        with db:
+            gone = db.execute(delete, (batch,)).rowcount
+        if not gone:
+            break
+        total += gone
+    return total
 
 
 def _used(db: sqlite3.Connection) -> int:
