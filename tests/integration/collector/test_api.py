@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
 import json
 import re
 import threading
@@ -19,7 +18,6 @@ from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.network.tokens import EVERYTHING
 from otel_fr_collector.outlets import event_stream as stream_module
 from otel_fr_collector.outlets.event_stream import Event, EventStream
-from otel_fr_collector.web.job_detail import Picture, picture
 from otel_fr_collector.web.job_views import job_key
 
 from tests.support.collector_process import Collector
@@ -249,38 +247,6 @@ def test_a_list_that_would_be_too_large_leaves_out_the_oldest(stage: Stage, monk
     assert len(body) < 10_100
     assert 1 < len(found) < 6
     assert found == numbers[-len(found) :]
-
-
-def test_many_who_ask_at_once_share_one_answer(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    from otel_fr_collector.web import api, fresh
-
-    run = stage.job(256)
-    made = []
-
-    async def counted(*arguments: Any) -> Picture:
-        made.append(1)
-        await asyncio.sleep(0.05)
-        return await picture(*arguments)
-
-    monkeypatch.setattr(api, "picture", counted)
-    monkeypatch.setattr(fresh, "FRESH", 600.0)
-    answers: list[bytes] = []
-    request = Request(f"{stage.url}/api/v1/jobs/{stage.key(run)}", headers={"Accept-Encoding": "gzip"})
-
-    def ask() -> None:
-        with urlopen(request, timeout=10) as answer:
-            assert answer.headers["Content-Encoding"] == "gzip"
-            answers.append(gzip.decompress(answer.read()))
-
-    askers = [threading.Thread(target=ask) for _ in range(20)]
-    for asker in askers:
-        asker.start()
-    for asker in askers:
-        asker.join()
-    assert len(answers) == 20
-    assert set(answers) == {answers[0]}
-    assert json.loads(answers[0])["world_size"] == 256
-    assert made == [1]
 
 
 @pytest.mark.parametrize(

@@ -75,18 +75,6 @@ def test_a_nodes_third_death_excludes_it_also_over_a_restart_of_the_collector(tm
         assert ask(second, "job=job-7&attempt=1")["recommendation"] == "restart"
 
 
-def test_the_same_error_in_the_third_run_stops_the_job(collector: VirtualCollector) -> None:
-    answers = [fail(collector, attempt, host=f"node-{attempt}", code=1, **ERROR) for attempt in range(3)]
-    assert [answer["recommendation"] for answer in answers] == ["restart", "restart", "stop"]
-    reason = answers[-1]["reasons"][0]
-    assert reason["rule"] == "same_error"
-    assert reason["text"].startswith("ValueError: bad sample 4711 at /job/data.py:17 load in 3 runs")
-    assert answers[-1]["failure"]["error"] == "ValueError: bad sample 4711"
-    (culprit,) = collector.causes()[-1]["culprits"]
-    assert culprit.pop("error") == "ValueError: bad sample 4711"
-    assert culprit == {"rank": 1, "host": "node-2", "replica": None, "ending": "raised", "signal": None}
-
-
 def test_what_ranks_ask_for_counts_until_they_take_it_back(collector: VirtualCollector) -> None:
     with collector.job(2) as job:
         job.step()

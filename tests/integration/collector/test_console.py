@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import pty
-import select
-import shutil
 import signal
 import ssl
 import subprocess
@@ -16,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.certificates import Certificates
 from tests.support.collector_process import Collector, running
 from tests.support.collector_view import CollectorView
 from tests.support.commands import OTEL_FR, otel_fr, run
@@ -83,33 +80,16 @@ def test_a_port_without_http_is_no_collector(process: Collector) -> None:
 
 
 def test_top_refreshes_at_a_terminal_and_ends_by_ctrl_c(process: Collector) -> None:
-    main, side = pty.openpty()
-    command = [*OTEL_FR, "top", "--collector", process.http, "--interval", "0.2"]
-    top = subprocess.Popen(command, stdin=side, stdout=side, stderr=side, start_new_session=True)
-    os.close(side)
-    shown = b""
-
-    def sees(text: bytes) -> bool:
-        nonlocal shown
-        if select.select([main], [], [], 0.05)[0]:
-            with contextlib.suppress(OSError):
-                shown += os.read(main, 65_536)
-        return text in shown
-
-    try:
-        assert wait_for(lambda: sees(b"no job reports now"))
+    with terminal([*OTEL_FR, "top", "--collector", process.http, "--interval", "0.2"]) as top:
+        assert top.shows("no job reports now")
         with Job(process, 2, "late-comer") as job:
             job.step()
-            assert wait_for(lambda: sees(b"late-comer/0"))
+            assert top.shows("late-comer/0")
         process.kill()
-        assert wait_for(lambda: sees(b"trying again"))
-        top.send_signal(signal.SIGINT)
-        assert wait_for(lambda: sees(b"\x1b[?1049l") or top.poll() is not None)  # the screen is given back
-        assert top.wait(PATIENCE) == 130
-    finally:
-        top.kill()
-        top.wait()
-        os.close(main)
+        assert top.shows("trying again")
+        top.process.send_signal(signal.SIGINT)
+        assert top.ended() == 130
+        assert b"\x1b[?1049l" in top.output  # the screen is given back
 
 
 def test_keys_lead_from_the_jobs_to_one_job_and_its_incident_and_back(collector: VirtualCollector) -> None:
@@ -300,23 +280,18 @@ def test_a_collector_that_is_absent_or_refuses_is_reported_in_one_line(command: 
         assert len(done.stderr.splitlines()) == 1
 
 
-@pytest.mark.skipif(not shutil.which("openssl"), reason="openssl is not here to make a certificate")
 def test_a_certificate_is_trusted_only_where_it_is_configured(tmp_path: Path) -> None:
-    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    command += ["-keyout", str(key), "-out", str(certificate), "-days", "2", "-subj", "/CN=collector"]
-    subprocess.run([*command, "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
-    server = Receiver()
+    certificates, server = Certificates(tmp_path), Receiver()
     with contextlib.closing(server):
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(certificate, key)
+        context.load_cert_chain(certificates.cert, certificates.key)
         server.server.socket = context.wrap_socket(server.server.socket, server_side=True)
         at = ("incidents", "--collector", server.url.replace("http:", "https:"))
         refused = otel_fr(*at)
         assert refused.returncode == 3
         assert "certificate" in refused.stderr.lower()
         assert server.requests == []
-        assert "is not an otel-fr collector" in otel_fr(*at, "--ca-file", str(certificate)).stderr
+        assert "is not an otel-fr collector" in otel_fr(*at, "--ca-file", str(certificates.ca_file)).stderr
         assert len(server.requests) == 1
 
 

@@ -1,8 +1,12 @@
-"""Where incidents go: Alertmanager, an OTLP backend, the monitors; and how the collector ends."""
+"""Where incidents go: Alertmanager, an OTLP backend, the monitors, the file of ``--incidents``; how it all ends."""
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
 import re
+import resource
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +21,7 @@ from otel_fr_collector.outlets.alertmanager import Alertmanager
 from otel_fr import identity, semconv
 from otel_fr.control.v1 import control_pb2
 from otel_fr.incident_trace import LEAD
-from tests.support.collector_process import running
+from tests.support.collector_process import Collector, running
 from tests.support.collector_view import CollectorView
 from tests.support.commands import otel_fr
 from tests.support.grpc_calls import TRACES, WATCH
@@ -25,7 +29,7 @@ from tests.support.incident_receivers import AlertSink
 from tests.support.otlp_backends import MemoryBackend
 from tests.support.played_job import STALL, Job
 from tests.support.virtual_collector import VirtualCollector
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, wait_for
 
 
 @pytest.fixture
@@ -48,7 +52,9 @@ def stall_and_recover(collector: CollectorView) -> str:
 
 def test_every_alertmanager_gets_the_alert_and_its_end(tmp_path: Path, alerts: AlertSink) -> None:
     second = AlertSink()
-    options = ("--alertmanager", alerts.url, "--alertmanager", second.url + "/")
+    options = ["--alertmanager", alerts.url, "--alertmanager", second.url + "/", "--alert-label", "team=ml"]
+    options += ["--external-url", "https://fr.example", "--link", "runbook=https://wiki/{category}"]
+    options += ["--link", "dashboard=https://g/d/x?from={from_ms}&to={to_ms}"]
     with running(tmp_path, *options) as collector:
         number = stall_and_recover(collector)
         assert collector.stop() == 0
@@ -62,7 +68,12 @@ def test_every_alertmanager_gets_the_alert_and_its_end(tmp_path: Path, alerts: A
             "category": "missing_rank",
             "process_group": "default_pg",
             "host": "node-0",
+            "team": "ml",
         }
+        assert first["generatorURL"] == f"https://fr.example/#/incidents/{number}"
+        assert first["annotations"]["runbook_url"] == "https://wiki/missing_rank"
+        assert first["annotations"]["dashboard_url"].startswith("https://g/d/x?from=1")
+        assert "trace_url" not in first["annotations"]
         assert re.search(r" rank 0 waits since \d\d:\d\d:\d\d UTC$", first["annotations"]["summary"])
         assert first["annotations"]["hosts"] == "node-0"
         assert first["annotations"]["culprit_ranks"] == "1"
@@ -199,3 +210,73 @@ def test_an_address_in_use_is_reported_at_once(tmp_path: Path) -> None:
             done = otel_fr("collector", *options)
             assert done.returncode == 2
             assert "cannot listen on" in done.stderr
+
+
+PROBLEM = "degraded: incidents are missing from the --incidents file: it cannot be written\n"
+
+
+def test_a_pipe_without_a_reader_is_an_error_and_no_hang(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    done = otel_fr("collector", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", "--incidents", str(pipe))
+    assert done.returncode == 2
+    assert f"--incidents {pipe}: no process reads this pipe" in done.stderr
+
+
+def open_incident(collector: Collector, alerts: AlertSink, name: str) -> None:
+    """A job with one incident, whose alert arrives whatever becomes of the file."""
+    with Job(collector, 2, name) as job:
+        job.step()
+        job.skip(1)
+        assert wait_for(lambda: any(alert["labels"]["job_id"] == name for post in alerts.posts for alert in post))
+
+
+def drain(reader: int) -> bytes:
+    """All that is in a pipe."""
+    found = b""
+    with contextlib.suppress(BlockingIOError):
+        while data := os.read(reader, 1 << 20):
+            found += data
+    return found
+
+
+def test_a_pipe_gets_whole_lines_and_is_never_waited_for(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    alerts = AlertSink()
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    with running(tmp_path / "run", "--alertmanager", alerts.url, "--incidents", str(pipe)) as collector:
+        open_incident(collector, alerts, "read")
+        first = drain(reader)
+        assert json.loads(first.splitlines()[0])["job"] == "read"
+        assert first.endswith(b"\n")
+        writer = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(writer, b" " * 4_096)
+        open_incident(collector, alerts, "full")
+        assert wait_for(lambda: collector.get("/healthz") == PROBLEM)
+        os.close(writer)
+        drain(reader)
+        open_incident(collector, alerts, "again")
+        assert wait_for(lambda: collector.get("/healthz") == "ok\n")
+        assert {json.loads(line)["job"] for line in drain(reader).splitlines()} >= {"again"}
+    os.close(reader)
+    alerts.close()
+
+
+def test_a_file_that_cannot_be_written_shows_in_the_health(tmp_path: Path) -> None:
+    """A limit on the size of files stands in for a full disk; the line that was begun is completed later."""
+    alerts = AlertSink()
+    with running(tmp_path, "--alertmanager", alerts.url) as collector:
+        pid = collector.process.pid
+        open_incident(collector, alerts, "before")
+        whole = collector.incidents_file.stat().st_size
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (whole + 100, resource.RLIM_INFINITY))
+        open_incident(collector, alerts, "during")
+        assert wait_for(lambda: collector.get("/healthz") == PROBLEM)
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+        open_incident(collector, alerts, "after")
+        assert wait_for(lambda: collector.get("/healthz") == "ok\n")
+        assert {line["job"] for line in collector.lines()} >= {"before", "during", "after"}
+    alerts.close()

@@ -1,8 +1,9 @@
-"""TLS and client certificates on every port; and that our own monitors can use them, and tokens."""
+"""TLS and client certificates on every port, tokens, and our own monitors and two tenants that use them."""
 
 from __future__ import annotations
 
 import contextlib
+import socket
 import ssl
 import time
 import urllib.error
@@ -17,18 +18,20 @@ from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExport
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpSpanExporter
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from otel_fr_collector.receive.grpc_server import MAX_STREAMS
 
 from otel_fr.config import Config
+from otel_fr.control.v1 import control_pb2
 from otel_fr.monitor.control.client import ControlClient
 from otel_fr.monitor.rank_identity import RankIdentity
 from otel_fr.otlp_sender import GrpcTarget, grpc_target, sender_from_env
 from tests.support.certificates import Certificates, write_certificate
 from tests.support.collector_process import Collector, running
 from tests.support.commands import otel_fr
-from tests.support.grpc_calls import TRACES, refused, unary
+from tests.support.grpc_calls import TRACES, WATCH, refused, stream, unary
 from tests.support.otlp_messages import spans
 from tests.support.played_job import Job
-from tests.support.tokens import WRITER, write_tokens
+from tests.support.tokens import OTHER_TEAM, TEAM, WRITER, bearer, token_options, write_tokens
 from tests.support.waiting import PATIENCE, until, wait_for
 
 
@@ -264,3 +267,44 @@ def test_a_monitor_whose_token_is_refused_says_so_once(
         client.stop()
     assert caplog.text.count("the token is not known") == 1
     assert "not-the-right-one" not in caplog.text
+
+
+STALLED = 400
+"""TLS handshakes on each port that begin and do not continue."""
+CHANNELS = 20
+CLIENT_HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
+"""The first bytes of one (RFC 8446, 4.1.2)."""
+
+
+class Tenant:
+    """Sends a played job's requests over a channel, with its token."""
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        self._channel = channel
+
+    def send(self, method: str, data: bytes, **options: Any) -> bytes:
+        return unary(self._channel, method)(data, metadata=bearer(OTHER_TEAM), **options)
+
+
+def test_stalled_handshakes_and_streams_of_one_tenant_keep_no_incident_of_another(tmp_path: Path) -> None:
+    certificates = Certificates(tmp_path / "certificates")
+    options = ("--quiet", *certificates.server_options(), *token_options(tmp_path))
+    with contextlib.ExitStack() as stack:
+        collector = stack.enter_context(running(tmp_path, *options, tls=certificates.context()))
+        for address in (collector.grpc, collector.http.partition("://")[2]):
+            host, _, port = address.rpartition(":")
+            for _ in range(STALLED):
+                stack.enter_context(socket.create_connection((host, int(port)))).sendall(CLIENT_HELLO)
+        place = collector.grpc.replace("127.0.0.1", "localhost")
+        streams = []
+        for number in range(CHANNELS):
+            watch = stream(stack.enter_context(certificates.channel(place)), WATCH)
+            for rank in range(MAX_STREAMS):
+                request = control_pb2.WatchRequest(job_id=f"team-a/{number}", run_id="r", rank=rank)
+                streams.append(watch(request.SerializeToString(), metadata=bearer(TEAM)))
+        with Job(Tenant(stack.enter_context(certificates.channel(place))), 4, "team-b/light") as job:
+            job.step()
+            job.skip(2)
+            assert collector.wait_cause()["culprit_ranks"] == [2]
+        assert sum(one.is_active() for one in streams) == len(streams)
+        assert collector.get("/healthz") == "ok\n"

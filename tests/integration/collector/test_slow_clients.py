@@ -1,4 +1,4 @@
-"""Clients that send or read byte by byte, towards real servers in this process, whose times are shortened."""
+"""Clients that send or read byte by byte, towards real servers in this process: their times and bytes are bounded."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 
 import grpc
 import pytest
@@ -19,7 +19,10 @@ from otel_fr_collector.receive import grpc_server
 from otel_fr_collector.receive.grpc_server import make_grpc_server
 from otel_fr_collector.receive.intake import Intake
 from otel_fr_collector.service import Service
+from otel_fr_collector.web.answers import MAX_OF_CLIENT, PIECE, Answers, BoundedAnswers
+from otel_fr_collector.web.app import AccessCheck
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -64,20 +67,15 @@ def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     app = Starlette(routes=[Route("/", small, methods=["GET", "POST"]), Route("/large", large)])
     listener = socket.create_server(("127.0.0.1", 0))
 
-    async def call(work: Callable[[], Awaitable[None] | None]) -> None:
-        done = work()
-        if done is not None:
-            await done
+    async def started() -> HttpServer:
+        server = HttpServer(app, listener, client_connections=CONNECTIONS)
+        server.start()
+        return server
 
     with loop_in_a_thread() as loop:
-        server = asyncio.run_coroutine_threadsafe(_made(app, listener), loop).result()
-        asyncio.run_coroutine_threadsafe(call(server.start), loop).result()
+        server = asyncio.run_coroutine_threadsafe(started(), loop).result()
         yield listener.getsockname()[1]
         asyncio.run_coroutine_threadsafe(server.stop(PATIENCE), loop).result()
-
-
-async def _made(app: Starlette, listener: socket.socket) -> HttpServer:
-    return HttpServer(app, listener, client_connections=CONNECTIONS)
 
 
 HEAD = b"GET / HTTP/1.1\r\nHost: x\r\n"
@@ -204,3 +202,72 @@ def test_a_control_stream_without_a_request_is_rejected(monkeypatch: pytest.Monk
             assert caught.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
             assert "did not arrive" in str(caught.value.details())
         asyncio.run_coroutine_threadsafe(server.stop(0), loop).result()
+
+
+ANSWER = 2 << 20
+"""Bytes of an answer."""
+
+
+async def padded(request: Request) -> Response:
+    return Response(request.path_params["number"].encode().ljust(ANSWER))
+
+
+@pytest.fixture
+def served() -> Iterator[tuple[int, Answers]]:
+    """The port of a server whose answers are bounded, and these."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, PIECE)  # else the kernel takes whole answers
+    answers = Answers()
+    middleware = [Middleware(AccessCheck, tokens=None), Middleware(BoundedAnswers, answers=answers)]
+    app = Starlette(routes=[Route("/{number}", padded)], middleware=middleware)
+    with loop_in_a_thread() as loop:
+        server = HttpServer(app, listener)
+        loop.call_soon_threadsafe(server.start)
+        yield listener.getsockname()[1], answers
+        asyncio.run_coroutine_threadsafe(server.stop(PATIENCE), loop).result()
+
+
+def ask(port: int, number: int, address: str = "127.0.0.1") -> socket.socket:
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+    client.settimeout(PATIENCE)
+    client.bind((address, 0))
+    client.connect(("127.0.0.1", port))
+    client.sendall(b"GET /%d HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n" % number)
+    return client
+
+
+def read(client: socket.socket) -> bytes:
+    data = b""
+    while more := client.recv(1 << 20):
+        data += more
+    return data
+
+
+def test_what_waits_for_a_client_is_bounded_and_others_are_served(served: tuple[int, Answers]) -> None:
+    port, answers = served
+    count = 3 * MAX_OF_CLIENT // ANSWER
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(ask(port, number)) for number in range(count)]
+        statuses = [client.recv(12) for client in clients]
+        assert {b"HTTP/1.1 200", b"HTTP/1.1 503"} == set(statuses)
+        assert MAX_OF_CLIENT / 2 < answers.size <= MAX_OF_CLIENT
+        refused = read(clients[statuses.index(b"HTTP/1.1 503")])
+        assert b"retry-after: " in refused
+        assert b"too many answers are in flight" in refused
+        with ask(port, 0, "127.0.0.2") as other:
+            assert read(other).startswith(b"HTTP/1.1 200")
+        whole = read(clients[statuses.index(b"HTTP/1.1 200")])
+        assert len(whole) > ANSWER
+    assert wait_for(lambda: answers.size == 0)
+
+
+def test_equal_answers_count_once(served: tuple[int, Answers]) -> None:
+    port, answers = served
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(ask(port, 7)) for _ in range(2 * MAX_OF_CLIENT // ANSWER)]
+        assert {client.recv(12) for client in clients} == {b"HTTP/1.1 200"}
+        assert answers.size == ANSWER + len(clients) * PIECE
+        for client in clients:
+            assert len(read(client)) > ANSWER
+    assert wait_for(lambda: answers.size == 0)

@@ -1,8 +1,9 @@
-"""SIGTERM ends the collector within --stop-seconds, whatever is going on, and keeps what can be kept."""
+"""A signal ends the collector within --stop-seconds, whatever is going on, and what can be kept is kept."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import signal
 import sqlite3
 import sys
@@ -101,3 +102,41 @@ def _is_closed(collector: Collector) -> bool:
     except OSError:
         return True
     return False
+
+
+HAS_UVLOOP = importlib.util.find_spec("uvloop") is not None
+NEEDS_UVLOOP = pytest.mark.skipif(not HAS_UVLOOP, reason="uvloop is not installed")
+WITHOUT_UVLOOP = """
+import sys
+sys.modules["uvloop"] = None  # to import it is an ImportError
+"""
+LOOP = """
+import asyncio, sys
+from otel_fr_collector.service import Service
+run = Service.run
+async def say(self):
+    print("loop of", type(asyncio.get_running_loop()).__module__, file=sys.stderr, flush=True)
+    await run(self)
+Service.run = say
+from otel_fr.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "ended_by"), [("asyncio", signal.SIGINT), pytest.param("uvloop", signal.SIGTERM, marks=NEEDS_UVLOOP)]
+)
+def test_it_takes_requests_judges_and_stops_on_a_signal(tmp_path: Path, kind: str, ended_by: signal.Signals) -> None:
+    program = (sys.executable, "-c", LOOP if kind == "uvloop" else WITHOUT_UVLOOP + LOOP)
+    with running(tmp_path, program=program) as collector:
+        assert wait_for(lambda: "loop of" in collector.err_file.read_text())
+        assert ("uvloop" in collector.err_file.read_text()) == (kind == "uvloop")
+        collector.send(TRACES, spans(1))
+        assert collector.post("/v1/traces", spans(2)).status == 200
+        with Job(collector, 2) as job:
+            for rank in job.ranks:
+                rank.issue(job.world)
+            job.ranks[1].exit(signal=signal.SIGKILL)
+            assert collector.wait_cause()["culprit_ranks"] == [1]
+        assert collector.stop(ended_by) == 0
+        assert "Traceback" not in collector.err_file.read_text()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
+from collections.abc import Iterator
 
 import pytest
 
@@ -30,6 +32,16 @@ def cut_short(job: Job, waiting: list[Issued]) -> None:
     for call in waiting:
         call.error = "rank_exited"
         job.ranks[call.rank].send_spans([call.span(job.run, job.time.monotonic())])
+
+
+@contextlib.contextmanager
+def hung(site: Site) -> Iterator[tuple[Job, list[Issued]]]:
+    """A job that hangs, and that its user then stops: its incident ends, and nobody is told."""
+    with site.collector.job(3) as job:
+        yield job, hang(site, job)
+        site.time.advance(SECONDS)
+        assert endings(site) == [("resolved", "stopped")]
+        assert site.receiver.told == []
 
 
 def endings(site: Site) -> list[tuple[str, str | None]]:
@@ -67,8 +79,8 @@ def test_an_incident_ends_with_a_job_that_was_stopped(site: Site, way: str) -> N
 
 
 def test_the_calls_that_fail_as_ctrl_c_ends_the_first_rank_page_nobody(site: Site) -> None:
-    with site.collector.job(3) as job:
-        for call in hang(site, job):
+    with hung(site) as (job, waiting):
+        for call in waiting:
             rank = job.ranks[call.rank]
             rank.fail(call, "collective_failed")
             rank.send_report(semconv.EVENT_EXCEPTION, exception=CTRL_C)
@@ -76,40 +88,34 @@ def test_the_calls_that_fail_as_ctrl_c_ends_the_first_rank_page_nobody(site: Sit
         site.time.advance(SECONDS)
         for rank in job.ranks:
             rank.exit(signal=signal.SIGINT, exception=CTRL_C)
-        site.time.advance(SECONDS)
-        assert endings(site) == [("resolved", "stopped")]
-        assert site.receiver.told == []
 
 
 def test_a_rank_whose_call_fails_as_its_launcher_ends_one_after_the_other_was_stopped_too(site: Site) -> None:
-    with site.collector.job(3) as job:
-        _, second = hang(site, job)
+    with hung(site) as (job, (_, second)):
         job.ranks[0].exit(signal=signal.SIGTERM)
         job.ranks[2].fail(second, "collective_failed")
         lost = "[/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.1]:1"
         job.ranks[2].exit(code=1, exception={"type": "RuntimeError", "message": lost})
         job.ranks[1].exit(signal=signal.SIGTERM)
-        site.time.advance(SECONDS)
-        assert endings(site) == [("resolved", "stopped")]
-        assert site.receiver.told == []
 
 
-def test_a_rank_that_did_not_react_and_was_killed_later_was_stopped_too(site: Site) -> None:
-    with site.collector.job(3) as job:
-        cut_short(job, hang(site, job))
+@pytest.mark.parametrize("with_its_monitor", [False, True])
+def test_a_rank_that_did_not_react_and_was_killed_later_was_stopped_too(site: Site, with_its_monitor: bool) -> None:
+    with hung(site) as (job, waiting):
+        cut_short(job, waiting)
         for rank in (0, 2):
             job.ranks[rank].exit(signal=signal.SIGTERM)
         site.time.advance(10.0)
-        job.ranks[1].exit(signal=signal.SIGKILL)
-        site.time.advance(SECONDS)
-        assert endings(site) == [("resolved", "stopped")]
-        assert site.receiver.told == []
+        if with_its_monitor:
+            job.ranks[1].silent = True
+            site.time.advance(SECONDS)
+        else:
+            job.ranks[1].exit(signal=signal.SIGKILL)
 
 
 def test_ranks_that_cannot_react_to_ctrl_c_were_stopped_too(site: Site) -> None:
     """Rank 1 does not run. Rank 2 reacts only as rank 0 is killed, which ends its call."""
-    with site.collector.job(3) as job:
-        first, second = hang(site, job)
+    with hung(site) as (job, (first, second)):
         job.ranks[1].extra |= {"python_blocked": True, "doing": "stopped by a signal (SIGSTOP)"}
         site.time.advance(10.0)
         cut_short(job, [first])
@@ -119,21 +125,6 @@ def test_ranks_that_cannot_react_to_ctrl_c_were_stopped_too(site: Site) -> None:
         site.time.advance(1.5)
         job.ranks[1].exit(signal=signal.SIGKILL)
         job.ranks[2].exit(signal=signal.SIGINT, exception=CTRL_C)
-        site.time.advance(SECONDS)
-        assert endings(site) == [("resolved", "stopped")]
-        assert site.receiver.told == []
-
-
-def test_a_rank_that_was_killed_with_its_monitor_after_the_others_had_ended_was_stopped_too(site: Site) -> None:
-    with site.collector.job(3) as job:
-        cut_short(job, hang(site, job))
-        for rank in (0, 2):
-            job.ranks[rank].exit(signal=signal.SIGTERM)
-        site.time.advance(10.0)
-        job.ranks[1].silent = True
-        site.time.advance(2 * SECONDS)
-        assert endings(site) == [("resolved", "stopped")]
-        assert site.receiver.told == []
 
 
 def test_what_was_told_is_told_to_be_over(site: Site) -> None:

@@ -23,7 +23,7 @@ from otel_fr_collector.storage.store import Store
 from standardwebhooks import Webhook
 
 from tests.support.collector_process import running
-from tests.support.incident_receivers import AlertSink, FakeGrafana, Receiver
+from tests.support.incident_receivers import FakeGrafana, Receiver
 from tests.support.paths import DOCS
 from tests.support.played_job import Job
 from tests.support.virtual_collector import VirtualCollector
@@ -281,24 +281,6 @@ def test_grafana_that_refuses_is_logged_and_costs_no_incident(
         assert collector.wait_cause()
         collector.deliver(lambda: "status 401" in caplog.text)
         assert collector.metric(DELIVERIES, outlet="grafana 127.0.0.1", outcome="rejected") >= 1
-
-
-def test_alerts_carry_links_and_further_labels(tmp_path: Path) -> None:
-    sink = AlertSink()
-    options = ["--alertmanager", sink.url, "--alert-label", "team=ml", "--external-url", "https://fr.example"]
-    options += ["--link", "runbook=https://wiki/{category}"]
-    options += ["--link", "dashboard=https://g/d/x?from={from_ms}&to={to_ms}"]
-    with contextlib.closing(sink), running(tmp_path, *options) as collector, Job(collector, 2) as job:
-        job.step()
-        job.skip(1)
-        incident = collector.wait_cause()
-        assert wait_for(lambda: sink.posts)
-        alert = sink.posts[0][0]
-        assert alert["labels"]["team"] == "ml"
-        assert alert["generatorURL"] == f"https://fr.example/#/incidents/{incident['id']}"
-        assert alert["annotations"]["runbook_url"] == "https://wiki/missing_rank"
-        assert alert["annotations"]["dashboard_url"].startswith("https://g/d/x?from=1")
-        assert "trace_url" not in alert["annotations"]
 
 
 def test_quiet_logs_one_line_for_each_change(tmp_path: Path) -> None:

@@ -27,3 +27,18 @@ def test_an_answer_is_reused_for_as_long_as_it_is_worth(took: float, fresh: floa
         return found
 
     assert asyncio.run(play()) == [1, 1, 2]
+
+
+def test_many_who_ask_at_once_share_one_answer() -> None:
+    made = []
+
+    async def make() -> int:
+        made.append(1)
+        await asyncio.sleep(0)
+        return len(made)
+
+    async def play() -> list[int]:
+        answers = Fresh(lambda: 0.0)
+        return await asyncio.gather(*(answers.get("a", make) for _ in range(20)))
+
+    assert asyncio.run(play()) == [1] * 20
