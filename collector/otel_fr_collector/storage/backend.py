@@ -6,7 +6,7 @@ import contextlib
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
@@ -15,7 +15,7 @@ from otel_fr.incident import CollectorIncidentData
 from otel_fr_collector.incidents.incident import Incident
 from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.metrics import Metrics
-from otel_fr_collector.storage.batch import Batch, FinishedJob, NoteKey
+from otel_fr_collector.storage.batch import Batch, NoteKey
 from otel_fr_collector.storage.retention import Retention
 from otel_fr_collector.storage.serialization import SavedRun
 from otel_fr_collector.throttle import Throttle
@@ -81,13 +81,13 @@ class Shared:
 
 
 class Backend(ABC):
-    """A database. Its queries may be called from any thread; all else is for one thread at a time, and does not raise.
+    """A database. It is for one thread at a time, and does not raise; its queries are those of `StoredRows`.
 
     Args:
         where: names the database in the log.
 
     Attributes:
-        errors: what queries raise if the database cannot be read.
+        errors: what is raised in here, and by queries, if the database cannot be used.
         busy_seconds: how long one attempt to write may wait for a lock.
         is_shared: other collectors may use it, too: it has `share` and `turn`.
         problem: why it cannot be used now; empty: it can.
@@ -108,50 +108,6 @@ class Backend(ABC):
         self._log = Throttle()
         self._is_new = self._is_late = self._is_closed = False
         self.problem = ""
-
-    # ---- queries
-
-    @abstractmethod
-    def find(
-        self,
-        *,
-        job: str | None,
-        state: str | None,
-        before: float | None = None,
-        prefix: str = "",
-        limit: int = MAX_PAGE,
-        max_size: int | None = None,
-        folded: bool = False,
-    ) -> list[CollectorIncidentData]:
-        """Incidents as last published, the newest ``limit`` of those that fit, oldest first.
-
-        Args:
-            before: only those detected before this Unix time.
-            prefix: only incidents of jobs whose name begins with it.
-            folded: no consequence whose cause fits the job and state, too.
-            max_size: no further ones are read once their JSON has so many characters; None: all.
-        """
-
-    @abstractmethod
-    def count_consequences(self, causes: Sequence[CollectorIncidentData]) -> list[int]:
-        """How many incidents follow from each of these."""
-
-    @abstractmethod
-    def get(self, number: str, prefix: str = "") -> CollectorIncidentData | None:
-        """The incident with that id, as last published, of a job whose name begins with ``prefix``."""
-
-    @abstractmethod
-    def finished(self, *, before: float | None, prefix: str = "", limit: int = MAX_PAGE) -> list[FinishedJob]:
-        """Jobs that are over, without their ``detail``: the newest ``limit`` of those that fit, newest first.
-
-        Args:
-            before: only those that ended before this Unix time.
-            prefix: only those whose name begins with it.
-        """
-
-    @abstractmethod
-    def finished_job(self, key: str) -> FinishedJob | None:
-        """The job of that name in URLs."""
 
     @abstractmethod
     def load(self, limit: int) -> Saved:

@@ -11,9 +11,11 @@ import contextlib
 import logging
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
+from otel_fr.incident import CollectorIncidentData
 from otel_fr_collector import database_files as files
 from otel_fr_collector.database_files import DamagedError, open_file
 from otel_fr_collector.metrics import Metrics
@@ -21,17 +23,19 @@ from otel_fr_collector.storage.backend import Saved
 from otel_fr_collector.storage.retention import Retention
 from otel_fr_collector.storage.sqlite_migrations import check_origin, migrate
 from otel_fr_collector.storage.sqlite_prune import prune
-from otel_fr_collector.storage.sqlite_reading import BUSY, SqliteReading
+from otel_fr_collector.storage.stored_rows import StoredRows, up_to
 
 _log = logging.getLogger(__name__)
 
 FILE_NAME = "incidents.db"
+BUSY = 0.2
+"""Seconds for which a write waits for another process (sqlite3 in a shell) before it is postponed."""
 RETRY = 5.0
 """Seconds before what could not be written is tried again."""
 
 
-class SqliteBackend(SqliteReading):
-    """The file.
+class SqliteBackend(StoredRows):
+    """The file. Each query has a connection of its own, so that it reads while the file is written.
 
     Args:
         folder: made if it is missing; one collector at a time uses it.
@@ -41,6 +45,7 @@ class SqliteBackend(SqliteReading):
         OSError: the folder cannot be made.
     """
 
+    errors: tuple[type[Exception], ...] = (sqlite3.Error, OSError)
     busy_seconds = BUSY
 
     def __init__(
@@ -50,7 +55,8 @@ class SqliteBackend(SqliteReading):
         retention: Retention | None = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        super().__init__(folder / FILE_NAME, metrics, retention, wall)
+        self.path = folder / FILE_NAME
+        super().__init__(metrics, str(self.path), retention, wall)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._db: sqlite3.Connection | None = None
         self._file: files.OpenedFile | None = None
@@ -70,6 +76,25 @@ class SqliteBackend(SqliteReading):
             self._is_late = bool(self.problem)
             return saved
         return self._saved(rows, runs, notes)
+
+    def _rows(self, query: str, given: dict[str, Any], max_size: int | None = None) -> list[Any]:
+        with contextlib.closing(self._reader()) as db:
+            return up_to(db.execute(query.replace("otel_fr.", ""), given), max_size)
+
+    def count_consequences(self, causes: Sequence[CollectorIncidentData]) -> list[int]:
+        query = "SELECT count(*) FROM incidents WHERE cause = ? AND job = ? AND attempt = ? AND run = ?"
+        with contextlib.closing(self._reader()) as db:
+            keys = [(one["id"], one["job"], one["attempt"], one["run_id"]) for one in causes]
+            return [int(db.execute(query, key).fetchone()[0]) for key in keys]
+
+    def _reader(self) -> sqlite3.Connection:
+        db = sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY)
+        try:
+            files.read_schema(db)
+        except sqlite3.Error:
+            db.close()
+            raise
+        return db
 
     def broken(self, error: Exception) -> None:
         """Open the file again, which finds out whether it is damaged."""

@@ -14,9 +14,10 @@ from otel_fr_collector.incidents.incident import Incident, is_told
 from otel_fr_collector.incidents.kept import MAX_INCIDENTS
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.metrics import Metrics
-from otel_fr_collector.storage.backend import Backend, Heard, Saved, Shared, StoreError, Turn
+from otel_fr_collector.storage.backend import Heard, Saved, Shared, StoreError, Turn
 from otel_fr_collector.storage.batch import MAX_NOTES, Batch, FinishedJob, NoteKey, of_incidents, of_notes
 from otel_fr_collector.storage.reported_ends import ReportedEnds
+from otel_fr_collector.storage.stored_rows import StoredRows
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -62,7 +63,7 @@ class Store:
 
     def __init__(
         self,
-        backend: Backend,
+        backend: StoredRows,
         metrics: Metrics,
         wall: Callable[[], float] = time.time,
         *,
@@ -217,7 +218,7 @@ class Store:
             self._remember(answer.shared.taken.notes)
         return answer
 
-    # ---- queries, as of `Backend`, which may be called from any thread, and raise StoreError
+    # ---- queries, as of `StoredRows`, which may be called from any thread, and raise StoreError
 
     def find(self, **query: Any) -> list[CollectorIncidentData]:
         return self._read(lambda: self._backend.find(**query))

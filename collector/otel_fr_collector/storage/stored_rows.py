@@ -50,7 +50,10 @@ _JOB = "SELECT id, job, ended, summary, detail FROM otel_fr.jobs WHERE id = :id"
 
 
 class StoredRows(Backend):
-    """Reads rows; one that cannot be read is counted, logged and left out."""
+    """Its queries, which may be called from any thread and raise one of ``errors``.
+
+    A row that cannot be read is counted, logged and left out.
+    """
 
     @abstractmethod
     def _rows(self, query: str, given: dict[str, Any], max_size: int | None = None) -> list[Any]:
@@ -71,17 +74,37 @@ class StoredRows(Backend):
         max_size: int | None = None,
         folded: bool = False,
     ) -> list[CollectorIncidentData]:
+        """Incidents as last published, the newest ``limit`` of those that fit, oldest first.
+
+        Args:
+            before: only those detected before this Unix time.
+            prefix: only incidents of jobs whose name begins with it.
+            folded: no consequence whose cause fits the job and state, too.
+            max_size: no further ones are read once their JSON has so many characters; None: all.
+        """
         given = {"job": job, "state": state, "before": before, "prefix": prefix, "folded": int(folded)}
         return self._published(self._rows(_FIND, {**given, "limit": min(limit, MAX_PAGE)}, max_size))
 
+    @abstractmethod
+    def count_consequences(self, causes: Sequence[CollectorIncidentData]) -> list[int]:
+        """How many incidents follow from each of these."""
+
     def get(self, number: str, prefix: str = "") -> CollectorIncidentData | None:
+        """The incident with that id, as last published, of a job whose name begins with ``prefix``."""
         return next(iter(self._published(self._rows(_GET, {"id": number, "prefix": prefix}))), None)
 
     def finished(self, *, before: float | None, prefix: str = "", limit: int = MAX_PAGE) -> list[FinishedJob]:
+        """Jobs that are over, without their ``detail``: the newest ``limit`` of those that fit, newest first.
+
+        Args:
+            before: only those that ended before this Unix time.
+            prefix: only those whose name begins with it.
+        """
         rows = self._rows(_FINISHED, {"before": before, "prefix": prefix, "limit": min(limit, MAX_PAGE)})
         return self._finished((*row, b"") for row in rows)
 
     def finished_job(self, key: str) -> FinishedJob | None:
+        """The job of that name in URLs."""
         return next(iter(self._finished(self._rows(_JOB, {"id": key}))), None)
 
     def _saved(
