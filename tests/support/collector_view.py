@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -53,6 +54,11 @@ class CollectorView:
         answer = self.fetch(path)
         assert answer.status == 200, answer
         return answer.body.decode()
+
+    def api(self, path: str) -> dict[str, Any]:
+        """The JSON at a path of the API, such as ``jobs``."""
+        found: dict[str, Any] = json.loads(self.get(f"/api/v1/{path}"))
+        return found
 
     def incidents(self) -> list[dict[str, Any]]:
         """The last state of each incident, in order of opening."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -48,7 +47,7 @@ class Site:
         )
 
     def jobs(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = json.loads(self.collector.get("/api/v1/jobs"))["jobs"]
+        found: list[dict[str, Any]] = self.collector.api("jobs")["jobs"]
         return found
 
     def alerting(self) -> float:

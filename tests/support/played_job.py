@@ -329,6 +329,11 @@ class Job:
         group = group or self.world
         return [self.ranks[rank].issue(group) for rank in group.ranks if rank != culprit]
 
+    def hang(self, culprit: int) -> list[Issued]:
+        """A collective that all ranks complete, and then one that all but one join."""
+        self.step()
+        return self.skip(culprit)
+
     def go_on(self, waiting: list[Issued]) -> None:
         """The absent members join as well, and all complete."""
         group = waiting[0].group

@@ -33,6 +33,12 @@ def watched(browser: Any) -> Iterator[Watched]:
 
 
 @pytest.fixture
+def page(watched: Watched) -> Any:
+    """The watched page of a browser."""
+    return watched.page
+
+
+@pytest.fixture
 def process(tmp_path: Path) -> Iterator[Collector]:
     with running(tmp_path) as started:
         yield started

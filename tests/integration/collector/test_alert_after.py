@@ -48,8 +48,7 @@ def test_a_wait_that_ends_in_time_is_never_told_and_begins_anew_when_it_comes_ba
 def test_a_death_is_told_at_once_and_so_is_a_wait_that_becomes_one(site: Site) -> None:
     collector, receiver = site.collector, site.receiver
     with collector.job(3) as job:
-        job.step()
-        job.skip(1)
+        job.hang(1)
         collector.wait_cause()
         assert receiver.told == []
         job.ranks[1].exit(signal=9)
@@ -61,8 +60,7 @@ def test_a_death_is_told_at_once_and_so_is_a_wait_that_becomes_one(site: Site) -
 @pytest.mark.parametrize("how", ["the others have given up", "the rank has left"])
 def test_a_wait_that_cannot_end_any_more_is_told_at_once(site: Site, how: str) -> None:
     with site.collector.job(3) as job:
-        job.step()
-        waiting = job.skip(1)
+        waiting = job.hang(1)
         site.collector.wait_cause()
         assert site.receiver.told == []
         if how == "the rank has left":
@@ -115,8 +113,7 @@ def test_traces_do_not_wait() -> None:
     backend = MemoryBackend()
     site = Site(forward=[backend])
     with site.collector as collector, collector.job(2) as job:
-        job.step()
-        job.skip(1)
+        job.hang(1)
         incident = collector.wait_cause()
         site.time.advance(5.0)
         assert site.receiver.told == []
@@ -128,8 +125,7 @@ def test_a_restart_neither_tells_early_nor_forgets(tmp_path: Path, lasted: float
     clock = VirtualTime()
     first = Site(clock, data=tmp_path / "data")
     with first.collector.job(2) as job:
-        job.step()
-        waiting = job.skip(1)
+        waiting = job.hang(1)
         first.collector.wait_cause()
         clock.advance(lasted)
         was_told = lasted > HOLD
@@ -151,8 +147,7 @@ def test_a_restart_does_not_tell_of_a_wait_that_ended_in_time(tmp_path: Path) ->
     clock = VirtualTime()
     first = Site(clock, data=tmp_path / "data")
     with first.collector as collector, collector.job(2) as job:
-        job.step()
-        waiting = job.skip(1)
+        waiting = job.hang(1)
         collector.wait_cause()
         job.go_on(waiting)
         collector.wait_cause(lambda one: one["state"] == "resolved")

@@ -22,10 +22,9 @@ expect = pytest.importorskip("playwright.sync_api", reason="playwright is not in
 expect.set_options(timeout=PATIENCE * 1_000)
 
 
-def test_the_answer_comes_first_and_the_rest_is_folded(stage: Stage, watched: Watched) -> None:
+def test_the_answer_comes_first_and_the_rest_is_folded(stage: Stage, page: Any) -> None:
     run = stage.job(8)
     stage.service.links.alertmanager = "http://alertmanager:9093"
-    page = watched.page
     page.goto(f"{stage.url}/#/jobs/{stage.key(run)}")
     expect(page.locator("#grid tbody tr")).to_have_count(8)
     expect(page.locator("#answer")).to_be_hidden()
@@ -92,7 +91,7 @@ def test_paths_are_as_long_as_it_takes_to_tell_files_apart(stage: Stage, watched
     ]  # fmt: skip
 
 
-def test_slowness_is_a_warning(stage: Stage, watched: Watched) -> None:
+def test_slowness_is_a_warning(stage: Stage, page: Any) -> None:
     run = stage.job(8)
     world = next(iter(run.groups.values())).group
     finding = Finding(
@@ -104,7 +103,6 @@ def test_slowness_is_a_warning(stage: Stage, watched: Watched) -> None:
         return stage.publish(run, [finding], time.monotonic())
 
     stage.do(publish())
-    page = watched.page
     page.goto(f"{stage.url}/#/jobs/{stage.key(run)}")
     expect(page.locator("#answer .answer.warning h2")).to_contain_text("rank 3")
     expect(page.locator("#tally")).to_have_text("1 slow7 running")
@@ -112,8 +110,8 @@ def test_slowness_is_a_warning(stage: Stage, watched: Watched) -> None:
     expect(page.locator("#jobs .item.slow")).to_have_count(1)
 
 
-def test_hosts_whose_link_is_slow_are_named(stage: Stage, watched: Watched) -> None:
-    page, run = watched.page, stage.job(16)
+def test_hosts_whose_link_is_slow_are_named(stage: Stage, page: Any) -> None:
+    run = stage.job(16)
     page.goto(f"{stage.url}/#/jobs/{stage.key(run)}")
     expect(page.locator("#tally")).to_have_text("16 running")
     expect(page.locator("#links")).to_be_hidden()
@@ -124,7 +122,7 @@ def test_hosts_whose_link_is_slow_are_named(stage: Stage, watched: Watched) -> N
     expect(page.locator("#links li")).to_contain_text("node-0 and node-1 takes 410 ms")
 
 
-def test_a_victim_waits_and_nobody_else_is_accused(tmp_path: Any, watched: Watched) -> None:
+def test_a_victim_waits_and_nobody_else_is_accused(tmp_path: Any, page: Any) -> None:
     """Rank 2 stays away from its pair: rank 3 waits for it there, so both are behind in the group of all."""
     with running(tmp_path) as collector, Job(collector, 4) as job:
         pair = job.group("1", [2, 3], "tensor_parallel")
@@ -132,8 +130,7 @@ def test_a_victim_waits_and_nobody_else_is_accused(tmp_path: Any, watched: Watch
         job.step()
         for rank, group in ((3, pair), (0, job.world), (1, job.world)):
             job.ranks[rank].issue(group)
-        page = watched.page
-        page.goto(collector.http + "/")
+            page.goto(collector.http + "/")
         page.locator("#jobs .item.incident").click()
         states = page.locator("#grid tbody td:nth-child(2)")
         expect(states).to_have_text(["waiting", "waiting", "culprit", "waiting"])
@@ -156,8 +153,8 @@ def end_all(stage: Stage, run: Run) -> None:
     stage.do(end())
 
 
-def test_ranks_that_their_user_stopped_are_no_deaths(stage: Stage, watched: Watched) -> None:
-    page, run = watched.page, stage.job(8)
+def test_ranks_that_their_user_stopped_are_no_deaths(stage: Stage, page: Any) -> None:
+    run = stage.job(8)
     page.goto(f"{stage.url}/#/jobs/{stage.key(run)}")
     expect(page.get_by_role("button", name="Stacks of all ranks")).to_be_visible()
     end_all(stage, run)
@@ -170,8 +167,8 @@ def test_ranks_that_their_user_stopped_are_no_deaths(stage: Stage, watched: Watc
 
 
 @pytest.mark.parametrize("rules", [["otherwise"], ["otherwise", "fault_repeats"]])
-def test_advice_that_only_repeats_the_incident_is_not_shown(stage: Stage, watched: Watched, rules: list[str]) -> None:
-    page, run = watched.page, stage.job(8)
+def test_advice_that_only_repeats_the_incident_is_not_shown(stage: Stage, page: Any, rules: list[str]) -> None:
+    run = stage.job(8)
     stage.hang(run, 5)
     end_all(stage, run)
     reasons = [{"rule": rule, "text": f"because of {rule}"} for rule in rules]

@@ -28,11 +28,6 @@ from tests.support.virtual_collector import VirtualCollector
 from tests.support.waiting import PATIENCE, wait_for
 
 
-def get(collector: CollectorView, path: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(collector.get("/api/v1/" + path))
-    return found
-
-
 def refused(url: str) -> tuple[int, str]:
     with pytest.raises(HTTPError) as problem:
         urlopen(url, timeout=PATIENCE)
@@ -43,12 +38,12 @@ def job_of(collector: CollectorView, job: Job, check: Callable[[dict[str, Any]],
     """The job whole, once ``check`` holds for it."""
 
     def look() -> dict[str, Any] | None:
-        known = next((one for one in get(collector, "jobs")["jobs"] if one["run_id"] == job.run), None)
-        whole = get(collector, f"jobs/{known['id']}") if known else None
+        known = next((one for one in collector.api("jobs")["jobs"] if one["run_id"] == job.run), None)
+        whole = collector.api(f"jobs/{known['id']}") if known else None
         return whole if whole and check(whole) else None
 
     found = collector.time.wait_for(look)
-    assert found is not None, get(collector, "jobs")
+    assert found is not None, collector.api("jobs")
     return found
 
 
@@ -98,15 +93,14 @@ def test_incidents_are_chosen_by_state_job_and_time(tmp_path: Path) -> None:
             times: list[str] = []
             for name in ("a", "b & c"):
                 with collector.job(2, name) as job:
-                    job.step()
-                    waiting = job.skip(1)
+                    waiting = job.hang(1)
                     times.append(collector.wait_causes(len(times) + 1)[-1]["detected_at"])
                     if name == "a":
                         job.go_on(waiting)
                         collector.wait_cause(lambda one: one["state"] == "resolved")
 
             def jobs(query: str, at: VirtualCollector = collector) -> list[str]:
-                return [one["job"] for one in get(at, f"incidents?{query}")["incidents"]]
+                return [one["job"] for one in at.api(f"incidents?{query}")["incidents"]]
 
             assert jobs("") == ["a", "b & c"]
             assert jobs("state=firing") == ["b & c"]
@@ -116,13 +110,13 @@ def test_incidents_are_chosen_by_state_job_and_time(tmp_path: Path) -> None:
             assert jobs("limit=1") == ["b & c"]
             assert jobs("before=" + quote(times[1])) == ["a"]
             assert jobs("before=" + quote(times[0])) == []
-            brief = get(collector, "incidents?view=brief&limit=1")["incidents"][0]
+            brief = collector.api("incidents?view=brief&limit=1")["incidents"][0]
             assert not {"stacks", "waiting_ranks"} & set(brief)
             assert "ranks" not in brief["process_group"]
-            whole = get(collector, f"incidents/{brief['id']}")
+            whole = collector.api(f"incidents/{brief['id']}")
             assert whole["stacks"] == {}
             assert whole["consequences"] == []
-            assert get(collector, whole["job_url"].removeprefix("/api/v1/"))["job"] == "b & c"
+            assert collector.api(whole["job_url"].removeprefix("/api/v1/"))["job"] == "b & c"
             digits = "9" * 5_000  # Python refuses to read so many
             many = (
                 f"limit={digits}",
@@ -176,8 +170,7 @@ def test_the_stream_reports_jobs_and_each_change_and_ends_with_the_collector(pro
     assert opened.wait(10)
     assert found[0] == ("jobs", {"jobs": []})
     with Job(process, 2) as job:
-        job.step()
-        waiting = job.skip(1)
+        waiting = job.hang(1)
         assert wait_for(lambda: [data["change"] for name, data in found if name == "incident"][:1] == ["opened"])
         job.go_on(waiting)
         assert wait_for(lambda: [data["change"] for name, data in found if name == "incident"][-1] == "resolved")
@@ -228,11 +221,11 @@ def test_a_list_has_causes_with_the_number_of_their_consequences(tmp_path: Path,
         cause, consequence = sorted(collector.incidents(), key=lambda one: one["caused_by"] is not None)
         assert consequence["caused_by"] == cause["id"]
         for view in ("", "view=brief&"):
-            (listed,) = get(collector, f"incidents?{view}state=firing")["incidents"]
+            (listed,) = collector.api(f"incidents?{view}state=firing")["incidents"]
             assert (listed["id"], listed["consequence_count"]) == (cause["id"], 1)
-            every = get(collector, f"incidents?{view}include=consequences")["incidents"]
+            every = collector.api(f"incidents?{view}include=consequences")["incidents"]
             assert {one["id"]: one["consequence_count"] for one in every} == {cause["id"]: 1, consequence["id"]: 0}
-        assert get(collector, f"incidents/{cause['id']}")["consequences"] == [consequence["id"]]
+        assert collector.api(f"incidents/{cause['id']}")["consequences"] == [consequence["id"]]
         assert listed["places"] == {str(rank): cause["places"][str(rank)] for rank in cause["culprit_ranks"]}
 
 

@@ -22,11 +22,6 @@ ERROR: dict[str, Any] = {
 }
 
 
-def ask(collector: CollectorView, query: str = "job=job-7") -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(collector.get(f"/api/v1/attribution?{query}"))
-    return found
-
-
 def ask_grpc(collector: Collector, job: str, attempt: int | None = None, **more: Any) -> attribution_pb2.GetResponse:
     request = attribution_pb2.GetRequest(job_id=job, attempt=attempt)
     return attribution_pb2.GetResponse.FromString(collector.send(GET, request.SerializeToString(), **more))
@@ -41,11 +36,11 @@ def fail(collector: CollectorView, attempt: int, rank: int = 1, host: str = "nod
         job.step()
         job.all_reported()
         job.ranks[rank].exit(**(ending or {"signal": 9}))
-        assert collector.time.wait_for(lambda: ask(collector, f"job=job-7&attempt={attempt}")["failure"])
+        assert collector.time.wait_for(lambda: collector.api(f"attribution?job=job-7&attempt={attempt}")["failure"])
         for player in job.ranks:
             if player.rank != rank:
                 player.exit(signal=15)
-        return ask(collector, f"job=job-7&attempt={attempt}")
+        return collector.api(f"attribution?job=job-7&attempt={attempt}")
 
 
 def test_a_death_is_attributed_to_its_rank_and_node(shared: Collector) -> None:
@@ -67,31 +62,31 @@ def test_a_nodes_third_death_excludes_it_also_over_a_restart_of_the_collector(tm
         assert fail(first, 0, rank=0)["recommendation"] == "restart"
         assert fail(first, 1, rank=1)["recommendation"] == "restart"
     with VirtualCollector(first.time, data=tmp_path) as second:
-        assert ask(second)["failure"]["node"] == "node-b"
+        assert second.api("attribution?job=job-7")["failure"]["node"] == "node-b"
         answer = fail(second, 2, rank=2)
         assert (answer["recommendation"], answer["exclude_nodes"]) == ("exclude_node", ["node-b"])
         assert answer["reasons"][0]["rule"] == "node_died_often"
         assert len(answer["reasons"][0]["incident_ids"]) == 3
-        assert ask(second, "job=job-7&attempt=1")["recommendation"] == "restart"
+        assert second.api("attribution?job=job-7&attempt=1")["recommendation"] == "restart"
 
 
 def test_what_ranks_ask_for_counts_until_they_take_it_back(collector: VirtualCollector) -> None:
     with collector.job(2) as job:
         job.step()
         job.all_reported()
-        assert ask(collector)["recommendation"] == "restart"
+        assert collector.api("attribution?job=job-7")["recommendation"] == "restart"
         job.ranks[1].host = "node-b"
         job.ranks[1].ask("exclude_node", "NIC flaps")
-        answer = ask(collector)
+        answer = collector.api("attribution?job=job-7")
         assert (answer["recommendation"], answer["exclude_nodes"]) == ("exclude_node", ["node-b"])
         assert answer["reasons"][0]["text"] == "rank 1 on node node-b asked for it: NIC flaps"
         job.ranks[0].ask("stop", "loss is NaN")
-        assert ask(collector)["recommendation"] == "stop"
+        assert collector.api("attribution?job=job-7")["recommendation"] == "stop"
         for rank in job.ranks:
             rank.ask("continue")
-        assert ask(collector)["recommendation"] == "restart"
+        assert collector.api("attribution?job=job-7")["recommendation"] == "restart"
         job.ranks[0].ask("explode")
-        assert ask(collector)["recommendation"] == "restart"
+        assert collector.api("attribution?job=job-7")["recommendation"] == "restart"
 
 
 def test_questions_that_have_no_answer(shared: Collector) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -26,9 +25,8 @@ def send_brief(rank: RankPlayer) -> None:
 
 
 def the_job(collector: VirtualCollector) -> dict[str, Any]:
-    (job,) = json.loads(collector.get("/api/v1/jobs"))["jobs"]
-    found: dict[str, Any] = json.loads(collector.get(f"/api/v1/jobs/{job['id']}"))
-    return found
+    (job,) = collector.api("jobs")["jobs"]
+    return collector.api(f"jobs/{job['id']}")
 
 
 def test_counts_are_taken_and_the_monitor_is_asked_for_the_rest(collector: VirtualCollector) -> None:

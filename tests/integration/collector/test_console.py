@@ -35,8 +35,7 @@ def collector() -> Iterator[VirtualCollector]:
 
 
 def hang(collector: CollectorView, job: Job) -> str:
-    job.step()
-    job.skip(1)
+    job.hang(1)
     number: str = collector.wait_cause(lambda one: one["job"] == job.id)["id"]
     return number
 
@@ -136,7 +135,7 @@ def test_of_more_jobs_than_fit_those_around_the_chosen_one_are_shown(collector: 
         with terminal([*OTEL_FR, "top", "--collector", collector.http], columns=80, lines=12) as top:
             assert top.shows("20 jobs, 0 firing incidents")
             # The newest first. On a busy machine they are not heard of in the order in which they were made.
-            order = [f"{job['job']}/{job['attempt']}" for job in json.loads(collector.get("/api/v1/jobs"))["jobs"]]
+            order = [f"{job['job']}/{job['attempt']}" for job in collector.api("jobs")["jobs"]]
             assert top.shows(order[0])
             top.press("G")
             assert top.shows(order[-1])
@@ -211,8 +210,7 @@ def test_incidents_are_followed_over_a_restart_and_each_change_is_printed_once(t
     with contextlib.ExitStack() as stack:
         collector = stack.enter_context(running(tmp_path / "1", *data))
         job = stack.enter_context(Job(collector, 2))
-        job.step()
-        waiting = job.skip(1)
+        waiting = job.hang(1)
         number = collector.wait_cause()["id"]
         command = [*OTEL_FR, "incidents", "--follow", "--json", "--collector", collector.http]
         with (tmp_path / "followed").open("wb") as out, (tmp_path / "said").open("wb") as err:

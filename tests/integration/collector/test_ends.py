@@ -32,8 +32,7 @@ def _revisions(collector: VirtualCollector) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("victims", [(0,), (0, 2, 3)])
 def test_a_watchdogs_abort_does_not_change_who_is_missing(state: str, victims: tuple[int, ...]) -> None:
     with VirtualCollector() as collector, collector.job(4) as job:
-        job.step()
-        waiting = job.skip(1)
+        waiting = job.hang(1)
         for call in waiting:
             call.state = state
             if state == "unknown":  # its span is sent when it is enqueued: no end will be seen
@@ -213,8 +212,7 @@ def test_a_wait_that_was_held_back_is_told_once_the_job_has_ended_by_it(site: Si
 
 def test_a_job_of_which_a_rank_is_not_known_to_have_ended_may_go_on(site: Site) -> None:
     with site.collector.job(3) as job:
-        job.step()
-        waiting = job.skip(1)
+        waiting = job.hang(1)
         site.collector.wait_cause()
         for call in waiting:
             job.ranks[call.rank].fail(call)
@@ -226,8 +224,7 @@ def test_a_job_of_which_a_rank_is_not_known_to_have_ended_may_go_on(site: Site) 
 
 def test_why_a_rank_was_waited_for_stays_when_its_peers_time_out_and_it_comes(site: Site) -> None:
     with site.collector.job(3) as job:
-        job.step()
-        waiting = job.skip(1)
+        waiting = job.hang(1)
         first = site.collector.wait_cause()
         assert (first["category"], first["culprit_ranks"]) == ("missing_rank", [1])
         for call in waiting:

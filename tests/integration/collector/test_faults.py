@@ -95,8 +95,7 @@ def test_the_same_rank_staying_away_again_is_a_new_incident(collector: VirtualCo
 
 def test_an_exception_is_named_with_its_line(collector: VirtualCollector) -> None:
     with collector.job(3) as job:
-        job.step()
-        job.skip(2)
+        job.hang(2)
         raised = {"type": "ValueError", "message": "bad sample 4711", "stack": STACK, "site": "/job/data.py:17 load"}
         job.ranks[2].send_report(semconv.EVENT_EXCEPTION, exception=raised)
         job.ranks[2].exit(code=1)
@@ -170,8 +169,7 @@ def test_a_posted_receive_is_no_fault_until_a_thread_waits_for_it(collector: Vir
 
 def test_a_newer_attempt_closes_the_incidents_of_the_one_before(collector: VirtualCollector) -> None:
     with collector.job(2) as job:
-        job.step()
-        job.skip(1)
+        job.hang(1)
         job.ranks[1].exit(signal=9)
         job.ranks[0].exit(signal=15)
         collector.wait_cause()
@@ -187,8 +185,7 @@ def test_a_newer_attempt_closes_the_incidents_of_the_one_before(collector: Virtu
 
 def test_flight_recorder_files_are_named(collector: VirtualCollector) -> None:
     with collector.job(2) as job:
-        job.step()
-        job.skip(1)
+        job.hang(1)
         incident = collector.wait_cause()
         for rank in job.ranks:
             rank.send_report(semconv.EVENT_DUMP_WRITTEN, file=f"/dumps/rank_{rank.rank}")

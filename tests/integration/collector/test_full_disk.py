@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from pathlib import Path
 
@@ -94,7 +93,7 @@ def test_a_disk_that_fails_under_a_collector_costs_no_incident(tmp_path: Path) -
             b.ranks[1].exit(signal=9)
             assert collector.wait_cause(lambda one: one["job"] == "b")["culprit_ranks"] == [1]
             assert wait_for(lambda: collector.get("/healthz").startswith("degraded: incidents wait in memory"))
-            open_now = json.loads(collector.get("/api/v1/incidents?state=firing"))["incidents"]
+            open_now = collector.api("incidents?state=firing")["incidents"]
             assert {one["job"] for one in open_now} == {"a", "b"}
             checked = otel_fr("collector", "--check", *options)
             assert checked.returncode == 2

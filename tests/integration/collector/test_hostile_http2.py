@@ -158,7 +158,6 @@ def test_a_collector_whose_grpc_port_has_closed_ends(tmp_path: Path) -> None:
 @pytest.mark.skipif(not any_path.DECODES_IN_LOOP, reason="no request ends the server of this grpcio")
 def test_a_collector_on_a_grpcio_whose_inside_is_unknown_starts(tmp_path: Path) -> None:
     with running(tmp_path, program=patched(receive__any_path___Calls=0)) as collector, Job(collector, 2) as job:
-        job.step()
-        job.skip(1)
+        job.hang(1)
         assert collector.wait_cause()["culprit_ranks"] == [1]
         assert "this grpcio is unknown" in collector.said()

@@ -71,8 +71,7 @@ def test_a_slow_receiver_neither_delays_the_others_nor_the_end(tmp_path: Path, b
         options += ["--forward", urls[3] + "/otlp", "--stop-seconds", "1"]
         collector, alerts, hook, grafana = stack.enter_context(with_every_outlet(tmp_path, *options))
         with Job(collector, 2) as job:
-            job.step()
-            waiting = job.skip(1)
+            waiting = job.hang(1)
             assert wait_for(lambda: alerts.posts and hook.requests and grafana.marks)
             job.go_on(waiting)
             assert wait_for(lambda: b'"resolved"' in hook.requests[-1][3])
@@ -89,8 +88,7 @@ def test_answers_are_neither_read_whole_nor_decompressed(tmp_path: Path) -> None
         options += ["--grafana", bad, "--forward", good + "/otlp", "--forward", bad + "/otlp"]
         collector = stack.enter_context(running(tmp_path, *options))
         job = stack.enter_context(Job(collector, 2))
-        job.step()
-        job.skip(1)
+        job.hang(1)
         collector.wait_cause()
 
         def counted(name: str, **labels: str) -> bool:

@@ -23,7 +23,6 @@ from otel_fr.match import Ending
 from tests.support.job_answers import job_answer
 from tests.support.staged_collector import Stage
 from tests.support.waiting import PATIENCE
-from tests.support.watched_page import Watched
 
 SIZES = [2_048, 12_288]
 
@@ -202,11 +201,10 @@ def test_it_is_put_together_in_pieces(stage: Stage) -> None:
     assert turns["job"] >= 10
 
 
-def test_on_the_page_equal_hosts_share_a_row_that_opens(stage: Stage, watched: Watched) -> None:
+def test_on_the_page_equal_hosts_share_a_row_that_opens(stage: Stage, page: Any) -> None:
     expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
     expect.set_options(timeout=PATIENCE * 1_000)
     run = stage.job(4_096)
-    page = watched.page
     page.goto(f"{stage.url}/#/jobs/{stage.key(run)}")
     rows, cells = page.locator("#ranges button"), page.locator("#nodes [role=gridcell]")
     expect(rows).to_have_text(["node-0 to node-511512 hosts: 4,096 running"])

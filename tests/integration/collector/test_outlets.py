@@ -22,7 +22,6 @@ from otel_fr import identity, semconv
 from otel_fr.control.v1 import control_pb2
 from otel_fr.incident_trace import LEAD
 from tests.support.collector_process import Collector, running
-from tests.support.collector_view import CollectorView
 from tests.support.commands import otel_fr
 from tests.support.grpc_calls import TRACES, WATCH
 from tests.support.incident_receivers import AlertSink
@@ -39,24 +38,16 @@ def alerts() -> Iterator[AlertSink]:
     sink.close()
 
 
-def stall_and_recover(collector: CollectorView) -> str:
-    """An incident that is resolved in the end; its id."""
-    with collector.job(2) as job:
-        job.step()
-        waiting = job.skip(1)
-        number = str(collector.wait_cause()["id"])
-        job.go_on(waiting)
-        collector.wait_cause(lambda one: one["state"] == "resolved")
-    return number
-
-
 def test_every_alertmanager_gets_the_alert_and_its_end(tmp_path: Path, alerts: AlertSink) -> None:
     second = AlertSink()
     options = ["--alertmanager", alerts.url, "--alertmanager", second.url + "/", "--alert-label", "team=ml"]
     options += ["--external-url", "https://fr.example", "--link", "runbook=https://wiki/{category}"]
     options += ["--link", "dashboard=https://g/d/x?from={from_ms}&to={to_ms}"]
-    with running(tmp_path, *options) as collector:
-        number = stall_and_recover(collector)
+    with running(tmp_path, *options) as collector, Job(collector, 2) as job:
+        waiting = job.hang(1)
+        number = collector.wait_cause()["id"]
+        job.go_on(waiting)
+        collector.wait_cause(lambda one: one["state"] == "resolved")
         assert collector.stop() == 0
     second.close()
     for sink in (alerts, second):
@@ -182,8 +173,7 @@ def test_control_streams_end_with_the_collector(tmp_path: Path) -> None:
 
 def test_unsettled_findings_are_published_before_the_process_ends(tmp_path: Path) -> None:
     with running(tmp_path) as collector, Job(collector, 2) as job:
-        job.step()
-        job.skip(1)
+        job.hang(1)
         job.quiet()
         job.ranks[1].exit(signal=9)
         assert collector.stop() == 0
@@ -226,8 +216,7 @@ def test_a_pipe_without_a_reader_is_an_error_and_no_hang(tmp_path: Path) -> None
 def open_incident(collector: Collector, alerts: AlertSink, name: str) -> None:
     """A job with one incident, whose alert arrives whatever becomes of the file."""
     with Job(collector, 2, name) as job:
-        job.step()
-        job.skip(1)
+        job.hang(1)
         assert wait_for(lambda: any(alert["labels"]["job_id"] == name for post in alerts.posts for alert in post))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from otel_fr import semconv
@@ -78,8 +77,7 @@ def test_a_section_within_its_limit_excuses_its_rank_and_its_end_gives_it_time_t
 
 def test_a_section_that_begins_while_its_rank_stands_still_excuses_it(collector: VirtualCollector) -> None:
     with collector.job(3) as job:
-        job.step()
-        job.skip(0)
+        job.hang(0)
         collector.time.advance(0.5 * STALL)
         job.ranks[0].extra["activity"] = [SAVE]
         collector.time.advance(10 * STALL)
@@ -140,8 +138,8 @@ def test_the_job_shows_what_is_overdue_and_the_step_of_each_rank(collector: Virt
         overdue(job, 1, BEAT, SECTION)
         collector.wait_cause()
         job.all_reported()
-        (found,) = json.loads(collector.get("/api/v1/jobs"))["jobs"]
-        ranks = json.loads(collector.get(f"/api/v1/jobs/{found['id']}"))["ranks"]
+        (found,) = collector.api("jobs")["jobs"]
+        ranks = collector.api(f"jobs/{found['id']}")["ranks"]
     assert ranks["step"] == [8, 7]
     kind, name, seconds, limit = ranks["overdue"][1]
     assert (ranks["overdue"][0], kind, name, limit) == (None, "heartbeat", "", 60.0)

@@ -37,9 +37,8 @@ expect.set_options(timeout=PATIENCE * 1_000)
 HOSTILE = '<img src=x onerror="alert(1)">\'"&<script>alert(2)</script>/../\u202e{{7*7}}'
 
 
-def test_a_hang_shows_and_goes_without_a_reload(tmp_path: Path, watched: Watched) -> None:
+def test_a_hang_shows_and_goes_without_a_reload(tmp_path: Path, page: Any) -> None:
     """From ranks' reports through a real collector to the browser."""
-    page = watched.page
     with running(tmp_path) as collector, Job(collector, 8) as job:
         page.goto(collector.http + "/")
         expect(page.locator("#live")).to_have_text("live")
@@ -63,10 +62,9 @@ def test_a_hang_shows_and_goes_without_a_reload(tmp_path: Path, watched: Watched
         page.goto("about:blank")
 
 
-def test_a_thousand_ranks_are_a_row_for_each_host(stage: Stage, watched: Watched) -> None:
+def test_a_thousand_ranks_are_a_row_for_each_host(stage: Stage, page: Any) -> None:
     """The host that differs comes first, and rows say in words what they show."""
     run = stage.job(1_024)
-    page = watched.page
     page.goto(f"{stage.url}/#/jobs/{stage.key(run)}")
     rows, cells = page.locator("#nodes [role=row]"), page.locator("#nodes [role=gridcell]")
     expect(rows).to_have_count(128)
@@ -82,10 +80,9 @@ def test_a_thousand_ranks_are_a_row_for_each_host(stage: Stage, watched: Watched
     expect(page.locator("#grid tr[data-rank='717']")).to_contain_text("load data.py:17")
 
 
-def test_a_cause_folds_its_consequences_and_says_how_long_it_lasts(stage: Stage, watched: Watched) -> None:
+def test_a_cause_folds_its_consequences_and_says_how_long_it_lasts(stage: Stage, page: Any) -> None:
     run = stage.job(8)
     stage.hang(run, 5, with_consequence=True)
-    page = watched.page
     page.clock.install(time=time.time())
     page.goto(f"{stage.url}/#/jobs/{stage.key(run)}")
     expect(page.locator("#open [data-item]")).to_have_count(1)
@@ -103,9 +100,8 @@ def test_a_cause_folds_its_consequences_and_says_how_long_it_lasts(stage: Stage,
     expect(page.locator("main")).to_contain_text("A consequence of incident")
 
 
-def test_a_job_that_is_over_stays_in_the_list_with_its_ranks(stage: Stage, watched: Watched) -> None:
+def test_a_job_that_is_over_stays_in_the_list_with_its_ranks(stage: Stage, page: Any) -> None:
     run = stage.job(8)
-    page = watched.page
     page.goto(stage.url + "/")
     expect(page.locator("#jobs [data-item]")).to_have_count(1)
     expect(page.get_by_role("heading", name="Finished jobs")).to_be_hidden()
@@ -123,7 +119,7 @@ def test_a_job_that_is_over_stays_in_the_list_with_its_ranks(stage: Stage, watch
 
 
 def test_a_job_of_another_collector_is_listed_and_leads_to_its_page(
-    stage: Stage, watched: Watched, monkeypatch: pytest.MonkeyPatch
+    stage: Stage, page: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, other = stage.job(2, "here"), stage.job(2, "elsewhere")
 
@@ -140,7 +136,6 @@ def test_a_job_of_another_collector_is_listed_and_leads_to_its_page(
         monkeypatch.setattr(finished, "elsewhere", elsewhere)
 
     stage.do(move())
-    page = watched.page
     page.goto(stage.url + "/")
     items = page.locator("#jobs [data-item]")
     expect(items).to_have_count(2)
@@ -153,10 +148,9 @@ def test_a_job_of_another_collector_is_listed_and_leads_to_its_page(
     expect(page.get_by_role("button", name="Stacks of all ranks")).to_be_hidden()
 
 
-def test_what_is_open_in_another_run_of_the_same_name_is_not_open_here(stage: Stage, watched: Watched) -> None:
+def test_what_is_open_in_another_run_of_the_same_name_is_not_open_here(stage: Stage, page: Any) -> None:
     hung, healthy = stage.job(8), stage.job(16, run_id="other")
     stage.hang(hung, 5)
-    page = watched.page
     page.goto(f"{stage.url}/#/jobs/{stage.key(hung)}")
     expect(page.locator("#open [data-item]")).to_have_count(1)
     page.goto(f"{stage.url}/#/jobs/{stage.key(healthy)}")
@@ -164,8 +158,7 @@ def test_what_is_open_in_another_run_of_the_same_name_is_not_open_here(stage: St
     expect(page.locator("#open [data-item]")).to_have_count(0)
 
 
-def test_an_address_that_leads_nowhere_says_so(stage: Stage, watched: Watched) -> None:
-    page = watched.page
+def test_an_address_that_leads_nowhere_says_so(stage: Stage, page: Any) -> None:
     for address in ("nothing", "incidents/%", "jobs/%E0%A4%A", "%"):
         page.goto(f"{stage.url}/#/{address}")
         expect(page.locator("h1")).to_have_text("Page not found")
@@ -173,9 +166,8 @@ def test_an_address_that_leads_nowhere_says_so(stage: Stage, watched: Watched) -
         expect(page.locator("h1")).to_have_text("Jobs")
 
 
-def test_stacks_of_all_ranks_are_asked_for_and_merged(stage: Stage, watched: Watched) -> None:
+def test_stacks_of_all_ranks_are_asked_for_and_merged(stage: Stage, page: Any) -> None:
     run = stage.job(8)
-    page = watched.page
     page.goto(f"{stage.url}/#/jobs/{stage.key(run)}")
     page.get_by_role("button", name="Stacks of all ranks").click()
     expect(page.locator("main")).to_contain_text("No rank of this job can be asked")
@@ -190,9 +182,8 @@ def test_stacks_of_all_ranks_are_asked_for_and_merged(stage: Stage, watched: Wat
     expect(page.locator("main")).not_to_contain_text("No answer")
 
 
-def test_an_incident_links_to_its_runbook(stage: Stage, watched: Watched) -> None:
+def test_an_incident_links_to_its_runbook(stage: Stage, page: Any) -> None:
     number = stage.hang(stage.job(8), 5)["id"]
-    page = watched.page
     page.goto(f"{stage.url}/#/incidents/{number}")
     advice = next(one["what_to_do"] for one in stage.service.book.everything() if one["id"] == number)
     expect(page.locator(".answer .advice")).to_have_text(advice)
@@ -203,10 +194,9 @@ def test_an_incident_links_to_its_runbook(stage: Stage, watched: Watched) -> Non
     expect(page.locator("#incidents [data-item]")).to_have_count(1)
 
 
-def test_older_incidents_are_offered_only_if_there_are_some(stage: Stage, watched: Watched) -> None:
+def test_older_incidents_are_offered_only_if_there_are_some(stage: Stage, page: Any) -> None:
     """That there are some is the answer of a made server: the collector's own has one incident."""
     number = stage.hang(stage.job(8), 5)["id"]
-    page = watched.page
     asked = "**/api/v1/incidents?*limit=1&*"
     older = page.locator("button", has_text="Older").first
     with page.expect_response(asked):
@@ -220,7 +210,7 @@ def test_older_incidents_are_offered_only_if_there_are_some(stage: Stage, watche
     expect(older).to_be_visible()
 
 
-def test_what_ranks_do_shows_in_their_rows(stage: Stage, watched: Watched) -> None:
+def test_what_ranks_do_shows_in_their_rows(stage: Stage, page: Any) -> None:
     """The step, an overdue section, and an error that is longer than a row."""
     run = stage.job(8)
 
@@ -232,7 +222,6 @@ def test_what_ranks_do_shows_in_their_rows(stage: Stage, watched: Watched) -> No
         run.ranks[2].ending, run.ranks[2].exception = Ending.RAISED, "RuntimeError: " + "gloo " * 100
 
     stage.do(change())
-    page = watched.page
     page.goto(f"{stage.url}/#/jobs/{stage.key(run)}")
     page.locator("#ranks summary").click()
     row = page.locator("#grid tr[data-rank='3']")
@@ -245,10 +234,9 @@ def test_what_ranks_do_shows_in_their_rows(stage: Stage, watched: Watched) -> No
     expect(raised.locator("td").last).to_have_attribute("title", re.compile("gloo $"))
 
 
-def test_arrow_keys_move_over_the_map_which_describes_each_rank(stage: Stage, watched: Watched) -> None:
+def test_arrow_keys_move_over_the_map_which_describes_each_rank(stage: Stage, page: Any) -> None:
     run = stage.job(256)
     stage.hang(run, 70)
-    page = watched.page
     page.goto(f"{stage.url}/#/jobs/{stage.key(run)}")
     expect(page.locator("#nodes [role=row]")).to_have_count(32)
     expect(page.locator("#grid tbody tr")).to_have_count(1)
@@ -271,11 +259,10 @@ def test_arrow_keys_move_over_the_map_which_describes_each_rank(stage: Stage, wa
     expect(page.locator("#nodes [tabindex='0']")).to_have_count(1)
 
 
-def test_everything_is_reached_by_keyboard(stage: Stage, watched: Watched) -> None:
+def test_everything_is_reached_by_keyboard(stage: Stage, page: Any) -> None:
     run = stage.job(8)
     stage.job(4, "another")
     stage.hang(run, 5)
-    page = watched.page
     page.goto(stage.url + "/")
     expect(page.locator("#jobs [data-item]")).to_have_count(2)
     page.keyboard.press("j")
@@ -313,9 +300,8 @@ def test_everything_is_reached_by_keyboard(stage: Stage, watched: Watched) -> No
     expect(page.locator("h1")).to_have_text("Jobs")
 
 
-def test_what_is_focused_stays_so_while_the_page_changes(stage: Stage, watched: Watched) -> None:
+def test_what_is_focused_stays_so_while_the_page_changes(stage: Stage, page: Any) -> None:
     run = stage.job(8)
-    page = watched.page
     page.goto(stage.url + "/")
     expect(page.locator("#jobs [data-item]")).to_have_count(1)
     page.keyboard.press("j")
@@ -354,10 +340,9 @@ def communicate(stage: Stage, run: Run) -> None:
     stage.do(fill())
 
 
-def test_what_the_communication_costs_is_charts_and_a_sentence(stage: Stage, watched: Watched) -> None:
+def test_what_the_communication_costs_is_charts_and_a_sentence(stage: Stage, page: Any) -> None:
     run = stage.job(8)
     communicate(stage, run)
-    page = watched.page
     group = next(iter(run.groups.values())).group
     page.goto(f"{stage.url}/#/")
     expect(page.locator("#jobs .item")).to_contain_text(f"Rank 1 slows the job down: {group.description} waited for it")

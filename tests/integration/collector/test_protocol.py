@@ -73,8 +73,7 @@ def test_a_job_is_followed_over_http_as_over_grpc(shared: Collector) -> None:
             return answer.body
 
     with Job(OverHttp(), 2, "over-http") as job:
-        job.step()
-        job.skip(1)
+        job.hang(1)
         assert shared.wait_cause(lambda one: one["job"] == "over-http")["culprit_ranks"] == [1]
 
 
@@ -192,8 +191,7 @@ def test_a_thousand_idle_connections_do_no_harm(tmp_path: Path) -> None:
             idle += [socket.create_connection((host, int(port)), timeout=10) for _ in range(350)]
         assert len(idle) > 1_000
         with Job(collector, 2) as job:
-            job.step()
-            job.skip(1)
+            job.hang(1)
             assert collector.wait_cause()["culprit_ranks"] == [1]
         assert collector.post("/v1/traces", spans(1)).status == 200
         assert collector.get("/healthz") == "ok\n"

@@ -20,9 +20,9 @@ IMPATIENT = patched(storage__sqlite_backend__RETRY=0.2, forward__forwarder__CLEA
 """It tries a file that could not be used again soon."""
 
 
-def listed(collector: CollectorView) -> list[dict[str, object]]:
-    found: list[dict[str, object]] = json.loads(collector.get("/api/v1/incidents"))["incidents"]
-    return found
+def states(collector: CollectorView) -> list[tuple[str, str]]:
+    """Id and state of each incident that it lists."""
+    return [(one["id"], one["state"]) for one in collector.api("incidents")["incidents"]]
 
 
 def test_an_open_incident_continues_after_sigkill_and_is_published_once(tmp_path: Path) -> None:
@@ -33,18 +33,17 @@ def test_an_open_incident_continues_after_sigkill_and_is_published_once(tmp_path
         stack.callback(hook.close)
         first = stack.enter_context(start(tmp_path, 1, *options))
         job = stack.enter_context(Job(first, 3))
-        job.step()
-        waiting = job.skip(1)
+        waiting = job.hang(1)
         opened = first.wait_cause()
         assert wait_for(lambda: alerts.posts and hook.requests)
-        assert wait_for(lambda: _noted(tmp_path))
+        assert wait_for(lambda: rows(tmp_path / "data" / "incidents.db", "notes"))
         posts_before = len(hook.requests)
         first.kill()
         before = alerts.posts[-1][0]
         alerts.posts.clear()
 
         second = stack.enter_context(start(tmp_path, 2, *options))
-        assert [(one["id"], one["state"]) for one in listed(second)] == [(opened["id"], "firing")]
+        assert states(second) == [(opened["id"], "firing")]
         assert wait_for(lambda: alerts.posts)  # Alertmanager would let go of it otherwise
         assert alerts.posts[0][0]["labels"] == before["labels"]
         assert alerts.posts[0][0]["startsAt"] == before["startsAt"]
@@ -63,9 +62,9 @@ def test_an_open_incident_continues_after_sigkill_and_is_published_once(tmp_path
         assert wait_for(lambda: alerts.posts[-1][0]["endsAt"] < before["endsAt"])
 
 
-def _noted(folder: Path) -> bool:
-    with contextlib.closing(sqlite3.connect(folder / "data" / "incidents.db")) as db:
-        return bool(db.execute("SELECT count(*) FROM notes").fetchone()[0])
+def rows(file: Path, table: str) -> int:
+    with contextlib.closing(sqlite3.connect(file)) as db:
+        return int(db.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
 
 
 def restarted(first: VirtualCollector, folder: Path, job: Job | None = None) -> VirtualCollector:
@@ -80,8 +79,7 @@ def restarted(first: VirtualCollector, folder: Path, job: Job | None = None) -> 
 def test_a_rank_that_reconnects_late_is_not_named_meanwhile(tmp_path: Path) -> None:
     """Rank 2 waits like the others; its monitor finds the new collector later than theirs."""
     with VirtualCollector(data=tmp_path) as first, first.job(3) as job:
-        job.step()
-        job.skip(1)
+        job.hang(1)
         opened = first.wait_cause()
         assert (opened["culprit_ranks"], opened["waiting_ranks"]) == ([1], [0, 2])
         job.ranks[2].silent = True
@@ -93,7 +91,7 @@ def test_a_rank_that_reconnects_late_is_not_named_meanwhile(tmp_path: Path) -> N
             second.time.advance(20.0)
             assert second.lines() == []
             assert second.metric("otel_fr_collector_judgement_duration_seconds_count") >= 2
-            assert [one["culprit_ranks"] for one in listed(second)] == [[1]]
+            assert [one["culprit_ranks"] for one in second.api("incidents")["incidents"]] == [[1]]
 
 
 def orphaned(first: VirtualCollector) -> Job:
@@ -132,8 +130,7 @@ def test_a_stop_before_all_ranks_have_reconnected_reports_no_fault(tmp_path: Pat
 def test_how_a_rank_died_is_remembered(tmp_path: Path) -> None:
     """It is reported once, to the collector that is gone."""
     with VirtualCollector(data=tmp_path) as first, first.job(3) as job:
-        job.step()
-        job.skip(1)
+        job.hang(1)
         job.ranks[1].exit(signal=9)
         opened = first.wait_cause()
         assert opened["category"] == "rank_dead"
@@ -142,7 +139,7 @@ def test_how_a_rank_died_is_remembered(tmp_path: Path) -> None:
             second.time.advance(10.0)
             assert second.metric("otel_fr_collector_judgement_duration_seconds_count") >= 3
             assert second.lines() == []
-            (kept,) = listed(second)
+            (kept,) = second.api("incidents")["incidents"]
             assert (kept["id"], kept["category"], kept["state"]) == (opened["id"], "rank_dead", "firing")
             assert "SIGKILL" in str(kept["summary"])
 
@@ -159,22 +156,16 @@ def test_a_fault_that_was_acknowledged_before_the_verdict_is_told_by_the_next_co
             assert (opened["category"], opened["culprit_ranks"]) == ("rank_dead", [3])
             second.time.advance(2.0)  # the next clean-up lets go of the reports
             with restarted(second, tmp_path) as third:
-                assert [one["id"] for one in listed(third)] == [opened["id"]]
+                assert [one["id"] for one in third.api("incidents")["incidents"]] == [opened["id"]]
                 third.time.advance(60.0)
                 assert [one["state"] for one in third.lines()] == ["resolved"]
-    assert not _waiting(tmp_path)
-
-
-def _waiting(folder: Path) -> int:
-    with contextlib.closing(sqlite3.connect(folder / "ends.sqlite3")) as db:
-        return int(db.execute("SELECT count(*) FROM request").fetchone()[0])
+    assert not rows(tmp_path / "ends.sqlite3", "request")
 
 
 def test_an_end_whose_incident_is_over_is_not_told_again(tmp_path: Path) -> None:
     """The collector was killed after the incident was stored as resolved, and before it let go of the report."""
     with VirtualCollector(data=tmp_path) as first, first.job(2) as job:
-        job.step()
-        job.skip(1)
+        job.hang(1)
         job.ranks[1].exit(signal=9)
         first.kill()
     kept = (tmp_path / "ends.sqlite3").read_bytes()
@@ -187,7 +178,7 @@ def test_an_end_whose_incident_is_over_is_not_told_again(tmp_path: Path) -> None
     with VirtualCollector(first.time, data=tmp_path) as third:
         third.time.advance(60.0)
         assert third.lines() == []
-        assert [(one["id"], one["state"]) for one in listed(third)] == [(opened["id"], "resolved")]
+        assert states(third) == [(opened["id"], "resolved")]
 
 
 def test_a_full_disk_costs_no_incident(tmp_path: Path) -> None:
@@ -196,23 +187,22 @@ def test_a_full_disk_costs_no_incident(tmp_path: Path) -> None:
         job.step()
         unlimited = resource.prlimit(first.process.pid, resource.RLIMIT_FSIZE, (4_096, resource.RLIM_INFINITY))
         waiting = job.skip(1)
-        incident = wait_for(lambda: next(iter(listed(first)), None))
+        incident = wait_for(lambda: next(iter(first.api("incidents")["incidents"]), None))
         assert incident
         assert wait_for(lambda: "cannot write" in first.err_file.read_text())
         assert wait_for(lambda: first.metric("otel_fr_collector_store_up") == 0)
         resource.prlimit(first.process.pid, resource.RLIMIT_FSIZE, unlimited)
         assert wait_for(lambda: first.metric("otel_fr_collector_store_up") == 1)
         job.go_on(waiting)
-        assert wait_for(lambda: [one["state"] for one in listed(first)] == ["resolved"])
+        assert wait_for(lambda: [one["state"] for one in first.api("incidents")["incidents"]] == ["resolved"])
         first.kill()
     with start(tmp_path, 2) as second:
-        assert [(one["id"], one["state"]) for one in listed(second)] == [(incident["id"], "resolved")]
+        assert states(second) == [(incident["id"], "resolved")]
 
 
 def test_a_file_that_can_be_read_only_later_is_loaded_then(tmp_path: Path) -> None:
     with start(tmp_path, 1) as first, Job(first, 2) as job:
-        job.step()
-        job.skip(1)
+        job.hang(1)
         incident = first.wait_cause()
         first.kill()
     holder = sqlite3.connect(tmp_path / "data" / "incidents.db")
@@ -220,9 +210,9 @@ def test_a_file_that_can_be_read_only_later_is_loaded_then(tmp_path: Path) -> No
     holder.execute("BEGIN EXCLUSIVE")
     with contextlib.closing(holder), start(tmp_path, 2, program=IMPATIENT) as second:
         assert "cannot write" in second.err_file.read_text()
-        assert listed(second) == []
+        assert second.api("incidents")["incidents"] == []
         holder.close()
-        assert wait_for(lambda: [one["id"] for one in listed(second)] == [incident["id"]])
+        assert wait_for(lambda: [one["id"] for one in second.api("incidents")["incidents"]] == [incident["id"]])
         assert second.lines() == []
         assert wait_for(lambda: second.metric("otel_fr_collector_store_up") == 1)
 

@@ -225,24 +225,23 @@ def test_the_monitors_control_stream_uses_the_exporters_protections(environment:
     assert target is not None
     with watching(target) as client:
         assert wait_for(lambda: client.listening)
-        job = Job(Watched(environment, target), 2, "job-7")
+        channel = grpc.secure_channel(target.endpoint, target.credentials)
+        job = Job(OverChannel(channel, target.headers), 2, "job-7")
         job.run = "run-7"
         with job:
-            job.step()
-            job.skip(1)
+            job.hang(1)
             command = until(client.inbox.take)
     assert command.dump.incident_id
 
 
-class Watched:
-    """Sends a played job's requests as the monitor's own exporter would."""
+class OverChannel:
+    """Sends a played job's requests over a channel, with its token."""
 
-    def __init__(self, collector: Collector, target: GrpcTarget) -> None:
-        self.channel = grpc.secure_channel(target.endpoint, target.credentials)
-        self.headers = target.headers
+    def __init__(self, channel: grpc.Channel, metadata: tuple[tuple[str, str], ...]) -> None:
+        self._channel, self._metadata = channel, metadata
 
     def send(self, method: str, data: bytes, **options: Any) -> bytes:
-        return unary(self.channel, method)(data, metadata=self.headers, **options)
+        return unary(self._channel, method)(data, metadata=self._metadata, **options)
 
 
 @contextlib.contextmanager
@@ -276,16 +275,6 @@ CLIENT_HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
 """The first bytes of one (RFC 8446, 4.1.2)."""
 
 
-class Tenant:
-    """Sends a played job's requests over a channel, with its token."""
-
-    def __init__(self, channel: grpc.Channel) -> None:
-        self._channel = channel
-
-    def send(self, method: str, data: bytes, **options: Any) -> bytes:
-        return unary(self._channel, method)(data, metadata=bearer(OTHER_TEAM), **options)
-
-
 def test_stalled_handshakes_and_streams_of_one_tenant_keep_no_incident_of_another(tmp_path: Path) -> None:
     certificates = Certificates(tmp_path / "certificates")
     options = ("--quiet", *certificates.server_options(), *token_options(tmp_path))
@@ -302,9 +291,9 @@ def test_stalled_handshakes_and_streams_of_one_tenant_keep_no_incident_of_anothe
             for rank in range(MAX_STREAMS):
                 request = control_pb2.WatchRequest(job_id=f"team-a/{number}", run_id="r", rank=rank)
                 streams.append(watch(request.SerializeToString(), metadata=bearer(TEAM)))
-        with Job(Tenant(stack.enter_context(certificates.channel(place))), 4, "team-b/light") as job:
-            job.step()
-            job.skip(2)
+        other = OverChannel(stack.enter_context(certificates.channel(place)), bearer(OTHER_TEAM))
+        with Job(other, 4, "team-b/light") as job:
+            job.hang(2)
             assert collector.wait_cause()["culprit_ranks"] == [2]
         assert sum(one.is_active() for one in streams) == len(streams)
         assert collector.get("/healthz") == "ok\n"

@@ -94,12 +94,12 @@ class All:
 
 def listed(collector: Collector, **query: str) -> list[tuple[str, str]]:
     text = "&".join(f"{name}={value}" for name, value in query.items())
-    found = json.loads(collector.get(f"/api/v1/incidents?{text}"))["incidents"]
+    found = collector.api(f"incidents?{text}")["incidents"]
     return [(one["id"], one["state"]) for one in found]
 
 
 def jobs(collector: Collector) -> dict[str, dict[str, Any]]:
-    return {one["job"]: one for one in json.loads(collector.get("/api/v1/jobs"))["jobs"]}
+    return {one["job"]: one for one in collector.api("jobs")["jobs"]}
 
 
 def judges(collector: Collector) -> bool:
@@ -109,8 +109,7 @@ def judges(collector: Collector) -> bool:
 def test_an_incident_goes_on_in_another_collector_when_its_own_is_killed(site: Site) -> None:
     first, second = site.start()
     with Job(first, 3) as job:
-        job.step()
-        waiting = job.skip(1)
+        waiting = job.hang(1)
         opened = first.wait_cause()
         assert wait_for(lambda: site.openings() and site.alerts.posts)
         fired = site.alerts.posts[-1][0]
@@ -150,8 +149,7 @@ def test_a_fault_that_shows_after_its_collector_was_killed_is_found_by_another(s
 def test_of_a_job_that_two_collectors_hear_nothing_is_lost_or_told_twice(site: Site, is_killed: bool) -> None:
     first, second = site.start()
     with Job(All(first, second), 3) as job:
-        job.step()
-        waiting = job.skip(1)
+        waiting = job.hang(1)
         opened = first.wait_cause()
         assert second.wait_cause()["id"] == opened["id"]
         job.all_reported()
@@ -177,12 +175,11 @@ def test_a_job_that_moves_takes_its_incident_along(site: Site) -> None:
     """As when a collector is added behind a load balancer. The one that it leaves is well, and resolves nothing."""
     first, second = site.start()
     with Job(first, 3) as job:
-        job.step()
-        waiting = job.skip(1)
+        waiting = job.hang(1)
         opened = first.wait_cause()
         job.collector = second
         assert wait_for(lambda: judges(second))
-        assert wait_for(lambda: json.loads(first.get("/api/v1/jobs"))["jobs"][0]["collector_page"] is not None)
+        assert wait_for(lambda: first.api("jobs")["jobs"][0]["collector_page"] is not None)
         job.go_on(waiting)
         closed = second.wait_cause(lambda one: one["state"] == "resolved")
         assert closed["id"] == opened["id"]
@@ -196,8 +193,7 @@ def test_the_incident_of_a_job_that_ended_with_its_collector_is_resolved_by_anot
     """Nobody hears of the job any more; its next attempt reports to the other collector."""
     first, second = site.start()
     with Job(first, 2) as job:
-        job.step()
-        job.skip(1)
+        job.hang(1)
         opened = first.wait_cause()
         assert wait_for(lambda: site.alerts.posts)
         first.kill()
@@ -220,8 +216,7 @@ def test_a_collector_that_was_cut_off_from_the_database_keeps_its_job_and_what_i
     with Relay("127.0.0.1", postgres.port) as relay:
         first, second = site.start(ports=(relay.port, None))
         with Job(first, 3) as job:
-            job.step()
-            waiting = job.skip(1)
+            waiting = job.hang(1)
             opened = first.wait_cause()
             assert wait_for(site.openings)
             relay.stop()
@@ -249,7 +244,7 @@ def test_each_collector_knows_what_follows_from_an_incident_of_another(site: Sit
         assert wait_for(lambda: len(first.incidents()) == 2)
         cause, consequence = sorted(first.incidents(), key=lambda one: one["caused_by"] is not None)
         for one in (first, second):
-            found = json.loads(one.get(f"/api/v1/incidents/{cause['id']}"))
+            found = one.api(f"incidents/{cause['id']}")
             assert found["consequences"] == [consequence["id"]]
             assert len(listed(one)) == 1
             assert len(listed(one, include="consequences")) == 2
@@ -275,8 +270,7 @@ def test_each_collector_shows_the_jobs_and_incidents_of_all_to_those_who_may_see
         Job(Player(first, write), 2, "team-b/train") as other,
     ):
         for job in (other, one):
-            job.step()
-            job.skip(1)
+            job.hang(1)
         a, b = sorted(first.wait_causes(2), key=lambda item: str(item["job"]))
         assert wait_for(lambda: len(read(second, "/api/v1/incidents", all_jobs)["incidents"]) == 2)
         assert [found["id"] for found in read(second, "/api/v1/incidents", own)["incidents"]] == [a["id"]]

@@ -178,8 +178,7 @@ def test_a_job_that_failed_is_no_stopped_one_although_its_launcher_ended_the_oth
 
 def test_a_rank_that_somebody_ended_while_the_others_go_on_is_no_stopped_job(site: Site) -> None:
     with site.collector.job(3) as job:
-        job.step()
-        job.skip(1)
+        job.hang(1)
         job.ranks[1].exit(signal=signal.SIGTERM)
         site.time.advance(40.0)
         (cause,) = site.collector.causes()

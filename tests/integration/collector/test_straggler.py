@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from typing import Any
 
 import pytest
@@ -48,8 +47,8 @@ def test_a_rank_that_always_comes_last_is_an_incident_until_it_does_not() -> Non
         job.quiet()  # the real times of later reports do not fit the made ones of the spans
         now = train(job, 100, job.time.wall(), late=1)
         incident = collector.wait_cause()
-        (listed,) = json.loads(collector.get("/api/v1/jobs"))["jobs"]
-        ranks = json.loads(collector.get(f"/api/v1/jobs/{listed['id']}"))["ranks"]
+        (listed,) = collector.api("jobs")["jobs"]
+        ranks = collector.api(f"jobs/{listed['id']}")["ranks"]
         ratio = collector.metric("otel_fr_straggler_wait_ratio", job_id=job.id, rank="1")
         train(job, 200, now, late=None)
         collector.wait_cause(lambda one: one["state"] == "resolved")
@@ -93,9 +92,8 @@ LONG = 100.0
 
 
 def rates(collector: VirtualCollector) -> dict[str, Any]:
-    (job,) = json.loads(collector.get("/api/v1/jobs"))["jobs"]
-    found: dict[str, Any] = json.loads(collector.get(f"/api/v1/jobs/{job['id']}/rates"))
-    return found
+    (job,) = collector.api("jobs")["jobs"]
+    return collector.api(f"jobs/{job['id']}/rates")
 
 
 def hang(job: Job) -> list[Issued]:

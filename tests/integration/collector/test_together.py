@@ -46,8 +46,7 @@ def test_an_incidents_trace_is_whole_over_a_restart_in_every_mode(
     """The ranks' spans come when the hang ends, to the collector after a restart."""
     backend = MemoryBackend()
     with VirtualCollector(data=tmp_path, forward=[backend], selects=selects) as first, first.job(3) as job:
-        job.step()
-        waiting = job.skip(1)
+        waiting = job.hang(1)
         trace = first.wait_cause()["trace_id"]
         assert first.time.wait_for(lambda: spans_of(backend, trace))
         first.kill() if is_killed else first.stop()
@@ -74,8 +73,7 @@ def test_an_incidents_root_span_is_not_lost_by_a_kill_just_after_the_incident_wa
         backend = stack.enter_context(grpc_backend())
         first = stack.enter_context(start(tmp_path, 1, "--forward", backend.url))
         job = stack.enter_context(Job(first, 3))
-        job.step()
-        job.skip(1)
+        job.hang(1)
         end = time.monotonic() + 10
         while not first.incidents_file.stat().st_size and time.monotonic() < end:
             pass  # within a millisecond: the span is not yet on the queue, mostly
@@ -120,8 +118,7 @@ def test_what_the_end_brings_to_light_is_sent_on_as_well() -> None:
 def test_backends_that_take_no_traces_are_not_sent_those_of_incidents() -> None:
     backend = MemoryBackend()
     with VirtualCollector(forward=[backend], signals=frozenset({LOGS})) as collector, collector.job(3) as job:
-        job.step()
-        job.skip(1)
+        job.hang(1)
         collector.wait_cause()
         collector.stop()
     assert set(backend.paths) == {LOGS}

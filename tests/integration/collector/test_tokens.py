@@ -79,8 +79,7 @@ def test_a_token_for_writing_does_not_read_and_the_other_way_round(shared: Colle
 def test_a_token_lets_in_only_the_jobs_it_is_for(shared: Collector) -> None:
     own, other = (Job(Player(shared, TEAM), 2, name) for name in ("team-a/train", "team-b/train"))
     with own:
-        own.step()
-        own.skip(1)
+        own.hang(1)
         assert shared.wait_cause()["job"] == "team-a/train"
     rank = other.ranks[0]
     call = rank.issue(other.world)
@@ -119,8 +118,7 @@ def test_a_reader_of_some_jobs_learns_nothing_of_the_others(stored: bool, tmp_pa
         jobs = [Job(writer, 2, name) for name in ("team-b/train", "team-a/train")]
         with jobs[0], jobs[1]:
             for job in jobs:
-                job.step()
-                job.skip(1)
+                job.hang(1)
             assert wait_for(lambda: len(get("incidents", READER)["incidents"]) == 2)
             assert [one["job"] for one in get("incidents", TEAM_READER)["incidents"]] == ["team-a/train"]
             assert get("incidents?job=team-b/train", TEAM_READER) == {"incidents": []}
@@ -202,8 +200,7 @@ def test_streams_that_are_open_end_when_their_token_is_revoked(guarded: Collecto
     for answer in (lost, narrowed):
         answer.read()  # to its end
     with Job(Player(guarded, "kept-0123456789abc"), 2, "team-a/train") as job:
-        job.step()
-        job.skip(1)
+        job.hang(1)
         incident = guarded.wait_cause()
         lines = iter(staying.readline, b"")
         assert next(line for line in lines if incident["id"].encode() in line)

@@ -48,19 +48,14 @@ def grafana() -> Iterator[FakeGrafana]:
     fake.close()
 
 
-def secret_file(folder: Path) -> str:
-    path = folder / "secret"
-    path.write_text(SECRET + "\n")
-    return str(path)
-
-
 def test_every_change_is_posted_in_order_and_signed(tmp_path: Path, hook: Receiver) -> None:
     url = hook.url.replace("://", "://me:a%2Fb@") + "/in?team=a"
-    options = ["--webhook", url, "--webhook-secret-file", secret_file(tmp_path)]
+    secret = tmp_path / "secret"
+    secret.write_text(SECRET + "\n")
+    options = ["--webhook", url, "--webhook-secret-file", str(secret)]
     options += ["--external-url", "https://fr.example/", "--link", "runbook=https://wiki/{category}?job={job}"]
     with running(tmp_path, *options) as collector, Job(collector, 2, job_id="job & <b>") as job:
-        job.step()
-        waiting = job.skip(1)
+        waiting = job.hang(1)
         incident = collector.wait_cause()
         job.ranks[1].send_report("torch.flight_recorder.written", file="/dumps/rank_1")
         assert wait_for(lambda: len(hook.requests) >= 2)
@@ -117,8 +112,7 @@ def test_a_receiver_that_is_down_gets_its_posts_when_it_is_back_and_delays_nothi
     quick = Receiver()
     with contextlib.closing(quick), VirtualCollector(outlets=to(hook, quick)) as collector:
         with collector.job(2) as job:
-            job.step()
-            waiting = job.skip(1)
+            waiting = job.hang(1)
             collector.wait_cause()
             collector.deliver(lambda: quick.requests)
             job.go_on(waiting)
@@ -138,8 +132,7 @@ def test_updates_that_wait_are_replaced_by_newer_ones(hook: Receiver) -> None:
     """A job of thousands of ranks names thousands of files, each a change; a receiver that is down needs the last."""
     hook.status = 503
     with VirtualCollector(outlets=to(hook)) as collector, collector.job(4) as job:
-        job.step()
-        waiting = job.skip(1)
+        waiting = job.hang(1)
         number = collector.wait_cause()["id"]
         files: list[str] = []
         for rank in job.ranks:
@@ -164,8 +157,7 @@ def test_updates_that_wait_are_replaced_by_newer_ones(hook: Receiver) -> None:
 def test_a_post_that_was_never_accepted_is_sent_after_a_restart(tmp_path: Path, hook: Receiver) -> None:
     hook.status = 500
     with VirtualCollector(data=tmp_path, outlets=to(hook)) as first, first.job(2) as job:
-        job.step()
-        job.skip(1)
+        job.hang(1)
         incident = first.wait_cause()
         first.deliver(lambda: hook.requests)
     hook.status = 200
@@ -193,8 +185,7 @@ def test_a_post_before_whose_answer_the_collector_was_killed_is_recognised_when_
     hook = Hesitant()
     with contextlib.closing(hook):
         with VirtualCollector(data=tmp_path, outlets=to(hook)) as first, first.job(2) as job:
-            job.step()
-            job.skip(1)
+            job.hang(1)
             first.wait_cause()
             first.deliver(lambda: hook.requests)
             job.ranks[1].send_report("torch.flight_recorder.written", file="/dumps/rank_1")
@@ -219,8 +210,7 @@ def test_an_incident_is_a_mark_in_grafana_and_a_region_once_it_is_over(grafana: 
         VirtualCollector(outlets=marking(grafana, links)) as collector,
         collector.job(2, job_id="<script>alert(1)</script>") as job,
     ):
-        job.step()
-        waiting = job.skip(1)
+        waiting = job.hang(1)
         incident = collector.wait_cause()
         collector.deliver(lambda: grafana.marks.get(1))
         mark = dict(grafana.marks[1])
@@ -238,8 +228,7 @@ def test_an_incident_is_a_mark_in_grafana_and_a_region_once_it_is_over(grafana: 
 def mark_and_restart(folder: Path, grafana: FakeGrafana, between: Callable[[], None] = lambda: None) -> None:
     """A mark is made, the collector is killed, and the job continues with the next one."""
     with VirtualCollector(data=folder, outlets=marking(grafana)) as first, first.job(2) as job:
-        job.step()
-        waiting = job.skip(1)
+        waiting = job.hang(1)
         first.wait_cause()
         first.deliver(lambda: grafana.marks)
         first.kill()
@@ -276,8 +265,7 @@ def test_grafana_that_refuses_is_logged_and_costs_no_incident(
 ) -> None:
     grafana.status = 401
     with VirtualCollector(outlets=marking(grafana)) as collector, collector.job(2) as job:
-        job.step()
-        job.skip(1)
+        job.hang(1)
         assert collector.wait_cause()
         collector.deliver(lambda: "status 401" in caplog.text)
         assert collector.metric(DELIVERIES, outlet="grafana 127.0.0.1", outcome="rejected") >= 1
@@ -285,8 +273,7 @@ def test_grafana_that_refuses_is_logged_and_costs_no_incident(
 
 def test_quiet_logs_one_line_for_each_change(tmp_path: Path) -> None:
     with running(tmp_path, "--quiet") as collector, Job(collector, 2, job_id="my job") as job:
-        job.step()
-        waiting = job.skip(1)
+        waiting = job.hang(1)
         collector.wait_cause()
         job.go_on(waiting)
         assert wait_for(lambda: "change=resolved" in collector.err_file.read_text())

@@ -22,26 +22,6 @@ def _delete(path: Path) -> None:
         one.unlink()
 
 
-def _delete_only_the_database(path: Path) -> None:
-    path.unlink()
-
-
-def _delete_the_log(path: Path) -> None:
-    path.with_name(path.name + "-wal").unlink()
-
-
-def _delete_the_folder(path: Path) -> None:
-    shutil.rmtree(path.parent)
-
-
-def _rename(path: Path) -> None:
-    path.rename(path.with_name("renamed"))
-
-
-def _empty(path: Path) -> None:
-    path.write_bytes(b"")
-
-
 def _become_a_folder(path: Path) -> None:
     path.unlink()
     path.mkdir()
@@ -60,18 +40,17 @@ def _become_a_link_to_nowhere(path: Path) -> None:
     path.symlink_to(path.parent / "elsewhere")
 
 
-MOVES: dict[str, Callable[[Path], None]] = {
+MOVES: dict[str, Callable[[Path], object]] = {
     "deleted": _delete,
-    "only the database deleted": _delete_only_the_database,
-    "only the log deleted": _delete_the_log,
-    "deleted with its folder": _delete_the_folder,
-    "renamed": _rename,
-    "emptied": _empty,
+    "only the database deleted": lambda path: path.unlink(),
+    "only the log deleted": lambda path: path.with_name(path.name + "-wal").unlink(),
+    "deleted with its folder": lambda path: shutil.rmtree(path.parent),
+    "renamed": lambda path: path.rename(path.with_name("renamed")),
+    "emptied": lambda path: path.write_bytes(b""),
     "a folder": _become_a_folder,
     "its tables dropped": _drop_the_tables,
     "a link to a new file": _become_a_link_to_nowhere,
 }
-moves = pytest.mark.parametrize("move", MOVES.values(), ids=MOVES)
 
 
 @pytest.fixture(autouse=True)
@@ -80,11 +59,11 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite_backend, "RETRY", 0.0)
 
 
-@moves
-def test_the_store_goes_on_in_a_new_file(tmp_path: Path, move: Callable[[Path], None]) -> None:
+@pytest.mark.parametrize("name", MOVES)
+def test_the_store_goes_on_in_a_new_file(tmp_path: Path, name: str) -> None:
     store = DirectSqlite(tmp_path / "data", Metrics())
     store.save([incident(1)])
-    move(store.path)
+    MOVES[name](store.path)
     for now in (1.0, 2.0, 3.0):
         store.save([incident(2)])
         store.step(now)
@@ -92,7 +71,7 @@ def test_the_store_goes_on_in_a_new_file(tmp_path: Path, move: Callable[[Path], 
             store.save([incident(1), incident(2)])
     assert store.is_up
     assert store.problem == ""
-    assert {1, 2} <= set(numbers(store)) or move is _delete_the_log
+    assert {1, 2} <= set(numbers(store)) or name == "only the log deleted"
     store.close()
     again = DirectSqlite(tmp_path / "data", Metrics())
     assert {1, 2} == set(numbers(again))

@@ -25,7 +25,7 @@ from otel_fr_collector.outlets.outlets import Outlets
 from otel_fr_collector.service import Service
 
 from otel_fr import semconv
-from tests.support.otlp_messages import attribute
+from tests.support.otlp_messages import attribute, field
 
 spans = st.lists(st.builds(lambda name: Span(name=name), st.text(max_size=200)), max_size=4)
 scopes = st.lists(st.builds(lambda own: ScopeSpans(spans=own, schema_url="u"), spans), max_size=3)
@@ -92,44 +92,31 @@ def take(signal: str, data: bytes) -> tuple[Service, float]:
     return asyncio.run(play()), longest
 
 
-def nested(depth: int, content: bytes) -> bytes:
-    for number in (2, 1)[2 - depth :] if depth else ():
-        size, head = len(content), bytearray([number << 3 | 2])
-        while size > 127:
-            head.append(size & 127 | 128)
-            size >>= 7
-        content = bytes([*head, size]) + content
-    return content
+def empty_parts(level: int, count: int) -> bytes:
+    """A request of so many empty resources (0), scopes (1) or items (2)."""
+    if level == 0:
+        return b"\x0a\x00" * count
+    parts = b"\x12\x00" * count
+    return field(1, parts if level == 1 else field(2, parts))
 
 
 @pytest.mark.parametrize("signal", [TRACES, LOGS, METRICS])
-@pytest.mark.parametrize(("depth", "part"), [(0, b"\x0a\x00"), (1, b"\x12\x00"), (2, b"\x12\x00")])
-def test_a_request_of_more_empty_parts_than_are_taken_is_rejected_before_it_is_decoded(
-    signal: str, depth: int, part: bytes
-) -> None:
-    data = nested(depth, part * (wire.MAX_ITEMS + 1))
+@pytest.mark.parametrize("level", [0, 1, 2])
+def test_a_request_of_more_empty_parts_than_are_taken_is_rejected_before_it_is_decoded(signal: str, level: int) -> None:
     with pytest.raises(TooManyError):
-        take(signal, data)
+        take(signal, empty_parts(level, wire.MAX_ITEMS + 1))
 
 
 @pytest.mark.parametrize("signal", [TRACES, LOGS, METRICS])
-@pytest.mark.parametrize(("depth", "part"), [(0, b"\x0a\x00"), (1, b"\x12\x00"), (2, b"\x12\x00")])
-def test_other_tasks_run_while_a_request_of_many_parts_is_taken(signal: str, depth: int, part: bytes) -> None:
-    _, longest = take(signal, nested(depth, part * (wire.MAX_CONTAINERS - 3)))
+@pytest.mark.parametrize("level", [0, 1, 2])
+def test_other_tasks_run_while_a_request_of_many_parts_is_taken(signal: str, level: int) -> None:
+    _, longest = take(signal, empty_parts(level, wire.MAX_CONTAINERS - 3))
     assert longest < SLOWEST
 
 
 def rank_request(span: bytes, resource: list[KeyValue]) -> bytes:
     of_rank = Resource(attributes=[attribute(semconv.RANK, 0), *resource]).SerializeToString()
-    return nested(0, b"\x0a" + _sized(b"\x0a" + _sized(of_rank) + b"\x12" + _sized(b"\x12" + _sized(span))))
-
-
-def _sized(content: bytes) -> bytes:
-    size, head = len(content), bytearray()
-    while size > 127:
-        head.append(size & 127 | 128)
-        size >>= 7
-    return bytes([*head, size]) + content
+    return field(1, field(1, of_rank) + field(2, field(2, span)))
 
 
 def invalid(service: Service) -> float:
@@ -141,22 +128,28 @@ def invalid(service: Service) -> float:
     )
 
 
-def test_a_resource_a_span_or_a_log_record_of_too_many_attributes_is_invalid() -> None:
-    call = Span(attributes=[attribute(semconv.GROUP_ID, "g")]).SerializeToString()
-    empty = b"\x4a\x00"  # an attribute of a span
-    service, longest = take(TRACES, rank_request(call + empty * 100_000, []))
+CALL = Span(attributes=[attribute(semconv.GROUP_ID, "g")]).SerializeToString()
+EMPTY = b"\x4a\x00"
+"""An attribute of a span."""
+
+
+@pytest.mark.parametrize(
+    ("signal", "item", "resource"),
+    [
+        (TRACES, CALL + EMPTY * 100_000, []),
+        (TRACES, CALL + bytes(300_000), []),
+        (TRACES, CALL, [KeyValue() for _ in range(origins.MAX_ATTRIBUTES)]),
+        (TRACES, CALL, [attribute("x", "y" * origins.MAX_RESOURCE)]),
+        (LOGS, b"\x32\x00" * (log_records.MAX_FIELDS + 1), []),
+        (LOGS, bytes(log_records.MAX_RECORD + 1), []),
+    ],
+    ids=["attributes", "no field", "resource", "long resource", "fields of a log record", "long log record"],
+)
+def test_a_resource_a_span_or_a_log_record_of_too_many_attributes_is_invalid(
+    signal: str, item: bytes, resource: list[KeyValue]
+) -> None:
+    service, longest = take(signal, rank_request(item, resource))
     assert (invalid(service), longest < SLOWEST) == (1, True)
-    service, _ = take(TRACES, rank_request(call + bytes(300_000), []))
-    assert invalid(service) == 1
-    more = [KeyValue() for _ in range(origins.MAX_ATTRIBUTES)]
-    service, _ = take(TRACES, rank_request(call, more))
-    assert invalid(service) == 1
-    service, _ = take(TRACES, rank_request(call, [attribute("x", "y" * origins.MAX_RESOURCE)]))
-    assert invalid(service) == 1
-    service, _ = take(LOGS, rank_request(b"\x32\x00" * (log_records.MAX_FIELDS + 1), []))
-    assert invalid(service) == 1
-    service, _ = take(LOGS, rank_request(bytes(log_records.MAX_RECORD + 1), []))
-    assert invalid(service) == 1
 
 
 texts = st.text(max_size=5)
