@@ -1,4 +1,4 @@
-"""The bounded queue between receiving and correlating: what is counted is given back, whatever happens."""
+"""The bounded queue between receiving and correlating, and the time in which requests must arrive."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import contextlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from otel_fr_collector.metric_table import FAMILIES
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.otlp import status as otlp_status
 from otel_fr_collector.otlp.signals import LOGS, TRACES
@@ -15,6 +16,7 @@ from otel_fr_collector.outlets.outlets import Outlets
 from otel_fr_collector.receive import intake as module
 from otel_fr_collector.receive.intake import IncomingRequest, Intake, Limits
 from otel_fr_collector.receive.rejections import Reason, RejectedError
+from otel_fr_collector.receive.time_limit import TimeLimits
 from otel_fr_collector.service import Service
 
 LIMITS = Limits(max_request_size=100, max_queue_size=250, client_queue_size=150, client_connections=3)
@@ -143,3 +145,70 @@ def test_a_fault_of_ours_is_an_answer_and_not_the_end(monkeypatch: pytest.Monkey
     error = asyncio.run(play())
     assert error.code == otlp_status.INTERNAL
     assert "odd" not in str(error)
+
+
+def test_what_takes_too_long_ends_with_a_timeout_and_its_task_goes_on() -> None:
+    async def main() -> str:
+        with pytest.raises(asyncio.TimeoutError), TimeLimits(0.01).limited():
+            await asyncio.Event().wait()
+        await asyncio.sleep(0)  # a task that still counted as cancelled would end here
+        return "continues"
+
+    assert asyncio.run(main()) == "continues"
+
+
+def test_a_cancellation_from_outside_stays_one() -> None:
+    async def limited(began: asyncio.Event) -> None:
+        with TimeLimits(60.0).limited():
+            began.set()
+            await asyncio.Event().wait()
+
+    async def main() -> None:
+        began = asyncio.Event()
+        task = asyncio.create_task(limited(began))
+        await began.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert task.cancelled()
+
+    asyncio.run(main())
+
+
+def test_what_ends_in_time_is_left_alone() -> None:
+    async def main() -> int:
+        with TimeLimits(0.01).limited():
+            found = 1
+        await asyncio.sleep(0.05)
+        return found
+
+    assert asyncio.run(main()) == 1
+
+
+def test_one_timer_serves_all_and_each_ends_in_its_own_time() -> None:
+    async def limited(limits: TimeLimits, ended: list[int], number: int) -> None:
+        with pytest.raises(asyncio.TimeoutError), limits.limited():
+            await asyncio.Event().wait()
+        ended.append(number)
+
+    async def main() -> list[int]:
+        limits, ended = TimeLimits(0.05), list[int]()
+        loop = asyncio.get_running_loop()
+        began = [loop.time()]
+        first = asyncio.create_task(limited(limits, ended, 1))
+        await asyncio.sleep(0.03)
+        with limits.limited():  # ends in time, between the two that do not
+            began.append(loop.time())
+            second = asyncio.create_task(limited(limits, ended, 2))
+        for task, since in zip((first, second), began, strict=True):
+            await task
+            assert loop.time() >= since + 0.05
+        await limited(limits, ended, 3)  # after all have ended
+        return ended
+
+    assert asyncio.run(main()) == [1, 2, 3]
+
+
+def test_every_reason_for_a_rejection_is_in_the_table() -> None:
+    labels = {label.name: label for label in FAMILIES["otel_fr_collector_requests_rejected"].labels}
+    assert {reason.label for reason in Reason} == set(labels["reason"].values)

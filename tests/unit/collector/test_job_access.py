@@ -1,10 +1,11 @@
-"""A token for some jobs takes in telemetry of no other job, however a resource names it."""
+"""A token takes in telemetry of its jobs only, however a resource names them; and tokens files that cannot be used."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +18,8 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs, ScopeL
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
 from otel_fr_collector.metrics import Metrics
-from otel_fr_collector.network.tokens import Access
+from otel_fr_collector.network import tokens as module
+from otel_fr_collector.network.tokens import Access, Tokens, parse_tokens
 from otel_fr_collector.otlp.signals import LOGS, METRICS, TRACES
 from otel_fr_collector.outlets.outlets import Outlets
 from otel_fr_collector.receive.intake import IncomingRequest, Intake
@@ -26,6 +28,7 @@ from otel_fr_collector.service import Service
 
 from otel_fr import semconv
 from tests.support.otlp_messages import attribute, field
+from tests.support.tokens import WRITER
 
 OWN, OTHER = "team-a/train", "team-b/train"
 TEAM = Access(read=False, write=True, prefix="team-a/")
@@ -183,3 +186,37 @@ def test_two_service_names_are_rejected_where_they_stand_for_the_job(first: str)
     with pytest.raises(RejectedError) as refused:
         take(TEAM, TRACES, spans_of(of(*names)))
     assert refused.value.reason is Reason.MALFORMED
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["short write *", f"{WRITER} admin *", f"{WRITER} write", f"{WRITER} write a b"],
+)
+def test_a_token_line_that_cannot_be_used_is_reported_by_its_number(tmp_path: Path, line: str) -> None:
+    with pytest.raises(ValueError, match="line 2") as caught:
+        parse_tokens(f"# first\n{line}\n")
+    assert line.split()[0] not in str(caught.value)
+    path = tmp_path / "tokens"
+    path.write_text(line)
+    with pytest.raises(ValueError, match="line 1"):
+        Tokens(path)
+
+
+def test_a_file_that_stays_unusable_is_logged_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is read again each second."""
+    monkeypatch.setattr(module, "CHECK_SECONDS", 0.0)
+    path = tmp_path / "tokens"
+    path.write_text(f"{WRITER} write *\n")
+    tokens = Tokens(path)
+    path.unlink()
+    for _ in range(3):
+        assert tokens.find(f"Bearer {WRITER}") is not None
+    path.write_text("nonsense\n")
+    for _ in range(3):
+        tokens.end_revoked()
+    assert [record.message.count("keeping the old ones") for record in caplog.records] == [1, 1]
+    path.write_text("another-0123456789 write *\n")
+    assert tokens.find(f"Bearer {WRITER}") is None
+    assert tokens.version == 1
