@@ -20,7 +20,6 @@ class Backend:
     """What a backend has taken, and how it answers."""
 
     taken: list[bytes] = field(default_factory=list)
-    at: list[float] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
     tried: list[float] = field(default_factory=list)
@@ -29,24 +28,19 @@ class Backend:
     retry_after: float | None = None
     delay: float = 0.0
     refuses: bool = False
-    hated: bytes | None = None
-    """This request is always sent away."""
     url: str = ""
 
-    def decide(self, data: bytes) -> str:
+    def decide(self) -> str:
         self.tried.append(time.monotonic())
         time.sleep(self.delay)
         if self.refuses:
             return "refused"
-        if data == self.hated:
-            return "busy"
         if self.busy:
             self.busy -= 1
             return "busy"
         return "taken"
 
     def keep(self, data: bytes, headers: dict[str, str], path: str) -> None:
-        self.at.append(time.monotonic())
         self.headers.append(headers)
         self.paths.append(path)
         self.taken.append(data)  # last: tests wait for it, and read the others then
@@ -60,7 +54,7 @@ class MemoryBackend(Backend):
     is_down: bool = False
 
     async def send(self, signal: str, data: bytes) -> None:
-        if self.is_down or self.decide(data) == "busy":
+        if self.is_down or self.decide() == "busy":
             raise BusyError("later")
         self.keep(data, {}, signal)
 
@@ -78,7 +72,7 @@ def grpc_backend(
     backend = Backend()
 
     def export(data: bytes, context: grpc.ServicerContext) -> bytes:
-        match backend.decide(data):
+        match backend.decide():
             case "busy":
                 if backend.retry_after is not None:
                     from otel_fr_collector.otlp import status as otlp_status
@@ -114,7 +108,7 @@ def http_backend() -> Iterator[Backend]:
 
         def do_POST(self) -> None:
             data = self.content()
-            outcome = backend.decide(data)
+            outcome = backend.decide()
             later = None
             if outcome == "busy" and backend.retry_after is not None:
                 later = {"Retry-After": f"{backend.retry_after:.0f}"}
