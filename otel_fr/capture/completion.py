@@ -40,24 +40,17 @@ def end_mode(backend: str, returns_work: bool) -> EndMode:
     return EndMode.RETURN if backend == "fake" else EndMode.UNKNOWN
 
 
-class Callbacks:
-    """The callbacks that wait for the end of calls."""
-
-    def outstanding(self) -> int:
-        """Number of callbacks that a backend still holds."""
-        raise NotImplementedError
-
-    def drain(self, seconds: float) -> bool:
-        """Wait up to ``seconds`` until none is outstanding. True: none is."""
-        deadline = time.monotonic() + seconds
-        while self.outstanding():
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(_POLL)
-        return True
+def drain(outstanding: Callable[[], int], seconds: float) -> bool:
+    """Wait up to ``seconds`` until no callback is outstanding. True: none is."""
+    deadline = time.monotonic() + seconds
+    while outstanding():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_POLL)
+    return True
 
 
-class FutureCallback(Callbacks):
+class FutureCallback:
     """The callback of futures: ``functools.partial(callback.function, ticket, group index, sequence id)``.
 
     A thread of the backend calls it and then destroys it, and needs the GIL for both. If the interpreter is finalising
@@ -68,15 +61,11 @@ class FutureCallback(Callbacks):
     def __init__(self, end: Callable[[int, int, int, int, int], None]) -> None:
         """``end(ticket, group index, sequence id, state, ended ns)`` records the end, and does not raise."""
         self.function = _callback(end)
-        self._alone = 0
-        self._alone = self._references()
-
-    def _references(self) -> int:
-        return sys.getrefcount(self.function)
+        self._alone = sys.getrefcount(self.function)
 
     def outstanding(self) -> int:
         """Number of callbacks that a backend still holds: each partial object holds one reference to the function."""
-        return max(0, self._references() - self._alone)
+        return max(0, sys.getrefcount(self.function) - self._alone)
 
     def groups(self) -> set[int]:
         """Indexes of the groups with a callback that a backend still holds. Takes as long as a garbage collection."""

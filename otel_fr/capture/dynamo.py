@@ -33,14 +33,6 @@ def exclude_our_frames(torch: ModuleType) -> None:
         _log.debug("otel-fr: torch.compile may trace otel-fr's functions", exc_info=True)
 
 
-def keep_out(function: Callable[..., Any]) -> None:
-    """Have TorchDynamo never inline a function of ours that a program's own code calls: the graph ends before it.
-
-    Sets what ``torch.compiler.disable`` sets, without its wrapper.
-    """
-    function.__dict__.update(_torchdynamo_disable=True, _torchdynamo_disable_msg="otel-fr records here")
-
-
 def _mark(eval_frame: Any) -> Callable[[CodeType], None]:
     """What has a code object skipped: with all that it calls, or (torch 2.6) alone."""
     if not hasattr(eval_frame, "set_code_exec_strategy"):

@@ -124,8 +124,9 @@ def _patch(module: ModuleType) -> None:
     if missing:
         _log.warning("otel-fr is off: unsupported torch (it has no %s)", ", ".join(missing))
         return
-    for attribute, make in zip(needed, (_registering, _unregistering, _unregistering_all), strict=True):
-        _replace(attribute, module, partial(make, module))
+    notes: tuple[Callable[..., None], ...] = (partial(_on_created, module), _on_gone, partial(_on_gone, None))
+    for attribute, note in zip(needed, notes, strict=True):
+        _replace(attribute, module, partial(_noting, note))
     for patch in (_notice_creations, _notice_destructions, _notice_splits):
         try:
             patch(module)
@@ -138,31 +139,15 @@ def _replace(attribute: Attribute, module: ModuleType, make: Callable[[Any], Any
     _state.replaced.put(attribute, module, make, sys.modules.get(PACKAGE))
 
 
-def _registering(module: ModuleType, original: Callable[..., Any]) -> Callable[..., Any]:
-    def register(name: Any, group: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(name, group, *args, **kwargs)
-        _guard(_on_created, module, str(name), group)
+def _noting(note: Callable[..., None], original: Callable[..., Any]) -> Callable[..., Any]:
+    """``note`` gets what the call was given, once that has returned."""
+
+    def call(*args: Any, **named: Any) -> Any:
+        result = original(*args, **named)
+        _guard(note, *args)
         return result
 
-    return register
-
-
-def _unregistering(_module: ModuleType, original: Callable[..., Any]) -> Callable[..., Any]:
-    def unregister(name: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(name, *args, **kwargs)
-        _guard(_on_gone, str(name))
-        return result
-
-    return unregister
-
-
-def _unregistering_all(_module: ModuleType, original: Callable[..., Any]) -> Callable[..., Any]:
-    def unregister_all(*args: Any, **kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
-        _guard(_on_gone, None)
-        return result
-
-    return unregister_all
+    return call
 
 
 def _notice_creations(module: ModuleType) -> None:
@@ -281,7 +266,7 @@ def _guard(action: Callable[..., None], *args: Any) -> None:
             _log.warning("otel-fr does not record this rank: %s: %s", type(error).__name__, error)
 
 
-def _on_created(module: ModuleType, name: str, group: Any) -> None:
+def _on_created(module: ModuleType, name: str, group: Any, *_: Any) -> None:
     from otel_fr import config
 
     if _state.connections is not None:
@@ -350,7 +335,7 @@ def _on_reconfigured(group: Any, nonce: str) -> None:
         _state.session.group_reconfigured(group, nonce)
 
 
-def _on_gone(name: str | None) -> None:
+def _on_gone(name: str | None, *_: Any) -> None:
     if _state.connections is not None:
         _state.connections.gone(name)
     if _state.session is not None:

@@ -8,7 +8,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any, Final, NamedTuple
 
-from otel_fr.capture.completion import Callbacks, EndMode, FutureCallback
+from otel_fr.capture.completion import EndMode, FutureCallback
 from otel_fr.capture.definitions import NOT_A_CALL, Arguments, CallKind, arguments_of, kind_of, unread_arguments
 from otel_fr.capture.group_recorder import TRIES, GroupRecorder
 from otel_fr.capture.groups import Batch, LiveGroup, backend_of, member_ranks, name_of
@@ -44,7 +44,7 @@ class Recorder(GroupRecorder):
 
     Attributes:
         follow_ends: False: the interpreter is exiting, so no callback may be registered.
-        callbacks: of futures.
+        futures: what waits for the end of calls.
         For the others see `GroupRecorder`.
     """
 
@@ -52,7 +52,6 @@ class Recorder(GroupRecorder):
         super().__init__(c10d, writer, libraries)
         self.follow_ends = True
         self.futures = FutureCallback(self.end)
-        self.callbacks: Callbacks = self.futures
         self._types = torch._C._distributed_c10d
         self._device = torch.device
         self._unbox = self._types.ProcessGroup.unbox
@@ -74,6 +73,10 @@ class Recorder(GroupRecorder):
                     self._writer.wait(ticket, waited_ns)
         except Exception:  # noqa: BLE001
             self.failed()
+
+    def outstanding(self) -> int:
+        """Number of callbacks that a backend still holds."""
+        return self.futures.outstanding()
 
     def close(self) -> None:
         """Stop recording and close the ring. The file stays."""

@@ -16,13 +16,15 @@ import platform
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
 from otel_fr._version import __version__
 from otel_fr.capture import engines, groups, split_groups, torchft
+from otel_fr.capture.completion import drain
 from otel_fr.capture.dynamo import exclude_our_frames
 from otel_fr.capture.exceptions import ExceptionHooks
 from otel_fr.capture.exits import ExitHook
@@ -108,7 +110,12 @@ class Session:
             raise
         sites, replaced = self.recorder.sites, Replacements()
         self._replaced = replaced
-        self._hooks = ExceptionHooks(self._record_exception, self._record_thread_exception, sites, replaced)
+        self._hooks = ExceptionHooks(
+            partial(self._write, self._writer.set_exception),
+            partial(self._write, self._writer.add_thread_exception),
+            sites,
+            replaced,
+        )
         self._exit_hook = ExitHook(sites, replaced)
         sections.attach(self._writer.activity)
         decisions.attach(self._writer.decisions)
@@ -173,10 +180,11 @@ class Session:
         )
         return cls(c10d, config, meta, notices_creations, connections or GlooConnections())
 
-    def _note_monitor(self, pid: int) -> None:
+    def _write(self, write: Callable[[Any], None], value: Any) -> None:
+        """Write into the ring, unless the recording is over."""
         with self.recorder.lock:
             if self.recorder.on:
-                self._writer.set_monitor_pid(pid)
+                write(value)
 
     def _find_group(self, name: str) -> Any:
         """torch's ``ProcessGroup`` of that name; None: it is gone."""
@@ -195,16 +203,15 @@ class Session:
         except Exception as error:  # noqa: BLE001
             _log.warning("otel-fr: this rank has no monitor: %s", error)
             return
+        note_monitor = partial(self._write, self._writer.set_monitor_pid)
         self._responder = Responder(
-            connection, self.recorder.sites, self._note_monitor, self._peer_actions.handle, self._replace_monitor
+            connection, self.recorder.sites, note_monitor, self._peer_actions.handle, self._replace_monitor
         )
         sections.set_link(self._responder.send)
         self._meta["responder_tid"] = self._responder.thread_id
         if self._monitors == 1:
             self._add_stack_signal(ring.with_name(ring.name + ".stacks"))
-        with self.recorder.lock:
-            if self.recorder.on:
-                self._writer.set_meta(self._meta)
+        self._write(self._writer.set_meta, self._meta)
 
     def _add_stack_signal(self, path: Path) -> None:
         try:
@@ -247,9 +254,7 @@ class Session:
             _log.info("otel-fr: cannot read PyTorch's recorder: %s", error)
             return
         meta[SOCKET_KEY] = str(self._worker_server.path)
-        with self.recorder.lock:
-            if self.recorder.on:
-                self._writer.set_meta(meta)
+        self._write(self._writer.set_meta, meta)
 
     def group_reconfigured(self, default: Any, nonce: str) -> None:
         """The default group was re-formed, of other members (`otel_fr.capture.reconfigure`)."""
@@ -300,16 +305,6 @@ class Session:
         if self._responder is not None and not self._responder.send({"cmd": "dump", "reason": str(reason)[:1000]}):
             _log.warning("otel-fr: the monitor of this rank does not answer; no flight-recorder file was requested")
 
-    def _record_exception(self, values: Mapping[str, object]) -> None:
-        with self.recorder.lock:
-            if self.recorder.on:
-                self._writer.set_exception(values)
-
-    def _record_thread_exception(self, values: Mapping[str, object]) -> None:
-        with self.recorder.lock:
-            if self.recorder.on:
-                self._writer.add_thread_exception(values)
-
     # ---- the end
 
     def stop(self) -> None:
@@ -345,9 +340,7 @@ class Session:
             hook = self._exit_hook
             values = {"exiting": True, "exit_message": hook.message, "exit_site": hook.site}
             self._meta.update({key: value for key, value in values.items() if value})
-            with self.recorder.lock:
-                if self.recorder.on:
-                    self._writer.set_meta(self._meta)
+            self._write(self._writer.set_meta, self._meta)
         except Exception:  # noqa: BLE001 - the job's exit is its own
             _log.debug("otel-fr: could not record the exit", exc_info=True)
 
@@ -360,13 +353,13 @@ class Session:
         Returns:
             False: callbacks are still outstanding.
         """
-        callbacks = self.recorder.callbacks
+        outstanding = self.recorder.outstanding
         try:
-            if callbacks.drain(EXIT_SECONDS / 2):
+            if drain(outstanding, EXIT_SECONDS / 2):
                 return True
             if not self._hooks.recorded:
                 _log.info("otel-fr: waiting at exit for a collective in flight")
-                while not callbacks.drain(60.0):
+                while not drain(outstanding, 60.0):
                     pass
                 return True
         except KeyboardInterrupt:

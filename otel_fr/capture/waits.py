@@ -15,8 +15,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from otel_fr.capture.dynamo import keep_out
 from otel_fr.capture.replaced import Attribute, Replacements
+from otel_fr.fault_tolerance.sections import keep_out
 from otel_fr.ring import POSTED, RecordState
 
 End = Callable[[int, int, int, int, int], None]

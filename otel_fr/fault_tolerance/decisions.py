@@ -184,5 +184,4 @@ def detach() -> None:
     _state.ring = None
 
 
-# As torch.compiler.disable, without its wrapper: a compiled program's graph ends before it, and another begins after.
-decision.__dict__.update(_torchdynamo_disable=True, _torchdynamo_disable_msg="otel-fr records here")
+sections.keep_out(decision)

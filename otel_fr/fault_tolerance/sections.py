@@ -289,7 +289,13 @@ def is_recording() -> bool:
     return _state.ring is not None
 
 
-for _call in (heartbeat, section, start_section, end_section, step, Section.__enter__, Section.__exit__):
-    # As torch.compiler.disable, without its wrapper: a compiled program's graph ends before them, and another begins
-    # after.
-    _call.__dict__.update(_torchdynamo_disable=True, _torchdynamo_disable_msg="otel-fr records here")
+def keep_out(*functions: Callable[..., Any]) -> None:
+    """Have ``torch.compile`` never inline these functions of ours, which a program calls: the graph ends before them.
+
+    Sets what ``torch.compiler.disable`` sets, without its wrapper.
+    """
+    for function in functions:
+        function.__dict__.update(_torchdynamo_disable=True, _torchdynamo_disable_msg="otel-fr records here")
+
+
+keep_out(heartbeat, section, start_section, end_section, step, Section.__enter__, Section.__exit__)

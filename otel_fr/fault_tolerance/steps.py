@@ -75,6 +75,4 @@ def _step_ended(number: int, step: int) -> None:
         decisions.decided(OPTIMIZER, SKIPPED, step)
 
 
-for _call in (_stepped, _begins):
-    # As torch.compiler.disable, without its wrapper: the graph of a compiled optimizer ends before them.
-    _call.__dict__.update(_torchdynamo_disable=True, _torchdynamo_disable_msg="otel-fr records here")
+sections.keep_out(_stepped, _begins)

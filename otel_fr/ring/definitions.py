@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from otel_fr.identity import MAX_RANKS
 from otel_fr.operations import NewGroup
@@ -18,16 +18,6 @@ MAX_THREAD_NAME: Final = 256
 
 _SHORT: Final = 40
 """Bytes kept of each text of a shortened group, so that 256 such groups fit any half."""
-
-
-_T = TypeVar("_T")
-
-
-def _read(data: bytes, body: Callable[[Decoder], _T]) -> _T:
-    source = Decoder(data)
-    value = body(source)
-    source.end()
-    return value
 
 
 def _clip(text: str, size: int) -> str:
@@ -103,14 +93,12 @@ class GroupDef:
     @classmethod
     def from_bytes(cls, data: bytes) -> GroupDef:
         """Raises DefinitionError if ``data`` is not a group."""
-        return _read(data, cls._body)
-
-    @classmethod
-    def _body(cls, source: Decoder) -> GroupDef:
+        source = Decoder(data)
         truncated = source.uint() == 1
         id_, name, description, backend = source.text(), source.text(), source.text(), source.text()
-        local_id = source.uint()
-        return cls(id_, name, description, _read_ranks(source), backend, local_id, truncated)
+        local_id, ranks = source.uint(), _read_ranks(source)
+        source.end()
+        return cls(id_, name, description, ranks, backend, local_id, truncated)
 
     def shortened(self) -> GroupDef:
         """This group without its ranks and with short texts: at most 180 bytes."""
@@ -219,10 +207,7 @@ class SignatureDef:
     @classmethod
     def from_bytes(cls, data: bytes) -> SignatureDef:
         """Raises DefinitionError if ``data`` is not a signature."""
-        return _read(data, cls._body)
-
-    @classmethod
-    def _body(cls, source: Decoder) -> SignatureDef:
+        source = Decoder(data)
         flags = source.uint()
         operation, backend = source.text(), source.text()
         input_bytes, output_bytes = source.uint(), source.uint()
@@ -235,13 +220,16 @@ class SignatureDef:
         input_sizes = source.sizes()
         output_sizes = input_sizes if flags & _SAME_SIZES else source.sizes()
         input_dtypes = source.runs()
+        output_dtypes = input_dtypes if flags & _SAME_DTYPES else source.runs()
+        new_group = _read_new_group(source) if flags & _NEW else None
+        source.end()
         return cls(
             operation=operation,
             backend=backend,
             input_sizes=input_sizes,
             output_sizes=output_sizes,
             input_dtypes=input_dtypes,
-            output_dtypes=input_dtypes if flags & _SAME_DTYPES else source.runs(),
+            output_dtypes=output_dtypes,
             reduce_op=reduce_op,
             root=root,
             peer=peer,
@@ -252,7 +240,7 @@ class SignatureDef:
             output_bytes=output_bytes,
             any_source=bool(flags & _ANY_SOURCE),
             truncated=bool(flags & _TRUNCATED),
-            new_group=_read_new_group(source) if flags & _NEW else None,
+            new_group=new_group,
         )
 
     def first(self, count: int) -> SignatureDef:
@@ -307,12 +295,10 @@ class SiteDef:
     @classmethod
     def from_bytes(cls, data: bytes) -> SiteDef:
         """Raises DefinitionError if ``data`` is not a call site."""
-        return _read(data, cls._body)
-
-    @classmethod
-    def _body(cls, source: Decoder) -> SiteDef:
+        source = Decoder(data)
         truncated = source.uint() == 1
         frames = tuple([(source.text(), source.uint(), source.text()) for _ in range(source.count())])
+        source.end()
         return cls(frames, truncated)
 
     def first(self, count: int) -> SiteDef:
@@ -350,4 +336,7 @@ class ThreadDef(NamedTuple):
 
 def thread_of(data: bytes) -> ThreadDef:
     """The thread of a payload. Raises DefinitionError if it is not one."""
-    return _read(data, lambda source: ThreadDef(source.uint(), source.text()))
+    source = Decoder(data)
+    thread = ThreadDef(source.uint(), source.text())
+    source.end()
+    return thread

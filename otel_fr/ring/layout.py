@@ -189,8 +189,9 @@ class Layout:
         return self.definitions + (generation & 1) * self.half_size
 
 
-def pack_header(layout: Layout, wall_offset_ns: int, pid: int, pid_start_ns: int) -> bytes:
-    """The unchanging header with its crc."""
+def own_header(layout: Layout) -> bytes:
+    """The unchanging header, with its crc, of a file that this process writes from now on."""
+    pid = os.getpid()
     head = HEADER.pack(
         MAGIC,
         VERSION,
@@ -204,17 +205,11 @@ def pack_header(layout: Layout, wall_offset_ns: int, pid: int, pid_start_ns: int
         layout.definitions,
         layout.slots_start,
         layout.file_size,
-        wall_offset_ns,
+        wall_offset_ns(),
         pid,
-        pid_start_ns,
+        process_start_ns(pid) or 0,
     )
     return head + struct.pack("<II", zlib.crc32(head), 0)
-
-
-def own_header(layout: Layout) -> bytes:
-    """The header of a file that this process writes from now on."""
-    pid = os.getpid()
-    return pack_header(layout, wall_offset_ns(), pid, process_start_ns(pid) or 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from types import CodeType, ModuleType
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from otel_fr.capture import split_groups
-from otel_fr.capture.completion import Callbacks
 from otel_fr.capture.definitions import Arguments, unread_arguments
 from otel_fr.capture.groups import batch_in, member_ranks
 from otel_fr.capture.native import _ringwriter, key
@@ -123,16 +122,6 @@ class Handlers:
         return 0 if batch is None else batch.number
 
 
-class _NativeCallbacks(Callbacks):
-    """Those of the C++ part. They need no interpreter, but the destructors of groups wait for what they wait for."""
-
-    def __init__(self, native: _ringwriter.Recorder) -> None:
-        self._native = native
-
-    def outstanding(self) -> int:
-        return self._native.watched
-
-
 class CompiledRecorder(Recorder):
     """`Recorder` with its calls recorded in C++."""
 
@@ -154,7 +143,6 @@ class CompiledRecorder(Recorder):
         self._native = _ringwriter.Recorder(
             writer.core, Handlers(self, operators, library), self.batches, threading.main_thread().ident or 0
         )
-        self.callbacks = _NativeCallbacks(self._native)
 
     @property
     def on(self) -> bool:
@@ -202,6 +190,10 @@ class CompiledRecorder(Recorder):
         """torch's ``ProcessGroup`` of that name. Raises RuntimeError: there is none."""
         split = split_groups.find(name)
         return self._types._resolve_process_group(name) if split is None else split
+
+    def outstanding(self) -> int:
+        """Those of the C++ part need no interpreter, but destructors of groups wait for what they wait for."""
+        return self.native.watched
 
     def close(self) -> None:
         """Stop recording and close the ring. The file stays."""
