@@ -26,6 +26,7 @@ pytestmark = pytest.mark.usefixtures("each_engine", "warm")
 def test_the_ring_is_in_the_temporary_folder(tmp_path: Path) -> None:
     with tmpfs(tmp_path / "full", "size=256k") as full:
         path, head = single_rank.succeed(tmp_path, PROGRAM, FULL=str(full), TMPDIR=str(tmp_path)).split()
+        assert not [left for left in full.rglob("*") if left.is_file()]
     assert Path(path).parent.parent == tmp_path
     assert head == "1"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import struct
 import time
 import tracemalloc
 from dataclasses import replace
@@ -20,7 +19,6 @@ from otel_fr.ring import (
     RingReader,
     RingWriter,
     SiteDef,
-    StaleGeneration,
     process_start_ns,
 )
 from tests.support.ring_model import BIG_SITE, GROUP, Program, read_all, signature_of
@@ -29,21 +27,6 @@ from tests.support.ring_model import BIG_SITE, GROUP, Program, read_all, signatu
 def make(tmp_path: Path, capacity: int) -> tuple[RingWriter, int]:
     writer = RingWriter.create([tmp_path], "ring", capacity, {"rank": 0})
     return writer, writer.add_group(GROUP)
-
-
-def test_a_ring_that_wrapped_holds_the_newest(tmp_path: Path) -> None:
-    program = Program(4)
-    writer, group = make(tmp_path, 10)
-    for number in range(37):
-        program.issue(writer, group, number)
-    records, reader = read_all(writer.path)
-    assert [record.record_id for record in records] == list(range(27, 37))
-    for record in records:
-        program.check(record)
-    assert (reader.head, reader.lost, reader.torn) == (37, 27, 0)
-    assert [record.record_id for record in reader.records(33)] == [33, 34, 35, 36]
-    assert list(reader.records(37)) == []
-    assert reader.lost == 27
 
 
 def test_a_record_is_counted_as_lost_once(tmp_path: Path) -> None:
@@ -60,25 +43,8 @@ def test_a_record_is_counted_as_lost_once(tmp_path: Path) -> None:
     list(reader.records(10))
     list(reader.records())
     assert reader.lost == 10
-
-
-def test_a_late_completion_harms_no_other_record(tmp_path: Path) -> None:
-    program = Program(4)
-    writer, group = make(tmp_path, 10)
-    for number in range(25):
-        program.issue(writer, group, number)
-    for number in range(16):
-        program.complete(writer, group, number)
-    records, reader = read_all(writer.path)
-    assert [record.record_id for record in records if record.state is not RecordState.IN_FLIGHT] == [15]
-    assert [reader.ended(number) for number in (14, 24, 25, -1)] == [
-        None,
-        (RecordState.IN_FLIGHT, None, None),
-        None,
-        None,
-    ]
-    (row,) = reader.groups()
-    assert (row.issued, row.ended, row.enqueued) == (25, 16, 23)
+    of_none, first = None, (RecordState.IN_FLIGHT, None, None)
+    assert [reader.ended(number) for number in (19, 20, 30, -1)] == [of_none, first, of_none, of_none]
 
 
 def test_a_flip_keeps_what_it_can_explain_and_says_what_it_gave_up(tmp_path: Path) -> None:
@@ -89,6 +55,7 @@ def test_a_flip_keeps_what_it_can_explain_and_says_what_it_gave_up(tmp_path: Pat
         program.issue(writer, group, number)
         first_of.setdefault(writer.generation, number)
     assert writer.generation >= 4
+    assert len(writer.signatures) < 30 > len(writer.sites)
     records, reader = read_all(writer.path)
     kept = first_of[writer.generation - 1]
     assert [record.record_id for record in records] == list(range(kept, 30))
@@ -98,31 +65,6 @@ def test_a_flip_keeps_what_it_can_explain_and_says_what_it_gave_up(tmp_path: Pat
     assert reader.generation == writer.generation
     assert reader.counters["flips"] == writer.generation - 1
     assert [row.group for row in reader.groups()] == [GROUP]
-
-
-def test_references_of_an_earlier_generation_are_refused(tmp_path: Path) -> None:
-    writer, group = make(tmp_path, 10)
-    sig = writer.define_signature("key", signature_of(1, 10))
-    generation = writer.generation
-    assert writer.signatures == {"key": sig}
-    number = 0
-    while writer.generation == generation:
-        writer.define_site(number, SiteDef((("/job/a.py", number, "f" * BIG_SITE),)))
-        number += 1
-    assert "key" not in writer.signatures
-    with pytest.raises(StaleGeneration):
-        writer.append(group, sig, 0, 0, generation, 0, 0, 1, 0, 1, 0, 0, 1)
-    with RingReader.open(writer.path) as reader:
-        assert reader.head == 0
-
-
-def test_a_number_that_does_not_fit_records_nothing(tmp_path: Path) -> None:
-    writer, group = make(tmp_path, 10)
-    sig = writer.define_signature("key", signature_of(1, 10))
-    before = writer.path.read_bytes()
-    with pytest.raises(struct.error):
-        writer.append(group, sig, 0, 0, writer.generation, 0, 0, -1, 0, 1, 0, 0, 1)
-    assert writer.path.read_bytes() == before
 
 
 def groups_without_a_row(path: Path) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import struct
 import tempfile
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -118,14 +117,3 @@ def test_a_mapping_of_another_layout_is_refused() -> None:
         Core(bytearray(HEADER_SIZE), layout.capacity, layout.slots, *sections, layout.file_size)
     with pytest.raises(BufferError):
         Core(b"read only", layout.capacity, layout.slots, *sections, layout.file_size)
-
-
-def test_the_checksum_is_that_of_zlib(tmp_path: Path) -> None:
-    writer = CompiledRingWriter.create([tmp_path], "ring", 4, {})
-    ref, _ = writer.define_name(7, "a name of some length: ü")
-    layout = Layout.of(4)
-    start = layout.half(1) + ref * 8
-    data = writer.path.read_bytes()
-    length, _, _, crc = struct.unpack_from("<IIII", data, start)
-    assert crc == zlib.crc32(data[start : start + 12] + data[start + 16 : start + 16 + length])
-    writer.close()
