@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
-import subprocess
-import sys
-
-from tests.support.waiting import PATIENCE
 
 ALLOWED = {
     "opentelemetry-api",
@@ -44,10 +40,3 @@ def test_the_entry_points_are_there() -> None:
     assert {"torch.backends", "opentelemetry_instrumentor", "console_scripts"} <= set(groups)
     for taken_by_the_distribution in ("opentelemetry_distro", "opentelemetry_configurator"):
         assert taken_by_the_distribution not in groups
-
-
-def test_importing_otel_fr_loads_neither_torch_nor_the_sdk() -> None:
-    heavy = {"torch", "grpc", "opentelemetry", "numpy", "msgspec"}
-    program = f"import sys, otel_fr; print(sorted({{m.split('.')[0] for m in sys.modules}} & {heavy}))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=PATIENCE)
-    assert done.stdout.strip() == "[]"

@@ -59,20 +59,20 @@ class Member:
     results: list[tuple[int, Decision, bool]] = field(default_factory=list)
     error: ReconfigureError | None = None
 
-    def run(self, store: MemoryStore, members: tuple[int, ...], failed: set[int]) -> None:
+    def run(self, store: MemoryStore, members: tuple[int, ...], failed: set[int], patience: Patience) -> None:
         time.sleep(self.delay)
         if self.dies == "posts":
             return
         agreement = Agreement(store, "0", self.number, lambda: failed)
         try:
             for round_ in range(1, 7):
-                decision = agreement.decide(round_, members, f"handle {self.number}", 1, SHORT)
+                decision = agreement.decide(round_, members, f"handle {self.number}", 1, patience)
                 if self.dies == "forms":
                     return
                 has_group = round_ not in self.fails
                 if self.dies == "settles":
                     return
-                done = agreement.settle(round_, decision, has_group, SHORT)
+                done = agreement.settle(round_, decision, has_group, patience)
                 self.results.append((round_, decision, done))
                 if done:
                     return
@@ -81,10 +81,10 @@ class Member:
             self.error = error
 
 
-def play(members: list[Member], failed: set[int] | None = None) -> None:
+def play(members: list[Member], failed: set[int] | None = None, patience: Patience = SHORT) -> None:
     store = MemoryStore()
     numbers = tuple(member.number for member in members)
-    threads = [threading.Thread(target=one.run, args=(store, numbers, failed or set())) for one in members]
+    threads = [threading.Thread(target=one.run, args=(store, numbers, failed or set(), patience)) for one in members]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -123,23 +123,10 @@ def test_all_members_that_go_on_go_on_in_the_same_group(members: list[Member]) -
 
 def test_members_that_have_failed_are_not_waited_for() -> None:
     members = [Member(0), Member(1, dies="posts"), Member(2)]
-    store = MemoryStore()
-    patient = Patience(10 * PATIENCE, None, 10 * PATIENCE)
-
-    def run(member: Member) -> None:
-        agreement = Agreement(store, "0", member.number, lambda: {1})
-        decision = agreement.decide(1, (0, 1, 2), f"handle {member.number}", 1, patient)
-        member.results.append((1, decision, agreement.settle(1, decision, True, patient)))
-
-    threads = [threading.Thread(target=run, args=(members[number],), daemon=True) for number in (0, 2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE)
-        assert not thread.is_alive()
+    play(members, {1}, Patience(whole=PATIENCE, others=None, outcome=PATIENCE))
     assert members[0].results == members[2].results
-    assert members[0].results[0][1].members == (0, 2)
-    assert members[0].results[0][2] is True
+    ((_, decision, is_done),) = members[0].results
+    assert (decision.members, is_done) == ((0, 2), True)
 
 
 def test_a_member_that_comes_back_later_is_told_that_it_was_left_out() -> None:

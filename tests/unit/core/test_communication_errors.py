@@ -60,18 +60,10 @@ def recorded(error: BaseException) -> str:
     return f"{type_name(type(error))}: {error}"
 
 
-@pytest.mark.parametrize("name", OF_COMMUNICATION)
-def test_of_communication(name: str) -> None:
-    error = OF_COMMUNICATION[name]
-    assert is_of_communication(error)
-    assert is_communication(recorded(error))
-
-
-@pytest.mark.parametrize("name", OTHERS)
-def test_others(name: str) -> None:
-    error = OTHERS[name]
-    assert not is_of_communication(error)
-    assert not is_communication(recorded(error))
+@pytest.mark.parametrize("name", [*OF_COMMUNICATION, *OTHERS])
+def test_which_are_of_communication(name: str) -> None:
+    error = (OF_COMMUNICATION | OTHERS)[name]
+    assert is_of_communication(error) is is_communication(recorded(error)) is (name in OF_COMMUNICATION)
 
 
 def test_a_type_of_a_framework_counts_as_text_by_what_it_says() -> None:

@@ -93,24 +93,6 @@ def test_files_of_the_project_exist() -> None:
     assert [one for one in found if not any(ROOT.glob(one[1].rstrip("./")))] == []
 
 
-def test_modules_that_docstrings_name_exist() -> None:
-    """Of a dotted path in backquotes, the module; what follows it may be a name in that module."""
-    missing = []
-    for path in (path for package in PACKAGES for path in package.rglob("*.py")):
-        for package, rest in re.findall(r"`(otel_fr(?:_collector)?)\.([a-z_]+(?:\.\w+)*)(?:\(\))?`", path.read_text()):
-            module = next(one for one in PACKAGES if one.name == package)
-            for part in rest.split("."):
-                if not (module / part).is_dir():
-                    break
-                module /= part
-            else:
-                continue
-            names = (module / "__init__.py").read_text()
-            if not module.joinpath(f"{part}.py").exists() and not re.search(rf"\b{part}\b", names):
-                missing.append((str(path.relative_to(ROOT)), f"{package}.{rest}"))
-    assert missing == []
-
-
 def test_files_of_the_architecture_exist() -> None:
     names = re.findall(r"`([\w./]+(?:\.py|/))`", ARCHITECTURE.read_text())
     missing = [name for name in names if not any((base / name).exists() for base in (ROOT, *PACKAGES))]
@@ -173,7 +155,7 @@ def test_modules_and_names_that_the_code_refers_to_exist(package: Path) -> None:
     """`otel_fr.ring.RingWriter` in a docstring: the module exists and has the name."""
     missing = []
     for source in package.rglob("*.py"):
-        for reference in re.findall(r"`(otel_fr(?:_collector)?(?:\.\w+)+)`", source.read_text()):
+        for reference in re.findall(r"`(otel_fr(?:_collector)?(?:\.\w+)+)(?:\(\))?`", source.read_text()):
             root = next(path for path in PACKAGES if path.name == reference.partition(".")[0])
             path, names = root, reference.split(".")[1:]
             while names and (path / names[0]).is_dir():

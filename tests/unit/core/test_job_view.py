@@ -1,8 +1,9 @@
-"""Jobs as text: which columns a narrow terminal gets, and ranks that share a line."""
+"""Jobs as text: what a narrow terminal keeps, and ranks that share a line."""
 
 from __future__ import annotations
 
 import io
+from datetime import datetime, timezone
 from typing import Any
 
 import pytest
@@ -46,6 +47,35 @@ def test_a_narrow_terminal_has_late_ranks_in_place_of_those_that_do_not_run(
     wide = shown(jobs_table(jobs, {("ff542033-fd85-4c4e-9181-2a21b30436c2", "r"): 47.0}, 120), 120)
     assert wide[0].split() == ["JOB", "STATE", "RANKS", "NOT", "RUNNING", "WAITING", "LAG", "LATE", "LAST", "REPORT"]
     assert "47.0 s" in wide[1]
+
+
+@pytest.mark.parametrize(
+    ("width", "whole"),
+    [
+        (40, ["incident", "1019/1024", "67 min"]),
+        (80, ["incident", "1019/1024", "67 min", " ago"]),
+        (
+            200,
+            [HEAD["job_title"], "incident", "1019/1024", "1 killed, 2 raised, 2 silent", "67 min", "rank 3: 148 ms"],
+        ),
+    ],
+)
+def test_the_name_is_cut_and_not_the_state(width: int, whole: list[str]) -> None:
+    ranks = {"running": 1019, "killed": 1, "raised": 2, "silent": 2}
+    now = datetime.now(tz=timezone.utc).isoformat()
+    job = {**HEAD, "state": "incident", "world_size": 1024, "ranks": ranks, "late": LATE, "last_heard_at": now}
+    jobs = [typed(JobHead, one) for one in (job, {**job, "ranks": {"running": 8}})]
+    lines = shown(jobs_table(jobs, {(HEAD["job"], "r"): 67 * 60.0}, width), width)
+    assert len(lines) == 3
+    assert [text for text in whole if text not in lines[1]] == []
+
+
+def test_runs_of_one_name_show_their_ids_and_hosts() -> None:
+    one = {**HEAD, "job_title": "llama", "run_id": "0123456789abcdef", "hosts": ["n0"]}
+    other = {**one, "run_id": "fedcba9876543210", "hosts": ["n1", "n2", "n3", "n4"]}
+    jobs = [typed(JobHead, job) for job in (one, other, {**one, "attempt": 1})]
+    names = [line.partition("  ")[0] for line in shown(jobs_table(jobs, {}, 200), 200)[1:]]
+    assert names == ["llama/0 (01234567, n0)", "llama/0 (fedcba98, n1, n2, n3, ...)", "llama/1"]
 
 
 def test_ranks_that_have_passed_one_limit_share_a_line() -> None:
