@@ -139,56 +139,6 @@ def test_groups_that_are_destroyed_are_recorded_alike(groups: list[Any], seed: i
     assert any(record["signature"].operation == "destroy_process_group" for record in python[0]) or capacity == 7
 
 
-def _here(tensor: Any) -> None:
-    dist.all_reduce(tensor)
-
-
-def _there(tensor: Any) -> None:
-    dist.all_reduce(tensor)
-    dist.all_reduce(tensor)
-
-
-def _in_generator(tensor: Any) -> None:
-    def calls() -> Iterator[Any]:
-        while True:
-            yield dist.all_reduce(tensor)
-
-    made = calls()
-    for _ in range(2):
-        next(made)
-
-
-_RECORDED_AS: dict[Callable[[Any], None], list[str]] = {
-    _here: ["_here"],
-    _there: ["_there"] * 2,
-    _in_generator: ["calls"] * 2,
-}
-
-
-def _deep(depth: int, call: Callable[[Any], None], tensor: Any) -> None:
-    if depth:
-        _deep(depth - 1, call, tensor)
-    else:
-        call(tensor)
-
-
-@given(st.lists(st.tuples(st.sampled_from([0, 1, 2, 3, 50, 400]), st.sampled_from([_here, _there, _in_generator]))))
-def test_call_sites_are_recorded_alike_wherever_their_frames_lie(
-    groups: list[Any], places: list[tuple[int, Callable[[Any], None]]]
-) -> None:
-    """Equal calls from several places, whose frames are at other addresses each time."""
-    tensor = torch.empty(3)
-
-    def run(_: Recorder) -> None:
-        for depth, call in places:
-            _deep(depth, call, tensor)
-
-    python, compiled = both(500, groups, run)
-    assert compiled == python
-    innermost = [record["site"].frames[0][2] for record in compiled[0]]
-    assert innermost == [name for _, call in places for name in _RECORDED_AS[call]]
-
-
 def test_threads_are_recorded_alike(groups: list[Any]) -> None:
     def run(_: Recorder) -> None:
         def work(number: int) -> None:

@@ -141,6 +141,26 @@ def test_a_kernel_is_the_file_that_was_checked(tmp_path: Path, monkeypatch: pyte
     assert not list(store.candidates(torch, {"XDG_CACHE_HOME": str(tmp_path)}))
 
 
+def test_why_no_kernel_is_loaded_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "running_file_name", lambda _: "kernel.so")
+    env = {"XDG_CACHE_HOME": str(tmp_path)}
+    folder = store.cache_folder(env)
+    kernel = folder / "kernel.so"
+
+    def why() -> str:
+        return store.why_missing(ModuleType("torch"), env)
+
+    assert why() == "none was compiled on this machine"
+    store.make_private(folder)
+    assert why() == f"{folder} has none"
+    kernel.touch(0o600)
+    assert why() == f"{kernel} is damaged"
+    kernel.chmod(0o622)
+    assert why() == f"{kernel} must be a file that only this user can change"
+    folder.chmod(0o750)
+    assert why() == f"{folder} has mode 750; remove it, or empty it and set mode 700"
+
+
 def test_the_cache_is_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert store.cache_folder({"XDG_CACHE_HOME": str(tmp_path)}) == tmp_path / "otel-fr" / "kernels"
     monkeypatch.setenv("HOME", "/home/someone")

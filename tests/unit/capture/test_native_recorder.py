@@ -79,11 +79,11 @@ class Rig:
         )
         self._begin = function(table[2] or 0)
 
-    def call(self, *key: int, kind: int = 0, group: bytes = b"g") -> int:
+    def call(self, *key: int) -> int:
         """Record a call; ctypes lets go of the GIL meanwhile. Returns its ticket; 0: it is not recorded."""
         words = (ctypes.c_uint64 * len(key))(*key)
         pending = _Pending()
-        described = _Call(group, len(group), words, len(key), 0, 7, kind)
+        described = _Call(b"g", 1, words, len(key), 0, 7, 0)
         made = self._begin(ctypes.byref(described), ctypes.byref(pending), ctypes.byref(_Ending()))
         return int(pending.ticket) if made else 0
 
@@ -231,30 +231,6 @@ def test_more_sites_than_are_remembered(rig: Rig) -> None:
     assert rig.asked.count("site") == len(lines)
 
 
-def test_a_thread_of_library_code_has_the_main_threads_site(rig: Rig) -> None:
-    thread = threading.Thread(target=rig.call, args=(1,), name="worker")
-    thread.start()
-    thread.join()
-    (record,) = rig.records()
-    assert record.thread == "worker"
-    assert record.site.frames[0][2] in (sys._getframe().f_code.co_name, "join", "_wait_for_tstate_lock")
-    assert rig.asked == ["signature", "main site", "thread"]
-
-
-def test_pairs_and_streams_are_counted(rig: Rig) -> None:
-    for kind in (0, 1, 1, 0, 2, 1):
-        rig.call(kind + 1, kind=kind)
-    found = [(r.kind, r.coll_seq, r.p2p_seq, r.op_id, r.pair_index) for r in rig.records()]
-    assert found == [
-        (0, 1, 0, 1, 0),
-        (1, 1, 1, 2, 0),
-        (1, 1, 2, 3, 1),
-        (0, 2, 2, 4, 0),
-        (2, 1, 2, 5, 0),
-        (1, 3, 3, 6, 2),
-    ]
-
-
 @pytest.mark.parametrize("what", ["signature", "site", "thread"])
 def test_an_error_of_a_handler_costs_the_record_not_the_number(rig: Rig, what: str) -> None:
     rig.fail = what
@@ -282,15 +258,3 @@ def test_what_a_signal_handler_raises_reaches_the_program(rig: Rig) -> None:
         program()
     with RingReader.open(rig.writer.path) as reader:
         assert reader.counters["hook_errors"] == 0
-
-
-def test_unknown_groups_and_a_closed_recorder_record_nothing(rig: Rig) -> None:
-    assert rig.call(1, group=b"other") == 0
-    rig.native.on = False
-    assert rig.call(1) == 0
-    rig.native.on = True
-    assert rig.call(1) == 1
-    rig.native.remove_group("g")
-    assert rig.call(1) == 0
-    rig.native.close()
-    assert rig.call(1) == 0
