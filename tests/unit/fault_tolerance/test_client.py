@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -23,17 +21,7 @@ from otel_fr.fault_tolerance.timeouts import (
     heartbeat_timeouts,
     section_timeouts,
 )
-from otel_fr.ring import ActivityReader, RingReader, RingWriter
-
-
-@pytest.fixture
-def reader(tmp_path: Path) -> Iterator[ActivityReader]:
-    writer = RingWriter.create([tmp_path], "ring", 10, {})
-    sections.attach(writer.activity)
-    found = RingReader.open(writer.path).activity
-    assert found is not None
-    yield found
-    sections.end_all_sections()
+from otel_fr.ring import ActivityReader
 
 
 class Clock:

@@ -7,7 +7,6 @@ import gc
 import logging
 import random
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,36 +14,23 @@ import pytest
 
 import otel_fr
 from otel_fr.fault_tolerance import open_sections, sections
-from otel_fr.ring import Activity, ActivityReader, RingReader, RingWriter
-
-
-@pytest.fixture
-def ring(tmp_path: Path) -> Iterator[RingWriter]:
-    writer = RingWriter.create([tmp_path], "ring", 10, {})
-    yield writer
-    sections.detach()
-    writer.close()
-
-
-def reader_of(ring: RingWriter) -> ActivityReader:
-    found = RingReader.open(ring.path).activity
-    assert found is not None
-    return found
+from otel_fr.ring import Activity, ActivityReader, RingWriter
 
 
 def names(items: list[Activity]) -> list[str]:
     return [item.name for item in items]
 
 
-def test_without_a_recording_nothing_happens_and_what_is_open_is_entered_then(ring: RingWriter) -> None:
+def test_without_a_recording_nothing_happens_and_what_is_open_is_entered_then(
+    request: pytest.FixtureRequest,
+) -> None:
     otel_fr.heartbeat()
     otel_fr.step(3)
     with otel_fr.section("over"):
         pass
     otel_fr.start_section("load", timeout=5)
     with otel_fr.section("train"):
-        sections.attach(ring.activity)
-        reader = reader_of(ring)
+        reader: ActivityReader = request.getfixturevalue("reader")
         found = reader.open_sections()
         assert [(item.name, item.timeout_ms) for item in found] == [("load", 5000), ("train", 0)]
         step = reader.step()
@@ -57,9 +43,7 @@ def test_without_a_recording_nothing_happens_and_what_is_open_is_entered_then(ri
     assert reader.beats().last_ns == 0
 
 
-def test_sections_nest_and_know_what_they_are_in(ring: RingWriter) -> None:
-    sections.attach(ring.activity)
-    reader = reader_of(ring)
+def test_sections_nest_and_know_what_they_are_in(reader: ActivityReader) -> None:
     with otel_fr.section("a"), otel_fr.section("b", timeout=0.5), otel_fr.section("a"):
         one, two, three = reader.open_sections()
         assert (one.parent, one.root) == (0, one.number)
@@ -76,10 +60,7 @@ def test_sections_nest_and_know_what_they_are_in(ring: RingWriter) -> None:
         assert outer.parent == step.number
 
 
-def test_a_section_decorates_functions_each_call_of_which_is_one(ring: RingWriter) -> None:
-    sections.attach(ring.activity)
-    reader = reader_of(ring)
-
+def test_a_section_decorates_functions_each_call_of_which_is_one(reader: ActivityReader) -> None:
     @otel_fr.section("count", timeout=5)
     def count(number: int) -> list[str]:
         """Docs."""
@@ -98,10 +79,7 @@ def test_a_section_decorates_functions_each_call_of_which_is_one(ring: RingWrite
     assert reader.open_sections() == []
 
 
-def test_an_exception_leaves_a_section_as_it_must(ring: RingWriter) -> None:
-    sections.attach(ring.activity)
-    reader = reader_of(ring)
-
+def test_an_exception_leaves_a_section_as_it_must(reader: ActivityReader) -> None:
     def fail() -> None:
         otel_fr.start_section("never ended")
         raise ZeroDivisionError
@@ -117,10 +95,8 @@ def test_an_exception_leaves_a_section_as_it_must(ring: RingWriter) -> None:
 
 
 def test_a_section_whose_end_an_exception_skipped_ends_when_it_is_started_again(
-    ring: RingWriter, caplog: pytest.LogCaptureFixture
+    reader: ActivityReader, caplog: pytest.LogCaptureFixture
 ) -> None:
-    sections.attach(ring.activity)
-    reader = reader_of(ring)
     for _ in range(5):
         try:
             otel_fr.start_section("batch", timeout=9)
@@ -135,9 +111,7 @@ def test_a_section_whose_end_an_exception_skipped_ends_when_it_is_started_again(
     assert reader.misuses == 4
 
 
-def test_sections_may_overlap(ring: RingWriter) -> None:
-    sections.attach(ring.activity)
-    reader = reader_of(ring)
+def test_sections_may_overlap(reader: ActivityReader) -> None:
     otel_fr.start_section("a")
     otel_fr.start_section("b")
     otel_fr.end_section("a")
@@ -161,37 +135,33 @@ def test_sections_may_overlap(ring: RingWriter) -> None:
     ],
 )
 def test_a_wrong_call_is_one_warning_and_is_counted(
-    ring: RingWriter, caplog: pytest.LogCaptureFixture, call: Any, text: str
+    reader: ActivityReader, caplog: pytest.LogCaptureFixture, call: Any, text: str
 ) -> None:
-    sections.attach(ring.activity)
     call()
     call()
     assert text in caplog.text
     wrong = [record for record in caplog.records if text in record.getMessage()]
     assert len(wrong) == 1
-    assert reader_of(ring).misuses >= 2
+    assert reader.misuses >= 2
 
 
-def test_a_with_block_of_a_wrong_section_runs(ring: RingWriter) -> None:
-    sections.attach(ring.activity)
+def test_a_with_block_of_a_wrong_section_runs(reader: ActivityReader) -> None:
     with otel_fr.section(b"bytes", timeout=object()):  # type: ignore[arg-type]
         ran = True
     assert ran
+    assert reader.misuses == 1
 
 
-def test_endless_and_huge_timeouts_are_none(ring: RingWriter) -> None:
-    sections.attach(ring.activity)
+def test_endless_and_huge_timeouts_are_none(reader: ActivityReader) -> None:
     otel_fr.start_section("a", timeout=float("inf"))
     otel_fr.start_section("b", timeout=1e30)
     otel_fr.start_section("c", timeout=1e-9)
-    assert [item.timeout_ms for item in reader_of(ring).open_sections()] == [0, 0, 1]
+    assert [item.timeout_ms for item in reader.open_sections()] == [0, 0, 1]
 
 
-def test_steps_of_the_program_replace_those_of_optimizers(ring: RingWriter) -> None:
+def test_steps_of_the_program_replace_those_of_optimizers(reader: ActivityReader) -> None:
     removed: list[int] = []
-    sections.attach(ring.activity)
     sections.count_steps_by(lambda: removed.append(1))
-    reader = reader_of(ring)
     sections.count_step()
     sections.count_step()
     step = reader.step()
@@ -216,10 +186,7 @@ def test_steps_of_the_program_replace_those_of_optimizers(ring: RingWriter) -> N
     ]
 
 
-def test_a_thread_that_ends_takes_its_sections_with_it(ring: RingWriter) -> None:
-    sections.attach(ring.activity)
-    reader = reader_of(ring)
-
+def test_a_thread_that_ends_takes_its_sections_with_it(reader: ActivityReader) -> None:
     def work() -> None:
         otel_fr.start_section("in a thread")
 
@@ -233,34 +200,31 @@ def test_a_thread_that_ends_takes_its_sections_with_it(ring: RingWriter) -> None
     assert found.native_id not in (0, threading.get_native_id())
 
 
-def test_another_thread_may_end_a_section(ring: RingWriter) -> None:
-    sections.attach(ring.activity)
+def test_another_thread_may_end_a_section(reader: ActivityReader) -> None:
     otel_fr.start_section("a")
     thread = threading.Thread(target=lambda: otel_fr.end_section("a"))
     thread.start()
     thread.join()
-    assert reader_of(ring).open_sections() == []
+    assert reader.open_sections() == []
     with otel_fr.section("b"):
-        assert names(reader_of(ring).open_sections()) == ["b"]
+        assert names(reader.open_sections()) == ["b"]
 
 
-def test_calls_after_the_recording_change_nothing(ring: RingWriter) -> None:
-    sections.attach(ring.activity)
+def test_calls_after_the_recording_change_nothing(reader: ActivityReader) -> None:
     otel_fr.start_section("a")
     sections.detach()
     otel_fr.heartbeat()
     otel_fr.end_section("a")
     otel_fr.step()
-    assert names(reader_of(ring).open_sections()) == ["a"]
+    assert names(reader.open_sections()) == ["a"]
 
 
-def test_a_section_whose_name_is_too_long_is_ended_by_that_name(ring: RingWriter) -> None:
-    sections.attach(ring.activity)
+def test_a_section_whose_name_is_too_long_is_ended_by_that_name(reader: ActivityReader) -> None:
     otel_fr.start_section("x" * 200, 5)
     otel_fr.start_section("x" * 200, 5)
-    assert len(reader_of(ring).open_sections()) == 1
+    assert len(reader.open_sections()) == 1
     otel_fr.end_section("x" * 200)
-    assert reader_of(ring).open_sections() == []
+    assert reader.open_sections() == []
 
 
 def test_a_closed_ring_is_no_error_for_the_program(tmp_path: Path) -> None:
@@ -275,8 +239,8 @@ def test_a_closed_ring_is_no_error_for_the_program(tmp_path: Path) -> None:
     assert sections._state.opened == {}
 
 
+@pytest.mark.usefixtures("reader")
 def test_a_program_that_never_ends_its_sections_is_bounded(ring: RingWriter) -> None:
-    sections.attach(ring.activity)
     for number in range(3 * open_sections.MAX_OPEN):
         otel_fr.start_section(f"section {number} " + "x" * 1000)
     assert len(sections._state.opened) == open_sections.MAX_OPEN
@@ -284,10 +248,8 @@ def test_a_program_that_never_ends_its_sections_is_bounded(ring: RingWriter) -> 
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_any_order_of_calls_in_threads_ends_with_the_same_sections(ring: RingWriter, seed: int) -> None:
+def test_any_order_of_calls_in_threads_ends_with_the_same_sections(reader: ActivityReader, seed: int) -> None:
     """Each thread keeps its own account; at the end the ring has just what is open, and the log what has ended."""
-    sections.attach(ring.activity)
-    reader = reader_of(ring)
     expected: list[str] = []
     ended: list[int] = []
     barrier = threading.Barrier(3)
