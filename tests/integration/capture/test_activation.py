@@ -15,38 +15,25 @@ IS_RECORDING = """
 session_module.start_monitor = no_monitor
 start()
 dist.all_reduce(torch.ones(2))
-print(hook._state.session is not None, len(os.listdir(os.environ["OTEL_FR_RING_DIR"])) > 1)
+rings = [name for name in os.listdir(os.environ["OTEL_FR_RING_DIR"]) if name.startswith("otel-fr-")]
+print(hook._state.session is not None, len(rings) == 1)
 """
-ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", "OTEL_FR_ENABLED": ""}
+
+
+def python(folder: Path, code: str, **extra: str) -> subprocess.CompletedProcess[str]:
+    """A program that has not imported torch yet."""
+    env = single_rank.environment(folder, OTEL_FR_ENABLED="1", **extra)
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
 @pytest.mark.usefixtures("warm")
-@pytest.mark.parametrize(
-    "env",
-    [
-        pytest.param({"OTEL_FR_ENABLED": "1"}, id="enabled"),
-        pytest.param(ENDPOINT, id="endpoint"),
-        pytest.param({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://127.0.0.1:9", "OTEL_FR_ENABLED": ""}, id="traces"),
-    ],
-)
-def test_on(tmp_path: Path, env: dict[str, str]) -> None:
-    """That importing torch is enough for it, `tests/acceptance/test_dump_command.py` shows."""
-    assert single_rank.succeed(tmp_path, IS_RECORDING, **env) == "True True\n"
-
-
-@pytest.mark.usefixtures("warm")
-@pytest.mark.parametrize(
-    "env",
-    [
-        pytest.param({"OTEL_FR_ENABLED": ""}, id="nothing-set"),
-        pytest.param({**ENDPOINT, "OTEL_FR_ENABLED": "0"}, id="disabled"),
-        pytest.param({**ENDPOINT, "OTEL_SDK_DISABLED": "true"}, id="sdk-disabled"),
-        pytest.param({**ENDPOINT, "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "foo, otel_fr"}, id="instrumentation"),
-    ],
-)
-def test_off(tmp_path: Path, env: dict[str, str]) -> None:
+@pytest.mark.parametrize(("enabled", "records"), [("", True), ("0", False)])
+def test_the_environment_switches_it_on_and_off(tmp_path: Path, enabled: str, records: bool) -> None:
+    """By which variables: `tests/unit/core/test_config.py`; without a call: `tests/acceptance/test_dump_command.py`."""
+    env = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", "OTEL_FR_ENABLED": enabled}
     body = "import otel_fr\notel_fr.instrument()\n" + IS_RECORDING
-    assert single_rank.succeed(tmp_path, body, **env) == "False False\n"
+    assert single_rank.succeed(tmp_path, body, **env) == f"{records} {records}\n"
 
 
 def test_by_hand_and_all_ways_together(tmp_path: Path) -> None:
@@ -75,24 +62,20 @@ def test_by_hand_and_all_ways_together(tmp_path: Path) -> None:
 
 
 def test_before_torch_is_imported(tmp_path: Path) -> None:
-    program = tmp_path / "early.py"
-    program.write_text(
+    code = (
         "import otel_fr, sys\n"
         "from otel_fr._instrumentor import OtelFrInstrumentor\n"
         "OtelFrInstrumentor().instrument(skip_dep_check=True)\n"
         "assert 'torch' not in sys.modules\n" + single_rank.PRELUDE + IS_RECORDING
     )
-    env = single_rank.environment(tmp_path, OTEL_FR_ENABLED="1", TORCH_DEVICE_BACKEND_AUTOLOAD="0")
-    done = subprocess.run(
-        [sys.executable, str(program)], env=env, capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
+    done = python(tmp_path, code, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
     assert done.stdout == "True True\n", done.stderr
 
 
-def test_no_module_hides_a_function_of_the_package() -> None:
+def test_no_module_hides_a_function_of_the_package(tmp_path: Path) -> None:
     code = "import otel_fr, pkgutil; names = {found.name for found in pkgutil.iter_modules(otel_fr.__path__)}\n"
     code += "print(names & set(otel_fr.__all__))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    done = python(tmp_path, code)
     assert done.stdout == "set()\n", done.stderr
 
 
@@ -101,10 +84,7 @@ def test_importing_the_package_loads_nothing_heavy(tmp_path: Path) -> None:
         "import otel_fr, sys; otel_fr.instrument(); otel_fr.dump(); otel_fr.uninstrument();"
         "print([m for m in sys.modules if m.split('.')[0] in ('torch', 'opentelemetry', 'grpc', 'numpy', 'msgspec')])"
     )
-    env = single_rank.environment(tmp_path, OTEL_FR_ENABLED="1")
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
+    done = python(tmp_path, code)
     assert done.stdout == "[]\n", done.stderr
 
 
@@ -116,10 +96,7 @@ def test_an_error_of_ours_does_not_break_import_torch(tmp_path: Path) -> None:
         "import torch\n"
         "print(torch.ones(2).sum().item())\n"
     )
-    env = single_rank.environment(tmp_path, OTEL_FR_ENABLED="1")
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
+    done = python(tmp_path, code)
     assert done.stdout == "2.0\n"
     assert "broken for the test" in done.stderr
 
@@ -202,45 +179,7 @@ def test_uninstrument_puts_back_every_attribute_of_the_table(tmp_path: Path) -> 
     assert lines == ["False", "['EXCEPTHOOK', 'OUTERMOST_EXCEPTHOOK']", "True"]
 
 
-@pytest.mark.long
-@pytest.mark.usefixtures("warm")
-def test_uninstrument_leaves_no_trace_and_can_be_undone(tmp_path: Path) -> None:
-    out = single_rank.succeed(
-        tmp_path,
-        """
-        import otel_fr
-        c10d = dist.distributed_c10d
-        otel_fr.uninstrument()
-        names = ("_register_process_group", "_unregister_process_group", "_unregister_all_process_groups")
-        before = [getattr(c10d, name) for name in names]
-        hooks = threading.excepthook
-        wait = dist.Work.wait
-        otel_fr.instrument()
-        start()
-        path = hook._state.session._writer.path
-        threads = threading.active_count()
-        dist.all_reduce(torch.ones(2))
-        print(ring().head, path.exists(), threads)
-        otel_fr.uninstrument()
-        otel_fr.uninstrument()
-        print([getattr(c10d, name) for name in names] == before, threading.excepthook is hooks, dist.Work.wait is wait)
-        has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key("c10d::allreduce_", "BackendSelect")
-        print(threading.active_count(), has_kernel)
-        dist.all_reduce(torch.ones(2))
-        print(path.exists())
-        otel_fr.instrument()
-        dist.all_reduce(torch.ones(2))  # of a group whose earlier calls were not counted
-        dist.destroy_process_group()
-        start()
-        dist.all_reduce(torch.ones(2))
-        (record,) = ring().records()
-        print(record.coll_seq, ring().head)
-        """,
-    )
-    assert out == "1 True 2\nTrue True True\n1 False\nFalse\n1 1\n"
-
-
-@pytest.mark.usefixtures("warm")
+@pytest.mark.usefixtures("each_engine", "warm")
 def test_a_forked_child_writes_nothing(tmp_path: Path) -> None:
     out = single_rank.succeed(
         tmp_path,
@@ -265,20 +204,3 @@ def test_a_forked_child_writes_nothing(tmp_path: Path) -> None:
         """,
     )
     assert out == "7 2 0 [2]\nTrue\n"
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("warm")
-def test_no_room_for_the_ring(tmp_path: Path) -> None:
-    done = single_rank.run(
-        tmp_path,
-        """
-        start()
-        dist.all_reduce(torch.ones(2))
-        dist.new_group([0, 1])
-        print("trained")
-        """,
-        OTEL_FR_RING_DIR="/proc/nowhere",
-    )
-    assert (done.returncode, done.stdout) == (0, "trained\n")
-    assert done.stderr.count("otel-fr does not record this rank") == 1

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import signal
+import textwrap
 from pathlib import Path
 
 import pytest
 
+from otel_fr.ring import ProcessState, RingReader
 from tests.support import single_rank
 
 pytestmark = pytest.mark.usefixtures("warm")
@@ -107,12 +109,20 @@ kept()
             "interrupted (from KeyboardInterrupt)",
         ),
         ("one, two = OSError('disk'), ValueError('loop')\none.__cause__, two.__cause__ = two, one\nraise two", "loop"),
+        pytest.param("sys.excepthook = sys.__excepthook__\nraise KeyError('lr')", "'lr'", id="another hook took over"),
     ],
 )
-def test_the_exception_that_led_to_another_is_in_its_message(tmp_path: Path, body: str, message: str) -> None:
-    shown = "import atexit\natexit.register(lambda: print(repr(ring().exception['message'])))\n"
-    done = single_rank.run(tmp_path, f"{ALONE}{shown}{body}\n")
-    assert done.stdout == f"{message!r}\n"
+def test_the_exception_that_ends_the_rank_is_recorded_with_what_led_to_it(
+    tmp_path: Path, body: str, message: str
+) -> None:
+    done = single_rank.run(tmp_path, f"{ALONE}def step():\n{textwrap.indent(body, '    ')}\nstep()\n")
+    (path,) = single_rank.rings(tmp_path)
+    with RingReader.open(path) as reader:
+        found, state = reader.exception, reader.state
+    assert found is not None
+    assert (done.returncode, found["message"], state) == (1, message, ProcessState.EXITING)
+    assert str(found["site"]).endswith(" step")
+    assert str(tmp_path / "program.py") in str(found["stack"])
 
 
 @pytest.mark.usefixtures("each_engine")

@@ -62,7 +62,6 @@ def leave(*status):
             "",
             marks=pytest.mark.long,
         ),
-        pytest.param("leave()", 0, "[True, ''] ", "", marks=pytest.mark.long),
         pytest.param("leave(0)", 0, "[True, ''] ", "", marks=pytest.mark.long),
         pytest.param("raise SystemExit('bye')", 1, "[True, ''] ", "bye\n", marks=pytest.mark.long),
         pytest.param(

@@ -12,6 +12,7 @@ from tests.support import single_rank
 pytestmark = pytest.mark.usefixtures("warm")
 
 SHOW = """
+import otel_fr
 session_module.start_monitor = no_monitor
 
 def decided():
@@ -47,7 +48,7 @@ forward(torch.ones(5))
 
 
 def test_each_compilation_is_noticed_with_its_reason(tmp_path: Path) -> None:
-    lines = single_rank.succeed(tmp_path, "import otel_fr\n" + COMPILES).splitlines()
+    lines = single_rank.succeed(tmp_path, COMPILES).splitlines()
     assert lines[0] == "False", "otel-fr must not load TorchDynamo"
     reason = "tensor 'x' size mismatch at index 0. expected 3, actual 4"
     found = json.loads(lines[1])
@@ -62,8 +63,7 @@ def test_each_compilation_is_noticed_with_its_reason(tmp_path: Path) -> None:
 def test_a_compilation_that_cannot_be_described_is_counted_and_harms_nothing(tmp_path: Path) -> None:
     out = single_rank.succeed(
         tmp_path,
-        "import otel_fr\n"
-        + SHOW
+        SHOW
         + """
 start()
 import torch._dynamo
@@ -82,8 +82,7 @@ with ring() as reader:
 def test_a_step_in_which_no_optimizer_made_one_is_noticed(tmp_path: Path) -> None:
     out = single_rank.succeed(
         tmp_path,
-        "import otel_fr\n"
-        + SHOW
+        SHOW
         + """
 start()
 weight = torch.nn.Parameter(torch.ones(2))
@@ -110,8 +109,7 @@ print(len(_global_optimizer_pre_hooks), len(_global_optimizer_post_hooks))
 def test_a_gradient_scaler_that_skips_is_noticed(way: str, tmp_path: Path) -> None:
     out = single_rank.succeed(
         tmp_path,
-        "import otel_fr\n"
-        + SHOW
+        SHOW
         + f"""
 start()
 weight = torch.nn.Parameter(torch.ones(2))
@@ -172,7 +170,7 @@ print(hasattr(graphs.CUDAGraph.replay, "__wrapped__"))
 
 def test_replays_of_cuda_graphs_are_counted_and_go_on_as_they_were(tmp_path: Path) -> None:
     """With a made class in place of a graph, which needs a device."""
-    lines = single_rank.succeed(tmp_path, "import otel_fr\nimport types\n" + REPLAYS).splitlines()
+    lines = single_rank.succeed(tmp_path, "import types\n" + REPLAYS).splitlines()
     assert lines == [
         "torch.cuda.graphs True",
         "3 7",

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import Any
 
 import pytest
 import torch
 
 from otel_fr.capture.dispatcher import reduce_ops_are_readable
-from tests.support import torchrun
+from tests.support import single_rank, torchrun
 from tests.support.engines import EACH_ENGINE
 from tests.support.engines import settings as engine_settings
 from tests.support.paths import SCRIPTS
@@ -32,16 +31,8 @@ def line_of(text: str) -> int:
 def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """The results of both ranks, with each engine."""
     folder = tmp_path_factory.mktemp("capture")
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "TORCH_"))}
-    env.update(
-        OTEL_FR_ENABLED="1",
-        OTEL_FR_RING_DIR=str(folder),
-        OTEL_FR_DUMP_DIR=str(folder / "dumps"),
-        OTEL_FR_BUFFER_SIZE="2000",
-        TORCH_FR_BUFFER_SIZE="2000",  # switches PyTorch's own recorder on
-        OMP_NUM_THREADS="1",
-        **engine_settings(request.param),
-    )
+    sizes = {"OTEL_FR_BUFFER_SIZE": "2000", "TORCH_FR_BUFFER_SIZE": "2000"}  # PyTorch's own recorder is on
+    env = single_rank.environment(folder, OTEL_FR_ENABLED="1", **sizes, **engine_settings(request.param))
     command = ["--standalone", "--nproc-per-node", "2", str(JOB), str(folder)]
     done = torchrun.call(folder, command, env)
     assert done.returncode == 0, done.stderr[-4000:]

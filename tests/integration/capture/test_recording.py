@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -42,11 +43,12 @@ print(ring().counters["hook_errors"], len(records()))
 
 @pytest.mark.usefixtures("each_engine")
 def test_a_call_that_cannot_be_described_is_counted_and_recorded(tmp_path: Path) -> None:
-    """A hole in the numbers would look as if this rank had left out a call."""
-    out = single_rank.succeed(
+    """A hole in the numbers would look as if this rank had left out a call. The doctor shows it, and one warning."""
+    done = single_rank.run(
         tmp_path,
         ALONE
         + """
+from otel_fr.cli import main
 import otel_fr.capture.native.key as key
 import otel_fr.capture.recorder as python
 def broken(*_):
@@ -61,41 +63,20 @@ dist.all_reduce(torch.ones(4))
 for record in records():
     known = record.signature
     print(record.coll_seq, record.op_id, known.operation, known.input_sizes, known.truncated, record.state.name)
-print(ring().counters["hook_errors"])
+print("pid", os.getpid())
+main(["doctor"])
 """,
     )
-    assert out.splitlines() == [
+    *records, process = done.stdout.splitlines()[:5]
+    assert records == [
         "1 1 all_reduce ((2,),) False COMPLETED",
         "2 2 all_reduce () True COMPLETED",
         "3 3 broadcast () True COMPLETED",
         "4 4 all_reduce ((4,),) False COMPLETED",
-        "2",
     ]
-
-
-@pytest.mark.usefixtures("each_engine")
-def test_the_first_error_of_ours_is_a_warning_and_the_doctor_shows_it(tmp_path: Path) -> None:
-    done = single_rank.run(
-        tmp_path,
-        ALONE
-        + """
-from otel_fr.cli import main
-import otel_fr.capture.native.key as key
-import otel_fr.capture.recorder as python
-def broken(*_):
-    raise ValueError("not readable")
-python.arguments_of = key.arguments_of = broken
-for size in range(3):
-    dist.all_reduce(torch.ones(size))
-main(["doctor"])
-print("pid", os.getpid())
-""",
-    )
+    assert re.search(rf"^errors: .*rank 0, process {process.split()[1]}: 2$", done.stdout, re.MULTILINE)
     assert done.stderr.count("a call could not be recorded") == 1
     assert "ValueError('not readable')" in done.stderr
-    lines = done.stdout.splitlines()
-    (found,) = [line for line in lines if line.startswith("errors:")]
-    assert found.endswith(f"rank 0, process {lines[-1].split()[-1]}: 3")
 
 
 @pytest.mark.usefixtures("each_engine")
@@ -136,22 +117,6 @@ print(len(recorder._kinds) < 8000, len(kept) >= 64)
         OTEL_FR_BUFFER_SIZE="64",
     )
     assert out == "True 8000 0 0\nTrue True\n"
-
-
-def test_a_call_from_within_a_write_keeps_the_numbers_right(tmp_path: Path) -> None:
-    out = single_rank.succeed(
-        tmp_path,
-        ALONE
-        + """
-dist.all_reduce(torch.ones(2))
-recorder._busy = True  # as a signal handler finds it that interrupts the recorder
-dist.all_reduce(torch.ones(2))
-recorder._busy = False
-dist.all_reduce(torch.ones(2))
-print([record.coll_seq for record in records()], ring().counters["dropped"])
-""",
-    )
-    assert out == "[1, 3] 1\n"
 
 
 @pytest.mark.usefixtures("each_engine")
@@ -228,19 +193,23 @@ def test_recording_can_be_switched_off_and_on_again(tmp_path: Path) -> None:
         tmp_path,
         """
         session_module.start_monitor = no_monitor
-        for number in range(3):
+        hook.uninstall()
+        wait, has_kernel = dist.Work.wait, torch._C._dispatch_has_kernel_for_dispatch_key
+        for number in range(2):
             hook.install()
             dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
             late = dist.all_reduce(torch.ones(2), async_op=True)
             dist.reduce_scatter_tensor(torch.ones(2), torch.ones(2))
             late.wait()
-            print([(record.coll_seq, record.state.name) for record in ring().records()])
+            path = hook._state.session._writer.path
+            print([(record.coll_seq, record.state.name) for record in ring().records()], threading.active_count())
             hook.uninstall()
+            print(dist.Work.wait is wait, has_kernel("c10d::allreduce_", "BackendSelect"), path.exists())
             dist.all_reduce(torch.ones(2))
             dist.destroy_process_group()
         """,
     )
-    assert out == "[(1, 'COMPLETED'), (2, 'COMPLETED')]\n" * 3
+    assert out == "[(1, 'COMPLETED'), (2, 'COMPLETED')] 1\nTrue False False\n" * 2
 
 
 @pytest.mark.usefixtures("each_engine")
@@ -389,67 +358,6 @@ print(" ".join(str(record.signature.reduce_op) for record in records()))
         assert out.split() == ["None"] * 9
     else:
         assert out == "sum avg product min max band bor bxor premul_sum\n"
-
-
-def test_an_uncaught_exception_is_recorded(tmp_path: Path) -> None:
-    done = single_rank.run(
-        tmp_path,
-        ALONE
-        + """
-def step(sample):
-    raise ValueError(f"bad sample {sample}")
-step(4711)
-""",
-    )
-    assert done.returncode == 1
-    assert done.stderr.count("ValueError: bad sample 4711") == 1
-    from otel_fr.ring import ProcessState, RingReader
-
-    (path,) = single_rank.rings(tmp_path)
-    reader = RingReader.open(path)
-    exception = reader.exception
-    assert exception is not None
-    assert (exception["type"], exception["message"]) == ("ValueError", "bad sample 4711")
-    assert str(exception["site"]).endswith(" step")
-    assert str(tmp_path / "program.py") in str(exception["stack"])
-    assert reader.state == ProcessState.EXITING
-
-
-def test_an_exception_is_recorded_though_another_hook_took_over(tmp_path: Path) -> None:
-    done = single_rank.run(
-        tmp_path,
-        ALONE
-        + """
-sys.excepthook = sys.__excepthook__
-raise KeyError("late")
-""",
-    )
-    from otel_fr.ring import RingReader
-
-    exception = RingReader.open(single_rank.rings(tmp_path)[0]).exception
-    assert done.returncode == 1
-    assert exception is not None
-    assert exception["type"] == "KeyError"
-
-
-def test_an_exception_of_a_thread_and_of_one_that_handles_it(tmp_path: Path) -> None:
-    out = single_rank.succeed(
-        tmp_path,
-        """
-        session_module.start_monitor = no_monitor
-        seen = []
-        threading.excepthook = lambda args: seen.append(args.exc_type.__name__)
-        start()
-        def work():
-            raise OSError("disk")
-        thread = threading.Thread(target=work, name="loader")
-        thread.start()
-        thread.join()
-        (raised,) = ring().thread_exceptions
-        print(seen, raised["type"], raised["thread"], ring().exception)
-        """,
-    )
-    assert out == "['OSError'] OSError loader None\n"
 
 
 @pytest.mark.usefixtures("each_engine")

@@ -171,16 +171,11 @@ def test_a_split_group_of_gloo(tmp_path: Path) -> None:
 
 
 BACKENDS = {
-    "cpu:gloo,cuda:nccl2": ["1 all_reduce gloo gloo,nccl2 COMPLETED", "2 all_reduce gloo gloo,nccl2 COMPLETED"],
-    "nccl2": ["RuntimeError", "RuntimeError", "1 all_reduce nccl2 nccl2 FAILED", "2 all_reduce nccl2 nccl2 FAILED"],
-    "nccl-lazy": [
-        "RuntimeError",
-        "RuntimeError",
-        "1 all_reduce nccl-lazy nccl-lazy FAILED",
-        "2 all_reduce nccl-lazy nccl-lazy FAILED",
-    ],
+    "cpu:gloo,cuda:nccl2": ["1 all_reduce gloo gloo,nccl2 COMPLETED"],
+    "nccl2": ["RuntimeError", "1 all_reduce nccl2 nccl2 FAILED"],
+    "nccl-lazy": ["RuntimeError", "1 all_reduce nccl-lazy nccl-lazy FAILED"],
 }
-"""What two calls with tensors of the CPU show; torch refuses them where no backend serves the CPU."""
+"""What a call with a tensor of the CPU shows; torch refuses it where no backend serves the CPU."""
 
 
 @pytest.mark.skipif(VERSION < (2, 14), reason="torch before 2.14 makes these groups only where there is a GPU")
@@ -192,11 +187,10 @@ def test_calls_on_the_cpu_under_newer_backends(tmp_path: Path, backend: str) -> 
         f"""
         session_module.start_monitor = no_monitor
         dist.init_process_group("{backend}", store=dist.HashStore(), rank=0, world_size=1)
-        for _ in range(2):
-            try:
-                dist.all_reduce(torch.ones(3), async_op=True).wait()
-            except RuntimeError as error:
-                print(type(error).__name__)
+        try:
+            dist.all_reduce(torch.ones(3), async_op=True).wait()
+        except RuntimeError as error:
+            print(type(error).__name__)
         for record in ring().records():
             known = record.signature
             print(record.coll_seq, known.operation, known.backend, record.group.backend, record.state.name)

@@ -20,8 +20,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What both ranks of the job wrote."""
     engines.kernel()
     folder = tmp_path_factory.mktemp("works")
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "TORCH_"))}
-    env.update(OMP_NUM_THREADS="1", PYTHONPATH=os.pathsep.join([str(ROOT), env.get("PYTHONPATH", "")]))
+    env = single_rank.environment(folder, PYTHONPATH=os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
     command = ["--standalone", "--nproc-per-node", "2", str(SCRIPTS / "works.py"), str(folder)]
     done = torchrun.call(folder, command, env)
     assert done.returncode == 0, done.stderr[-4000:]

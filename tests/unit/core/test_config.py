@@ -65,39 +65,38 @@ def test_a_variable_that_nobody_reads_is_named(name: str, said: str) -> None:
     assert found.rpartition(": ")[2] == said
 
 
-def test_pytorch_names_are_fallbacks_of_the_buffer_size() -> None:
-    assert Config.from_env({}).buffer_size == 20_000
-    assert Config.from_env({"TORCH_NCCL_TRACE_BUFFER_SIZE": "7"}).buffer_size == 7
-    assert Config.from_env({"TORCH_NCCL_TRACE_BUFFER_SIZE": "7", "TORCH_FR_BUFFER_SIZE": "8"}).buffer_size == 8
-    assert Config.from_env({"TORCH_FR_BUFFER_SIZE": "8", "OTEL_FR_BUFFER_SIZE": "9"}).buffer_size == 9
-
-
-def test_a_size_for_pytorchs_recorder_does_not_make_a_huge_ring() -> None:
-    """``TORCH_NCCL_TRACE_BUFFER_SIZE`` is often given in bytes, and counts entries."""
-    assert Config.from_env({"TORCH_NCCL_TRACE_BUFFER_SIZE": "2097152"}).buffer_size == 100_000
-    assert Config.from_env({"OTEL_FR_BUFFER_SIZE": "2097152"}).buffer_size == 2_097_152
-
-
-@pytest.mark.parametrize("size", ["0", "-1"])
-@pytest.mark.parametrize("name", ["TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"])
-def test_pytorchs_recorder_that_is_switched_off_leaves_the_ring_its_size(
-    name: str, size: str, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("own", "of_torch", "of_nccl", "size", "capture"),
+    [
+        (None, None, None, 20_000, "auto"),
+        (None, None, "7", 7, "auto"),
+        (None, "8", "7", 8, "auto"),
+        ("9", "8", None, 9, "auto"),
+        (None, "", "7", 7, "auto"),
+        (None, None, "2097152", 100_000, "auto"),  # often given in bytes, and counts entries
+        ("2097152", None, None, 2_097_152, "auto"),
+        (None, None, "0", 20_000, "hook"),  # PyTorch's recorder is switched off
+        (None, "-1", None, 20_000, "hook"),
+        (None, "0", "7", 20_000, "hook"),
+        ("9", None, "-1", 9, "hook"),
+    ],
+)
+def test_pytorch_names_are_fallbacks_of_the_buffer_size(
+    own: str | None,
+    of_torch: str | None,
+    of_nccl: str | None,
+    size: int,
+    capture: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    config = Config.from_env({name: size})
-    assert (config.buffer_size, config.capture) == (20_000, "hook")
-    assert Config.from_env({name: size, "OTEL_FR_BUFFER_SIZE": "9"}).buffer_size == 9
-    assert caplog.text == ""
+    given = {"OTEL_FR_BUFFER_SIZE": own, "TORCH_FR_BUFFER_SIZE": of_torch, "TORCH_NCCL_TRACE_BUFFER_SIZE": of_nccl}
+    config = Config.from_env({name: value for name, value in given.items() if value is not None})
+    assert (config.buffer_size, config.capture, caplog.text) == (size, capture, "")
 
 
 @pytest.mark.parametrize(("value", "capture"), [("1", "hook"), ("TRUE", "hook"), ("0", "auto"), ("", "auto")])
 def test_pytorchs_recorder_is_not_read_where_no_watchdog_retires_calls(value: str, capture: str) -> None:
     assert Config.from_env({"TORCH_NCCL_BLOCKING_WAIT": value}).capture == capture
-
-
-def test_the_first_size_that_is_set_says_whether_pytorchs_recorder_is_on() -> None:
-    assert Config.from_env({"TORCH_FR_BUFFER_SIZE": "0", "TORCH_NCCL_TRACE_BUFFER_SIZE": "7"}).buffer_size == 20_000
-    on = Config.from_env({"TORCH_FR_BUFFER_SIZE": "", "TORCH_NCCL_TRACE_BUFFER_SIZE": "7"})
-    assert (on.buffer_size, on.capture) == (7, "auto")
 
 
 def test_a_value_that_cannot_be_used_is_named_and_the_next_one_taken(caplog: pytest.LogCaptureFixture) -> None:
