@@ -11,6 +11,18 @@ from tests.support import single_rank
 PRELUDE = """
 session_module.start_monitor = no_monitor
 start()
+import torch.distributed.distributed_c10d as c10d
+def fail_with(error, **how):
+    real = c10d.ProcessGroup
+    def raise_it(*args, **kwargs):
+        raise error
+    c10d.ProcessGroup = raise_it
+    try:
+        dist.new_group([0, 1], **how)
+    except Exception as raised:
+        assert raised is error
+    finally:
+        c10d.ProcessGroup = real
 def show():
     for record in ring().records():
         new = record.signature.new_group
@@ -57,7 +69,6 @@ def test_a_group_that_its_members_create_alone_has_its_creation_as_its_first_cal
         tmp_path,
         PRELUDE
         + """
-import torch.distributed.distributed_c10d as c10d
 def setup():
     pair = dist.new_group([0, 1], use_local_synchronization=True, group_desc="pair", backend="fake")
     dist.all_reduce(torch.ones(2), group=pair)
@@ -98,15 +109,8 @@ def test_a_group_of_its_members_that_could_not_be_created_is_forgotten(tmp_path:
         tmp_path,
         PRELUDE
         + """
-import torch.distributed.distributed_c10d as c10d
-real = c10d.ProcessGroup
-def raise_it(*args, **kwargs):
-    raise dist.DistStoreError("Timed out after 3 s")
 before = len(ring().groups())
-c10d.ProcessGroup = raise_it
-with contextlib.suppress(dist.DistStoreError):
-    dist.new_group([0, 1], use_local_synchronization=True)
-c10d.ProcessGroup = real
+fail_with(dist.DistStoreError("Timed out after 3 s"), use_local_synchronization=True)
 print(len(ring().groups()) - before)
 group = dist.new_group([0, 1], use_local_synchronization=True)
 dist.all_reduce(torch.ones(2), group=group)
@@ -168,18 +172,6 @@ def test_a_creation_that_fails_has_failed_only_if_other_ranks_are_the_reason(tmp
         tmp_path,
         PRELUDE
         + """
-import torch.distributed.distributed_c10d as c10d
-def fail_with(error):
-    real = c10d.ProcessGroup
-    def raise_it(*args, **kwargs):
-        raise error
-    c10d.ProcessGroup = raise_it
-    try:
-        dist.new_group([0, 1])
-    except Exception as raised:
-        assert raised is error
-    finally:
-        c10d.ProcessGroup = real
 fail_with(RuntimeError("[enforce fail at gloo/transport/tcp] Connect timeout"))
 fail_with(dist.DistStoreError("Timed out after 3 s"))
 fail_with(RuntimeError("Distributed package doesn't have NCCL built in"))

@@ -27,24 +27,6 @@ def shown():
 """
 
 
-def test_wrong_calls_are_shown_by_the_doctor(tmp_path: Path) -> None:
-    out = single_rank.succeed(
-        tmp_path,
-        """
-        import otel_fr
-        from otel_fr.cli import main
-        start()
-        for _ in range(3):
-            otel_fr.end_section("never begun")
-        main(["doctor"])
-        print("pid", os.getpid())
-        """,
-    )
-    lines = out.splitlines()
-    (found,) = [line for line in lines if line.startswith("wrong calls:")]
-    assert found.endswith(f"rank 0, process {lines[-1].split()[-1]}: 3")
-
-
 def test_steps_are_those_of_optimizers_until_the_program_tells_its_own(tmp_path: Path) -> None:
     out = single_rank.succeed(
         tmp_path,

@@ -1,4 +1,4 @@
-"""Random programs against a plain list of what was appended."""
+"""Random programs against a plain list of what was appended. That the compiled writer does the same: `test_twins`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from otel_fr.capture.native.writer import CompiledRingWriter
 from otel_fr.ring import (
     KIND_COLLECTIVE,
     KIND_MONITORED,
@@ -27,7 +26,6 @@ from otel_fr.ring import (
     StaleGeneration,
 )
 from otel_fr.ring.layout import UNPAIRED
-from tests.support.engines import needs_ring_writer
 from tests.support.ring_model import signature_of
 
 _BIG = "x" * 60_000
@@ -50,13 +48,11 @@ class Group:
 class RingMachine(RuleBasedStateMachine):
     """The ring next to a list that never forgets."""
 
-    writer_type: type[RingWriter] | type[CompiledRingWriter] = RingWriter
-
     @initialize(capacity=st.integers(1, 12))
     def create(self, capacity: int) -> None:
         self.folder = tempfile.TemporaryDirectory()
         self.capacity = capacity
-        self.writer = self.writer_type.create([Path(self.folder.name)], "ring", capacity, {"rank": 1})
+        self.writer = RingWriter.create([Path(self.folder.name)], "ring", capacity, {"rank": 1})
         self.size = self.writer.path.stat().st_size
         self.reader = RingReader.open(self.writer.path)
         self.groups: dict[int, Group] = {}
@@ -227,13 +223,5 @@ class RingMachine(RuleBasedStateMachine):
             assert self.writer.path.stat().st_size == self.size
 
 
-class CompiledRingMachine(RingMachine):
-    """The same with the compiled writer."""
-
-    writer_type = CompiledRingWriter
-
-
-_SETTINGS = settings(max_examples=20, stateful_step_count=60)
-RingMachine.TestCase.settings = CompiledRingMachine.TestCase.settings = _SETTINGS
 TestRingPrograms = RingMachine.TestCase
-TestCompiledRingPrograms = needs_ring_writer(CompiledRingMachine.TestCase)
+TestRingPrograms.settings = settings(max_examples=20, stateful_step_count=60)
