@@ -21,7 +21,6 @@ LONGER = {
     "otel_fr/capture/session.py": 418,
     "otel_fr/monitor/telemetry/reporter.py": 454,
     "otel_fr/monitor/watch.py": 437,
-    "tests/integration/capture/test_process.py": 421,
     "tests/integration/collector/test_page.py": 622,
     "tests/integration/monitor/test_watch.py": 432,
     "tests/unit/monitor/test_device_calls.py": 421,

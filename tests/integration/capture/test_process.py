@@ -6,7 +6,6 @@ import ctypes
 import functools
 import os
 import platform
-import re
 import signal
 import subprocess
 import sys
@@ -27,7 +26,6 @@ TORCH = tuple(int(part) for part in version("torch").split("+")[0].split(".")[:2
 TGKILL = {"x86_64": 234, "aarch64": 131}.get(platform.machine())
 
 PLAYED = """
-theirs = None
 def played(path, is_first=True):
     global theirs
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -37,6 +35,16 @@ session_module.start_monitor = played
 start()
 def hear():
     return json.loads(theirs.recv(1 << 20))
+"""
+
+MONITORED = f"""
+def until(condition):
+    deadline = time.monotonic() + {PATIENCE}
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.01)
+start()
+found = ring()
+until(lambda: found.monitor_pid)
 """
 
 
@@ -81,23 +89,14 @@ def test_the_monitor_is_not_a_child_of_the_rank_and_holds_nothing_of_the_job(tmp
         assert rank.stdout is not None
         pid, ring, inode = rank.stdout.readline().split()
         (monitor,) = until(lambda: monitors(Path(ring)))
-
-        def descriptors() -> list[str]:
-            folder = Path(f"/proc/{monitor}/fd")
-            return [os.readlink(entry) for entry in folder.iterdir() if entry.is_symlink()]
-
-        def running() -> bool:
-            return ring in Path(f"/proc/{monitor}/maps").read_text()
-
-        until(running)
-        assert f"socket:[{inode}]" not in descriptors()
-        status = Path(f"/proc/{monitor}/status").read_text()
-        parent = re.search(r"PPid:\s+(\d+)", status)
-        assert parent is not None
-        assert parent[1] != pid
+        proc = Path(f"/proc/{monitor}")
+        until(lambda: ring in (proc / "maps").read_text())
+        files = [os.readlink(entry) for entry in (proc / "fd").iterdir() if entry.is_symlink()]
+        assert f"socket:[{inode}]" not in files
+        assert f"PPid:\t{pid}\n" not in (proc / "status").read_text()
         assert os.getsid(monitor) != os.getsid(int(pid))
         assert os.getpgid(monitor) != os.getpgid(int(pid))
-        assert not any("libtorch" in line for line in Path(f"/proc/{monitor}/maps").read_text().splitlines())
+        assert "libtorch" not in (proc / "maps").read_text()
         rank.communicate("", timeout=PATIENCE)
         assert rank.returncode == 0
         until(lambda: not monitors(Path(ring)))
@@ -220,18 +219,11 @@ def test_the_wait_for_the_monitor_is_bounded(tmp_path: Path) -> None:
     ],
 )
 def test_a_job_that_waits_for_every_child_has_a_monitor(tmp_path: Path, before: str) -> None:
-    done = single_rank.run(
-        tmp_path,
-        f"""{before}
-start()
-found = ring()
-deadline = time.monotonic() + {PATIENCE}
-while not found.monitor_pid and time.monotonic() < deadline:
-    time.sleep(0.01)
-ignored = int(open(f"/proc/{{found.monitor_pid}}/status").read().split("SigIgn:")[1].split()[0], 16)
+    shows = """
+ignored = int(open(f"/proc/{found.monitor_pid}/status").read().split("SigIgn:")[1].split()[0], 16)
 print(found.monitor_pid > 0, bool(ignored & 1 << signal.SIGCHLD - 1))
-""",
-    )
+"""
+    done = single_rank.run(tmp_path, before + MONITORED + shows)
     assert (done.returncode, done.stdout) == (0, "True False\n"), done.stderr
     assert "no monitor" not in done.stderr
 
@@ -241,17 +233,13 @@ print(found.monitor_pid > 0, bool(ignored & 1 << signal.SIGCHLD - 1))
 def test_a_rank_whose_monitor_was_killed_removes_its_files_if_it_ends_cleanly(tmp_path: Path, ends_well: bool) -> None:
     done = single_rank.run(
         tmp_path,
-        f"""start()
-found = ring()
-deadline = time.monotonic() + {PATIENCE}
-while not found.monitor_pid and time.monotonic() < deadline:
-    time.sleep(0.01)
+        MONITORED
+        + f"""
 dist.all_reduce(torch.ones(2))
 left = lambda: sorted(path.suffix for path in hook._state.session._writer.path.parent.iterdir() if path.is_file())
 print(left())
 os.kill(found.monitor_pid, signal.SIGKILL)
-while not hook._state.session._responder.has_lost_monitor and time.monotonic() < deadline:
-    time.sleep(0.01)
+until(lambda: hook._state.session._responder.has_lost_monitor)
 hook._state.session._monitors = 99  # no other one is started
 {"" if ends_well else "raise ValueError('bad sample')"}
 """,
@@ -330,16 +318,9 @@ def _run_pair(folder: Path, case: str, enabled: str, timeout: float) -> tuple[li
     folder.mkdir(parents=True)
     program = single_rank.write(folder, PAIR)
     env = single_rank.environment(folder, OTEL_FR_ENABLED=enabled)
-    ranks = [
-        warm.rank(
-            [sys.executable, str(program), str(rank), str(folder / "store"), case, str(timeout)],
-            env=env,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
-        for rank in range(2)
-    ]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    rest = [str(folder / "store"), case, str(timeout)]
+    ranks = [warm.rank([sys.executable, str(program), str(rank), *rest], env=env, **pipes) for rank in range(2)]
     try:
         assert ranks[0].stdout is not None
         first = ranks[0].stdout.readline()
@@ -385,23 +366,18 @@ def test_a_rank_that_raises_does_not_wait_for_its_peers(tmp_path: Path) -> None:
 def test_a_monitor_that_is_killed_is_replaced_and_the_rank_is_watched_on(tmp_path: Path) -> None:
     program = single_rank.write(
         tmp_path,
-        f"""
-        start()
-        for _ in range(3):
-            dist.all_reduce(torch.ones(2))
-        deadline = time.monotonic() + {PATIENCE}
-        def other_than(pid):
-            while ring().monitor_pid in (0, pid) and time.monotonic() < deadline:
-                time.sleep(0.01)
-            return ring().monitor_pid
-        first = other_than(0)
-        sys.stdin.readline()
-        os.kill(first, signal.SIGKILL)
-        other_than(first)
-        for _ in range(2):
-            dist.all_reduce(torch.ones(3))
-        os.kill(os.getpid(), signal.SIGKILL)
-        """,
+        MONITORED
+        + """
+for _ in range(3):
+    dist.all_reduce(torch.ones(2))
+first = found.monitor_pid
+sys.stdin.readline()
+os.kill(first, signal.SIGKILL)
+until(lambda: found.monitor_pid not in (0, first))
+for _ in range(2):
+    dist.all_reduce(torch.ones(3))
+os.kill(os.getpid(), signal.SIGKILL)
+""",
     )
     with grpc_sink() as sink:
         env = single_rank.environment(tmp_path, OTEL_EXPORTER_OTLP_ENDPOINT=sink.address)
