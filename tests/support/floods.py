@@ -6,18 +6,14 @@ Each function makes one request; equal arguments make equal requests, other numb
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue
-from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs, ScopeLogs
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from otel_fr import semconv
 from tests.support import hostile
-from tests.support.otlp_messages import attribute
+from tests.support.otlp_messages import logs_request, rank_resource, report_record, spans_request
 
 _MARK = b"#0000#"
 """Stands for a number in requests that are made once: each takes seconds to make."""
@@ -33,23 +29,17 @@ class Sender(NamedTuple):
     world: int
 
     def resource(self) -> Resource:
-        values = {
-            semconv.RANK: self.rank, semconv.WORLD_SIZE: self.world, semconv.JOB_ID: self.job,
-            semconv.RUN_ID: f"run-{self.job}", semconv.JOB_ATTEMPT: 0,
-        }  # fmt: skip
-        return Resource(attributes=[attribute(key, value) for key, value in values.items()])
+        return rank_resource(self.rank, self.world, self.job, f"run-{self.job}")
 
 
 def reports(bodies: Iterable[tuple[Sender, dict[str, Any]]]) -> bytes:
     """A request of rank reports, each with a resource of its own."""
-    request = ExportLogsServiceRequest()
+    entries = []
     for sender, body in bodies:
-        text = json.dumps({"v": 1, "rank": sender.rank, "n": 1, "stall_s": 1.0, "groups": [], **body})
+        full = {"v": 1, "rank": sender.rank, "n": 1, "stall_s": 1.0, "groups": [], **body}
         event = semconv.EVENT_EXITED if "exit" in body else semconv.EVENT_PROGRESS
-        record = LogRecord(event_name=event, body=AnyValue(string_value=text))
-        scopes = [ScopeLogs(log_records=[record])]
-        request.resource_logs.append(ResourceLogs(resource=sender.resource(), scope_logs=scopes))
-    return request.SerializeToString()
+        entries.append((sender.resource(), report_record(full, event)))
+    return logs_request(*entries)
 
 
 def group(name: str, ranks: str, enqueued: int = 5, completed: int = 4) -> dict[str, Any]:
@@ -121,7 +111,7 @@ def calls_in_flight(number: int, tenant: str, count: int = 20_000) -> bytes:
     more: dict[str, Any] = {semconv.STATE: "scheduled"}
     sizes: Iterable[dict[str, Any]] = ({semconv.INPUT_SIZES: f"[[{index}, {number}]]"} for index in range(count))
     spans = [hostile.span(index, f"g{number}", **more, **own) for index, own in enumerate(sizes)]
-    return hostile.traces((sender.resource(), spans))
+    return spans_request(sender.resource(), spans)
 
 
 @functools.cache
@@ -134,4 +124,4 @@ def _large_shapes(tenant: str, count: int = 8_000) -> bytes:
         {semconv.INPUT_SIZES: f"[{','.join([f'[{index},{tail}]'] * 4)}]"} for index in range(count)
     )
     spans = [hostile.span(index, f"g{mark}", **more, **own) for index, own in enumerate(sizes)]
-    return hostile.traces((sender.resource(), spans))
+    return spans_request(sender.resource(), spans)

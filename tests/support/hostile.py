@@ -5,20 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.resource.v1.resource_pb2 import Resource
-from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_fr import semconv
-from tests.support.otlp_messages import attribute
+from tests.support.otlp_messages import attribute, rank_resource, spans_request
 
 WIDE = "😀"
 """Makes each character of a text take four bytes."""
 
 
-def resource(rank: int, world: int = 64, **more: Any) -> Resource:
-    values = {semconv.RANK: rank, semconv.WORLD_SIZE: world, semconv.JOB_ID: "hostile", **more}
-    return Resource(attributes=[attribute(key, value) for key, value in values.items()])
+_RANK = rank_resource(0, 64, "hostile")
 
 
 def span(number: int, group: str = "g", size: int = 64, end: str = "", dtypes: Sequence[str] = (), **more: Any) -> Span:
@@ -38,29 +34,24 @@ def span(number: int, group: str = "g", size: int = 64, end: str = "", dtypes: S
     return found
 
 
-def traces(*spans: tuple[Resource, list[Span]]) -> bytes:
-    entries = [ResourceSpans(resource=of, scope_spans=[ScopeSpans(spans=own)]) for of, own in spans]
-    return ExportTraceServiceRequest(resource_spans=entries).SerializeToString()
-
-
 def long_tails(number: int) -> bytes:
     """14 MiB of spans, each with another long text after its attributes."""
-    return traces((resource(0), [span(i, end=f"{number}-{i}-" + "x" * 200_000) for i in range(70)]))
+    return spans_request(_RANK, [span(i, end=f"{number}-{i}-" + "x" * 200_000) for i in range(70)])
 
 
 def long_sites(number: int) -> bytes:
     """Spans, each with a call site of its own."""
     sites: Iterator[dict[str, Any]] = ({semconv.CODE_FILE: f"{number}-{i}" + WIDE * 1_000} for i in range(300))
-    return traces((resource(0), [span(i, **site) for i, site in enumerate(sites)]))
+    return spans_request(_RANK, [span(i, **site) for i, site in enumerate(sites)])
 
 
 def long_names(number: int) -> bytes:
     """Spans, each with a group of its own."""
     texts: dict[str, Any] = {semconv.GROUP_NAME: WIDE * 1_000, semconv.GROUP_DESCRIPTION: WIDE * 1_000}
-    return traces((resource(0), [span(i, f"{number}-{i}" + WIDE * 200, **texts) for i in range(200)]))
+    return spans_request(_RANK, [span(i, f"{number}-{i}" + WIDE * 200, **texts) for i in range(200)])
 
 
 def long_dtypes(number: int) -> bytes:
     """Spans with long names of dtypes."""
     names = ([f"{number}-{i}-{j}" + WIDE * 900 for j in range(60)] for i in range(10))
-    return traces((resource(0), [span(i, dtypes=own) for i, own in enumerate(names)]))
+    return spans_request(_RANK, [span(i, dtypes=own) for i, own in enumerate(names)])

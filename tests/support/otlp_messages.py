@@ -1,14 +1,19 @@
-"""OTLP messages: attributes written and read, and requests of spans that are not otel-fr's."""
+"""OTLP messages: attributes written and read, requests of a rank, and requests of spans that are not otel-fr's."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs, ScopeLogs
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
+
+from otel_fr import semconv
 
 
 def attribute(key: str, value: Any) -> KeyValue:
@@ -19,6 +24,45 @@ def attribute(key: str, value: Any) -> KeyValue:
             key=key, value=AnyValue(array_value=ArrayValue(values=[AnyValue(string_value=v) for v in value]))
         )
     return KeyValue(key=key, value=AnyValue(string_value=value))
+
+
+def resource_of(values: Mapping[str, Any]) -> Resource:
+    return Resource(attributes=[attribute(key, value) for key, value in values.items()])
+
+
+def rank_resource(rank: int, world: int = 4, job: str = "job", run: str = "0123456789abcdef") -> Resource:
+    """As of a rank, without where it runs."""
+    return resource_of({
+        semconv.RANK: rank, semconv.WORLD_SIZE: world, semconv.JOB_ID: job, semconv.JOB_ATTEMPT: 0, semconv.RUN_ID: run,
+    })  # fmt: skip
+
+
+def logs_request(*entries: tuple[Resource, LogRecord]) -> bytes:
+    """A request of log records, each with a resource of its own."""
+    logs = [ResourceLogs(resource=of, scope_logs=[ScopeLogs(log_records=[record])]) for of, record in entries]
+    return ExportLogsServiceRequest(resource_logs=logs).SerializeToString()
+
+
+def report_record(body: Mapping[str, Any] | str, event: str = semconv.EVENT_PROGRESS, at: float = 0.0) -> LogRecord:
+    """A rank report as a log record. ``at``: when it was made, in Unix seconds; 0: it does not say."""
+    text = body if isinstance(body, str) else json.dumps(body, ensure_ascii=False)
+    stamp = max(0, int(at * 1e9))
+    return LogRecord(event_name=event, body=AnyValue(string_value=text), time_unix_nano=stamp)
+
+
+def spans_request(resource: Resource, spans: Iterable[Span]) -> bytes:
+    scopes = [ScopeSpans(spans=spans)]
+    entries = [ResourceSpans(resource=resource, scope_spans=scopes)]
+    return ExportTraceServiceRequest(resource_spans=entries).SerializeToString()
+
+
+def order_attributes(span: Span, last: Sequence[str], first: Sequence[str] = ()) -> None:
+    """Put attributes last, in the order of these keys, as monitors send what differs from call to call."""
+
+    def place(item: KeyValue) -> int:
+        return last.index(item.key) + 1 if item.key in last else -1 if item.key in first else 0
+
+    span.attributes.sort(key=place)
 
 
 def field(number: int, content: bytes) -> bytes:
@@ -45,8 +89,4 @@ def spans(number: int, service: str = "web", size: int = 10, trace: bytes = b"")
     """A request of one foreign span that no other number has."""
     span = Span(name=f"GET /{number}", trace_id=trace or number.to_bytes(16, "big"), span_id=number.to_bytes(8, "big"))
     span.attributes.append(attribute("padding", "x" * size))
-    resource = Resource(attributes=[attribute("service.name", service)])
-    scopes = [ScopeSpans(spans=[span])]
-    return ExportTraceServiceRequest(
-        resource_spans=[ResourceSpans(resource=resource, scope_spans=scopes)]
-    ).SerializeToString()
+    return spans_request(resource_of({"service.name": service}), [span])

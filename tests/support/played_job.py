@@ -12,17 +12,14 @@ from typing import Any, Protocol
 
 import grpc
 from msgspec import convert
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue
-from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs, ScopeLogs
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
-from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span, Status
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from otel_fr import identity, semconv
 from otel_fr.rank_report import RankReport, build
 from tests.support.grpc_calls import LOGS, TRACES
-from tests.support.otlp_messages import attribute
+from tests.support.otlp_messages import attribute, logs_request, report_record, resource_of, spans_request
 from tests.support.times import RealTime, Time
 from tests.support.waiting import PATIENCE
 
@@ -164,17 +161,9 @@ class RankPlayer:
             self.moved = self.job.time.monotonic()
             if op == "all_reduce":
                 more.setdefault("reduce_op", "sum")
+            wall = self.job.time.wall()
             call = Issued(
-                self.rank,
-                group,
-                kind,
-                own[place],
-                op,
-                self.records,
-                self.moved,
-                self.job.time.wall(),
-                sizes or [[3, 4]],
-                **more,
+                self.rank, group, kind, own[place], op, self.records, self.moved, wall, sizes or [[3, 4]], **more
             )
             self.calls.append(call)
             self.last = call
@@ -224,15 +213,10 @@ class RankPlayer:
     def send_report(self, event: str = semconv.EVENT_PROGRESS, seconds: float = PATIENCE, **more: Any) -> None:
         with self.lock:
             body = build(convert(self.report(**more), RankReport))
-            record = LogRecord(event_name=event, body=AnyValue(string_value=body))
-            record.time_unix_nano = int(self.job.time.wall() * 1e9)
+            record = report_record(body, event, self.job.time.wall())
             if "file" in more:
                 record.attributes.append(attribute(semconv.FILE_PATH, more["file"]))
-            scopes = [ScopeLogs(log_records=[record])]
-            request = ExportLogsServiceRequest(
-                resource_logs=[ResourceLogs(resource=self.resource(), scope_logs=scopes)]
-            )
-            self.job.collector.send(LOGS, request.SerializeToString(), timeout=seconds)
+            self.job.collector.send(LOGS, logs_request((self.resource(), record)), timeout=seconds)
 
     def ask(self, action: str, description: str = "") -> None:
         """Send a workload control request."""
@@ -240,8 +224,7 @@ class RankPlayer:
         record = LogRecord(
             event_name=semconv.EVENT_WORKLOAD_CONTROL, attributes=[attribute(*item) for item in values.items()]
         )
-        of_resource = ResourceLogs(resource=self.resource(), scope_logs=[ScopeLogs(log_records=[record])])
-        self.job.collector.send(LOGS, ExportLogsServiceRequest(resource_logs=[of_resource]).SerializeToString())
+        self.job.collector.send(LOGS, logs_request((self.resource(), record)))
 
     def send_spans(self, spans: list[Span]) -> bytes:
         data = self.spans_request(spans)
@@ -249,11 +232,7 @@ class RankPlayer:
         return data
 
     def spans_request(self, spans: list[Span]) -> bytes:
-        scopes = [ScopeSpans(spans=spans)]
-        request = ExportTraceServiceRequest(
-            resource_spans=[ResourceSpans(resource=self.resource(), scope_spans=scopes)]
-        )
-        return request.SerializeToString()
+        return spans_request(self.resource(), spans)
 
     def exit(self, code: int = 0, signal: int = 0, clean: bool = False, **more: Any) -> None:
         with self.lock:
@@ -262,12 +241,11 @@ class RankPlayer:
             self.send_report(semconv.EVENT_EXITED, exit=exit_, **more)
 
     def resource(self) -> Resource:
-        values = {
+        return resource_of({
             semconv.SERVICE_NAME: "trainer", semconv.HOST_NAME: self.host, semconv.PROCESS_PID: self.pid,
             semconv.RANK: self.rank, semconv.LOCAL_RANK: self.rank, semconv.WORLD_SIZE: len(self.job.ranks),
             semconv.JOB_ID: self.job.id, semconv.JOB_ATTEMPT: self.job.attempt, semconv.RUN_ID: self.job.run,
-        }  # fmt: skip
-        return Resource(attributes=[attribute(key, value) for key, value in values.items()])
+        })  # fmt: skip
 
 
 class Job:
@@ -290,8 +268,7 @@ class Job:
         self.time = time or RealTime()
         self.run = identity.run_id(job_id, attempt, f"nonce-{monotonic_ns()}")
         self.groups: dict[str, Group] = {}
-        self.ranks: list[RankPlayer] = []
-        self.ranks.extend(RankPlayer(self, rank) for rank in range(world))
+        self.ranks = [RankPlayer(self, rank) for rank in range(world)]
         self.world = self.group("0", list(range(world)), "default_pg")
         self._stop: Callable[[], None] = lambda: None
 

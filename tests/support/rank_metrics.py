@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from opentelemetry.proto.resource.v1.resource_pb2 import Resource
-
-from otel_fr import identity, semconv
+from otel_fr import identity
 from otel_fr.monitor.telemetry.metrics import RankMetrics
-from otel_fr.otlp_attributes import attributes
 from otel_fr.ring import KIND_COLLECTIVE, GroupDef, Record, RecordState, SignatureDef, SiteDef
+from tests.support.otlp_messages import rank_resource
 
 SIZE = 1 << 20
 """Bytes of a call."""
@@ -17,21 +15,6 @@ QUICK, SLOWEST = 0.004, 0.2
 """Seconds of the calls of `metrics_of`: ten quick ones, and one of the other kind."""
 WORLD = 2
 _SITE = SiteDef((("train.py", 1, "step"),))
-
-
-def resource(rank: int, job: str = "a", run: str = "r", world: int = WORLD) -> Resource:
-    """Of one rank."""
-    values = {
-        semconv.SERVICE_NAME: "trainer",
-        semconv.HOST_NAME: "node-0",
-        semconv.PROCESS_PID: 100 + rank,
-        semconv.RANK: rank,
-        semconv.WORLD_SIZE: world,
-        semconv.JOB_ID: job,
-        semconv.JOB_ATTEMPT: 0,
-        semconv.RUN_ID: run,
-    }
-    return Resource(attributes=attributes(values))
 
 
 def group(world: int = WORLD) -> GroupDef:
@@ -59,6 +42,6 @@ def metrics_of(
     metrics, of = RankMetrics(run, rank, 0), group()
     for number, seconds in enumerate(durations, 1):
         metrics.add(record(number, seconds, of))
-    request = metrics.request(resource(rank, job, run), ())
+    request = metrics.request(rank_resource(rank, WORLD, job, run), ())
     assert request is not None
     return request.SerializeToString()

@@ -7,14 +7,53 @@ from collections.abc import Iterable
 from typing import Any
 
 from otel_fr_collector.jobs.calls import Interner, RankCall
-from otel_fr_collector.jobs.run import Run
+from otel_fr_collector.jobs.groups import GroupState
+from otel_fr_collector.jobs.ranks import RankState
+from otel_fr_collector.jobs.run import Run, RunId
+from otel_fr_collector.jobs.runs import Runs
 
 from otel_fr.identity import encode_ranks
-from otel_fr.match import UNENDED, CallState, Group
+from otel_fr.match import UNENDED, CallState, Group, Place
 from otel_fr.rank_report import RankReport, ReportedCall, ReportedGroup, parse
+from tests.support.evidence import SUM
 
 _INTERNER = Interner()
 _STATES = {CallState.IN_FLIGHT: "scheduled", CallState.COMPLETED: "completed", CallState.FAILED: "failed"}
+
+
+def new_run(name: str = "r", **more: Any) -> Run:
+    """A run of its own."""
+    return Run(RunId("job", 0, name), 0.0, 0.0, **more)
+
+
+def run_in(runs: Runs, name: str = "r", now: float = 0.0, *, job: str = "job", attempt: int = 0) -> Run:
+    """The run of that name, for which there is room."""
+    run = runs.get(RunId(job, attempt, name), now)
+    assert run is not None
+    return run
+
+
+def rank_in(run: Run, rank: int) -> RankState:
+    """A rank of it, for which there is room."""
+    state = run.rank_state(rank)
+    assert state is not None
+    return state
+
+
+def group_in(run: Run, group: Group, size: int = 0) -> GroupState:
+    """A group of it, for which there is room."""
+    state = run.group_state(group, size or len(group.ranks))
+    assert state is not None
+    return state
+
+
+def wait_alone(run: Run, world: int = 2, stall: float = 1.0) -> None:
+    """A rank waits from 0 to 2 s in a collective of all; nothing was ever heard of the others."""
+    run.note_origin(0, place=Place("h"), world_size=world, resource={}, now=0.0)
+    run.group_state(Group("g", "0", "default_pg", ()), world)
+    waits = RankCall(0, 1, "g", "collective", 1, SUM, CallState.IN_FLIGHT, enqueued_at=0.0)
+    for number, now in ((1, 0.0), (2, 2.0)):
+        apply(run, 0, number, now, stall_s=stall, inflight=[waits])
 
 
 def told(call: RankCall, now: float) -> ReportedCall:

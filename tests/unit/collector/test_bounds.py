@@ -4,37 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
-from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs, ScopeLogs
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
-from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from otel_fr_collector import timeline
 from otel_fr_collector.jobs import groups
 from otel_fr_collector.jobs import run as run_module
 from otel_fr_collector.jobs import usage as usage_module
 from otel_fr_collector.jobs.bounded import Cache, CacheBudget, Ranges
 from otel_fr_collector.jobs.calls import SpanCall, Template
-from otel_fr_collector.jobs.run import Run, RunId
+from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.jobs.run_spans import add_spans
 from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.jobs.snapshot import snapshot
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.otlp.signals import LOGS, TRACES, MalformedError
-from otel_fr_collector.outlets.outlets import Outlets
-from otel_fr_collector.service import Service
 from prometheus_client import generate_latest
 
 from otel_fr import semconv
-from otel_fr.match import CallState, Group, Signature, diagnose
-from tests.support.told import take
+from otel_fr.match import CallState, Group, diagnose
+from tests.support.evidence import SUM
+from tests.support.otlp_messages import attribute, logs_request, rank_resource, report_record, spans_request
+from tests.support.services import internal_errors, new_service, value
+from tests.support.told import run_in, take
 from tests.support.waiting import PATIENCE
 
 RESOURCE_KEYS = [semconv.RANK, semconv.WORLD_SIZE, semconv.JOB_ID, semconv.JOB_ATTEMPT, semconv.RUN_ID]
@@ -48,10 +45,8 @@ values = (
     | st.builds(lambda v: AnyValue(array_value=ArrayValue(values=[AnyValue(int_value=v)])), st.integers(0, 9))
     | st.just(AnyValue())
 )  # fmt: skip
-ours: list[tuple[str, str | int]] = [
-    (semconv.GROUP_ID, "g"),
-    (semconv.OPERATION, "all_reduce"),
-    (semconv.SEQUENCE_ID, 3),
+OURS = [
+    attribute(*one) for one in ((semconv.GROUP_ID, "g"), (semconv.OPERATION, "all_reduce"), (semconv.SEQUENCE_ID, 3))
 ]
 
 
@@ -59,46 +54,38 @@ def attributes(keys: list[str]) -> st.SearchStrategy[list[KeyValue]]:
     return st.lists(st.builds(lambda k, v: KeyValue(key=k, value=v), st.sampled_from(keys), values), max_size=8)
 
 
-def pair(key: str, value: str | int) -> KeyValue:
-    return KeyValue(
-        key=key, value=AnyValue(int_value=value) if isinstance(value, int) else AnyValue(string_value=value)
-    )
-
-
-numbers = st.integers(0, 2**64 - 1)
+times = st.integers(0, 2**64 - 1)
 spans = st.builds(
     lambda extra, sane, start, end: Span(
-        start_time_unix_nano=start, end_time_unix_nano=end, attributes=[*(pair(*one) for one in ours if sane), *extra]
+        start_time_unix_nano=start, end_time_unix_nano=end, attributes=[*(OURS if sane else ()), *extra]
     ),
-    attributes(SPAN_KEYS), st.booleans(), numbers, numbers,
+    attributes(SPAN_KEYS), st.booleans(), times, times,
 )  # fmt: skip
+
+
+def metrics_after(signal: str, *requests: bytes) -> Metrics:
+    async def scene() -> Metrics:
+        service = new_service()
+        for data in requests:
+            await service.take(signal, data)
+        await service.finish(PATIENCE)
+        return service.metrics
+
+    return asyncio.run(scene())
 
 
 @given(attributes(RESOURCE_KEYS), st.booleans(), st.lists(spans, max_size=6))
 def test_spans_with_garbage_in_them_never_raise_and_are_all_counted(
     extra: list[KeyValue], sane: bool, sent: list[Span]
 ) -> None:
-    base = [pair(semconv.RANK, 1), pair(semconv.WORLD_SIZE, 4)] if sane else []
-    of_rank = ResourceSpans(resource=Resource(attributes=[*base, *extra]), scope_spans=[ScopeSpans(spans=sent)])
-    data = ExportTraceServiceRequest(resource_spans=[of_rank]).SerializeToString()
-
-    async def scene() -> Service:
-        service = Service(metrics := Metrics(), Outlets(metrics))
-        await service.take(TRACES, data)
-        await service.take(TRACES, data)
-        await service.finish(PATIENCE)
-        return service
-
-    service = asyncio.run(scene())
-    counted = sum(
-        sample.value
-        for family in service.metrics.items_received.collect()
-        for sample in family.samples
-        if sample.name.endswith("_total")
-    )
-    assert counted == 2 * len(sent)
-    assert not [s for f in service.metrics.errors.collect() for s in f.samples if s.value and s.name.endswith("_total")]
-    generate_latest(service.metrics.registry)
+    base = [attribute(semconv.RANK, 1), attribute(semconv.WORLD_SIZE, 4)] if sane else []
+    data = spans_request(Resource(attributes=[*base, *extra]), sent)
+    metrics = metrics_after(TRACES, data, data)
+    kinds = ("otel_fr", "other", "invalid")
+    counted = [value(metrics, "otel_fr_collector_items_received_total", signal=TRACES, kind=kind) for kind in kinds]
+    assert sum(counted) == 2 * len(sent)
+    assert not internal_errors(metrics)
+    generate_latest(metrics.registry)
 
 
 json_values = st.recursive(
@@ -108,12 +95,14 @@ json_values = st.recursive(
 )  # fmt: skip
 call_keys = ["g", "k", "seq", "rec", "i", "op", "in", "out", "idt", "ro", "root", "peer", "tag", "st", "age_s", "err"]
 calls = st.dictionaries(st.sampled_from(call_keys), json_values, max_size=12)
+report_keys = [
+    "v", "stall_s", "inflight_more", "last", "idle_s", "stack", "site", "python_blocked", "exception", "exit", "file",
+]  # fmt: skip
 
 
 @given(
-    st.lists(calls, max_size=3), st.lists(calls, max_size=3), st.dictionaries(st.sampled_from(["exit", "exception"]),
-    json_values)
-)  # fmt: skip
+    st.lists(calls, max_size=3), st.lists(calls, max_size=3), st.dictionaries(st.sampled_from(report_keys), json_values)
+)
 def test_reports_with_garbage_in_them_never_raise(
     inflight: list[dict[str, Any]], failed: list[dict[str, Any]], more: dict[str, Any]
 ) -> None:
@@ -121,25 +110,13 @@ def test_reports_with_garbage_in_them_never_raise(
     sane = {"g": "g", "k": "collective", "seq": 1, "op": "all_reduce", "st": "scheduled", "age_s": 1e14}
     given_calls = [{**sane, **call} for call in inflight]
     body = {"v": 1, "rank": 1, "n": 1, "groups": [group], "inflight": given_calls, "failed": failed, **more}
-    record = LogRecord(event_name="torch.rank.progress", body=AnyValue(string_value=json.dumps(body)))
-    resource = Resource(attributes=[pair(semconv.RANK, 1), pair(semconv.WORLD_SIZE, 4)])
-    logs = ResourceLogs(resource=resource, scope_logs=[ScopeLogs(log_records=[record])])
-    data = ExportLogsServiceRequest(resource_logs=[logs]).SerializeToString()
-
-    async def scene() -> Service:
-        service = Service(metrics := Metrics(), Outlets(metrics))
-        await service.take(LOGS, data)
-        await service.finish(PATIENCE)
-        return service
-
-    errors = asyncio.run(scene()).metrics.errors
-    assert not [s for f in errors.collect() for s in f.samples if s.value and s.name.endswith("_total")]
+    assert not internal_errors(metrics_after(LOGS, logs_request((rank_resource(1), report_record(body)))))
 
 
 @given(st.binary(max_size=60))
 def test_any_bytes_are_a_request_or_malformed(data: bytes) -> None:
     async def scene() -> None:
-        service = Service(metrics := Metrics(), Outlets(metrics))
+        service = new_service()
         for signal in (TRACES, LOGS):
             with contextlib.suppress(MalformedError):
                 await service.take(signal, data)
@@ -176,33 +153,26 @@ def test_a_cache_keeps_what_is_in_use_whatever_else_comes() -> None:
         assert len(cache) <= 20
 
 
-def template(group: str = "g", size: int = 3) -> Template:
-    signature = Signature("all_reduce", ((3,),), ((3,),), ("Float",), ("Float",), "sum")
-    return Template(Group(group, "0", "default_pg", ()), size, signature, 0, "collective", CallState.COMPLETED)
+def take_groups(run: Run, rank: int, count: int, now: float = 0.0, prefix: str = "g") -> None:
+    """A rank's spans of one collective of three ranks in each of so many groups; room is made for them if possible."""
+    add_spans(run, rank, [span_in(f"{prefix}{number}") for number in range(count)], now)
 
 
-def span(seq: int, group: str = "g", size: int = 3) -> SpanCall:
-    return template(group, size), seq, seq, 0, 10**18, 10**18 + 1_000, None
-
-
-def a_run(everything: Runs, name: str = "r") -> Run:
-    run = everything.get(RunId(name, 0, name), 0.0)
-    assert run is not None
-    return run
+def span_in(group: str) -> SpanCall:
+    template = Template(Group(group, "0", "default_pg", ()), 3, SUM, 0, "collective", CallState.COMPLETED)
+    return template, 1, 1, 0, 10**18, 10**18 + 1_000, None
 
 
 def test_invented_ranks_and_groups_are_refused_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_module, "MAX_RANKS", 10)
-    monkeypatch.setattr(run_module, "MAX_GROUPS", 20)
-    monkeypatch.setattr(run_module, "MAX_PROGRESS_ENTRIES", 30)
-    monkeypatch.setattr(run_module, "MAX_MEMBERS", 100)
+    limits = {"MAX_RANKS": 10, "MAX_GROUPS": 20, "MAX_PROGRESS_ENTRIES": 30, "MAX_MEMBERS": 100}
+    for name, limit in limits.items():
+        monkeypatch.setattr(run_module, name, limit)
     everything = Runs()
     for name in ("a", "b", "c"):
-        run = a_run(everything, name)
+        run = run_in(everything, name)
         for rank in range(20):
-            add_spans(run, rank, [span(1, f"g{number}") for number in range(30)], 0.0)
-            listed = [{"id": f"h{number}", "ranks": "0-59"} for number in range(3)]
-            take(run, rank, groups=listed)
+            take_groups(run, rank, 30)
+            take(run, rank, groups=[{"id": f"h{number}", "ranks": "0-59"} for number in range(3)])
     usage = everything.usage
     assert (usage.ranks, usage.groups, usage.progress_entries) == (10, 20, 30)
     assert usage.members <= 100
@@ -215,24 +185,23 @@ def test_a_job_finds_room_despite_many_invented_groups(monkeypatch: pytest.Monke
     monkeypatch.setattr(run_module, "MAX_GROUPS", 100)
     everything = Runs()
     for number in range(10):
-        invented = a_run(everything, f"invented-{number}")
-        add_spans(invented, 0, [span(1, f"g{number}") for number in range(10)], 0.0)
+        take_groups(run_in(everything, f"invented-{number}", job=f"invented-{number}"), 0, 10)
         everything.trim(10)
     for _ in range(3):
-        job = a_run(everything, "job")
+        job = run_in(everything)
         job.last_seen = 10.0
-        add_spans(job, 0, [span(1, f"g{number}") for number in range(5)], 10.0)
+        take_groups(job, 0, 5, 10.0)
         everything.trim(5)
-    assert set(job.groups) == {f"g{number}" for number in range(5)}
+    assert len(job.groups) == 5
     assert everything.evicted()["runs"] == 1
 
 
 def test_a_run_over_its_share_evicts_no_other_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_module, "MAX_GROUPS", 100)
     everything = Runs()
-    add_spans(a_run(everything, "job"), 0, [span(1)], 0.0)
+    take_groups(run_in(everything, job="job"), 0, 1)
     for _ in range(3):
-        add_spans(a_run(everything, "greedy"), 0, [span(1, f"g{number}") for number in range(500)], 10.0)
+        take_groups(run_in(everything, job="greedy"), 0, 500, 10.0)
         everything.trim(500)
     assert {run_id.job for run_id in everything.by_id} == {"job", "greedy"}
 
@@ -241,9 +210,9 @@ def test_a_run_at_the_limit_of_one_run_evicts_none_in_its_first_seconds(monkeypa
     monkeypatch.setattr(run_module, "MAX_GROUPS_PER_RUN", 10)
     monkeypatch.setattr(run_module, "MAX_RANKS_PER_RUN", 2)
     everything = Runs()
-    other, large = a_run(everything, "other"), a_run(everything, "large")
+    other, large = run_in(everything, job="other"), run_in(everything, job="large")
     for rank in range(3):
-        add_spans(large, rank, [span(1, f"g{number}") for number in range(20)], 0.0)
+        take_groups(large, rank, 20)
         everything.trim(20)
     assert list(everything.by_id.values()) == [other, large]
     assert (len(large.groups), len(large.ranks)) == (10, 2)
@@ -252,9 +221,9 @@ def test_a_run_at_the_limit_of_one_run_evicts_none_in_its_first_seconds(monkeypa
 def test_a_run_that_needs_room_does_not_lose_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_module, "MAX_GROUPS", 10)
     everything = Runs()
-    known, new = a_run(everything, "known"), a_run(everything, "new")
-    add_spans(known, 0, [span(1, f"g{number}") for number in range(8)], 2 * timeline.ESTABLISHED)
-    add_spans(new, 0, [span(1, f"h{number}") for number in range(8)], 0.0)
+    known, new = run_in(everything, job="known"), run_in(everything, job="new")
+    take_groups(known, 0, 8, 2 * timeline.ESTABLISHED)
+    take_groups(new, 0, 8, prefix="h")
     everything.trim(8)
     assert list(everything.by_id.values()) == [known, new]
     assert len(new.groups) == 2
@@ -274,8 +243,7 @@ def test_a_run_larger_than_the_memory_leaves_room_for_others(monkeypatch: pytest
     monkeypatch.setattr(usage_module, "MIN_CALLS", 0)
     monkeypatch.setattr(usage_module, "MIN_REPORTED", 0)
     everything = Runs(most=40_000)
-    small = a_run(everything, "small")
-    large = a_run(everything, "large")
+    small, large = run_in(everything, job="small"), run_in(everything, job="large")
     take_waiting(large, 40)
     everything.trim()
     take_waiting(small, 2)
@@ -291,7 +259,7 @@ def test_a_run_larger_than_the_memory_leaves_room_for_others(monkeypatch: pytest
 
 def test_a_rank_for_which_there_was_no_room_is_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_module, "MAX_RANKS", 3)
-    run = a_run(Runs())
+    run = run_in(Runs())
     run.world_size = 4
     take_waiting(run, 4)
     (found,) = diagnose(snapshot(run, 0.1).evidence())
@@ -300,7 +268,7 @@ def test_a_rank_for_which_there_was_no_room_is_not_named(monkeypatch: pytest.Mon
 
 def test_a_member_list_that_finds_no_room_leaves_the_members_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_module, "MAX_MEMBERS", 10)
-    run = a_run(Runs())
+    run = run_in(Runs())
     take(run, 0, groups=[{"id": "a", "ranks": "0-7"}, {"id": "b", "ranks": "0-7"}])
     assert [len(run.groups[name].group.ranks) for name in ("a", "b")] == [8, 0]
     assert run.usage.refused["members"] == 1
@@ -309,20 +277,15 @@ def test_a_member_list_that_finds_no_room_leaves_the_members_unknown(monkeypatch
 def test_reports_are_cut_short_when_all_together_hold_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_module, "MAX_REPORTED", 200)
     everything = Runs()
-    run = a_run(everything)
-    waits = [
-        {"g": "g", "k": "collective", "seq": n, "rec": n, "op": "all_reduce", "st": "scheduled"} for n in range(60)
-    ]
+    run = run_in(everything)
+    waits = [{**WAITS[0], "seq": number, "rec": number} for number in range(60)]
     for number in (1, 2):
         for rank in range(8):
             take(run, rank, number, inflight=waits, stack="x" * 5_000)
     state = run.ranks[7]
     assert state.report is not None
-    assert (len(state.contents.inflight), state.report.in_flight_more, len(state.stack)) == (
-        run_module.CUT_CALLS,
-        56,
-        run_module.CUT_STACK,
-    )
+    kept = len(state.contents.inflight), state.report.in_flight_more, len(state.stack)
+    assert kept == (run_module.CUT_CALLS, 60 - run_module.CUT_CALLS, run_module.CUT_STACK)
     assert everything.usage.reported <= 200 + 8 * (1 + run_module.CUT_CALLS + run_module.CUT_STACK // 256)
     everything.drop_ended(timeline.IDLE_FORGET + 1)
     assert everything.usage.reported == 0
@@ -339,12 +302,10 @@ def test_complete_collectives_are_remembered_in_no_more_than_so_many_streams(mon
 
 def test_what_found_no_room_is_exported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_module, "MAX_RANKS", 1)
-    service = Service(metrics := Metrics(), Outlets(metrics))
+    service = new_service()
     service.runs._max_runs = 2
     for name in ("a", "b", "c", "d"):
-        run = a_run(service.runs, name)
-        add_spans(run, 0, [span(1)], 0.0)
-    text = generate_latest(service.metrics.registry).decode()
-    assert 'otel_fr_collector_evicted_total{kind="runs"} 2.0' in text
-    assert 'otel_fr_collector_evicted_total{kind="calls"} 1.0' in text
-    assert 'otel_fr_collector_capacity_exceeded_total{kind="ranks"} ' in text
+        take_groups(run_in(service.runs, job=name), 0, 1)
+    found = {kind: value(service.metrics, "otel_fr_collector_evicted_total", kind=kind) for kind in ("runs", "calls")}
+    assert found == {"runs": 2.0, "calls": 1.0}
+    assert value(service.metrics, "otel_fr_collector_capacity_exceeded_total", kind="ranks")

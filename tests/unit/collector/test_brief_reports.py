@@ -11,12 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from otel_fr_collector.jobs import run as run_module
 from otel_fr_collector.jobs.calls import Interner, RankCall
-from otel_fr_collector.jobs.run import Run, RunId
+from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.jobs.same_reports import says_the_same
 from otel_fr_collector.jobs.snapshot import snapshot
 
 from otel_fr.match import Ending
 from otel_fr.rank_report import parse
+from tests.support.told import new_run
 
 GROUPS = {
     "a1": {"name": "0", "desc": "default_pg", "ranks": "0-3", "backend": "gloo"},
@@ -38,10 +39,6 @@ def body(
     found = {"v": 1, "rank": 1, "n": number, "stall_s": 5.0, "groups": own, "inflight": [], "inflight_more": 0}
     found |= {"failed": [], "idle_s": 0.25, "creations": True, "here": "0-3", **more}
     return json.dumps(found | {"brief": True} if brief else found, separators=(",", ":"))
-
-
-def new_run() -> Run:
-    return Run(RunId("job", 0, "run"), 0.0, 0.0, world_size=4)
 
 
 def take(run: Run, text: str, now: float) -> int | None:
@@ -115,7 +112,7 @@ def test_the_short_way_leads_to_the_same_state_in_any_order_with_losses_and_dupl
     sent = [text for text in texts for _ in range(rng.choice([0, 1, 1, 1, 2]))]
     if rng.random() < 0.5:
         rng.shuffle(sent)
-    short, general = new_run(), new_run()
+    short, general = new_run(world_size=4), new_run(world_size=4)
     for now, text in enumerate(sent):
         taken = take(short, text, float(now))
         with pytest.MonkeyPatch.context() as patch:
@@ -125,7 +122,7 @@ def test_the_short_way_leads_to_the_same_state_in_any_order_with_losses_and_dupl
 
 
 def test_a_brief_report_after_the_first_takes_the_short_way() -> None:
-    run = new_run()
+    run = new_run(world_size=4)
     assert take(run, body(1, brief=False), 1.0) is not None
     assert take(run, body(2, enqueued=6), 2.0) is not None
     assert take(run, body(3, enqueued=7, step=4), 3.0) == 0
@@ -143,7 +140,7 @@ def waiting(number: int, now: float, enqueued: int = 6, **more: Any) -> str:
 
 
 def test_a_rank_that_still_waits_takes_the_short_way_until_anything_else_is_said() -> None:
-    run = new_run()
+    run = new_run(world_size=4)
     assert take(run, waiting(1, 13.0), 13.0) is not None
     assert take(run, waiting(2, 14.0), 14.0) == 0
     state = run.ranks[1]
@@ -169,25 +166,21 @@ def test_a_rank_that_still_waits_takes_the_short_way_until_anything_else_is_said
         assert not is_same(run, json.dumps(text), 15.0), other
 
 
-def test_a_stack_goes_with_the_first_report_of_a_rank_that_moves_and_stays_while_it_waits() -> None:
-    run = new_run()
+@pytest.mark.parametrize(("waits_at", "moved_at"), [((15.0, 16.0), 17.0), ((), 14.2)], ids=["it waits", "at once"])
+def test_a_stack_goes_with_the_first_report_of_a_rank_that_moves_and_stays_while_it_waits(
+    waits_at: tuple[float, ...], moved_at: float
+) -> None:
+    run = new_run(world_size=4)
     assert take(run, waiting(1, 14.0, stack="Thread MainThread", site="a.py:1 f"), 14.0) is not None
-    for number, now in ((2, 15.0), (3, 16.0)):
+    for number, now in enumerate(waits_at, 2):
         assert take(run, waiting(number, now, site="a.py:1 f"), now) is not None
     assert (run.ranks[1].stack, run.ranks[1].site) == ("Thread MainThread", "a.py:1 f")
-    assert take(run, waiting(4, 17.0, 7, site="", idle_s=0.1), 17.0) is not None
-    assert (run.ranks[1].stack, run.ranks[1].site) == ("", "")
-
-
-def test_a_stack_goes_however_soon_after_it_the_rank_has_moved() -> None:
-    run = new_run()
-    assert take(run, waiting(1, 14.0, stack="Thread MainThread", site="a.py:1 f"), 14.0) is not None
-    assert take(run, waiting(2, 14.2, 7, site="", idle_s=0.1), 14.2) is not None
+    assert take(run, waiting(9, moved_at, 7, site="", idle_s=0.1), moved_at) is not None
     assert (run.ranks[1].stack, run.ranks[1].site) == ("", "")
 
 
 def test_a_rank_is_silent_only_once_the_report_that_it_announced_is_late() -> None:
-    run = new_run()
+    run = new_run(world_size=4)
     assert take(run, body(1, brief=False, every_s=2.5), 10.0) is not None
     state = run.ranks[1]
     assert [state.is_silent(now) for now in (13.9, 14.1)] == [False, True]
@@ -204,7 +197,7 @@ def test_a_rank_is_silent_only_once_the_report_that_it_announced_is_late() -> No
 def test_a_rank_that_moves_is_not_idle_because_its_next_report_is_not_due_yet() -> None:
     """As before its reports became seldom: at most 1.5 s late and its own interval of 1 s."""
     for interval in (1.0, 2.5):
-        run = new_run()
+        run = new_run(world_size=4)
         assert take(run, body(1, brief=False), 0.0) is not None
         assert take(run, body(2, every_s=interval, idle_s=0.1), 10.0) is not None
         idle = [snapshot(run, 10.0 + after + interval).ranks[1].idle for after in (0.0, 1.4, 9.0)]
@@ -214,7 +207,7 @@ def test_a_rank_that_moves_is_not_idle_because_its_next_report_is_not_due_yet() 
 
 
 def test_a_collector_that_restarted_asks_the_rank_and_takes_its_counts_meanwhile() -> None:
-    run = new_run()
+    run = new_run(world_size=4)
     assert take(run, body(8, enqueued=7), 1.0) is not None
     assert (run.to_ask, run.groups["a1"].group.ranks, run.ranks[1].progress["a1"][:2]) == ({1}, (), [7, 7])
     run.to_ask.clear()

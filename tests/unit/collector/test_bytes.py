@@ -13,19 +13,16 @@ from otel_fr_collector.jobs import rank_reports
 from otel_fr_collector.jobs import run as run_module
 from otel_fr_collector.jobs.calls import Interner, RankCall, Template, weight_of
 from otel_fr_collector.jobs.groups import GroupState
-from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.jobs.run_spans import add_spans
 from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.jobs.span_reader import SpanReader
-from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.otlp.signals import TRACES
-from otel_fr_collector.outlets.outlets import Outlets
-from otel_fr_collector.service import Service
 
 from otel_fr.match import CallState, Group, Signature
 from otel_fr.match.facts import legal
 from tests.support import hostile
-from tests.support.told import take
+from tests.support.services import new_service
+from tests.support.told import group_in, new_run, run_in, take
 
 MIB = 1 << 20
 WIDE = "😀"
@@ -39,7 +36,7 @@ def test_the_memory_that_hostile_spans_leave_behind_is_bounded(
     monkeypatch.setattr(run_module, "MAX_GROUPS", 200)
 
     async def play() -> int:
-        service = Service(metrics := Metrics(), Outlets(metrics))
+        service = new_service()
         service.ingest._interner = Interner(MIB)
         service.ingest._spans = SpanReader(service.ingest._interner)
         service.runs._max_weight = 2_000
@@ -67,7 +64,7 @@ def big(number: int) -> Signature:
 
 
 def test_the_latest_call_of_a_rank_is_kept_without_a_large_signature() -> None:
-    run = Run(RunId("j", 0, "r"), 0.0, 0.0)
+    run = new_run()
     template = Template(
         Group("g", "n" * 200, "", ()), 2, big(1), weight_of(big(1)), "collective", CallState.COMPLETED, is_heavy=True
     )
@@ -96,10 +93,8 @@ def test_calls_that_all_differ_are_kept_up_to_a_weight(monkeypatch: pytest.Monke
 
 def test_too_much_evidence_of_mismatches_is_evicted_too() -> None:
     everything = Runs(max_weight=100)
-    run = everything.get(RunId("j", 0, "r"), 0.0)
-    assert run is not None
-    state = run.group_state(Group("g", "0", "", (0, 1, 2)), 3)
-    assert state is not None
+    run = run_in(everything)
+    state = group_in(run, Group("g", "0", "", (0, 1, 2)))
     for number in range(20):
         for rank in range(2):
             state.add(RankCall(rank, number, "g", "collective", number, big(rank), CallState.COMPLETED))
@@ -112,8 +107,7 @@ def test_texts_that_outlive_their_report_count(monkeypatch: pytest.MonkeyPatch) 
     """A stack and an exception hold until the rank moves, whatever later reports say."""
     monkeypatch.setattr(run_module, "MAX_REPORTED", 10_000)
     everything = Runs()
-    run = everything.get(RunId("j", 0, "r"), 0.0)
-    assert run is not None
+    run = run_in(everything)
     long = WIDE + "x" * 16_000
     for rank in range(200):
         take(run, rank, 1, stack=long, exception={"type": "E", "message": long})
@@ -128,7 +122,7 @@ def test_texts_that_outlive_their_report_count(monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_calls_of_a_report_count_by_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_module, "MAX_REPORTED", 5_000)
-    run = Run(RunId("j", 0, "r"), 0.0, 0.0)
+    run = new_run()
     call = {"g": "g", "k": "collective", "op": "all_reduce", "st": "scheduled", "in": [[5] * 64] * 64}
     for rank in range(40):
         calls = [{**call, "seq": n, "rec": n, "in": [[rank, n] + [5] * 60] * 60} for n in range(10)]
@@ -142,7 +136,7 @@ def test_the_calls_of_a_report_count_by_their_size(monkeypatch: pytest.MonkeyPat
 def test_the_member_lists_of_one_report_are_read_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rank_reports, "MAX_NEW_MEMBERS", 100_000)
     groups = [{"id": f"g{n}", "ranks": f"{n}-{n + 60_000}"} for n in range(50)]
-    run = Run(RunId("j", 0, "r"), 0.0, 0.0)
+    run = new_run()
     take(run, 0, 1, groups=groups)
     found = [len(one.group.ranks) for one in run.groups.values()]
     assert found == [60_001, 60_001, *[0] * 48]

@@ -6,11 +6,11 @@ import pytest
 from otel_fr_collector import timeline
 from otel_fr_collector.incidents.credibility import is_credible
 from otel_fr_collector.incidents.triggers import Triggers
-from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.jobs.snapshot import snapshot
 
 from otel_fr.rank_report import RankReport
 from tests.support.evidence import finding
+from tests.support.told import new_run, rank_in
 
 ENQUEUED, STALL = 100.0, 5.0
 NOW = ENQUEUED + 60.0
@@ -30,10 +30,9 @@ MISSING = finding()
     ],
 )
 def test_a_wait_of_which_nobody_has_told_is_not_believed(last_reports: dict[int, float], is_believed: bool) -> None:
-    run = Run(RunId("job", 0, "r0"), 0.0, 0.0, world_size=3)
+    run = new_run("r0", world_size=3)
     for rank, moment in last_reports.items():
-        state = run.rank_state(rank)
-        assert state is not None
+        state = rank_in(run, rank)
         state.report, state.arrived = RankReport(rank, 1, (), STALL, idle_s=0.1), moment
         assert state.is_silent(NOW) == (NOW - moment > timeline.SILENCE)
     taken = snapshot(run, NOW)
@@ -53,10 +52,9 @@ def test_a_wait_of_which_nobody_has_told_is_not_believed(last_reports: dict[int,
 def test_a_report_that_arrived_while_the_run_was_judged_counts_if_it_says_the_same(
     arrived: float, idle: float, enqueued: int, is_believed: bool
 ) -> None:
-    run = Run(RunId("job", 0, "r0"), 0.0, 0.0, world_size=3)
+    run = new_run("r0", world_size=3)
     for rank in range(3):
-        state = run.rank_state(rank)
-        assert state is not None
+        state = rank_in(run, rank)
         state.report = RankReport(rank, 1, (), STALL, idle_s=0.1, interval_s=5.0)
         state.arrived, state.progress["w"] = (SHORT if rank == 1 else LONG - 0.5), [4 + (rank != 1), 4, 1, 0, 4]
     taken = snapshot(run, LONG - 0.5)

@@ -49,15 +49,6 @@ def test_what_was_looked_at_is_looked_at_again_after_some_minutes_only() -> None
     assert gone() is None
 
 
-def test_what_is_in_no_cycle_goes_at_once() -> None:
-    garbage = GarbageCollection(100.0)
-    node = Node()
-    gone = weakref.ref(node)
-    garbage.step(110.0)
-    del node.itself, node
-    assert gone() is None
-
-
 def test_a_verdict_that_is_being_reached_is_held_up_once_in_a_while_only() -> None:
     garbage = GarbageCollection(100.0)
     gone = weakref.ref(Node())

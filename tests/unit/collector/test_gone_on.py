@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import pytest
-from otel_fr_collector.jobs.run import Run, RunId
-from otel_fr_collector.metrics import Metrics
-from otel_fr_collector.outlets.outlets import Outlets
+from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.service import Service
 
 from otel_fr.match import Ending, Place
 from otel_fr.rank_report import RankReport
 from tests.support.evidence import NO_CALL, finding
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.support.services import Clock, new_service
+from tests.support.told import rank_in, run_in
 
 
 def begin(service: Service, name: str, pids: list[int], now: float) -> Run:
-    run = service.runs.get(RunId("job", 0, name), now)
-    assert run is not None
+    run = run_in(service.runs, name, now)
     for rank, pid in enumerate(pids):
-        state = run.rank_state(rank)
-        assert state is not None
+        state = rank_in(run, rank)
         state.place, state.report, state.arrived = Place("host", pid=pid), RankReport(rank, 1, (), idle_s=0.1), now
     return run
 
@@ -41,8 +32,8 @@ def begin(service: Service, name: str, pids: list[int], now: float) -> Run:
     ],
 )
 def test_a_run_is_over_once_all_that_its_incidents_do_not_accuse_have_gone_on(newer: list[int], is_over: bool) -> None:
-    clock, metrics = Clock(), Metrics()
-    service = Service(metrics, Outlets(metrics), clock=clock)
+    clock = Clock()
+    service = new_service(clock)
     old = begin(service, "old", [10, 11, 12], clock.now)
     found = finding(**NO_CALL)
     service.book.update(old, [found], now=clock.now, wall=1e9, enqueued={}, over=())
@@ -51,7 +42,7 @@ def test_a_run_is_over_once_all_that_its_incidents_do_not_accuse_have_gone_on(ne
     if newer:
         begin(service, "new", newer, clock.now + 1)
     old.ranks[2].ended = None
-    clock.now += 2
+    clock.advance(2.0)
     service.step()
     assert old.is_replaced == is_over
     assert bool(service.book.open_of(old.id)) != is_over

@@ -9,7 +9,6 @@ import re
 from otel_fr_collector.control import Control
 from otel_fr_collector.gauges import JobGauges
 from otel_fr_collector.incidents.book import IncidentBook
-from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.jobs.runs import Runs
 from prometheus_client import CollectorRegistry, generate_latest
 
@@ -18,6 +17,7 @@ from otel_fr.match import Group
 from tests.support.incident_data import incident_change
 from tests.support.job_answers import job_answer
 from tests.support.paths import ROOT
+from tests.support.told import group_in, rank_in, run_in
 
 GROUP = Group("g", "7", "undefined", (0, 1))
 
@@ -26,13 +26,10 @@ def test_a_group_without_a_description_has_its_name_in_labels_metrics_traces_and
     change = incident_change(group=GROUP)
     assert change.incident.labels["process_group"] == "7"
     runs, registry = Runs(), CollectorRegistry()
-    run = runs.get(RunId("job-7", 0, "r"), 0.0)
-    assert run is not None
-    state = run.group_state(GROUP, 2)
-    assert state is not None
+    run = run_in(runs, job="job-7")
+    group_in(run, GROUP)
     for rank, number in ((0, 5), (1, 3)):
-        known = run.rank_state(rank)
-        assert known is not None
+        known = rank_in(run, rank)
         run.note_progress(known, GROUP.id, number, number)
     registry.register(JobGauges(runs, lambda: [change.data], lambda _: [], Control()))
     scraped = generate_latest(registry).decode()

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 from otel_fr_collector.jobs.calls import RankCall
 from otel_fr_collector.jobs.history import EVERY, KEPT, History, Sample, rates
-from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.web.rates import rates as as_json
 
 from otel_fr.match import CallState, Group, Signature
 from tests.support.rank_metrics import QUICK, SIZE
-from tests.support.told import apply, told_group
+from tests.support.told import apply, group_in, new_run, told_group
 from tests.unit.collector.test_numbers import Collector, Rank
 
 
@@ -94,8 +93,7 @@ def test_the_api_names_the_rank_that_is_waited_for() -> None:
     collector = Collector()
     Rank(collector, 0).send(1)
     (run,) = collector.service.runs.by_id.values()
-    state = run.group_state(Group("g", "0", "default_pg", (0, 1)), 2)
-    assert state is not None
+    state = group_in(run, Group("g", "0", "default_pg", (0, 1)))
     tally = state.waits.tallies.of(1)
     assert tally is not None
     tally.waited_for, tally.came_last = 12.0, 80
@@ -105,7 +103,7 @@ def test_the_api_names_the_rank_that_is_waited_for() -> None:
 
 @pytest.mark.parametrize("is_sampled", [False, True])
 def test_who_comes_last_is_not_measured_where_only_a_sample_of_the_spans_comes(is_sampled: bool) -> None:
-    run = Run(RunId("job", 0, "r1"), 0.0, 0.0)
+    run = new_run("r1")
     for name in ("g1", "g2"):  # one before it is known that spans are missing, and one after
         group = Group(name, name, "", (0, 1))
         for rank in range(2):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from itertools import chain
 
 import pytest
@@ -12,15 +12,13 @@ from otel_fr_collector.incidents.incident import ChangeKind
 from otel_fr_collector.incidents.judge import MAX_SIZE_ON_LOOP
 from otel_fr_collector.jobs.calls import RankCall
 from otel_fr_collector.jobs.groups import MAX_EXTRA, GroupState
-from otel_fr_collector.jobs.run import MAX_RANKS_PER_RUN, RunId
+from otel_fr_collector.jobs.run import MAX_RANKS_PER_RUN
 from otel_fr_collector.jobs.snapshot import snapshot
-from otel_fr_collector.metrics import Metrics
-from otel_fr_collector.outlets.outlets import Outlets
-from otel_fr_collector.service import Service
 
-from otel_fr.match import CallState, Group, Place, Signature
+from otel_fr.match import CallState, Group, Signature
 from tests.support.evidence import LARGE, SUM
-from tests.support.told import apply
+from tests.support.services import Clock, new_service
+from tests.support.told import new_run, run_in, wait_alone
 from tests.support.waiting import PATIENCE
 
 
@@ -28,30 +26,24 @@ def reported(rank: int, record: int, state: CallState = CallState.IN_FLIGHT, sig
     return RankCall(rank, record, "g", "collective", 7, signature, state)
 
 
-def one_rank(count: int) -> Iterator[RankCall]:
-    return (reported(0, record) for record in range(count))
+COUNT = MAX_EXTRA + 1
+BATCHES: dict[str, Callable[[int], RankCall]] = {
+    "of one rank": lambda number: reported(0, number),
+    "in turn": lambda number: reported(number % 2, number // 2),
+    "backwards": lambda number: reported(number % 2, COUNT - number // 2),
+    "ended": lambda number: reported(number % 2, number // 2, CallState.COMPLETED),
+}
 
 
-def in_turn(count: int) -> Iterator[RankCall]:
-    return (reported(record % 2, record // 2) for record in range(count))
-
-
-def backwards(count: int) -> Iterator[RankCall]:
-    return (reported(record % 2, count - record // 2) for record in range(count))
-
-
-def ended(count: int) -> Iterator[RankCall]:
-    return (reported(record % 2, record // 2, CallState.COMPLETED) for record in range(count))
-
-
-@pytest.mark.parametrize("calls", [one_rank, in_turn, backwards, ended])
+@pytest.mark.parametrize("make", BATCHES.values(), ids=BATCHES)
 @pytest.mark.parametrize("members", [(), (0,), (0, 1)])
-def test_a_batch_of_thousands_of_calls_takes_linear_time(calls: object, members: tuple[int, ...]) -> None:
+def test_a_batch_of_thousands_of_calls_takes_linear_time(
+    make: Callable[[int], RankCall], members: tuple[int, ...]
+) -> None:
     """It took 10 s: each call compared all others again."""
-    assert callable(calls)
     group = GroupState(Group("g", "0", "", members), len(members))
     began = time.process_time()
-    for one in calls(MAX_EXTRA + 1):
+    for one in map(make, range(COUNT)):
         group.add(one)
     assert time.process_time() - began < 8
 
@@ -81,22 +73,10 @@ def test_an_equal_batch_completes(in_order: bool) -> None:
     assert (group.incomplete, group.weight - 2, group.call_count) == ({}, 0, 0)
 
 
-def stalled(service: Service, job: str, world: int, run: str = "") -> None:
-    """One rank that waits, of a world in which nobody else was ever heard of."""
-    known = service.runs.get(RunId(job, 0, run or job), 0.0)
-    assert known is not None
-    known.note_origin(0, place=Place("h"), world_size=world, resource={}, now=0.0)
-    known.group_state(Group("g", "0", "default_pg", ()), world)
-    waits = RankCall(0, 1, "g", "collective", 1, SUM, CallState.IN_FLIGHT, enqueued_at=0.0)
-    apply(known, 0, 1, 0.0, stall_s=1.0, inflight=[waits])
-    apply(known, 0, 2, 2.0, stall_s=1.0, inflight=[waits])
-
-
 @pytest.mark.parametrize("world", [MAX_SIZE_ON_LOOP, 16_384, 65_536, 1_000_001])
 def test_a_rank_that_claims_a_huge_world_is_not_judged_on_the_event_loop(world: int) -> None:
-    service = Service(metrics := Metrics(), Outlets(metrics))
-    stalled(service, "job", world)
-    (run,) = service.runs.by_id.values()
+    run = new_run()
+    wait_alone(run, world)
     taken = snapshot(run, 2.1)
     assert taken.size > MAX_SIZE_ON_LOOP or len(taken.evidence().ranks) == 1
     assert len(snapshot(run, 2.1).evidence().ranks) <= MAX_RANKS_PER_RUN
@@ -104,15 +84,10 @@ def test_a_rank_that_claims_a_huge_world_is_not_judged_on_the_event_loop(world: 
 
 def test_two_jobs_with_one_run_id_share_no_incident_and_no_command() -> None:
     """Run ids come from clients: one that sends another job's must neither see nor change anything of it."""
-    now = [2.1]
-    service = Service(metrics := Metrics(), Outlets(metrics), clock=lambda: now[0])
-
-    async def play() -> None:
-        for job in ("team-a/train", "team-b/train"):
-            stalled(service, job, 2, run="the-same")
-        await service.judge.finish(PATIENCE)
-
-    asyncio.run(play())
+    service = new_service(Clock(2.1))
+    for job in ("team-a/train", "team-b/train"):
+        wait_alone(run_in(service.runs, job=job))
+    asyncio.run(service.judge.finish(PATIENCE))
     found = service.book.known()
     assert [one.run.job for one in found] == ["team-a/train", "team-b/train"]
     assert len({one.id for one in found}) == 2

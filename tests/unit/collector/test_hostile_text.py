@@ -14,7 +14,6 @@ from otel_fr_collector import gauges
 from otel_fr_collector.incidents import bounds
 from otel_fr_collector.incidents.book import IncidentBook
 from otel_fr_collector.incidents.bounds import bounded, first_texts
-from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.logs import _Json, _Text
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.outlets import grafana
@@ -23,6 +22,7 @@ from otel_fr_collector.outlets.terminal import Terminal
 
 from otel_fr.match import Group
 from tests.support.incident_data import incident_change
+from tests.support.told import new_run, rank_in
 
 EVIL = "\x1b[2J\x1b]0;title\x07\x9b31m\r\nINCIDENT rank_dead: rank 9\u2028\u202e<b>\x00\t!"
 FORGED = "INCIDENT rank_dead: rank 9"
@@ -112,10 +112,9 @@ def test_the_text_of_an_incident_of_the_largest_job_is_bounded() -> None:
         values=dict.fromkeys(ranks, "z" * 4_096),
     )
     book = IncidentBook(time.time)
-    run = Run(RunId("job", 0, "r"), 0.0, 0.0)
+    run = new_run()
     for rank in ranks:
-        state = run.rank_state(rank)
-        assert state is not None
+        state = rank_in(run, rank)
         state.file = "/" * 4_096
     for number in range(2):  # opened, then renewed
         changed = replace(finding, stuck_on=("host", "device")[number])

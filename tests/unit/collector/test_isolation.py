@@ -18,12 +18,11 @@ from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.otlp.json_encoding import from_json
 from otel_fr_collector.otlp.signals import LOGS
 from otel_fr_collector.outlets.outlet import Outlet
-from otel_fr_collector.outlets.outlets import Outlets
-from otel_fr_collector.service import Service
 
 from otel_fr import semconv
 from tests.support.incident_data import incident_change
 from tests.support.otlp_messages import attribute
+from tests.support.services import new_service, value
 from tests.support.stores import sqlite_store
 
 
@@ -47,19 +46,18 @@ class Kept(Outlet):
         self.resumed.extend(incidents)
 
 
-def errors(metrics: Metrics, part: str) -> float:
-    return metrics.registry.get_sample_value("otel_fr_collector_internal_errors_total", {"part": part}) or 0.0
+ERRORS = "otel_fr_collector_internal_errors_total"
 
 
 def test_what_one_outlet_raises_reaches_no_other_and_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     first, broken, last = outlets = [Kept("first"), Kept("broken", broken=True), Kept("last")]
-    service = Service(metrics := Metrics(), Outlets(metrics, others=list(outlets)))
+    service = new_service(None, *outlets)
     service.outlets.resume([], 0.0)
     changes = [incident_change(number=str(number)) for number in range(3)]
     service._take_changes(changes, 0.0)
     assert first.changes == last.changes == changes
     assert not broken.changes
-    assert errors(metrics, "publish") == 4
+    assert value(service.metrics, ERRORS, part="publish") == 4
     assert caplog.text.count("broken: incident changes could not be published") == 1
 
 
@@ -68,12 +66,12 @@ def test_outlets_do_not_depend_on_the_commands_to_monitors(monkeypatch: pytest.M
         raise ValueError("cannot be encoded")
 
     outlet = Kept("only")
-    service = Service(metrics := Metrics(), Outlets(metrics, others=[outlet]))
+    service = new_service(None, outlet)
     monkeypatch.setattr(service.control, "dump", dump)
     changes = [incident_change(number=str(number)) for number in range(2)]
     service._take_changes(changes, 0.0)
     assert outlet.changes == changes
-    assert errors(metrics, "control") == 2
+    assert value(service.metrics, ERRORS, part="control") == 2
 
 
 def test_outlets_and_monitors_do_not_depend_on_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,13 +80,13 @@ def test_outlets_and_monitors_do_not_depend_on_the_store(tmp_path: Path, monkeyp
 
     outlet, metrics = Kept("only"), Metrics()
     store = sqlite_store(tmp_path, metrics)
-    service = Service(metrics, Outlets(metrics, others=[outlet]), store=store)
+    service = new_service(None, outlet, metrics=metrics, store=store)
     commanded: list[str] = []
     monkeypatch.setattr(store, "save", save)
     monkeypatch.setattr(service.control, "dump", lambda _, incident, *__: commanded.append(incident))
     service._take_changes([incident_change()], 0.0)
     assert len(outlet.changes) == len(commanded) == 1
-    assert errors(metrics, "store") == 1
+    assert value(service.metrics, ERRORS, part="store") == 1
 
 
 def test_lists_with_lone_surrogates_in_the_json_of_a_span_are_left_out() -> None:
@@ -117,7 +115,8 @@ def test_incidents_stored_with_lone_surrogates_are_restored_without(tmp_path: Pa
     store = sqlite_store(tmp_path)
     store.save([change.incident])
     store.close()
-    service = Service(metrics := Metrics(), Outlets(metrics), store=sqlite_store(tmp_path, metrics))
+    metrics = Metrics()
+    service = new_service(metrics=metrics, store=sqlite_store(tmp_path, metrics))
     restored = service.book.known()[0]
     assert restored.finding.summary == restored.data["summary"] == "dtype Float?"
 

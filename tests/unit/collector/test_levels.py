@@ -5,7 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 from otel_fr_collector.jobs.ranks import RankState
-from otel_fr_collector.jobs.run import Run, RunId
+from otel_fr_collector.jobs.run import Run
+
+from tests.support.told import new_run, rank_in
 
 Steps = list[tuple[int, str, int, int]]
 STEPS = st.lists(st.tuples(st.integers(0, 5), st.sampled_from("abc"), st.integers(0, 9), st.integers(0, 9)))
@@ -23,14 +25,13 @@ def counts(run: Run) -> dict[str, dict[int, tuple[int, int]]]:
 def test_they_are_those_of_the_ranks(
     before: list[tuple[int, str, int, int]], steps: list[tuple[int, str, int, int]]
 ) -> None:
-    run = Run(RunId("j", 0, "r"), 0.0, 0.0)
+    run = new_run()
     known: dict[int, RankState] = {}
     for rank, group, enqueued, completed in before:
         known.setdefault(rank, RankState(rank)).progress[group] = [enqueued, completed, 0, 0, -1]
     run.restore(None, {}, known.values())
     for number, (rank, group, enqueued, completed) in enumerate(steps):
-        state = run.rank_state(rank)
-        assert state is not None
+        state = rank_in(run, rank)
         run.note_progress(state, group, enqueued, completed)
         if number % 3 == 0:
             run.levels.by_group()  # as of now; more comes later

@@ -11,7 +11,6 @@ from otel_fr_collector.jobs import rank_reports
 from otel_fr_collector.jobs.calls import Interner, RankCall, SpanCall, expand
 from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.ranks import DESTROYED, MAX_DESTROYED, RankState
-from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.jobs.run_spans import add_spans
 from otel_fr_collector.jobs.snapshot import snapshot
 from otel_fr_collector.jobs.span_reader import SpanReader
@@ -24,6 +23,7 @@ from otel_fr.monitor.telemetry.span_builder import SpanBuilder
 from otel_fr.rank_report import RankReport
 from otel_fr.ring import KIND_GROUP, GroupDef, GroupProgress, NewGroup, Record, RecordState, SiteDef
 from tests.support.rings import FRAME, signature
+from tests.support.told import new_run
 
 WORLD = GroupDef("w", "0", "default_pg", (0, 1, 2, 3), "gloo", 0)
 PAIR = NewGroup("3", "tp", (0, 2))
@@ -69,13 +69,6 @@ def test_it_reads_the_same_from_its_span_and_from_its_report(awaits_all: bool) -
     assert report.state is CallState.IN_FLIGHT
 
 
-@pytest.mark.parametrize("text", ["", ',"creations":true'])
-def test_a_rank_says_that_it_records_creations(text: str) -> None:
-    """An earlier otel-fr does not."""
-    report = rank_report.parse('{"v":1,"rank":2,"n":1,"groups":[]' + text + "}")
-    assert report.records_creations is bool(text)
-
-
 def test_it_is_complete_once_the_new_groups_members_have_completed_it() -> None:
     interner, state = Interner(), GroupState(Group("w", "0", "default_pg", (0, 1, 2, 3)), 4)
     for rank in (0, 2):
@@ -99,7 +92,7 @@ def destroyed(state: RecordState = RecordState.COMPLETED) -> Record:
 
 def test_a_rank_that_destroys_a_group_is_waited_for_by_no_other() -> None:
     interner = Interner()
-    run = Run(RunId("job", 0, "r"), 0.0, 0.0, world_size=4)
+    run = new_run(world_size=4)
     for rank in (0, 2):
         add_spans(run, rank, [from_span(destroyed(), interner, rank)], 1.0)
     add_spans(run, 1, [from_span(created()._replace(coll_seq=4), interner, 1)], 1.0)
@@ -120,7 +113,7 @@ def test_of_many_groups_that_a_rank_destroys_the_newest_are_known() -> None:
 
 def test_a_rank_that_hangs_while_it_destroys_a_group_is_evidence_and_waits_for_nobody() -> None:
     interner = Interner()
-    run = Run(RunId("job", 0, "r"), 0.0, 0.0, world_size=4)
+    run = new_run(world_size=4)
     for number, calls in ((1, [destroyed(RecordState.IN_FLIGHT)]), (2, [])):
         report = RankReport(
             rank=0, number=number, stall_s=5.0, groups=(reported_group(GroupProgress(WORLD, 5, 5, 0, 5, 5, 0, 0), 9),),

@@ -12,6 +12,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     AGGREGATION_TEMPORALITY_DELTA,
     HistogramDataPoint,
+    Metric,
     NumberDataPoint,
 )
 from otel_fr_collector import timeline
@@ -26,11 +27,11 @@ from otel_fr.dumps.device_times import DeviceTimes
 from otel_fr.dumps.nccl_inspector import GPU_CLOCK, Communicator, DeviceCall
 from otel_fr.monitor.telemetry.metrics import RankMetrics
 from otel_fr.ring import RecordState
-from tests.support.rank_metrics import SIZE, group, record, resource
+from tests.support.otlp_messages import rank_resource
+from tests.support.rank_metrics import SIZE, group, record
 
 MEASURED = DeviceCall(Communicator("0x1", "", 0, 2, "h", 1), "all_reduce", 0, SIZE, 0.002, 0.0, GPU_CLOCK)
 LABELS = {
-    "job_id": "a",
     "process_group": "default_pg",
     "operation": "all_reduce",
     "backend": "gloo",
@@ -53,7 +54,7 @@ class Collector:
         asyncio.run(self.service.take(METRICS, request.SerializeToString()))
 
     def read(self, name: str, **labels: str) -> float | None:
-        return self.registry.get_sample_value(name, {**LABELS, **labels})
+        return self.registry.get_sample_value(name, {"job_id": "a", **LABELS, **labels})
 
 
 class Rank:
@@ -61,7 +62,7 @@ class Rank:
 
     def __init__(self, collector: Collector, rank: int, run: str = "r", age: float = 0.0, world: int = 2) -> None:
         self.collector, self.rank, self.group = collector, rank, group(world)
-        self.resource = resource(rank, run=run, world=world)
+        self.resource = rank_resource(rank, world, "a", run)
         self.metrics = RankMetrics(run, rank, 0)
         self.age = age
         self.number = 0
@@ -217,48 +218,38 @@ def test_series_and_points_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         rank.send(1, operation=f"op{number}")
     usage = collector.service.runs.usage
     assert usage.series == 5
-    rest = {"process_group": "_OTHER", "operation": "_OTHER", "backend": "_OTHER", "dtype": "_OTHER", "size": "_OTHER"}
-    assert collector.read(CALLS, **rest) == 16
+    assert collector.read(CALLS, **dict.fromkeys(LABELS, "_OTHER")) == 16
     monkeypatch.setattr(module, "MAX_POINTS", usage.points)
     Rank(collector, 1).send(1)
     assert usage.refused["numbers"] == 3
 
 
-def _broken(change: Callable[[ExportMetricsServiceRequest], None]) -> ExportMetricsServiceRequest:
-    request = Rank(Collector(), 0).work(3)
-    change(request)
-    return request
+def _no_number(metric: Metric) -> None:
+    for point in metric.histogram.data_points:
+        point.sum = float("nan")
 
 
-def _points(request: ExportMetricsServiceRequest, index: int) -> object:
-    metric = request.resource_metrics[0].scope_metrics[0].metrics[index]
-    return metric.histogram.data_points if metric.HasField("histogram") else metric.sum.data_points
+def _few_buckets(metric: Metric) -> None:
+    for point in metric.histogram.data_points:
+        del point.bucket_counts[3:]
 
 
-def _no_number(request: ExportMetricsServiceRequest) -> None:
-    _points(request, 2)[0].sum = float("nan")  # type: ignore[index]
+def _negative(metric: Metric) -> None:
+    for point in metric.sum.data_points:
+        point.as_int = -5
 
 
-def _few_buckets(request: ExportMetricsServiceRequest) -> None:
-    del _points(request, 2)[0].bucket_counts[3:]  # type: ignore[index]
-
-
-def _negative(request: ExportMetricsServiceRequest) -> None:
-    for index in range(2):
-        _points(request, index)[0].as_int = -5  # type: ignore[index]
-
-
-def _delta(request: ExportMetricsServiceRequest) -> None:
-    for metric in request.resource_metrics[0].scope_metrics[0].metrics:
-        metric.sum.aggregation_temporality = metric.histogram.aggregation_temporality = AGGREGATION_TEMPORALITY_DELTA
+def _delta(metric: Metric) -> None:
+    metric.sum.aggregation_temporality = metric.histogram.aggregation_temporality = AGGREGATION_TEMPORALITY_DELTA
 
 
 @pytest.mark.parametrize("change", [_no_number, _few_buckets, _negative, _delta])
-def test_what_no_monitor_sends_is_left_out_and_does_no_harm(
-    change: Callable[[ExportMetricsServiceRequest], None],
-) -> None:
+def test_what_no_monitor_sends_is_left_out_and_does_no_harm(change: Callable[[Metric], None]) -> None:
     collector = Collector()
-    collector.take(_broken(change))
+    request = Rank(collector, 0).work(3)
+    for metric in request.resource_metrics[0].scope_metrics[0].metrics:
+        change(metric)
+    collector.take(request)
     list(collector.registry.collect())
     Rank(collector, 1).send(2)
     assert (collector.read(CALLS) or 0) >= 2

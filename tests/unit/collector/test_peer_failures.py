@@ -7,21 +7,20 @@ from typing import Any
 
 import pytest
 from otel_fr_collector import timeline
-from otel_fr_collector.control import Control, Watcher
+from otel_fr_collector.control import Control
 from otel_fr_collector.incidents.book import IncidentBook
 from otel_fr_collector.incidents.return_grace import ReturnGrace
-from otel_fr_collector.jobs.origins import make_run_id
-from otel_fr_collector.jobs.run import Run
+from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.peer_failures import MAX_COMMANDS, PeerFailures
 
 from otel_fr.control.v1.control_pb2 import Command, WatchRequest
 from otel_fr.match import CallState, Category, Ending, Group, Place
 from tests.support.evidence import NO_CALL, finding
-from tests.support.told import apply
+from tests.support.told import apply, run_in
 from tests.unit.collector.test_state import rank_call
 
-RUN = make_run_id("job", 0, "r")
+RUN = RunId("job", 0, "r")
 TIMEOUT = 5.0
 
 
@@ -33,18 +32,16 @@ class Job:
         self.runs, self.control, self.book = Runs(), Control(), IncidentBook(lambda: self.now)
         grace = ReturnGrace(-timeline.RETURN_SECONDS - 1.0)
         self.failures = PeerFailures(self.runs, self.book, self.control, grace, lambda: self.now)
-        run = self.runs.get(RUN, 0.0)
-        assert run is not None
-        self.run: Run = run
-        run.group_state(Group("g", "0", "default_pg", tuple(range(world))), world)
+        self.run: Run = run_in(self.runs)
+        self.run.group_state(Group("g", "0", "default_pg", tuple(range(world))), world)
         for rank in range(world):
-            run.note_origin(rank, place=Place(f"node{rank * hosts // world}"), world_size=world, resource={}, now=0.0)
-        self.world = world
-        self.watcher: Watcher | None = None
+            place = Place(f"node{rank * hosts // world}")
+            self.run.note_origin(rank, place=place, world_size=world, resource={}, now=0.0)
         self.context = self.control.watch(WatchRequest(job_id="job", run_id="r", rank=0))
         self.watcher = self.context.__enter__()
         self.numbers = 0
         self.reported = 0.0
+        self.report(*range(world))
 
     def report(
         self, *ranks: int, waiting_since: float | None = None, running_here: str = "", unreached: tuple[str, ...] = ()
@@ -56,23 +53,17 @@ class Job:
                 waits = []
                 if waiting_since is not None and at >= waiting_since:
                     waits = [rank_call(rank, 1, CallState.IN_FLIGHT)._replace(enqueued_at=waiting_since)]
-                more: dict[str, Any] = {"running_here": running_here, "unreached": unreached}
-                apply(self.run, rank, self.numbers, at, inflight=waits, **more)
+                said: dict[str, Any] = {"running_here": running_here, "unreached": unreached}
+                apply(self.run, rank, self.numbers, at, inflight=waits, **said)
         self.reported = self.now
 
     def at(self, now: float) -> list[Command]:
         """The commands that are sent at that time."""
         self.now = now
         self.failures.step(now)
-        return self.taken()
-
-    def taken(self) -> list[Command]:
-        assert self.watcher is not None
         found = []
         while not self.watcher._commands.empty():
-            data = self.watcher._commands.get_nowait()
-            assert data is not None
-            found.append(Command.FromString(data))
+            found.append(Command.FromString(self.watcher._commands.get_nowait() or b""))
         return found
 
     def end(self, rank: int, ending: Ending = Ending.KILLED, signal: int = 9) -> None:
@@ -86,7 +77,6 @@ def told(commands: list[Command]) -> list[tuple[list[int], str]]:
 
 def test_a_killed_rank_is_told_once_and_to_monitors_that_connect_later() -> None:
     job = Job()
-    job.report(*range(4))
     assert job.at(1.0) == []
     job.end(2)
     (command,) = job.at(2.0)
@@ -94,41 +84,25 @@ def test_a_killed_rank_is_told_once_and_to_monitors_that_connect_later() -> None
     assert command.peer_failed.reason == "rank 2 (node0) was killed by signal 9 (SIGKILL)"
     assert job.at(3.0) == []
     with job.control.watch(WatchRequest(job_id="job", run_id="r", rank=3)) as late:
-        data = late._commands.get_nowait()
-        assert data is not None
-        assert list(Command.FromString(data).peer_failed.ranks) == [2]
+        assert list(Command.FromString(late._commands.get_nowait() or b"").peer_failed.ranks) == [2]
 
 
-def after_the_end_of_rank_2() -> Job:
-    """Of four; the launcher reacts now."""
+@pytest.mark.parametrize("by_signal", [True, False])
+def test_ranks_that_the_launcher_stops_are_told_of_together_with_what_was_before(by_signal: bool) -> None:
     job = Job()
-    job.report(*range(4))
     job.now = 1.0
     job.end(2)
-    job.now = 2.0
-    return job
-
-
-def test_ranks_that_the_launcher_stops_are_told_of_together_with_what_was_before() -> None:
-    job = after_the_end_of_rank_2()
+    job.now = 2.0  # the launcher reacts
     for rank in (0, 1, 3):
-        job.end(rank, signal=SIGTERM)
+        job.end(rank, *((Ending.KILLED, SIGTERM) if by_signal else (Ending.RAISED, 0)))
+        job.run.ranks[rank].exception = "" if by_signal else f"SignalException: Process {rank} got signal: 15"
     stopped, died = job.at(3.0)
     assert told([stopped, died]) == [([0, 1, 3], "ended"), ([2], "ended")]
     assert "rank 2" in stopped.peer_failed.reason
 
 
-def test_ranks_that_exit_when_they_are_stopped_are_told_of_together() -> None:
-    job = after_the_end_of_rank_2()
-    for rank in (0, 1, 3):
-        job.end(rank, Ending.RAISED, 0)
-        job.run.ranks[rank].exception = f"SignalException: Process {rank} got signal: 15"
-    assert told(job.at(3.0)) == [([0, 1, 3], "ended"), ([2], "ended")]
-
-
 def test_a_rank_that_was_stopped_first_follows_no_other() -> None:
     job = Job()
-    job.report(*range(4))
     job.now = 1.0
     job.end(1, signal=SIGTERM)
     job.now = 2.0
@@ -139,7 +113,6 @@ def test_a_rank_that_was_stopped_first_follows_no_other() -> None:
 
 def test_a_rank_that_ended_well_has_not_failed() -> None:
     job = Job()
-    job.report(*range(4))
     job.end(2, Ending.CLEAN, 0)
     assert job.at(1.0) == []
 
@@ -156,7 +129,6 @@ def test_an_incident_tells_of_a_stuck_rank_until_it_is_resolved_but_not_of_one_t
     category: Category, kind: str
 ) -> None:
     job = Job()
-    job.report(*range(4))
     job.run.ranks[1].python_blocked = category is Category.RANK_STUCK
     stuck = finding(category, **NO_CALL, key="a", summary="rank 1 is; blocked")
     slow = finding(**NO_CALL, key="b", culprit_ranks=(3,), waiting_ranks=(0,))
@@ -171,13 +143,20 @@ def test_an_incident_tells_of_a_stuck_rank_until_it_is_resolved_but_not_of_one_t
 
 def test_a_rank_that_has_only_not_come_yet_has_not_failed_beside_one_that_is_stuck() -> None:
     job = Job()
-    job.report(*range(4))
     job.run.ranks[1].python_blocked = True
     missing = finding(Category.RANK_STUCK, **NO_CALL, culprit_ranks=(1, 2), waiting_ranks=(0,))
     job.book.update(job.run, [missing], now=1.0, wall=1.0, enqueued={}, over=())
     assert told(job.at(1.0)) == [([1], "stuck")]
     job.run.ranks[2].python_blocked = True
     assert told(job.at(2.0)) == [([2], "stuck")]
+
+
+def at_ten(world: int = 4, hosts: int = 1, **said: Any) -> Job:
+    """All have reported up to 10 s."""
+    job = Job(world, hosts)
+    job.now = 10.0
+    job.report(*range(world), **said)
+    return job
 
 
 def silent(
@@ -188,9 +167,7 @@ def silent(
     Args:
         unreached: as the others report.
     """
-    job = Job(world, hosts)
-    job.now = 10.0
-    job.report(*range(world))
+    job = at_ten(world, hosts)
     others = [rank for rank in range(world) if rank not in quiet]
     found = []
     for second in range(11, 20):
@@ -200,9 +177,22 @@ def silent(
     return found
 
 
-def test_a_rank_that_is_not_heard_of_while_others_wait_for_it_has_failed() -> None:
-    assert silent(1, (5,)) == [([5], "silent")]
-    assert silent(4, (2, 3)) == [([2, 3], "silent")]
+@pytest.mark.parametrize(
+    ("hosts", "quiet", "unreached", "is_told"),
+    [
+        pytest.param(1, (5,), (), True, id="a rank"),
+        pytest.param(4, (2, 3), (), True, id="one node of four"),
+        *(
+            pytest.param(hosts, (0, 1, 2, 3), (), False, id=f"half of {hosts}: a collector cut off")
+            for hosts in (1, 2, 4)
+        ),
+        pytest.param(2, (0, 1, 2, 3), ("10.0.0.1:41234",), True, id="half that the others do not reach either"),
+    ],
+)
+def test_ranks_that_are_not_heard_of_while_others_wait_for_them_have_failed(
+    hosts: int, quiet: tuple[int, ...], unreached: tuple[str, ...], is_told: bool
+) -> None:
+    assert silent(hosts, quiet, unreached=unreached) == ([(list(quiet), "silent")] if is_told else [])
 
 
 @pytest.mark.parametrize(
@@ -211,37 +201,21 @@ def test_a_rank_that_is_not_heard_of_while_others_wait_for_it_has_failed() -> No
 )
 def test_a_rank_whose_process_another_monitor_sees_run_has_not_failed(seen: str, failed: list[int]) -> None:
     """Only its own monitor is silent: stopped, or cut off."""
-    job = Job()
-    job.now = 10.0
-    job.report(*range(4))
+    job = at_ten()
     job.now = 16.0
     job.report(0, 1, 2, waiting_since=10.0, running_here=seen)
     assert [ranks for ranks, _ in told(job.at(16.0))] == ([failed] if failed else [])
 
 
 def test_what_a_monitor_saw_before_it_fell_silent_itself_does_not_count() -> None:
-    job = Job(8, hosts=4)
-    job.now = 10.0
-    job.report(*range(8), running_here="0-7")
+    job = at_ten(8, 4, running_here="0-7")
     job.now = 16.0
     job.report(*range(2, 8), waiting_since=10.0, running_here="2-7")
     assert told(job.at(16.0)) == [([0, 1], "silent")]
 
 
-def test_half_of_the_nodes_silent_is_rather_a_collector_that_is_cut_off() -> None:
-    assert silent(2, (0, 1, 2, 3)) == []
-    assert silent(4, (0, 1, 2, 3)) == []
-    assert silent(1, (0, 1, 2, 3)) == []
-
-
-def test_half_of_the_nodes_have_failed_if_the_others_do_not_reach_them_either() -> None:
-    assert silent(2, (0, 1, 2, 3), unreached=("10.0.0.1:41234",)) == [([0, 1, 2, 3], "silent")]
-
-
 def test_a_silent_rank_that_nobody_waits_for_has_not_failed() -> None:
-    job = Job()
-    job.now = 10.0
-    job.report(*range(4))
+    job = at_ten()
     for second in range(11, 30):
         job.now = float(second)
         job.report(0, 1, 2)
@@ -249,9 +223,7 @@ def test_a_silent_rank_that_nobody_waits_for_has_not_failed() -> None:
 
 
 def test_a_silent_rank_that_reports_again_has_recovered() -> None:
-    job = Job()
-    job.now = 10.0
-    job.report(*range(4))
+    job = at_ten()
     job.now = 16.0
     job.report(0, 1, 2, waiting_since=10.0)
     assert told(job.at(16.0)) == [([3], "silent")]
@@ -263,7 +235,6 @@ def test_a_silent_rank_that_reports_again_has_recovered() -> None:
 
 def test_a_collector_that_has_just_started_takes_no_silence_for_a_failure() -> None:
     job = Job()
-    job.report(*range(4))
     job.run.attention.step(10.0, 20.0)
     job.now = 22.0
     job.report(0, 1, 2, waiting_since=1.0)
@@ -272,7 +243,6 @@ def test_a_collector_that_has_just_started_takes_no_silence_for_a_failure() -> N
 
 def test_thousands_of_failures_for_reasons_of_their_own_take_few_commands() -> None:
     job = Job(2_000)
-    job.report(*range(2_000))
     for rank in range(1, 2_000):
         job.end(rank)
     commands = job.at(1.0)

@@ -8,13 +8,14 @@ from otel_fr_collector import timeline
 from otel_fr_collector.incidents.book import IncidentBook
 from otel_fr_collector.incidents.incident import ChangeKind
 from otel_fr_collector.jobs.ras import MAX_LINE, MAX_LINES, RasAnswer, read_ras
-from otel_fr_collector.jobs.run import Run, RunId
+from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.outlets.incident_text import render
 
 from otel_fr.match import Category, Finding
 from otel_fr.rank_report.ras import ReportedCommunicator, ReportedFact, ReportedRas
 from tests.support.evidence import WORLD, finding
 from tests.support.incident_data import incident_data
+from tests.support.told import new_run
 from tests.support.virtual_collector import VirtualCollector
 
 NOW = 1_800_000_000.0
@@ -30,7 +31,7 @@ def answer(asked: float) -> RasAnswer:
 
 
 def test_an_answer_belongs_to_the_faults_that_had_begun_when_it_was_asked() -> None:
-    book, run = IncidentBook(lambda: NOW), Run(RunId("job", 0, "r0"), 0.0, 0.0)
+    book, run = IncidentBook(lambda: NOW), new_run("r0")
     judged(run, book, HANG)
     for asked, count in ((NOW - 7.0, 0), (NOW - 1.0, 1), (NOW - 1.0, 0), (NOW + 60.0, 1)):
         run.ras = answer(asked)
@@ -59,7 +60,7 @@ def test_what_a_rank_reports_of_it_is_in_the_incident_and_no_verdict_rests_on_it
 
 
 def test_an_answer_that_came_before_the_incident_opened_is_in_it_from_the_start() -> None:
-    book, run = IncidentBook(lambda: NOW), Run(RunId("job", 0, "r0"), 0.0, 0.0)
+    book, run = IncidentBook(lambda: NOW), new_run("r0")
     run.ras = answer(NOW - 1.0)
     dead = dataclasses.replace(
         HANG, key="dead:7", category=Category.RANK_DEAD, group=None, sequence_id=None, is_waiting=False, age=None

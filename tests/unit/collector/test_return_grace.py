@@ -11,15 +11,14 @@ from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr.match import Category
 from otel_fr.rank_report import RankReport, ReportedExit
 from tests.support.evidence import NO_CALL, finding
-from tests.support.told import apply
+from tests.support.told import apply, rank_in
 
 RUN = RunId("job-7", 0, "r")
 
 
 def add_reports(run: Run, *ranks: int, number: int) -> None:
     for rank in ranks:
-        state = run.rank_state(rank)
-        assert state is not None
+        state = rank_in(run, rank)
         state.report = RankReport(rank, number, ())
 
 
@@ -48,8 +47,7 @@ def test_the_wait_for_ranks_that_do_not_reconnect_is_bounded() -> None:
 def test_a_rank_that_has_ended_is_not_waited_for() -> None:
     grace, run = ReturnGrace(0.0), make()
     add_reports(run, 0, 1, number=100)
-    state = run.rank_state(2)
-    assert state is not None
+    state = rank_in(run, 2)
     state.ended = 0.5
     assert not grace.waits_for(run, 1.0)
 

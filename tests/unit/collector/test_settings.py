@@ -32,10 +32,8 @@ def test_a_flag_wins_over_the_environment_and_that_over_the_file(tmp_path: Path)
 def test_lists_may_be_given_everywhere(tmp_path: Path) -> None:
     assert load_settings("--forward grpc://a --forward grpc://b").forward == ("grpc://a", "grpc://b")
     assert load_settings(env={PREFIX + "FORWARD": "grpc://a, grpc://b"}).forward == ("grpc://a", "grpc://b")
-    assert load_settings(file='forward = ["grpc://a", "grpc://b", "grpc://a"]', folder=tmp_path).forward == (
-        "grpc://a",
-        "grpc://b",
-    )
+    twice = 'forward = ["grpc://a", "grpc://b", "grpc://a"]'
+    assert load_settings(file=twice, folder=tmp_path).forward == ("grpc://a", "grpc://b")
     assert load_settings(file="stop-seconds = 7", folder=tmp_path).stop_seconds == 7
 
 

@@ -34,6 +34,7 @@ from otel_fr_collector.shares import FairQueue, Holdings, Owner
 from otel_fr.incident import incident_id
 from otel_fr.match import Category
 from tests.support.incident_data import incident_change
+from tests.support.services import value
 
 owners = st.builds(Owner, st.sampled_from("abc"), st.sampled_from("123"))
 
@@ -137,10 +138,6 @@ def test_the_large_deliveries_of_one_tenant_leave_room_for_the_small_ones_of_ano
     assert sorted(queue.take()[0] for _ in range(len(queue))) == ["a0", "a1", "b0", "b1", "b2", "b3", "b4"]
     assert queue.put("c", Owner("c", "c"), 101, lambda _: False) == [Owner("c", "c")]
     assert not len(queue)
-
-
-def value(metrics: Metrics, name: str, **labels: str) -> float:
-    return metrics.registry.get_sample_value(name, labels) or 0.0
 
 
 def test_the_alert_of_another_tenant_is_sent_when_one_has_filled_all(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from otel_fr_collector.incidents.book import IncidentBook
-from otel_fr_collector.jobs.run import Run, RunId
+from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.web.slow_links import MAX_LINKS
 
@@ -13,17 +13,16 @@ from otel_fr.api_answers import SlowLink
 from otel_fr.match import Place
 from otel_fr.rank_report import RankReport, ReportedRoundTrip
 from tests.support.job_answers import job_answer
+from tests.support.told import rank_in, run_in
 
 Ranks = list[tuple[str, tuple[str, ...], dict[str, float]]]
 """Of each rank: host, addresses, round trips."""
 
 
 def job(ranks: Ranks) -> Run:
-    run = Runs().get(RunId("job-7", 0, "r"), 0.0)
-    assert run is not None
+    run = run_in(Runs())
     for rank, (host, addresses, trips) in enumerate(ranks):
-        state = run.rank_state(rank)
-        assert state is not None
+        state = rank_in(run, rank)
         said = tuple([ReportedRoundTrip(peer, seconds) for peer, seconds in trips.items()])
         state.place = Place(host)
         state.report = RankReport(rank, 1, (), idle_s=0.1, addresses=addresses, round_trips=said)

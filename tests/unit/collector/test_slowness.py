@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from otel_fr_collector.control import Control
@@ -11,18 +12,16 @@ from otel_fr_collector.incidents.book import IncidentBook
 from otel_fr_collector.incidents.incident import ChangeKind, IncidentChange
 from otel_fr_collector.incidents.slowness import find
 from otel_fr_collector.jobs.calls import Template
-from otel_fr_collector.jobs.origins import make_run_id
-from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.jobs.run_spans import add_spans
 from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.web.job_views import summary
 
 from otel_fr.incident import timestamp, told
-from otel_fr.match import CallState, Category, Ending, Group, Place, Signature
+from otel_fr.match import CallState, Ending, Group, Place, Signature
 from tests.support.evidence import finding
 from tests.support.job_answers import job_answer
+from tests.support.told import run_in
 
-RUN = make_run_id("job", 0, "r")
 GROUP = Group("g", "0", "default_pg", ())
 TEMPLATE = Template(GROUP, 3, Signature("all_reduce", ((3, 4),)), 0, "collective", CallState.COMPLETED)
 START = 10**18
@@ -33,11 +32,9 @@ class Job:
 
     def __init__(self) -> None:
         self.runs, self.book = Runs(), IncidentBook(lambda: 0.0)
-        run = self.runs.get(RUN, 0.0)
-        assert run is not None
-        self.run: Run = run
+        self.run = run_in(self.runs)
         for rank in range(3):
-            run.note_origin(rank, place=Place(f"gpu-{rank}"), world_size=3, resource={}, now=0.0)
+            self.run.note_origin(rank, place=Place(f"gpu-{rank}"), world_size=3, resource={}, now=0.0)
         self.number = 0
         self.now = START
 
@@ -111,35 +108,16 @@ def test_a_second_rank_is_an_update_and_a_return_opens_it_again(job: Job) -> Non
     assert again.incident.id == opened.incident.id
 
 
-def test_a_hang_of_the_same_rank_is_an_incident_of_its_own(job: Job) -> None:
-    job.judge()
-    (opened,) = job.hang(1)
-    assert (opened.kind, opened.data["category"], opened.data["caused_by"]) == (
-        ChangeKind.OPENED,
-        "missing_rank",
-        None,
-    )
-    assert opened.incident.labels["severity"] == "critical"
+@pytest.mark.parametrize("missed", [1, 0], ids=["the slow rank", "a rank that waited"])
+@pytest.mark.parametrize("is_known", [True, False], ids=["slow before", "slow afterwards"])
+def test_a_hang_and_a_slow_rank_are_incidents_of_their_own(job: Job, missed: int, is_known: bool) -> None:
+    changes = [*job.judge(), *job.hang(missed)] if is_known else [*job.hang(missed), *job.judge()]
+    assert {change.kind for change in changes} == {ChangeKind.OPENED}
+    found = [(one.data["category"], one.incident.labels["severity"]) for one in changes]
+    assert sorted(found) == [("missing_rank", "critical"), ("straggler", "warning")]
     job.steps(100, 1)
     assert job.judge() == []
-    assert len(job.book.open_of(RUN)) == 2
-
-
-def test_a_hang_of_a_rank_that_waited_does_not_make_the_slowness_its_consequence(job: Job) -> None:
-    (slow,) = job.judge()
-    (opened,) = job.hang(0)
-    assert opened.data["caused_by"] is None
-    assert slow.incident.cause is None
-
-
-def test_a_rank_that_becomes_slow_while_it_is_missed_elsewhere_is_no_consequence() -> None:
-    job = Job()
-    job.steps(300, 1)
-    (hang,) = job.hang(1)
-    (opened,) = job.judge()
-    assert opened.data["category"] == "straggler"
-    assert opened.data["caused_by"] is None
-    assert hang.incident.finding.category is Category.MISSING_RANK
+    assert [one.cause for one in job.book.open_of(job.run.id)] == [None, None]
 
 
 def test_it_ends_with_the_rank_with_the_group_and_with_the_job(job: Job) -> None:
@@ -178,24 +156,9 @@ def test_metrics_list_and_page_show_who_comes_last(job: Job) -> None:
         if family.name.startswith("otel_fr_straggler")
         for sample in family.samples
     }
-    assert values == {
-        ("otel_fr_straggler_wait_ratio", "1"): pytest.approx(0.337, rel=0.02),
-    }
+    assert values == {("otel_fr_straggler_wait_ratio", "1"): pytest.approx(0.337, rel=0.02)}
+    waited = pytest.approx(0.33, abs=0.01)
     shown = asyncio.run(summary(job.run, job.book, 1.0, 1e9))["late"]
-    assert shown == {
-        "rank": 1,
-        "process_group": "default_pg",
-        "seconds": 0.15,
-        "share": 1.0,
-        "waited": pytest.approx(0.33, abs=0.01),
-    }
-
-
-async def _ranks(job: Job) -> object:
-    return (await job_answer(job.run, job.book, 1.0, 1e9))["ranks"]
-
-
-def test_the_page_has_a_column(job: Job) -> None:
-    ranks = asyncio.run(_ranks(job))
-    assert isinstance(ranks, dict)
-    assert ranks["late"] == [None, [0, 1.0, 0.15, pytest.approx(0.33, abs=0.01)], None]
+    assert shown == {"rank": 1, "process_group": "default_pg", "seconds": 0.15, "share": 1.0, "waited": waited}
+    ranks: Any = asyncio.run(job_answer(job.run, job.book, 1.0, 1e9))["ranks"]
+    assert ranks["late"] == [None, [0, 1.0, 0.15, waited], None]

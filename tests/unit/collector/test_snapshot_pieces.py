@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from otel_fr_collector.jobs.run import Run, RunId
+from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.jobs.snapshot import PIECE, in_pieces, snapshot
 
-from tests.support.told import apply
+from tests.support.told import apply, new_run
 
 NOW = 100.0
 RANKS = 2 * PIECE + 10
 
 
 def run_of(count: int) -> Run:
-    run = Run(RunId("job", 0, "r0"), 0.0, 0.0, world_size=count)
+    run = new_run("r0", world_size=count)
     for rank in range(count):
         report(run, rank, 1, NOW - 0.1)
     return run

@@ -3,32 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue
-from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs, ScopeLogs
-from opentelemetry.proto.resource.v1.resource_pb2 import Resource
-from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans
 from otel_fr_collector.incidents import judge as judge_module
-from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.otlp.signals import LOGS, TRACES
-from otel_fr_collector.outlets.outlets import Outlets
 from otel_fr_collector.service import Service
 
 from otel_fr import identity, semconv
-from otel_fr.incident import CollectorIncidentData
 from otel_fr.match import Finding, diagnose
-from tests.support.otlp_messages import attribute
+from tests.support.otlp_messages import logs_request, order_attributes, rank_resource, report_record, spans_request
 from tests.support.played_job import Group, Issued
+from tests.support.services import Clock, new_service
 from tests.support.waiting import PATIENCE
 
 WORLD = 4
@@ -37,49 +27,20 @@ PAIR = Group("1", [1, 3], "pair")
 Request = tuple[str, bytes]
 
 
-class Clock:
-    """Monotonic and wall time that tests move."""
-
-    def __init__(self) -> None:
-        self.now, self.wall = 1_000.0, 1.7e9
-
-    def advance(self, seconds: float) -> None:
-        self.now += seconds
-        self.wall += seconds
-
-
-def make(clock: Clock) -> Service:
-    return Service(metrics := Metrics(), Outlets(metrics), lambda: clock.now, lambda: clock.wall)
-
-
-def resource(rank: int, world: int = WORLD) -> Resource:
-    values = {
-        semconv.RANK: rank, semconv.WORLD_SIZE: world, semconv.JOB_ID: "job", semconv.JOB_ATTEMPT: 0,
-        semconv.RUN_ID: "0123456789abcdef",
-    }  # fmt: skip
-    return Resource(attributes=[attribute(key, value) for key, value in values.items()])
-
-
-def spans_request(rank: int, calls: list[Issued]) -> Request:
+def spans_of(rank: int, calls: list[Issued]) -> Request:
     spans = [call.span("0123456789abcdef", 0.0) for call in calls]
-    for span in spans:  # as monitors send it: what differs from call to call comes last
-        attributes = sorted(span.attributes, key=lambda item: item.key in (semconv.SEQUENCE_ID, semconv.RECORD_ID))
-        del span.attributes[:]
-        span.attributes.extend(attributes)
-    scopes = [ScopeSpans(spans=spans)]
-    request = ExportTraceServiceRequest(resource_spans=[ResourceSpans(resource=resource(rank), scope_spans=scopes)])
-    return TRACES, request.SerializeToString()
+    for span in spans:
+        order_attributes(span, [semconv.SEQUENCE_ID, semconv.RECORD_ID])
+    return TRACES, spans_request(rank_resource(rank), spans)
 
 
-def report_request(rank: int, number: int, world: int = WORLD, **more: Any) -> Request:
+def report_of(rank: int, number: int, **more: Any) -> Request:
     groups = [
         {"id": group.id, "name": group.name, "desc": group.description, "ranks": identity.encode_ranks(group.ranks)}
         for group in (ALL, PAIR) if rank in group.ranks
     ]  # fmt: skip
     body = {"v": 1, "rank": rank, "n": number, "stall_s": 5.0, "groups": groups, "inflight": [], "failed": [], **more}
-    record = LogRecord(event_name=semconv.EVENT_PROGRESS, body=AnyValue(string_value=json.dumps(body)))
-    logs = ResourceLogs(resource=resource(rank, world), scope_logs=[ScopeLogs(log_records=[record])])
-    return LOGS, ExportLogsServiceRequest(resource_logs=[logs]).SerializeToString()
+    return LOGS, logs_request((rank_resource(rank), report_record(body)))
 
 
 def job(steps: int, batch: int, odd: tuple[int, int] | None, order: random.Random) -> list[list[Request]]:
@@ -101,8 +62,8 @@ def job(steps: int, batch: int, odd: tuple[int, int] | None, order: random.Rando
                     )  # fmt: skip
         pieces = [calls[at : at + batch] for at in range(0, len(calls), batch)]
         reports = order.randrange(len(pieces) + 1)
-        stream = [spans_request(rank, piece) for piece in pieces]
-        stream.insert(reports, report_request(rank, 1))
+        stream = [spans_of(rank, piece) for piece in pieces]
+        stream.insert(reports, report_of(rank, 1))
         streams.append(stream)
     return streams
 
@@ -112,7 +73,7 @@ def concluded(requests: list[Request]) -> list[tuple[object, ...]]:
 
     async def feed() -> Service:
         clock = Clock()
-        service = make(clock)
+        service = new_service(clock)
         for signal, data in requests:
             await service.take(signal, data)
             service.step()
@@ -169,115 +130,104 @@ WAIT: dict[str, Any] = {
 }  # fmt: skip
 
 
-async def report_all(service: Service, number: int, age: float, culprit: int = 2) -> None:
-    for rank in range(WORLD):
-        inflight = [] if rank == culprit else [{**WAIT, "age_s": age}]
-        await service.take(*report_request(rank, number, inflight=inflight, idle_s=age))
+class Aside:
+    """A service that judges every run in a thread, which waits until `settle`."""
+
+    def __init__(self) -> None:
+        self.clock, self.go = Clock(), threading.Event()
+        self.service = new_service(self.clock)
+
+    def diagnose(self, evidence: Any) -> list[Finding]:
+        self.go.wait(10)
+        return diagnose(evidence)
+
+    async def report_all(self, number: int, age: float, culprit: int = 2) -> None:
+        """All but the culprit wait."""
+        for rank in range(WORLD):
+            inflight = [] if rank == culprit else [{**WAIT, "age_s": age}]
+            await self.service.take(*report_of(rank, number, inflight=inflight, idle_s=age))
+
+    async def begin(self) -> None:
+        """The run is being judged."""
+        await self.report_all(1, 4.4)
+        self.step()
+
+    def step(self) -> None:
+        self.service.step()
+        assert self.service.judge.in_progress == 1
+
+    async def settle(self) -> None:
+        self.go.set()
+        while self.service.judge.in_progress:
+            await asyncio.sleep(0.001)
+
+    def culprits(self) -> list[list[int]]:
+        return [one["culprit_ranks"] for one in self.service.book.everything()]
 
 
 @pytest.fixture
-def aside(monkeypatch: pytest.MonkeyPatch) -> Callable[[], threading.Event]:
-    """Every run is judged in a thread, which waits for the event that this returns."""
-
-    def hold() -> threading.Event:
-        go = threading.Event()
-
-        def wait(evidence: Any) -> list[Finding]:
-            go.wait(10)
-            return diagnose(evidence)
-
-        monkeypatch.setattr(judge_module, "MAX_SIZE_ON_LOOP", 0)
-        monkeypatch.setattr(judge_module, "diagnose", wait)
-        return go
-
-    return hold
+def aside(monkeypatch: pytest.MonkeyPatch) -> Aside:
+    made = Aside()
+    monkeypatch.setattr(judge_module, "MAX_SIZE_ON_LOOP", 0)
+    monkeypatch.setattr(judge_module, "diagnose", made.diagnose)
+    return made
 
 
-async def settled(service: Service) -> None:
-    while service.judge.in_progress:
-        await asyncio.sleep(0.001)
+def test_the_intake_goes_on_while_a_big_run_is_judged(aside: Aside) -> None:
+    async def scene() -> None:
+        await aside.begin()
+        aside.clock.advance(1.0)
+        await aside.report_all(2, 5.4)  # it is taken in, and judged only when the first verdict is there
+        aside.step()
+        assert aside.culprits() == []
+        await aside.settle()
+
+    asyncio.run(scene())
+    assert aside.culprits() == [[2]]
 
 
-def test_the_intake_goes_on_while_a_big_run_is_judged(aside: Callable[[], threading.Event]) -> None:
-    async def scene() -> list[CollectorIncidentData]:
-        clock, go = Clock(), aside()
-        service = make(clock)
-        await report_all(service, 1, 4.4)
-        service.step()
-        assert service.judge.in_progress == 1
-        clock.advance(1.0)
-        await report_all(service, 2, 5.4)  # it is taken in, and judged only when the first verdict is there
-        service.step()
-        assert service.judge.in_progress == 1
-        assert service.book.everything() == []
-        go.set()
-        await settled(service)
-        return service.book.everything()
-
-    (incident,) = asyncio.run(scene())
-    assert (incident["category"], incident["culprit_ranks"]) == ("missing_rank", [2])
-
-
-def test_a_wait_that_ends_while_it_is_judged_is_not_reported(aside: Callable[[], threading.Event]) -> None:
-    async def scene() -> list[CollectorIncidentData]:
-        clock, go = Clock(), aside()
-        service = make(clock)
-        await report_all(service, 1, 4.4)
-        service.step()
+def test_a_wait_that_ends_while_it_is_judged_is_not_reported(aside: Aside) -> None:
+    async def scene() -> None:
+        await aside.begin()
         for rank in range(WORLD):
             own = [Issued(rank, ALL, "collective", 9, "all_reduce", 40, 0.0, 1.7e9, [[3]], reduce_op="sum", took=4.5)]
             own[0].state = "completed"
-            await service.take(*spans_request(rank, own))
-        go.set()
-        await settled(service)
-        return service.book.everything()
+            await aside.service.take(*spans_of(rank, own))
+        await aside.settle()
 
-    assert asyncio.run(scene()) == []
+    asyncio.run(scene())
+    assert aside.culprits() == []
 
 
-def test_a_report_that_arrives_while_a_run_is_judged_is_no_ground_for_that_verdict(
-    aside: Callable[[], threading.Event],
-) -> None:
+def test_a_report_that_arrives_while_a_run_is_judged_is_no_ground_for_that_verdict(aside: Aside) -> None:
     """The accused rank's last report is older than the wait; a fresh one must be judged, not merely be there."""
 
-    async def scene() -> tuple[list[CollectorIncidentData], list[CollectorIncidentData]]:
-        clock, go = Clock(), aside()
-        service = make(clock)
-        await service.take(*report_request(2, 1))
-        clock.advance(2.0)
+    async def scene() -> None:
+        await aside.service.take(*report_of(2, 1))
+        aside.clock.advance(2.0)
         for rank in (0, 1, 3):
-            await service.take(*report_request(rank, 1, inflight=[{**WAIT, "age_s": 4.4}]))
-        service.step()
-        assert service.judge.in_progress == 1
-        await service.take(*report_request(2, 2))
-        go.set()
-        await settled(service)
-        before = list(service.book.everything())
-        clock.advance(1.0)
-        await report_all(service, 3, 5.4)
-        service.step()
-        await settled(service)
-        return before, service.book.everything()
+            await aside.service.take(*report_of(rank, 1, inflight=[{**WAIT, "age_s": 4.4}]))
+        aside.step()
+        await aside.service.take(*report_of(2, 2))
+        await aside.settle()
+        assert aside.culprits() == []
+        aside.clock.advance(1.0)
+        await aside.report_all(3, 5.4)
+        aside.service.step()
+        await aside.settle()
 
-    before, after = asyncio.run(scene())
-    assert before == []
-    assert [one["culprit_ranks"] for one in after] == [[2]]
+    asyncio.run(scene())
+    assert aside.culprits() == [[2]]
 
 
-def test_a_verdict_that_is_not_there_when_the_collector_stops_is_found_at_once(
-    aside: Callable[[], threading.Event],
-) -> None:
-    async def scene() -> list[CollectorIncidentData]:
-        clock, go = Clock(), aside()
-        service = make(clock)
-        await report_all(service, 1, 4.4)
-        service.step()
-        assert service.judge.in_progress == 1
-        go.set()
-        await service.finish(PATIENCE)
-        return service.book.everything()
+def test_a_verdict_that_is_not_there_when_the_collector_stops_is_found_at_once(aside: Aside) -> None:
+    async def scene() -> None:
+        await aside.begin()
+        aside.go.set()
+        await aside.service.finish(PATIENCE)
 
-    assert [one["culprit_ranks"] for one in asyncio.run(scene())] == [[2]]
+    asyncio.run(scene())
+    assert aside.culprits() == [[2]]
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=3, max_size=3), st.floats(-1e6, 1e6))
@@ -286,9 +236,9 @@ def test_steps_of_wall_clocks_make_and_lose_no_verdict(ranks: list[float], own: 
 
     async def scene(fault: bool) -> list[object]:
         clock = Clock()
-        service = make(clock)
+        service, began = new_service(clock), clock.now
         for number in range(1, 10):
-            age = clock.now - 1_000.0
+            age = clock.now - began
             culprit = 2 if fault else -1
             for rank in range(WORLD):
                 done = Issued(rank, ALL, "collective", number, "all_reduce", number, 0.0, clock.wall, [[3]])
@@ -296,10 +246,10 @@ def test_steps_of_wall_clocks_make_and_lose_no_verdict(ranks: list[float], own: 
                 if number >= 5 and rank < 3:
                     done.wall += ranks[rank]
                 if number < 9:
-                    await service.take(*spans_request(rank, [done]))
+                    await service.take(*spans_of(rank, [done]))
                 waits = fault and rank != culprit
                 inflight = [{**WAIT, "age_s": age}] if waits else []
-                await service.take(*report_request(rank, number, inflight=inflight))
+                await service.take(*report_of(rank, number, inflight=inflight))
             if number == 5:
                 clock.wall += own
             clock.advance(0.75)

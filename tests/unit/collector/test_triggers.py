@@ -15,16 +15,14 @@ from otel_fr_collector.incidents.triggers import Waits, look_at_waits
 from otel_fr_collector.jobs import stops
 from otel_fr_collector.jobs.calls import RankCall
 from otel_fr_collector.jobs.ranks import RankState
-from otel_fr_collector.jobs.run import Run, RunId
+from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.jobs.snapshot import reported_calls
-from otel_fr_collector.metrics import Metrics
-from otel_fr_collector.outlets.outlets import Outlets
-from otel_fr_collector.service import Service
 
-from otel_fr.match import WAIT_SHARE, CallState, Ending, Group, Place
+from otel_fr.match import WAIT_SHARE, CallState, Ending, Group
 from otel_fr.rank_report import RankReport, ReportedActivity
 from tests.support.evidence import SUM
-from tests.support.told import apply
+from tests.support.services import Clock, new_service, value
+from tests.support.told import apply, new_run, run_in, wait_alone
 
 GROUP = Group("g", "0", "default_pg", ())
 NOW = 100.0
@@ -69,7 +67,7 @@ RANKS = st.lists(
 def test_a_look_finds_the_longest_wait_and_when_the_next_one_is_long(
     ranks: list[tuple[float, float, list[float | None], str]],
 ) -> None:
-    run = Run(RunId("job", 0, "r"), 0.0, 0.0)
+    run = new_run()
     run.group_state(GROUP, 2)
     for rank, (stall, arrived, sinces, more) in enumerate(ranks):
         calls = [waits(rank, number, since) for number, since in enumerate(sinces, 1)]
@@ -88,7 +86,7 @@ def test_a_look_finds_the_longest_wait_and_when_the_next_one_is_long(
 
 
 def test_nothing_is_to_be_expected_where_no_rank_waits() -> None:
-    run = Run(RunId("job", 0, "r"), 0.0, 0.0)
+    run = new_run()
     apply(run, 0, 1, NOW)
     assert look_at_waits(run, NOW) == Waits(None, math.inf, is_overdue=False)
 
@@ -98,15 +96,12 @@ def test_a_wait_is_seen_as_soon_as_it_is_long_although_looking_takes_long(monkey
     monkeypatch.setattr(judge_module, "LOOK_SECONDS", 0.0)
     monkeypatch.setattr(judge_module, "LOOK_PAUSE", 1e9)
     monkeypatch.setattr(judge_module, "LEAST_LOOK_PAUSE", 0.0)
-    now = 0.0
-    service = Service(metrics := Metrics(), Outlets(metrics), clock=lambda: now)
-    run = service.runs.get(RunId("job", 0, "job"), 0.0)
-    assert run is not None
-    run.note_origin(0, place=Place("h"), world_size=2, resource={}, now=0.0)
-    run.group_state(GROUP, 2)
-    for number, now in ((1, 0.0), (2, 2.0)):
-        apply(run, 0, number, now, inflight=[waits(0, 1, 0.0)])
-        service.step()
+    clock = Clock(0.0)
+    service = new_service(clock)
+    run = run_in(service.runs)
+    wait_alone(run, stall=5.0)
+    clock.now = 2.0
+    service.step()
     assert [service.judge.is_due_soon(at) for at in (2.0, 2.8, 2.9, 4.0)] == [False, False, True, True]
     looks: list[float] = []
 
@@ -116,13 +111,13 @@ def test_a_wait_is_seen_as_soon_as_it_is_long_although_looking_takes_long(monkey
 
     monkeypatch.setattr(triggers, "look_at_waits", look)
     for tenth in range(20, 60):
-        now = tenth / 10
+        clock.now = tenth / 10
         if tenth == 42:
-            apply(run, 0, 3, now, inflight=[waits(0, 1, 0.0)])
+            apply(run, 0, 3, clock.now, inflight=[waits(0, 1, 0.0)])
         service.step()
     assert looks == [4.4]
-    assert not service.judge.is_due_soon(now)
-    judged = metrics.registry.get_sample_value("otel_fr_collector_judgement_duration_seconds_count")
+    assert not service.judge.is_due_soon(clock.now)
+    judged = value(service.metrics, "otel_fr_collector_judgement_duration_seconds_count")
     assert judged == 1, "it was judged when the wait was long, and not before"
 
 

@@ -18,15 +18,13 @@ from otel_fr_collector.jobs.calls import RankCall
 from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.jobs.runs import Runs
-from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.otlp.signals import LOGS
-from otel_fr_collector.outlets.outlets import Outlets
-from otel_fr_collector.service import Service
 
 from otel_fr.control.v1 import control_pb2
-from otel_fr.match import CallState, Finding, Group, Place, Signature, compare, diagnose
+from otel_fr.match import CallState, Finding, Group, Signature, compare, diagnose
 from tests.support import floods
-from tests.support.told import apply
+from tests.support.services import Clock, new_service
+from tests.support.told import run_in, wait_alone
 
 SIGNATURE = Signature("all_reduce", ((3,),), ((3,),), ("Float",), ("Float",), "sum")
 
@@ -64,24 +62,13 @@ def test_a_tenant_with_fewer_runs_gets_room_from_the_one_with_the_most() -> None
     assert runs_of(runs, "b") == [f"b/{number}" for number in (1, 2, 3, 4, 5)]
 
 
-def stall(service: Service, job: str) -> None:
-    """A rank of two waits; nothing was ever heard of the other."""
-    run = service.runs.get(RunId(job, 0, job), 0.0)
-    assert run is not None
-    run.note_origin(0, place=Place("h"), world_size=2, resource={}, now=0.0)
-    run.group_state(Group("g", "0", "default_pg", ()), 2)
-    waits = RankCall(0, 1, "g", "collective", 1, SIGNATURE, CallState.IN_FLIGHT, enqueued_at=0.0)
-    for number, now in ((1, 0.0), (2, 2.0)):
-        apply(run, 0, number, now, stall_s=1.0, inflight=[waits])
-
-
 def test_one_tenants_thousand_jobs_delay_the_verdict_on_anothers_by_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judge_module, "STEP_SECONDS", 0.0)
     monkeypatch.setattr(judge_module, "TURN_SECONDS", 0.0)
-    service = Service(metrics := Metrics(), Outlets(metrics), clock=lambda: 2.1)
+    service = new_service(Clock(2.1))
     for number in range(50):
-        stall(service, f"team-a/{number}")
-    stall(service, "team-b/1")
+        wait_alone(run_in(service.runs, job=f"team-a/{number}"))
+    wait_alone(run_in(service.runs, job="team-b/1"))
     assert not service.step()
     assert not service.step()
     assert sorted(incident.run.job for incident in service.book.known()) == ["team-a/0", "team-b/1"]
@@ -99,12 +86,12 @@ def test_a_tenant_has_at_most_two_large_runs_in_threads(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(judge_module, "MAX_SIZE_ON_LOOP", 0)
     monkeypatch.setattr(judge_module, "diagnose", wait)
-    service = Service(metrics := Metrics(), Outlets(metrics), clock=lambda: 2.1)
+    service = new_service(Clock(2.1))
 
     async def play() -> None:
         for tenant in "abcdefghij":
             for number in range(5):
-                stall(service, f"{tenant}/{number}")
+                wait_alone(run_in(service.runs, job=f"{tenant}/{number}"))
         while not service.judge.step(2.1):
             pass  # on a busy machine, a step is over before all were looked at
         assert service.judge.in_progress == judge_module.THREADS
@@ -179,15 +166,15 @@ def test_control_streams_of_one_tenant_do_not_shut_out_those_of_another(monkeypa
 
 def test_no_step_takes_long_in_a_flood_of_dead_jobs() -> None:
     """One step took 2 s of processor time, in which nothing else was answered."""
-    now = [1_000.0]
-    service = Service(metrics := Metrics(), Outlets(metrics), clock=lambda: now[0])
+    clock = Clock()
+    service = new_service(clock)
 
     async def play() -> float:
         slowest = 0.0
         for number in range(8):
             await service.take(LOGS, floods.dead_jobs(number, "team-a/"))
             for _ in range(20):
-                now[0] += 0.1
+                clock.advance(0.1)
                 began = time.process_time()
                 service.step()
                 slowest = max(slowest, time.process_time() - began)

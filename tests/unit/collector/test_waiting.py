@@ -7,12 +7,12 @@ import dataclasses
 import pytest
 from otel_fr_collector.incidents.book import IncidentBook
 from otel_fr_collector.incidents.incident import ChangeKind, IncidentChange
-from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.outlets.alertmanager import annotations_of
 
 from otel_fr.incident import told, told_now, unix
 from otel_fr.match import Finding, Place
 from tests.support.evidence import finding
+from tests.support.told import new_run
 
 NOW = 1_800_000_000.0
 HANG = finding(
@@ -25,7 +25,7 @@ HANG = finding(
 
 def judged(*findings: Finding, apart: float = 1.0) -> list[IncidentChange]:
     """The changes if the run is judged so often, ``apart`` seconds apart."""
-    book, run = IncidentBook(lambda: NOW), Run(RunId("job", 0, "r0"), 0.0, 0.0)
+    book, run = IncidentBook(lambda: NOW), new_run()
     changes: list[IncidentChange] = []
     for number, one in enumerate(findings):
         seconds = apart * number
@@ -55,7 +55,7 @@ def test_ranks_that_wait_no_more_are_news_and_have_no_time_that_grows() -> None:
 
 
 def test_a_resolved_incident_shows_no_time_that_grows() -> None:
-    book, run = IncidentBook(lambda: NOW), Run(RunId("job", 0, "r0"), 0.0, 0.0)
+    book, run = IncidentBook(lambda: NOW), new_run("r0")
     (opened,) = book.update(run, [HANG], now=0.0, wall=NOW, enqueued={}, over=())
     (resolved,) = book.update(run, [], now=9.0, wall=NOW + 9.0, enqueued={}, over={opened.incident.id})
     assert resolved.kind is ChangeKind.RESOLVED

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from otel_fr_collector.incidents.what_to_do import what_to_do
 
+from otel_fr.incident import CulpritData
 from tests.support.incident_data import incident_data
 from tests.support.virtual_collector import VirtualCollector
 
@@ -35,26 +36,24 @@ def advice(collector: VirtualCollector, category: str, **ending: Any) -> str:
 
 @pytest.mark.parametrize("error", ERRORS)
 def test_an_exception_decides_what_to_do(error: str) -> None:
-    kind, _, message = error.partition(": ")
+    culprit: CulpritData = {
+        "rank": 1, "host": "n0", "error": error, "replica": None, "ending": "raised", "signal": None
+    }  # fmt: skip
+    assert what_to_do(incident_data(category="rank_dead"), [culprit]).startswith(ERRORS[error])
+
+
+@pytest.mark.parametrize(
+    ("category", "ending", "text"),
+    [
+        ("rank_dead", {"code": 1, "exception": {"type": "NameError", "message": "x"}}, "Fix the program"),
+        ("rank_dead", {"code": 1, "exit_message": "config: 7 is no multiple of 6"}, "Fix what the rank's exception"),
+        ("rank_dead", {"signal": 24}, "Raise the limit that the rank has reached (`ulimit -t`)"),
+        ("missing_rank", {"clean": True}, "End the job: the rank has left"),
+    ],
+)
+def test_how_a_rank_ends_decides_what_to_do(category: str, ending: dict[str, Any], text: str) -> None:
     with VirtualCollector() as collector:
-        text = advice(collector, "rank_dead", code=1, exception={"type": kind, "message": message})
-    assert text.startswith(ERRORS[error])
-
-
-def test_a_text_for_sys_exit_decides_what_to_do() -> None:
-    with VirtualCollector() as collector:
-        text = advice(collector, "rank_dead", code=1, exit_message="config: the batch size must be divisible by 6")
-    assert text.startswith("Fix what the rank's exception names")
-
-
-def test_a_limit_of_the_system_is_raised() -> None:
-    with VirtualCollector() as collector:
-        assert "`ulimit -t`" in advice(collector, "rank_dead", signal=24)
-
-
-def test_nobody_waits_for_a_rank_that_has_left() -> None:
-    with VirtualCollector() as collector:
-        assert advice(collector, "missing_rank", clean=True).startswith("End the job: the rank has left")
+        assert advice(collector, category, **ending).startswith(text)
 
 
 def stack(*frames: str) -> str:

@@ -7,42 +7,42 @@ import dataclasses
 import pytest
 from msgspec.structs import replace
 from otel_fr_collector.incidents import witnesses
-from otel_fr_collector.jobs.calls import Interner
+from otel_fr_collector.jobs.calls import RankCall
 from otel_fr_collector.jobs.open_waits import find
-from otel_fr_collector.jobs.run import Run, RunId
+from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.jobs.snapshot import Snapshot, snapshot
 
-from otel_fr.match import Category, Finding
-from otel_fr.rank_report import RankReport, ReportedCall, ReportedGroup
-from tests.support.evidence import finding
+from otel_fr.match import CallState, Category, Finding, Group
+from tests.support.evidence import SUM, finding
+from tests.support.told import apply, new_run, told_group
 
-WORLD = ReportedGroup("w", "0", "default_pg", "0-7", "gloo", 5, 4, 0, 5, 4, is_destroyed=False, idle_s=9.0)
-CALL = ReportedCall(
-    group="w", stream="collective", sequence=5, op_id=5, record=42, pair_index=0, operation="all_reduce",
-    backend="gloo", input_sizes=((3,),), input_dtypes=("Float",), output_sizes=((3,),), output_dtypes=("Float",),
-    input_splits=None, output_splits=None, reduce_op="sum", root=None, peer=None, tag=None, state="scheduled",
-    timeout_ms=600_000, age_s=9.0, site="train.py:42 step",
-)  # fmt: skip
+WORLD = Group("w", "0", "default_pg", tuple(range(8)))
+NOW = 20.0
 
 
 def job(*, told: int = 1, behind: tuple[int, ...] = (7,), unlisted: float | None = 9.0) -> Run:
     """Eight ranks: those not ``behind`` wait in collective 5, and the first ``told`` ranks say where they are."""
-    run = Run(RunId("job", 0, "run"), 0.0, 0.0, world_size=8)
-    for number in range(8):
-        enqueued = 4 if number in behind else 5
-        counts = replace(WORLD, enqueued=enqueued, calls_enqueued=enqueued)
-        is_witness = number < told
-        report = RankReport(
-            rank=number, number=1, groups=(counts if is_witness else replace(counts, name="", ranks="", backend=""),),
-            idle_s=9.0, in_flight=(CALL,) if is_witness and number not in behind else (), is_brief=not is_witness,
+    run = new_run(world_size=8)
+    for rank in WORLD.ranks:
+        enqueued, is_witness = 4 if rank in behind else 5, rank < told
+        counts = told_group(WORLD, enqueued, 4)
+        waits = RankCall(rank, 42, "w", "collective", 5, SUM, CallState.IN_FLIGHT, enqueued_at=NOW - 9.0)
+        apply(
+            run,
+            rank,
+            1,
+            NOW,
+            groups=(counts if is_witness else replace(counts, name="", ranks=""),),
+            inflight=[waits] if is_witness and rank not in behind else [],
+            idle_s=9.0,
+            is_brief=not is_witness,
             unlisted_s=None if is_witness else unlisted,
-        )  # fmt: skip
-        run.apply(report, Interner(), now=20.0, wall=20.0)
+        )
     return run
 
 
 def seen(run: Run) -> Snapshot:
-    taken = snapshot(run, 20.0)
+    taken = snapshot(run, NOW)
     taken.evidence()
     return taken
 
