@@ -10,7 +10,7 @@ from typing import TypedDict
 
 from otel_fr.attribution.v1 import attribution_pb2
 from otel_fr_collector.attribution.facts import Fault, History, faults_of
-from otel_fr_collector.attribution.rules import Advice, decide
+from otel_fr_collector.attribution.rules import Advice, ReasonData, decide
 from otel_fr_collector.incidents.book import IncidentBook
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.jobs.runs import Runs
@@ -58,22 +58,6 @@ class FailureData(TypedDict):
     error: str
     site: str
     summary: str
-
-
-class ReasonData(TypedDict):
-    """One rule that holds.
-
-    Attributes:
-        rule: its name.
-        recommendation: `restart`, `exclude_node` or `stop`.
-        text: one sentence.
-        incident_ids: of the incidents that it is about.
-    """
-
-    rule: str
-    recommendation: str
-    text: str
-    incident_ids: list[str]
 
 
 class OtherRunData(TypedDict):
@@ -213,7 +197,7 @@ def as_message(data: AttributionData) -> attribution_pb2.GetResponse:
     """The answer as protobuf."""
     response = attribution_pb2.GetResponse(
         job_id=data["job"],
-        attempt=max(0, min(data["attempt"], MAX_INT32)),
+        attempt=_int32(data["attempt"]),
         run_id=data["run_id"],
         recommendation=data["recommendation"],
         exclude_nodes=data["exclude_nodes"],
@@ -223,8 +207,12 @@ def as_message(data: AttributionData) -> attribution_pb2.GetResponse:
     for failure in data["failures"]:
         response.failures.add(**failure)
     for other in data["other_runs"]:
-        response.other_runs.add(**{**other, "attempt": max(0, min(other["attempt"], MAX_INT32))})
+        response.other_runs.add(**{**other, "attempt": _int32(other["attempt"])})
     return response
+
+
+def _int32(number: int) -> int:
+    return max(0, min(number, MAX_INT32))
 
 
 def _processes(run: Run) -> set[tuple[str, int]]:
@@ -256,15 +244,7 @@ def _data(run: RunId, faults: Sequence[Fault], advice: Advice, others: list[Othe
         "run_id": run.run,
         "recommendation": advice.recommendation.value,
         "exclude_nodes": list(advice.nodes[:MAX_NODES]),
-        "reasons": [
-            {
-                "rule": reason.rule,
-                "recommendation": reason.recommendation.value,
-                "text": reason.text,
-                "incident_ids": list(reason.incidents),
-            }
-            for reason in advice.reasons
-        ],
+        "reasons": list(advice.reasons),
         "failure": failures[0] if failures else None,
         "failures": failures,
         "other_runs": others,

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypedDict
 
 from otel_fr import semconv
 from otel_fr.match import Category
 from otel_fr_collector.attribution.facts import Culprit, Fault, History, Place
 from otel_fr_collector.incidents.what_to_do import HARDWARE
+from otel_fr_collector.jobs.workload import WorkloadRequest
 
 TIMES: Final = 3
 """How often the same fault, or the same node's, makes a pattern: once is chance, twice may be."""
@@ -19,13 +20,7 @@ MAX_INCIDENTS: Final = 10
 MAX_TEXT: Final = 500
 
 _DEATHS = frozenset(
-    category.value
-    for category in (
-        Category.RANK_DEAD,
-        Category.RANK_STUCK,
-        Category.HEARTBEAT_MISSED,
-        Category.SECTION_OVERRUN,
-    )
+    one.value for one in (Category.RANK_DEAD, Category.RANK_STUCK, Category.HEARTBEAT_MISSED, Category.SECTION_OVERRUN)
 )
 _PROGRAM = frozenset(category.value for category in Category if category.is_mismatch) | {
     Category.UNMATCHED_P2P.value,
@@ -64,14 +59,20 @@ class Rule:
     find: Callable[[History], Found | None]
 
 
-@dataclass(frozen=True)
-class Reason:
-    """Why something is recommended."""
+class ReasonData(TypedDict):
+    """One rule that holds.
+
+    Attributes:
+        rule: its name.
+        recommendation: `restart`, `exclude_node` or `stop`.
+        text: one sentence.
+        incident_ids: of the incidents that it is about.
+    """
 
     rule: str
-    recommendation: Recommendation
+    recommendation: str
     text: str
-    incidents: tuple[str, ...]
+    incident_ids: list[str]
 
 
 @dataclass(frozen=True)
@@ -80,31 +81,33 @@ class Advice:
 
     recommendation: Recommendation
     nodes: tuple[str, ...]
-    reasons: tuple[Reason, ...]
+    reasons: tuple[ReasonData, ...]
 
 
 def decide(history: History) -> Advice:
     """Apply all rules: the strongest recommendation counts, and every rule that holds is a reason."""
-    reasons: list[Reason] = []
-    nodes: set[str] = set()
+    reasons: list[ReasonData] = []
+    strongest, nodes = Recommendation.RESTART, set[str]()
     for rule in RULES:
         found = rule.find(history)
         if found is None:
             continue
         nodes.update(found.nodes)
-        incidents = found.incidents[-MAX_INCIDENTS:]
-        reasons.append(Reason(rule.name, rule.recommendation, found.text[:MAX_TEXT], incidents))
-    strongest = max((reason.recommendation for reason in reasons), key=_STRENGTH.__getitem__)
+        strongest = max(strongest, rule.recommendation, key=_STRENGTH.__getitem__)
+        reasons.append(
+            {
+                "rule": rule.name,
+                "recommendation": rule.recommendation.value,
+                "text": found.text[:MAX_TEXT],
+                "incident_ids": list(found.incidents[-MAX_INCIDENTS:]),
+            }
+        )
     return Advice(strongest, tuple(sorted(nodes)), tuple(reasons))
 
 
 def _stop_requested(history: History) -> Found | None:
-    for request in history.requests:
-        if request.action == semconv.WORKLOAD_STOP:
-            return Found(
-                f"rank {request.rank}{_on(request.host)} asked for it: {request.description or 'no reason given'}"
-            )
-    return None
+    asked = next((one for one in history.requests if one.action == semconv.WORKLOAD_STOP), None)
+    return None if asked is None else Found(_request_text(asked))
 
 
 def _same_error(history: History) -> Found | None:
@@ -142,8 +145,7 @@ def _exclusion_requested(history: History) -> Found | None:
     asked = [one for one in history.requests if one.action == semconv.WORKLOAD_EXCLUDE_NODE and one.host]
     if not asked:
         return None
-    texts = [f"rank {one.rank}{_on(one.host)} asked for it: {one.description or 'no reason given'}" for one in asked]
-    return Found("; ".join(texts), nodes=tuple(sorted({one.host for one in asked})))
+    return Found("; ".join(map(_request_text, asked)), nodes=tuple(sorted({one.host for one in asked})))
 
 
 def _hardware_error(history: History) -> Found | None:
@@ -189,40 +191,31 @@ def _otherwise(history: History) -> Found | None:
     return Found(history.now[0].summary, (history.now[0].incident,))
 
 
+_STOP, _EXCLUDE = Recommendation.STOP, Recommendation.EXCLUDE_NODE
 RULES: Final = (
-    Rule(
-        "stop_requested",
-        Recommendation.STOP,
-        "a rank of the run has requested to stop the job",
-        _stop_requested,
-    ),
+    Rule("stop_requested", _STOP, "a rank of the run has requested to stop the job", _stop_requested),
     Rule(
         "same_error",
-        Recommendation.STOP,
+        _STOP,
         "three runs with the same Python error at the same line, and in the same collective if known",
         _same_error,
     ),
     Rule(
         "same_program_fault",
-        Recommendation.STOP,
+        _STOP,
         "three runs with the same mismatch, deadlock or unmatched message in the same collective",
         _same_program_fault,
     ),
-    Rule(
-        "exclusion_requested",
-        Recommendation.EXCLUDE_NODE,
-        "a rank of the run has requested to exclude its node",
-        _exclusion_requested,
-    ),
+    Rule("exclusion_requested", _EXCLUDE, "a rank of the run has requested to exclude its node", _exclusion_requested),
     Rule(
         "hardware_error",
-        Recommendation.EXCLUDE_NODE,
+        _EXCLUDE,
         "a culprit's error names a failed device: uncorrectable ECC, GPU lost, NVLink, some Xid",
         _hardware_error,
     ),
     Rule(
         "node_died_often",
-        Recommendation.EXCLUDE_NODE,
+        _EXCLUDE,
         "three runs in which only ranks of one node died (not by SIGTERM) or got stuck, without an error that other"
         " nodes have too",
         _node_died_often,
@@ -243,6 +236,10 @@ def _runs(faults: Iterable[Fault]) -> int:
 
 def _first(culprit: Culprit) -> str:
     return culprit.error.partition("\n")[0][:200]
+
+
+def _request_text(one: WorkloadRequest) -> str:
+    return f"rank {one.rank}{_on(one.host)} asked for it: {one.description or 'no reason given'}"
 
 
 def _on(node: str) -> str:
