@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 from otel_fr.printable import one_line
 from otel_fr_collector.jobs.numbers import Durations, Key, Series, bus_factor
 from otel_fr_collector.jobs.runs import Runs
-from otel_fr_collector.metric_table import empty
+from otel_fr_collector.metric_table import empty, largest
 
 MAX_SERIES = 1_000
 """Series of one family: those with the most time come first."""
@@ -55,24 +55,23 @@ class CollectiveMetrics(Collector):
         """By labels; and by job, the bounds of its histograms: runs whose bounds differ are of different versions."""
         found: dict[Values, Series] = {}
         bounds: dict[str, tuple[float, ...]] = {}
-
-        def add(name: str, known: dict[Key, Series], of: tuple[float, ...]) -> None:
+        for name, known, _, of in self._known():
             job = one_line(name)
             if of and bounds.setdefault(job, of) != of:
-                return
+                continue
             for key, series in known.items():
                 found.setdefault(_values(job, key), Series()).add(series)
+        return found, bounds
 
+    def _known(self) -> Iterator[tuple[str, dict[Key, Series], Durations, tuple[float, ...]]]:
+        """Of each run, the newest first, and of those that are no longer known: job, series, steps, bounds."""
         for run in reversed(self._runs.by_id.values()):
             if run.numbers is not None:
-                add(run.id.job, run.numbers.series, run.numbers.bounds)
-        for name, known, _, of in self._runs.past_numbers.items():
-            add(name, known, of)
-        return found, bounds
+                yield run.id.job, run.numbers.series, run.numbers.steps, run.numbers.bounds
+        yield from self._runs.past_numbers.items()
 
     def _bandwidths(self) -> GaugeMetricFamily:
         """Of several runs or groups with the same labels, the fastest."""
-        family = empty(GaugeMetricFamily, "otel_fr_collective_bus_bandwidth_bytes_per_second")
         found: dict[Values, float] = {}
         for run in self._runs.by_id.values():
             if run.numbers is None:
@@ -85,20 +84,12 @@ class CollectiveMetrics(Collector):
                 own = speed.bytes / speed.seconds * bus_factor(key.operation, key.group_size)
                 values = _values(job, key)
                 found[values] = max(found.get(values, own), own)
-        for values in heapq.nlargest(MAX_SERIES, found, key=lambda key: found[key]):
-            family.add_metric(values, found[values])
-        return family
+        return largest(GaugeMetricFamily, "otel_fr_collective_bus_bandwidth_bytes_per_second", found, MAX_SERIES)
 
     def _steps(self) -> HistogramMetricFamily:
         found: dict[Values, Durations] = {}
         bounds: dict[str, tuple[float, ...]] = {}
-        past = ((name, steps, of) for name, _, steps, of in self._runs.past_numbers.items())
-        live = (
-            (run.id.job, run.numbers.steps, run.numbers.bounds)
-            for run in reversed(self._runs.by_id.values())
-            if run.numbers is not None
-        )
-        for name, steps, of in (*live, *past):
+        for name, _, steps, of in self._known():
             job = one_line(name)
             if steps.counts and bounds.setdefault(job, of) == of:
                 found.setdefault((job,), Durations()).add(steps)

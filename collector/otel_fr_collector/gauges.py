@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import time
 from collections import Counter as Tally
 from collections import defaultdict
@@ -18,7 +17,7 @@ from otel_fr_collector.control import Control
 from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.jobs.runs import Runs
-from otel_fr_collector.metric_table import FAMILIES, empty
+from otel_fr_collector.metric_table import FAMILIES, empty, largest
 
 MAX_SERIES = 1_000
 """Series of one family with labels of jobs and groups; the highest values come first."""
@@ -67,34 +66,28 @@ class JobGauges(Collector):
         yield self._waits()
 
     def _lag(self) -> GaugeMetricFamily:
-        family = empty(GaugeMetricFamily, "otel_fr_progress_lag")
-        lags: dict[tuple[str, str], int] = {}
+        lags: dict[tuple[str, ...], int] = {}
         for run in self._runs.by_id.values():
             for group, (low, high) in run.levels.by_group().spans().items():
                 state = run.groups.get(group)
                 if state is not None:
                     label = _labels(run, state)
                     lags[label] = max(lags.get(label, 0), high - low)
-        for values in sorted(lags, key=lambda key: -lags[key])[:MAX_SERIES]:
-            family.add_metric(values, lags[values])
-        return family
+        return largest(GaugeMetricFamily, "otel_fr_progress_lag", lags, MAX_SERIES)
 
     def _slowest(self) -> GaugeMetricFamily:
         """The ranks that are named."""
-        family = empty(GaugeMetricFamily, "otel_fr_straggler_wait_ratio")
         now = self._clock()
-        found: dict[tuple[str, str, str], float] = {}
+        found: dict[tuple[str, ...], float] = {}
         for run in self._runs.by_id.values():
             for state, slowest in run.slowest(now):
                 job, group = _labels(run, state)
                 found[job, group, str(slowest.rank)] = slowest.waited
-        for values in heapq.nlargest(MAX_STRAGGLERS, found, key=lambda key: found[key]):
-            family.add_metric(values, found[values])
-        return family
+        return largest(GaugeMetricFamily, "otel_fr_straggler_wait_ratio", found, MAX_STRAGGLERS)
 
     def _waits(self) -> CounterMetricFamily:
         """Totals of the ranks, with what runs of the same job had counted that are no longer known."""
-        found: defaultdict[tuple[str, str, str], float] = defaultdict(float)
+        found: defaultdict[tuple[str, ...], float] = defaultdict(float)
         for run in self._runs.by_id.values():
             for state in run.groups.values():
                 job, group = _labels(run, state)
@@ -102,22 +95,16 @@ class JobGauges(Collector):
                     found[job, group, str(rank)] += tally.waited_for
         for job, group, rank, tally in self._runs.past.items():
             found[one_line(job), one_line(group), str(rank)] += tally.waited_for
-        family = empty(CounterMetricFamily, "otel_fr_rank_waited_for_seconds")
-        for values in heapq.nlargest(MAX_SERIES, found, key=lambda key: found[key]):
-            family.add_metric(values, found[values])
-        return family
+        return largest(CounterMetricFamily, "otel_fr_rank_waited_for_seconds", found, MAX_SERIES)
 
 
 def _incidents(name: str, incidents: Iterable[CollectorIncidentData]) -> GaugeMetricFamily:
-    family = empty(GaugeMetricFamily, name)
-    tally: Tally[tuple[str, str, str]] = Tally()
+    tally: Tally[tuple[str, ...]] = Tally()
     for incident in incidents:
         if not incident["caused_by"]:
             group = group_label(incident["process_group"])
             tally[one_line(incident["job"]), group, incident["category"]] += 1
-    for values, count in tally.most_common(MAX_SERIES):
-        family.add_metric(values, count)
-    return family
+    return largest(GaugeMetricFamily, name, tally, MAX_SERIES)
 
 
 def _labels(run: Run, state: GroupState) -> tuple[str, str]:

@@ -7,9 +7,10 @@ Collector: accepted and rejected, enqueued and sent and dropped, what is in use 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import heapq
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 from otel_fr.match import Category
 
@@ -73,14 +74,7 @@ def _histogram(name: str, unit: str, text: str, *labels: Label, act: str = "") -
 _JOB = Label("job_id")
 _GROUP = Label("process_group")
 _RANK = Label("rank")
-_SERIES = (
-    _JOB,
-    _GROUP,
-    Label("operation"),
-    Label("backend"),
-    Label("dtype"),
-    Label("size"),
-)
+_SERIES = (_JOB, _GROUP, Label("operation"), Label("backend"), Label("dtype"), Label("size"))
 _SENT = "summed over the ranks"
 _OF_DEVICE = "Only for NCCL with TORCH_NCCL_ENABLE_TIMING."
 _CATEGORY = Label("category", tuple(category.value for category in Category))
@@ -375,6 +369,14 @@ def empty(kind: Callable[..., M], name: str) -> M:
     """
     family = FAMILIES[name]
     return kind(family.name, family.help, labels=family.label_names)
+
+
+def largest(kind: Callable[..., M], name: str, found: Mapping[tuple[str, ...], float], count: int) -> M:
+    """A metric with the highest values, ``found`` by labels; the rest is left out."""
+    family: Any = empty(kind, name)
+    for labels in heapq.nlargest(count, found, key=lambda key: found[key]):
+        family.add_metric(labels, found[labels])
+    return cast("M", family)
 
 
 def reference() -> str:

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Summary, disabl
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from otel_fr_collector.metric_table import FAMILIES
+from otel_fr_collector.metric_table import FAMILIES, empty
 
 # Prometheus's text format has no creation times; prometheus_client writes a gauge named *_created for each counter
 # instead, which doubles the page.
@@ -102,17 +102,13 @@ class _ForwardQueues(Collector):
         self._max_bytes = max_bytes
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        yield _gauges("otel_fr_collector_forward_queue_bytes", self._sizes)
-        yield _gauges("otel_fr_collector_forward_queue_capacity_bytes", dict.fromkeys(self._sizes, self._max_bytes))
-
-
-def _gauges(name: str, values: Mapping[str, int]) -> GaugeMetricFamily:
-    """A gauge with one label."""
-    family = FAMILIES[name]
-    found = GaugeMetricFamily(family.name, family.help, labels=family.label_names)
-    for label, value in values.items():
-        found.add_metric((label,), value)
-    return found
+        waiting = empty(GaugeMetricFamily, "otel_fr_collector_forward_queue_bytes")
+        capacity = empty(GaugeMetricFamily, "otel_fr_collector_forward_queue_capacity_bytes")
+        for backend, size in self._sizes.items():
+            waiting.add_metric((backend,), size)
+            capacity.add_metric((backend,), self._max_bytes)
+        yield waiting
+        yield capacity
 
 
 def _add_series(counter: Counter, name: str, **known: Iterable[str]) -> None:

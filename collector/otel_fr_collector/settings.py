@@ -23,8 +23,11 @@ from otel_fr_collector.receive.intake import MAX_REQUEST
 
 ENV_PREFIX = "OTEL_FR_COLLECTOR_"
 
+_Kind = tuple[Callable[[str], Any], str]
+"""How the text of an option is read, and what stands for it in the help; "": it is a switch."""
 
-def _number(low: float, high: float = float("inf")) -> Callable[[str], float]:
+
+def _number(low: float, high: float = float("inf"), unit: str = "SECONDS") -> _Kind:
     def parse(text: str) -> float:
         value = float(text) if re.fullmatch(r"\s*\d+(\.\d+)?\s*", text) else float("nan")
         if not low <= value <= high:
@@ -32,16 +35,16 @@ def _number(low: float, high: float = float("inf")) -> Callable[[str], float]:
             raise ValueError(f"{text!r} is not a number {wanted}")
         return value
 
-    return parse
+    return parse, unit
 
 
-def _choice(*values: str) -> Callable[[str], str]:
+def _choice(*values: str) -> _Kind:
     def parse(text: str) -> str:
         if text not in values:
             raise ValueError(f"{text!r} is not one of {', '.join(values)}")
         return text
 
-    return parse
+    return parse, f"{{{','.join(values)}}}"
 
 
 def _signals(text: str) -> frozenset[str]:
@@ -71,18 +74,14 @@ def _store(text: str) -> str | Path:
     return Path(text) if text.startswith(("/", ".")) else database_url(text)
 
 
-def _job_memory(text: str) -> int:
-    size = parse_size(text)
-    if size < JOB_MEMORY:
-        raise ValueError(f"{text!r} is less than {JOB_MEMORY >> 20}MiB")
-    return size
+def _size_from(least: int, why: str = "") -> _Kind:
+    def parse(text: str) -> int:
+        size = parse_size(text)
+        if size < least:
+            raise ValueError(f"{text!r} is less than {least >> 20}MiB{why}")
+        return size
 
-
-def _queue_size(text: str) -> int:
-    size = parse_size(text)
-    if size < 2 * MAX_REQUEST:
-        raise ValueError(f"{text!r} is less than {2 * MAX_REQUEST >> 20}MiB, twice the size that a request may have")
-    return size
+    return parse, "SIZE"
 
 
 def _hide_path(text: str) -> str:
@@ -115,20 +114,25 @@ class Option:
 
 def _option(
     section: str,
-    parse: Callable[[str], Any],
-    *,
+    kind: _Kind,
     text: str,
     default: str | None = None,
-    metavar: str = "",
+    *,
     repeat: bool = False,
     show: Callable[[str], str] = hide_password,
 ) -> Any:
+    parse, metavar = kind
     value: Any = () if repeat else False if parse is bool else parse(default) if default is not None else None
     return field(default=value, metadata={"option": (section, parse, default, text, metavar, repeat, show)})
 
 
 _IN, _OUT, _FORWARD, _STATE = "Input", "Incidents", "Forwarding", "State"
 _SECURITY, _PROCESS = "Security", "Process"
+_ADDRESS: _Kind = (Address.parse, "HOST:PORT")
+_FILE: _Kind = (Path, "FILE")
+_SIZE: _Kind = (parse_size, "SIZE")
+_SWITCH: _Kind = (bool, "")
+_URL: _Kind = (_base_url, "URL")
 
 
 @dataclass(frozen=True)
@@ -136,203 +140,116 @@ class Settings:
     """The effective options. Each field is one option of the same name (``-`` for ``_``)."""
 
     grpc: Address = _option(
-        _IN,
-        Address.parse,
-        default="127.0.0.1:4317",
-        text="address for OTLP over gRPC and control streams; port 0: any free port",
-        metavar="HOST:PORT",
+        _IN, _ADDRESS, "address for OTLP over gRPC and control streams; port 0: any free port", "127.0.0.1:4317"
     )
     otlp_http: Address | None = _option(
         _IN,
-        _address_or_off,
-        text="address for OTLP over HTTP (/v1/traces, /v1/metrics, /v1/logs), or off; "
+        (_address_or_off, "HOST:PORT"),
+        "address for OTLP over HTTP (/v1/traces, /v1/metrics, /v1/logs), or off; "
         "default: port 4318 on the host of --grpc, or any free port if --grpc has port 0",
-        metavar="HOST:PORT",
     )
-    http: Address = _option(
-        _IN,
-        Address.parse,
-        default="127.0.0.1:8080",
-        text="address for the page, the API, /metrics and /healthz",
-        metavar="HOST:PORT",
-    )
+    http: Address = _option(_IN, _ADDRESS, "address for the page, the API, /metrics and /healthz", "127.0.0.1:8080")
     max_queue_size: int = _option(
         _IN,
-        _queue_size,
-        default="64MiB",
-        text="total size of requests in flight; one client address may have half of it; above the limit, clients"
+        _size_from(2 * MAX_REQUEST, ", twice the size that a request may have"),
+        "total size of requests in flight; one client address may have half of it; above the limit, clients"
         " retry later",
-        metavar="SIZE",
+        "64MiB",
     )
     job_memory: int = _option(
         _IN,
-        _job_memory,
-        default=f"{JOB_MEMORY >> 20}MiB",
-        text="memory for what jobs send; more than 30,000 ranks need more than the default, 100,000 need 768MiB",
-        metavar="SIZE",
+        _size_from(JOB_MEMORY),
+        "memory for what jobs send; more than 30,000 ranks need more than the default, 100,000 need 768MiB",
+        f"{JOB_MEMORY >> 20}MiB",
     )
 
-    incidents: Path | None = _option(
-        _OUT, Path, text="append each incident change as a line of JSON to this file", metavar="FILE"
-    )
-    quiet: bool = _option(_OUT, bool, text="do not print incidents; log one line for each change")
+    incidents: Path | None = _option(_OUT, _FILE, "append each incident change as a line of JSON to this file")
+    quiet: bool = _option(_OUT, _SWITCH, "do not print incidents; log one line for each change")
     alertmanager: tuple[str, ...] = _option(
-        _OUT,
-        _base_url,
-        text="post incidents to this Alertmanager (v2 API); repeat for each replica",
-        metavar="URL",
-        repeat=True,
+        _OUT, _URL, "post incidents to this Alertmanager (v2 API); repeat for each replica", repeat=True
     )
     alert_label: tuple[tuple[str, str], ...] = _option(
-        _OUT,
-        parse_label,
-        text="add this label to every alert; repeatable",
-        metavar="NAME=VALUE",
-        repeat=True,
-        show="=".join,
+        _OUT, (parse_label, "NAME=VALUE"), "add this label to every alert; repeatable", repeat=True, show="=".join
     )
     webhook: tuple[str, ...] = _option(
-        _OUT,
-        _base_url,
-        text="post each incident change as JSON to this URL; repeatable",
-        metavar="URL",
-        repeat=True,
-        show=_hide_path,
+        _OUT, _URL, "post each incident change as JSON to this URL; repeatable", repeat=True, show=_hide_path
     )
-    webhook_secret_file: Path | None = _option(
-        _OUT, Path, text="file with the key that signs webhook posts", metavar="FILE"
-    )
-    grafana: str | None = _option(_OUT, _base_url, text="annotate incidents in this Grafana", metavar="URL")
-    grafana_token_file: Path | None = _option(
-        _OUT, Path, text="file with Grafana's service-account token", metavar="FILE"
-    )
+    webhook_secret_file: Path | None = _option(_OUT, _FILE, "file with the key that signs webhook posts")
+    grafana: str | None = _option(_OUT, _URL, "annotate incidents in this Grafana")
+    grafana_token_file: Path | None = _option(_OUT, _FILE, "file with Grafana's service-account token")
     alert_after: float = _option(
         _OUT,
         _number(0, 86_400),
-        default="30",
-        text="how long a wait must last before it is posted to --alertmanager, --webhook and --grafana (a late rank"
+        "how long a wait must last before it is posted to --alertmanager, --webhook and --grafana (a late rank"
         " may still join); deaths, mismatches, deadlocks and passed limits are posted at once",
-        metavar="SECONDS",
+        "30",
     )
-    external_url: str | None = _option(
-        _OUT, _base_url, text="URL of this collector's page, as browsers reach it", metavar="URL"
-    )
+    external_url: str | None = _option(_OUT, _URL, "URL of this collector's page, as browsers reach it")
     link: tuple[tuple[str, str], ...] = _option(
         _OUT,
-        parse_link,
-        text="link to show with incidents; NAME is runbook, trace or dashboard; repeatable; fields of the template: "
+        (parse_link, "NAME=TEMPLATE"),
+        "link to show with incidents; NAME is runbook, trace or dashboard; repeatable; fields of the template: "
         + ", ".join(f"{{{name}}}" for name in FIELDS),
-        metavar="NAME=TEMPLATE",
         repeat=True,
         show="=".join,
     )
     straggler_seconds: float = _option(
         _OUT,
         _number(0.001, 3600),
-        default="0.05",
-        text="a rank is late in a block of 0.4 s if it arrives this much after half of its group",
-        metavar="SECONDS",
+        "a rank is late in a block of 0.4 s if it arrives this much after half of its group",
+        "0.05",
     )
 
     forward: tuple[str, ...] = _option(
         _FORWARD,
-        _backend,
-        text="forward telemetry to this OTLP backend; repeatable: grpc://HOST:4317 or http://HOST:4317 (gRPC),"
+        (_backend, "URL"),
+        "forward telemetry to this OTLP backend; repeatable: grpc://HOST:4317 or http://HOST:4317 (gRPC),"
         " http://HOST:4318 or any http(s) URL with a path (http/protobuf); https and grpcs use TLS",
-        metavar="URL",
         repeat=True,
     )
     forward_mode: str = _option(
-        _FORWARD,
-        _choice("all", "incidents"),
-        default="all",
-        text="traces to forward: all, or only the traces of incidents",
-        metavar="{all,incidents}",
+        _FORWARD, _choice("all", "incidents"), "traces to forward: all, or only the traces of incidents", "all"
     )
     forward_signals: frozenset[str] = _option(
-        _FORWARD,
-        _signals,
-        default="traces",
-        text="signals to forward, separated by commas: traces, metrics, logs",
-        metavar="LIST",
+        _FORWARD, (_signals, "LIST"), "signals to forward, separated by commas: traces, metrics, logs", "traces"
     )
     forward_headers: Path | None = _option(
-        _FORWARD, Path, text="file of request headers for backends; each line: URL NAME: VALUE", metavar="FILE"
+        _FORWARD, _FILE, "file of request headers for backends; each line: URL NAME: VALUE"
     )
-    forward_ca: Path | None = _option(_FORWARD, Path, text="CA certificates to verify backends (PEM)", metavar="FILE")
-    forward_cert: Path | None = _option(_FORWARD, Path, text="client certificate for backends (PEM)", metavar="FILE")
-    forward_key: Path | None = _option(_FORWARD, Path, text="private key of --forward-cert (PEM)", metavar="FILE")
+    forward_ca: Path | None = _option(_FORWARD, _FILE, "CA certificates to verify backends (PEM)")
+    forward_cert: Path | None = _option(_FORWARD, _FILE, "client certificate for backends (PEM)")
+    forward_key: Path | None = _option(_FORWARD, _FILE, "private key of --forward-cert (PEM)")
     forward_queue_size: int = _option(
-        _FORWARD,
-        parse_size,
-        default="256MiB",
-        text="queue capacity per backend, in memory and under --data",
-        metavar="SIZE",
+        _FORWARD, _SIZE, "queue capacity per backend, in memory and under --data", "256MiB"
     )
 
-    data: Path | None = _option(
-        _STATE, Path, text="folder that keeps incidents and forward queues across restarts", metavar="DIR"
-    )
+    data: Path | None = _option(_STATE, (Path, "DIR"), "folder that keeps incidents and forward queues across restarts")
     store: str | Path | None = _option(
         _STATE,
-        _store,
-        text="keep incidents in this PostgreSQL database instead of under --data; several collectors may share it;"
+        (_store, "URL"),
+        "keep incidents in this PostgreSQL database instead of under --data; several collectors may share it;"
         " postgresql://USER@HOST:PORT/DATABASE, or a file with that URL (its path begins with / or .)",
-        metavar="URL",
     )
-    retention_days: float = _option(
-        _STATE,
-        _number(0.01),
-        default="90",
-        text="days to keep resolved incidents",
-        metavar="DAYS",
-    )
+    retention_days: float = _option(_STATE, _number(0.01, unit="DAYS"), "days to keep resolved incidents", "90")
     retention_size: int = _option(
         _STATE,
-        parse_size,
-        default="256MiB",
-        text="size limit for incidents under --data or in --store; above it, the oldest resolved ones are dropped",
-        metavar="SIZE",
+        _SIZE,
+        "size limit for incidents under --data or in --store; above it, the oldest resolved ones are dropped",
+        "256MiB",
     )
 
-    tls_cert: Path | None = _option(
-        _SECURITY, Path, text="certificate chain for all ports (PEM); turns on TLS", metavar="FILE"
-    )
-    tls_key: Path | None = _option(_SECURITY, Path, text="private key of --tls-cert (PEM)", metavar="FILE")
+    tls_cert: Path | None = _option(_SECURITY, _FILE, "certificate chain for all ports (PEM); turns on TLS")
+    tls_key: Path | None = _option(_SECURITY, _FILE, "private key of --tls-cert (PEM)")
     tls_client_ca: Path | None = _option(
-        _SECURITY,
-        Path,
-        text="require a client certificate signed by one of these CAs (PEM), on all ports",
-        metavar="FILE",
+        _SECURITY, _FILE, "require a client certificate signed by one of these CAs (PEM), on all ports"
     )
     tokens: Path | None = _option(
-        _SECURITY,
-        Path,
-        text="require a bearer token from this file; each line: TOKEN ACCESS JOB-PREFIX",
-        metavar="FILE",
+        _SECURITY, _FILE, "require a bearer token from this file; each line: TOKEN ACCESS JOB-PREFIX"
     )
 
-    stop_seconds: float = _option(
-        _PROCESS,
-        _number(0.1, 3600),
-        default="10",
-        text="longest time from SIGTERM or SIGINT to exit",
-        metavar="SECONDS",
-    )
-    log_format: str = _option(
-        _PROCESS,
-        _choice("text", "json"),
-        default="text",
-        text="format of the log on standard error",
-        metavar="{text,json}",
-    )
-    log_level: str = _option(
-        _PROCESS,
-        _choice("debug", "info", "warning", "error"),
-        default="warning",
-        text="lowest level to log",
-        metavar="{debug,info,warning,error}",
-    )
+    stop_seconds: float = _option(_PROCESS, _number(0.1, 3600), "longest time from SIGTERM or SIGINT to exit", "10")
+    log_format: str = _option(_PROCESS, _choice("text", "json"), "format of the log on standard error", "text")
+    log_level: str = _option(_PROCESS, _choice("debug", "info", "warning", "error"), "lowest level to log", "warning")
 
     def store_url(self) -> str | None:
         """The URL of the database; None: there is none.
