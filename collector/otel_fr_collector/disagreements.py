@@ -84,10 +84,8 @@ class Disagreements:
             self._give_up(run, group, inquiry, "its rings have overwritten these calls")
             return
         if all(one.first == first for one in answers.values()):
-            if not any(one.fingerprint for one in answers.values()):
-                self._conclude(run, group, inquiry, now, is_cut=is_cut)
-                return
-            part = _first_difference(list(answers.values()), first)
+            sums = [one for one in answers.values() if one.fingerprint]
+            part = _first_difference(sums, first) if sums else None
             if part is None:
                 self._conclude(run, group, inquiry, now, is_cut=is_cut)
                 return
@@ -118,12 +116,7 @@ class Disagreements:
         name = one_line(group_text(group.group.name, group.group.description))
         _log.warning(
             "job %r: %s disagree about collectives %d to %d of group %s; cannot decide which is wrong: %s",
-            run.id.job,
-            ranks,
-            inquiry.first,
-            inquiry.last,
-            name,
-            why,
+            *(run.id.job, ranks, inquiry.first, inquiry.last, name, why),
         )
 
 
@@ -150,13 +143,14 @@ def _reached(run: Run, rank: int, group: GroupState) -> int:
 def _first_difference(answers: Sequence[KeptRange], first: int) -> tuple[int, int] | None:
     """The first part of a range in which the fingerprints differ, as first and last number; None: in none.
 
-    Ranks that answered with their calls have made few calls; they are left out here. Only ranks whose recorders tell
-    the same are compared with each other.
+    Only ranks whose recorders tell the same are compared with each other.
+
+    Args:
+        answers: with fingerprints. Ranks that answered with their calls have made few calls; they are left out here.
     """
     found = [
         (untold_by(one.fingerprint), dict(zip(one.fingerprint[1::2], one.fingerprint[2::2], strict=False)))
         for one in answers
-        if one.fingerprint
     ]
     begin, kinds = first, len({kind for kind, _ in found})
     for number in sorted(set.intersection(*(set(sums) for _, sums in found))):

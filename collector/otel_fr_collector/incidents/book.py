@@ -230,24 +230,14 @@ class IncidentBook(KeptIncidents):
         started = enqueued if enqueued is not None else wall - (finding.age or 0.0)
         if known is None:
             number = self._number(run.id, finding.key)
-            known = Incident(
-                id=number,
-                run=run.id,
-                finding=finding,
-                keys=[finding.key],
-                cause=cause,
-                opened=now,
-                detected=wall,
-                started=started,
-            )
+            known = Incident(number, run.id, finding, [finding.key], cause, now, wall, started)
             self._keep(known)
-            self._note_open(known)
-            self._trim()
         else:
             known.finding, known.cause, known.state = finding, cause, FIRING
             known.opened, known.detected, known.started, known.resolved = now, wall, started, None
             known.ras = known.resolution = None
-            self._note_open(known)
+        self._note_open(known)
+        self._trim()
         known.is_job_over = has_ended(run)
         known.openings, known.changes = known.openings + 1, 0
         known.job_title = run.title
@@ -331,7 +321,11 @@ class IncidentBook(KeptIncidents):
     def _attribute(self, incident: Incident, cause: str, now: float) -> list[IncidentChange]:
         """Another open incident has turned out to be the cause of one that was reported as a cause."""
         incident.cause = cause
-        changes = self._note_change(ChangeKind.UPDATED, incident, now)
+        return self._note_change(ChangeKind.UPDATED, incident, now) + self._hand_on(incident, cause, now)
+
+    def _hand_on(self, incident: Incident, cause: str, now: float) -> list[IncidentChange]:
+        """What followed from an incident follows from another one."""
+        changes: list[IncidentChange] = []
         for other in self.open_of(incident.run):
             if other.cause == incident.id and other.id != cause:
                 other.cause = cause
@@ -416,12 +410,7 @@ class IncidentBook(KeptIncidents):
             return []
         own.cause = None
         own.take_labels()  # it has had no alert
-        changes = self._note_change(ChangeKind.UPDATED, own, now)
-        for other in self.open_of(incident.run):
-            if other.cause == incident.id:
-                other.cause = own.id
-                changes.extend(self._note_change(ChangeKind.UPDATED, other, now))
-        return changes
+        return self._note_change(ChangeKind.UPDATED, own, now) + self._hand_on(incident, own.id, now)
 
     def _resolve(self, incident: Incident, now: float, why: Resolution = Resolution.OVER) -> list[IncidentChange]:
         incident.state, incident.resolved, incident.resolution = RESOLVED, self._wall(), why

@@ -50,10 +50,20 @@ def is_credible(run: Run, taken: Snapshot, finding: Finding, reason: Triggers) -
 
 def has_completed(run: Run, finding: Finding) -> bool:
     """Whether the collective that ranks waited in has completed since."""
-    if finding.category.is_mismatch or finding.category is Category.RANK_DEAD or finding.group is None:
+    waited = _waited_in(run, finding)
+    if waited is None:
         return False
-    key, group = key_of_finding(finding), run.groups.get(finding.group.id)
-    return key is not None and group is not None and key not in group.incomplete and key in group.completed
+    key, group = waited
+    return key not in group.incomplete and key in group.completed
+
+
+def _waited_in(run: Run, finding: Finding) -> tuple[InstanceKey, GroupState] | None:
+    """The collective in which ranks wait, as far as the finding is about that."""
+    key = key_of_finding(finding)
+    group = None if finding.group is None else run.groups.get(finding.group.id)
+    if finding.category.is_mismatch or finding.category is Category.RANK_DEAD or key is None or group is None:
+        return None
+    return key, group
 
 
 def has_moved_on(run: Run, finding: Finding) -> bool:
@@ -62,15 +72,15 @@ def has_moved_on(run: Run, finding: Finding) -> bool:
         return True
     if finding.group is None and finding.category in OVERDUE:
         return not any(_is_overdue(run, rank) for rank in finding.culprit_ranks or finding.waiting_ranks)
-    if finding.category.is_mismatch or finding.category is Category.RANK_DEAD or finding.group is None:
+    waited = _waited_in(run, finding)
+    if waited is None:
         return False
-    key = key_of_finding(finding)
-    group = run.groups.get(finding.group.id)
-    if group is None or key is None:
-        return False
-    if key not in group.incomplete and key in group.completed:
+    if has_completed(run, finding):
         return True
-    failed = [call for call in _instance_calls(group, key) if call.state is CallState.FAILED]
+    key, group = waited
+    instance = group.incomplete.get(key)
+    calls = [] if instance is None else instance.all_calls()
+    failed = [call for call in calls if call.state is CallState.FAILED]
     if not all(_is_caught(run, call) for call in failed):
         return False
     gone_on = {call.rank for call in failed}
@@ -107,11 +117,6 @@ def enqueue_time(taken: Snapshot, finding: Finding) -> float | None:
     """Unix time at which the finding's collective was first enqueued, by the ranks' own clocks; None: not known."""
     key = key_of_finding(finding)
     return taken.enqueued_wall.get(key) if key is not None else None
-
-
-def _instance_calls(group: GroupState, key: InstanceKey) -> list[RankCall]:
-    instance = group.incomplete.get(key)
-    return instance.all_calls() if instance is not None else []
 
 
 def _reached(taken: Snapshot, finding: Finding) -> float:

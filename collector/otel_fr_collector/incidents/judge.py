@@ -17,10 +17,9 @@ from otel_fr_collector import timeline
 from otel_fr_collector.incidents import credibility, slowness, triggers, witnesses
 from otel_fr_collector.incidents.book import IncidentBook
 from otel_fr_collector.incidents.incident import IncidentChange
-from otel_fr_collector.incidents.judging import Judging
 from otel_fr_collector.incidents.resolution import Resolution
 from otel_fr_collector.incidents.return_grace import ReturnGrace
-from otel_fr_collector.incidents.triggers import Triggers
+from otel_fr_collector.incidents.triggers import Judging, Triggers
 from otel_fr_collector.jobs import open_waits, stops
 from otel_fr_collector.jobs.open_waits import OpenWait
 from otel_fr_collector.jobs.run import Run, RunId

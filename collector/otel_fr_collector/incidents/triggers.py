@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from otel_fr.match import WAIT_SHARE, Ending
 from otel_fr_collector import timeline
-from otel_fr_collector.incidents.judging import Judging
 from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.jobs.snapshot import reported_calls
 from otel_fr_collector.jobs.stops import may_follow_a_stop
@@ -48,6 +47,32 @@ class Triggers:
 
     def __bool__(self) -> bool:
         return self.mismatch or self.bad_end or self.stalled or self.news
+
+
+@dataclass(slots=True)
+class Judging:
+    """What the judge remembers of one run between two judgements. Times are monotonic.
+
+    Attributes:
+        judged_at: when the run was last judged.
+        look_at: before this time, nothing checks whether to judge it.
+        next_wait_at: when the next wait was to become too long, as of the last look; infinity: none was.
+        slowness_at: when it was last looked for ranks that always come last.
+        pause: seconds for which it is not judged again, or longer (`triggers.due`).
+        silent: the ranks that were silent when it was last judged. files_seen: `Run.files_noted` at the last look.
+    """
+
+    judged_at: float = -math.inf
+    look_at: float = -math.inf
+    next_wait_at: float = math.inf
+    slowness_at: float = -math.inf
+    pause: float = 0.0
+    silent: frozenset[int] = frozenset()
+    files_seen: int = 0
+
+    def note_verdict(self, now: float, pause: float, silent: Iterable[int]) -> None:
+        """A judgement ended now; the next one comes ``pause`` seconds later at the earliest."""
+        self.judged_at, self.pause, self.silent = now, pause, frozenset(silent)
 
 
 def due(run: Run, judging: Judging, now: float, *, has_open: bool, last_change: float, final: bool = False) -> Triggers:

@@ -268,10 +268,8 @@ def weight_of_texts(*texts: str | None) -> int:
 
 def is_even(signature: Signature) -> bool:
     """If all members pass this signature, they cannot mismatch, whatever their position in the group."""
-    return signature.operation not in PIECEWISE or _pieces_alike(signature)
-
-
-def _pieces_alike(signature: Signature) -> bool:
+    if signature.operation not in PIECEWISE:
+        return True
     splits = signature.input_splits or signature.output_splits
     return not splits and len(set(signature.input_sizes)) <= 1 and len(set(signature.output_sizes)) <= 1
 

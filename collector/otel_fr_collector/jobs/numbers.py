@@ -268,7 +268,7 @@ class Numbers:
         added = self._latest[1].get(key) if self._latest[0] == rank else None
         if added is not None and added.calls and added.bytes and calls:
             speed = Speed(seconds / calls, added.bytes / added.calls, calls)
-            series.note(int(self._clock() / WINDOW), speed)
+            series.note(self.window(), speed)
 
     def release(self) -> None:
         """The run is dropped: its room is free.

@@ -15,7 +15,7 @@ from otel_fr.rank_report import RankReport
 from otel_fr.stacks import site_of
 from otel_fr.waits.own_time import OwnTime
 from otel_fr_collector import timeline
-from otel_fr_collector.jobs.calls import UNIT, CompactCall, bare, lighten
+from otel_fr_collector.jobs.calls import UNIT, CompactCall, bare
 from otel_fr_collector.jobs.lateness import Delay
 from otel_fr_collector.jobs.rank_reports import NOTHING, Contents
 
@@ -153,9 +153,8 @@ class RankState:
         """About how much memory its report and its texts take, in `UNIT`."""
         texts = (self.stack, self.exception, self.exception_site, self.site, self.file, self.exit_message)
         size = sum(map(getsizeof, texts)) + sum(map(getsizeof, self.place)) + len(self.kill_reason)
-        size += sum(
-            [UNIT + sum(map(getsizeof, (one.exception, one.site, one.thread))) for one in self.thread_exceptions]
-        )
+        raised = [text for one in self.thread_exceptions for text in (one.exception, one.site, one.thread)]
+        size += UNIT * len(self.thread_exceptions) + sum(map(getsizeof, raised))
         size += sum([UNIT + getsizeof(item.name) for item in self.contents.overdue]) + UNIT * len(self.decisions)
         report = self.report
         if report is not None:
@@ -233,23 +232,10 @@ class RankState:
             self.place = place
         self.replica = replica or self.replica
 
-    def note_latest(self, group: str, call: CompactCall) -> None:
-        """The newest collective of the group that a span shows completed."""
-        self.latest[group] = lighten(call) if call[1].is_heavy else call
-
-    def note_newest(self, record: int, end: int) -> None:
-        """Of the newest call that a span shows: its record, and its end in Unix nanoseconds."""
-        self.previous_record, self.previous_end = record, end
-
     def note_completed(self, enqueued_at: float | None) -> None:
         """A report shows that a call completed; ``enqueued_at``: monotonic, None: not known."""
         if enqueued_at is not None and (self.completed_at is None or enqueued_at > self.completed_at):
             self.completed_at = enqueued_at
-
-    def set_held(self, size: int) -> int:
-        """Set the size of its report; returns the difference to the report before."""
-        more, self.held = size - self.held, size
-        return more
 
     def keep_stack(self, report: RankReport) -> None:
         """The last stack and site hold until the rank is seen to have moved."""
@@ -268,10 +254,8 @@ class RankState:
         """Keep how the rank ended. Later reports may say less, and a process ends only once. True: it is news."""
         exception, exit_ = report.exception, report.exit
         if exception is not None:
-            self.exception, self.exception_site = (
-                exception.text or self.exception,
-                exception.raised_at or self.exception_site,
-            )
+            self.exception = exception.text or self.exception
+            self.exception_site = exception.raised_at or self.exception_site
         self.is_exiting = self.is_exiting or report.is_exiting
         self.exit_message = report.exit_message or self.exit_message
         self.exit_site = report.exit_site or self.exit_site

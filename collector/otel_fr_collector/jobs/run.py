@@ -21,13 +21,13 @@ from otel_fr_collector.jobs.history import History, Sample, take
 from otel_fr_collector.jobs.lateness import Attention, Lags
 from otel_fr_collector.jobs.levels import Levels
 from otel_fr_collector.jobs.numbers import Numbers
-from otel_fr_collector.jobs.rank_reports import Contents, KeptRange, MemberReader, read
+from otel_fr_collector.jobs.rank_reports import Contents, MemberReader, read
 from otel_fr_collector.jobs.ranks import DESTROYED, RankState
 from otel_fr_collector.jobs.ras import RasAnswer
 from otel_fr_collector.jobs.same_reports import says_the_same
 from otel_fr_collector.jobs.step_rate import StepRate
 from otel_fr_collector.jobs.unlisted import MAX_ASKED, is_unseen
-from otel_fr_collector.jobs.usage import GROUP_BYTES, PROGRESS_BYTES, RANK_BYTES, Usage
+from otel_fr_collector.jobs.usage import GROUP_BYTES, PROGRESS_BYTES, RANK_BYTES, Usage, size_of
 from otel_fr_collector.jobs.waits import Waits
 from otel_fr_collector.jobs.workload import WorkloadRequest
 
@@ -118,6 +118,11 @@ class Run:
         return sum(group.weight for group in self.groups.values())
 
     @property
+    def size(self) -> int:
+        """Bytes of what is kept of it, but for calls and reports."""
+        return size_of(len(self.ranks), len(self.groups), self.members, self.progress_entries)
+
+    @property
     def known_for(self) -> float:
         """Seconds over which it has sent telemetry."""
         return self.last_seen - self.first_seen
@@ -156,8 +161,8 @@ class Run:
         state = self.ranks.get(rank)
         if state is None:
             usage, held = self.usage, len(self.ranks)
-            if held >= MAX_RANKS_PER_RUN or usage.ranks >= MAX_RANKS or not usage.has_room(RANK_BYTES, self):
-                usage.refuse("ranks", held, min(MAX_RANKS, MAX_RANKS_PER_RUN * usage.runs), self)
+            if held >= MAX_RANKS_PER_RUN or usage.ranks >= MAX_RANKS or not usage.has_room(RANK_BYTES, self.size):
+                usage.refuse("ranks", held, min(MAX_RANKS, MAX_RANKS_PER_RUN * usage.runs), self.size)
                 self.lacks_ranks = True
                 return None
             state = self.ranks[rank] = RankState(rank)
@@ -165,10 +170,7 @@ class Run:
         return state
 
     def restore(self, world_size: int | None, resource: dict[str, str], ranks: Iterable[RankState]) -> None:
-        """Take what was known of the run before a restart, as far as there is room.
-
-        Reports received since are newer, so they are kept.
-        """
+        """Take what was known before a restart, as far as there is room, but for ranks that have reported since."""
         self.world_size, self.resource = world_size, resource
         for state in ranks:
             known = self.rank_state(state.rank)
@@ -206,11 +208,7 @@ class Run:
             self.bad_end_since = now
 
     def mark_judged(self, *, mismatch: bool, bad_end: bool) -> None:
-        """A snapshot was taken to be judged; what arrives from now on waits for the next one.
-
-        Args:
-            mismatch, bad_end: the judgement covers the pending mismatch, the pending bad end.
-        """
+        """A snapshot was taken to be judged, and covers these if they were pending. What arrives later waits."""
         self.has_news = False
         if mismatch:
             self.mismatch_since = None
@@ -226,8 +224,8 @@ class Run:
         state = self.groups.get(group.id)
         if state is None:
             usage, held = self.usage, len(self.groups)
-            if held >= MAX_GROUPS_PER_RUN or usage.groups >= MAX_GROUPS or not usage.has_room(GROUP_BYTES, self):
-                usage.refuse("groups", held, min(MAX_GROUPS, MAX_GROUPS_PER_RUN * usage.runs), self)
+            if held >= MAX_GROUPS_PER_RUN or usage.groups >= MAX_GROUPS or not usage.has_room(GROUP_BYTES, self.size):
+                usage.refuse("groups", held, min(MAX_GROUPS, MAX_GROUPS_PER_RUN * usage.runs), self.size)
                 return None
             waits = Waits(self.straggler_limits, usage)
             waits.is_off = self.is_sampled
@@ -238,8 +236,8 @@ class Run:
                 # All ranks, which torch keeps in rising order: no need to wait for a report, which may never come.
                 group = replace(group, ranks=tuple(range(size)))
             usage, count = self.usage, len(group.ranks)
-            if usage.members + count > MAX_MEMBERS or (count and not usage.has_room(count * MEMBER_BYTES, self)):
-                usage.refuse("members", self.members, MAX_MEMBERS, self)
+            if usage.members + count > MAX_MEMBERS or (count and not usage.has_room(count * MEMBER_BYTES, self.size)):
+                usage.refuse("members", self.members, MAX_MEMBERS, self.size)
                 group = replace(group, ranks=())
             self.members += len(group.ranks)
             self.usage.members += len(group.ranks)
@@ -250,8 +248,10 @@ class Run:
         """The rank has reached at least these numbers in the group; None: there is no room to keep them."""
         own = state.progress.get(group)
         if own is None:
-            if self.usage.progress_entries >= MAX_PROGRESS_ENTRIES or not self.usage.has_room(PROGRESS_BYTES, self):
-                self.usage.refuse("progress", self.progress_entries, MAX_PROGRESS_ENTRIES, self)
+            if self.usage.progress_entries >= MAX_PROGRESS_ENTRIES or not self.usage.has_room(
+                PROGRESS_BYTES, self.size
+            ):
+                self.usage.refuse("progress", self.progress_entries, MAX_PROGRESS_ENTRIES, self.size)
                 return None
             own = state.progress[group] = [0, 0, 0, 0, -1, self.levels.add(state.rank, group)]
             self.progress_entries += 1
@@ -342,9 +342,13 @@ class Run:
         self.waiting.pop(state.rank, None)
         if contents.inflight or contents.overdue:
             self.waiting[state.rank] = state
-        fetched, last = self._take_fetched(given.rank, contents.fetched), contents.last
+        fetched, last = contents.fetched, contents.last
+        calls = [*contents.failed, *contents.inflight, *([last] if last else [])]
+        if fetched is not None and self.differences.take(given.rank, fetched):
+            asked = (call for call in fetched.calls if call.group == fetched.group and call.stream == "collective")
+            calls = [*asked, *calls]
         self._end_calls(state, before.inflight)
-        for call in [*fetched, *contents.failed, *contents.inflight, *([last] if last else [])]:
+        for call in calls:
             group = self.groups.get(call.group)
             if group is not None and not call.signature.destroys and group.add(call):
                 self.note_mismatch(now)
@@ -371,12 +375,6 @@ class Run:
             group.waits.is_off = True
             group.waits.blocks.forget()
 
-    def _take_fetched(self, rank: int, fetched: KeptRange | None) -> list[RankCall]:
-        """The calls that the rank was asked for."""
-        if fetched is None or not self.differences.take(rank, fetched):
-            return []
-        return [call for call in fetched.calls if call.group == fetched.group and call.stream == "collective"]
-
     def sample(self, now: float) -> Sample:
         """What its communication cost so far."""
         return take(now, self.numbers, self.groups.values(), self.steps.per_second(now))
@@ -397,12 +395,12 @@ class Run:
 
     def compare_pieces(self) -> bool:
         """Compare some of what came before the members of a group were known. True: there is more to compare."""
-        for group_id, group in list(self.behind.items()):
+        if self.behind:
+            group_id, group = next(iter(self.behind.items()))
             if group.compare_pieces():
                 self.note_mismatch(self.last_seen)
             if not group.uncompared:
                 del self.behind[group_id]
-            break
         return bool(self.behind)
 
     def note_file(self, rank: int, path: str) -> None:
@@ -417,7 +415,8 @@ class Run:
             self.usage.refused["reported_calls"] += 1
             is_far = self.usage.reported > limit + limit // 4
             state.cut(1 if is_far else CUT_CALLS, CUT_FAR if is_far else CUT_STACK)
-        self.usage.reported += state.set_held(state.weight)
+        before, state.held = state.held, state.weight
+        self.usage.reported += state.held - before
 
     def _end_calls(self, state: RankState, before: Iterable[RankCall]) -> None:
         """Calls that were in flight ``before`` and are no longer listed have ended; failed ones are in another list."""

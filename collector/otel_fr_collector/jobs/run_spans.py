@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from otel_fr.match import CallState
-from otel_fr_collector.jobs.calls import CompactCall, SpanCall, expand
+from otel_fr_collector.jobs.calls import CompactCall, SpanCall, expand, lighten
 from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.ranks import RankState
 from otel_fr_collector.jobs.run import Run
@@ -69,7 +69,7 @@ def add_spans(run: Run, rank: int, calls: Iterable[SpanCall], now: float) -> Non
             run.note_mismatch(now)
     if completed and group is not None:
         _add_completed(run, state, group, completed, newest, now)
-    state.note_newest(previous, previous_end)
+    state.previous_record, state.previous_end = previous, previous_end
 
 
 def _add_completed(
@@ -82,7 +82,7 @@ def _add_completed(
     """
     if newest is not None:
         run.note_progress(state, group.group.id, newest[2], newest[2])
-        state.note_latest(group.group.id, newest)
+        state.latest[group.group.id] = lighten(newest) if newest[1].is_heavy else newest
     if group.add_completed(calls):
         run.note_mismatch(now)
     calls.clear()

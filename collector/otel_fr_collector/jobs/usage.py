@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sized
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from otel_fr_collector.jobs.calls import MAX_CACHED, MEMBER_BYTES, UNIT
 
@@ -24,26 +22,9 @@ MIN_CALLS, MIN_REPORTED = 60_000, 60_000
 """Units for which there is room whatever else is kept: calls of incomplete instances, and reports."""
 
 
-class Holder(Protocol):
-    """A run: its ranks and groups, and the total length of its groups' member lists and of its ranks' progress."""
-
-    @property
-    def ranks(self) -> Sized: ...
-    @property
-    def groups(self) -> Sized: ...
-    @property
-    def members(self) -> int: ...
-    @property
-    def progress_entries(self) -> int: ...
-
-
-def _size(ranks: int, groups: int, members: int, progress_entries: int) -> int:
-    """Bytes of so many."""
+def size_of(ranks: int, groups: int, members: int, progress_entries: int) -> int:
+    """Bytes of so many; ``members``: ranks in member lists."""
     return ranks * RANK_BYTES + groups * GROUP_BYTES + members * MEMBER_BYTES + progress_entries * PROGRESS_BYTES
-
-
-def _size_of(run: Holder) -> int:
-    return _size(len(run.ranks), len(run.groups), run.members, run.progress_entries)
 
 
 @dataclass(slots=True)
@@ -79,20 +60,20 @@ class Usage:
     def fixed(self) -> int:
         """Bytes of what is kept as long as its run."""
         return (
-            _size(self.ranks, self.groups, self.members, self.progress_entries)
+            size_of(self.ranks, self.groups, self.members, self.progress_entries)
             + self.timed * UNIT
             + self.tallies * TALLY_BYTES
             + self.points * POINT_BYTES
             + self.series * SERIES_BYTES
         )
 
-    def has_room(self, size: int, run: Holder | None = None) -> bool:
+    def has_room(self, size: int, of_run: int = 0) -> bool:
         """Whether so many bytes more can be kept as long as their run.
 
         Args:
-            run: theirs; if it has more than half of all, an eighth is left to others. None: this does not matter.
+            of_run: bytes that it has; if these are more than half of all, an eighth is left to others.
         """
-        left = self.most // 8 if run is not None and 2 * _size_of(run) > self.most else 0
+        left = self.most // 8 if 2 * of_run > self.most else 0
         return self.fixed + size <= self.most - (MIN_CALLS + MIN_REPORTED) * UNIT - left
 
     def room_for_reports(self, most: int) -> int:
@@ -103,8 +84,8 @@ class Usage:
         """Units that the calls of all incomplete instances together may have, at most ``most``."""
         return min(most, max(MIN_CALLS, (self.most - self.fixed) // UNIT - self.reported))
 
-    def refuse(self, kind: str, held: int, limit: int, run: Holder) -> None:
+    def refuse(self, kind: str, held: int, limit: int, of_run: int) -> None:
         """Count a refusal: the run has ``held`` of a kind, and all runs together may have ``limit`` of it."""
         self.refused[kind] += 1
-        if held * self.runs < limit and _size_of(run) * self.runs < self.most:
+        if held * self.runs < limit and of_run * self.runs < self.most:
             self.is_full = True

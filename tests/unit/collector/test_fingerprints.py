@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from otel_fr_collector import timeline
 from otel_fr_collector.control import Control
 from otel_fr_collector.disagreements import MAX_ASKED, Disagreements
-from otel_fr_collector.incidents.judging import Judging
-from otel_fr_collector.incidents.triggers import due
+from otel_fr_collector.incidents.triggers import Judging, due
 from otel_fr_collector.jobs.calls import RankCall
 from otel_fr_collector.jobs.fingerprints import MAX_APART, Fingerprints, Window
 from otel_fr_collector.jobs.run import Run, RunId
@@ -72,6 +71,10 @@ class Job:
         progress = told_group(self.group, number, number, fingerprint=(1, number, total & MASK, *untold))
         apply(self.run, rank, self.numbers[rank], self.now, groups=(progress,), fetched=fetched)
 
+    def report_all(self, number: int) -> None:
+        for rank in range(self.size):
+            self.report(rank, number)
+
     def answer(self, rank: int, watcher: object) -> None:
         """Carry out what the monitor was asked for, as `otel_fr.monitor.telemetry.call_ranges` does."""
         queue = watcher._commands  # type: ignore[attr-defined]
@@ -124,9 +127,8 @@ class Job:
 
 def test_a_call_of_which_no_span_came_is_named_with_its_rank() -> None:
     job = Job(4, {2: 57})
-    for number in (31, 95):
-        for rank in range(4):
-            job.report(rank, number)
+    job.report_all(31)
+    job.report_all(95)
     assert job.run.differences.windows[GROUP] == Window(32, 95, job.now)
     job.settle()
     assert job.run.mismatch_since is not None
@@ -137,27 +139,15 @@ def test_a_call_of_which_no_span_came_is_named_with_its_rank() -> None:
 @pytest.mark.parametrize("odd", [1, 20, 20_000])
 def test_a_long_range_is_narrowed_in_a_few_rounds(odd: int) -> None:
     job = Job(3, {0: odd})
-    for rank in range(3):
-        job.report(rank, 20_000)
+    job.report_all(20_000)
     job.settle()
     assert job.verdict() == [(Category.REDUCE_OP_MISMATCH, (0,), odd)]
     assert len(job.asked) <= 3 * 4
 
 
-def test_ranks_that_made_the_same_calls_are_asked_nothing() -> None:
-    job = Job(4)
-    for number in (10, 47, 95, 300):
-        for rank in (3, 1, 0, 2):
-            job.report(rank, number + rank)
-        for rank in range(4):
-            job.report(rank, number + 4)
-    assert not job.run.differences.windows
-
-
 def test_a_call_that_is_no_longer_in_the_rings_leaves_it_undecided(caplog: pytest.LogCaptureFixture) -> None:
     job = Job(3, {1: 5}, oldest=40)
-    for rank in range(3):
-        job.report(rank, 95)
+    job.report_all(95)
     job.settle()
     assert job.verdict() == []
     assert job.outcome() == {"undecided": 1.0}
@@ -167,8 +157,7 @@ def test_a_call_that_is_no_longer_in_the_rings_leaves_it_undecided(caplog: pytes
 
 def test_without_monitors_that_listen_it_is_undecided(caplog: pytest.LogCaptureFixture) -> None:
     job = Job(2, {1: 5})
-    for rank in range(2):
-        job.report(rank, 15)
+    job.report_all(15)
     job.now += timeline.ALL_REPORTED + 0.1
     job.disagreements.step(job.run, job.now)
     assert job.outcome() == {"undecided": 1.0}
@@ -177,8 +166,7 @@ def test_without_monitors_that_listen_it_is_undecided(caplog: pytest.LogCaptureF
 
 def test_ranks_that_do_not_answer_are_not_waited_for_for_long() -> None:
     job = Job(4, {2: 7}, silent=frozenset({0}))
-    for rank in range(4):
-        job.report(rank, 15)
+    job.report_all(15)
     job.settle(timeline.DIFFERENCE_SETTLE + timeline.ANSWER_SECONDS + 1.0)
     assert job.verdict() == [(Category.REDUCE_OP_MISMATCH, (2,), 7)]
 
@@ -188,38 +176,29 @@ def test_ranks_that_do_not_answer_are_not_waited_for_for_long() -> None:
 def test_an_answer_that_comes_late_shows_which_rank_is_the_odd_one(odd: int, late: dict[int, float]) -> None:
     """Without the late answers, two ranks are left and either may be wrong, or too few are left to continue."""
     job = Job(4, {2: odd}, late=late)
-    for rank in range(4):
-        job.report(rank, odd + 3)
+    job.report_all(odd + 3)
     job.settle(timeline.LATE_ANSWERS)
     assert job.verdict() == [(Category.REDUCE_OP_MISMATCH, (2,), odd)]
 
 
 def test_a_mismatch_is_judged_once_the_round_is_over_in_which_its_calls_come() -> None:
     job = Job(4, {2: 7}, late={0: timeline.ANSWER_SECONDS - 0.2, 1: 0.5})
-    for rank in range(4):
-        job.report(rank, 15)
+    job.report_all(15)
     asked_at = job.now + timeline.DIFFERENCE_SETTLE
     job.settle()
     assert job.judged_at is not None
     assert timeline.ANSWER_SECONDS - 0.3 < job.judged_at - asked_at < timeline.ANSWER_SECONDS + 0.3
     job = Job(4, {2: 7}, silent=frozenset({0}))
-    for rank in range(4):
-        job.report(rank, 15)
+    job.report_all(15)
     asked_at = job.now + timeline.DIFFERENCE_SETTLE
     job.settle(2 * timeline.ANSWER_SECONDS)
-    assert due(
-        job.run,
-        Judging(),
-        asked_at + timeline.MISMATCH_PATIENCE + timeline.ANSWER_SECONDS,
-        has_open=False,
-        last_change=0.0,
-    ).mismatch
+    now = asked_at + timeline.MISMATCH_PATIENCE + timeline.ANSWER_SECONDS
+    assert due(job.run, Judging(), now, has_open=False, last_change=0.0).mismatch
 
 
 def test_no_answer_is_taken_after_a_while() -> None:
     job = Job(4, {2: 7}, late=dict.fromkeys((0, 1), timeline.LATE_ANSWERS + 20.0))
-    for rank in range(4):
-        job.report(rank, 15)
+    job.report_all(15)
     job.settle(2 * timeline.LATE_ANSWERS)
     assert not job.on_the_way
     known = {rank for instance in job.run.groups[GROUP].incomplete.values() for rank in instance.calls}
@@ -248,8 +227,7 @@ def test_of_two_of_three_ranks_none_is_named() -> None:
 
 def test_of_a_large_group_those_that_differ_are_asked_with_twice_as_many_others() -> None:
     job = Job(200, dict.fromkeys(range(100, 110), 9))
-    for rank in range(200):
-        job.report(rank, 15)
+    job.report_all(15)
     job.settle()
     asked = {rank for rank, _, _ in job.asked}
     assert len(asked) == MAX_ASKED
@@ -265,29 +243,15 @@ def test_a_mismatch_that_spans_have_shown_is_not_asked_for() -> None:
     group = job.run.groups[GROUP]
     for rank in range(2):
         group.add(RankCall(rank, 8, GROUP, "collective", 9, job.signature(rank, 9), CallState.COMPLETED))
-    for rank in range(2):
-        job.report(rank, 15)
+    job.report_all(15)
     job.settle()
     assert job.asked == []
-
-
-@pytest.mark.parametrize("plain", [{3}, {0, 1}, {0, 1, 2}])
-def test_ranks_whose_recorders_tell_less_are_asked_nothing(plain: set[int]) -> None:
-    """As of torch 2.6, whose Python engine tells no reduce ops, beside ranks with the compiled one."""
-    job = Job(4, plain=frozenset(plain))
-    for number in (10, 47, 95, 300):
-        for rank in (3, 1, 0, 2):
-            job.report(rank, number + rank)
-        for rank in range(4):
-            job.report(rank, number + 4)
-    assert not job.run.differences.windows
 
 
 @pytest.mark.parametrize(("size", "odd"), [(6, 20), (6, 20_000), (200, 20)])
 def test_beside_ranks_whose_recorders_tell_less_the_odd_one_is_found(size: int, odd: int) -> None:
     job = Job(size, {1: odd}, plain=frozenset(range(3, size, 2)))
-    for rank in range(size):
-        job.report(rank, odd + 3)
+    job.report_all(odd + 3)
     job.settle()
     assert job.verdict() == [(Category.REDUCE_OP_MISMATCH, (1,), odd)]
     assert len({rank for rank, _, _ in job.asked}) <= MAX_ASKED
@@ -297,8 +261,7 @@ def test_differences_that_are_legal_again_and_again_leave_room_for_one_that_is_n
     """As earlier monitors, which do not say that their recorder tells less, make them."""
     job = Job(5, {0: 1_500}, plain=frozenset({3, 4}), is_old=True)
     for number in range(16, 2_000, 16):
-        for rank in range(5):
-            job.report(rank, number - 1)
+        job.report_all(number - 1)
         job.settle(5.0)
         job.now += 5.0
     assert job.run.groups[GROUP].inquiries <= 2
@@ -347,8 +310,7 @@ def test_in_whatever_order_ranks_report_a_difference_is_found_and_nothing_else(
     for rank, more in [*steps, *((rank, 240 - sum(n for r, n in steps if r == rank)) for rank in range(4))]:
         at[rank] += max(0, more)
         job.report(rank, max(1, at[rank]))
-    for rank in range(4):
-        job.report(rank, 10_000)
+    job.report_all(10_000)
     job.settle()
     assert [found[0] for found in job.verdict()][:1] == [Category.REDUCE_OP_MISMATCH] * bool(odd)
     assert min((found[2] or 0 for found in job.verdict()), default=0) == min(odd.values(), default=0)
