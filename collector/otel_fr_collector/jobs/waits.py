@@ -53,6 +53,7 @@ class Counted:
 NOTHING: Final = Counted()
 
 
+@dataclass(slots=True, eq=False)
 class Waits:
     """The waits of one group, bounded.
 
@@ -66,39 +67,25 @@ class Waits:
             came last: NCCL's ends are seen up to 0.1 s later, on each rank at a time of its own.
     """
 
-    __slots__ = (
-        "_begun",
-        "_fast",
-        "_lasting",
-        "_open",
-        "_passed",
-        "_sequence",
-        "_usage",
-        "are_ends_seen",
-        "blocks",
-        "is_off",
-        "lost",
-        "measured",
-        "now",
-        "open_at",
-        "tallies",
-    )
+    _limits: StragglerLimits
+    _usage: Usage
+    tallies: Tallies = field(init=False)
+    blocks: Blocks = field(init=False)
+    lost: float = 0.0
+    is_off: bool = False
+    are_ends_seen: bool = False
+    measured: int = 0
+    now: float = 0.0
+    open_at: float = float("-inf")
+    _fast: bool = False
+    _passed: int = 0
+    _begun: float = 0.0
+    _sequence: int = 0
+    _open: dict[int, dict[int, CompactCall]] = field(default_factory=dict)
+    _lasting: dict[int, Counted] = field(default_factory=dict)
 
-    def __init__(self, limits: StragglerLimits, usage: Usage) -> None:
-        self._fast = False
-        self._passed = 0
-        self._begun = 0.0
-        self._sequence = 0
-        self._usage = usage
-        self._open: dict[int, dict[int, CompactCall]] = {}
-        self._lasting: dict[int, Counted] = {}
-        self.tallies = Tallies(usage)
-        self.blocks = Blocks(limits, usage)
-        self.lost = 0.0
-        self.is_off = self.are_ends_seen = False
-        self.measured = 0
-        self.now = 0.0
-        self.open_at = float("-inf")
+    def __post_init__(self) -> None:
+        self.tallies, self.blocks = Tallies(self._usage), Blocks(self._limits, self._usage)
 
     def add_open(
         self, sequence: int, waited: Mapping[int, float], absent: Iterable[int], members: int, now: float
