@@ -109,7 +109,11 @@ def _has_fallen_silent(run: Run, before: Container[int], now: float) -> bool:
 
 
 def look_at_waits(run: Run, now: float) -> Waits:
-    """Which waits of live, reporting ranks have passed their threshold, and when the next one does."""
+    """Which waits of live, reporting ranks have passed their threshold, and when the next one does.
+
+    A wait counts once its rank has said so late enough: no finding is credible before (`credibility.is_credible`). A
+    call that was in flight when its rank reported last, some seconds ago, has mostly ended since.
+    """
     over: float | None = None
     next_at = math.inf
     is_overdue = False
@@ -127,7 +131,11 @@ def look_at_waits(run: Run, now: float) -> Waits:
         most = now - oldest - threshold
         if most < 0.0:
             next_at = min(next_at, oldest + threshold)
-        elif (over is None or most > over) and not state.is_silent(now, run.silence_floor, behind):
+        elif (
+            (over is None or most > over)
+            and state.sent >= oldest + threshold - timeline.FRESH_BEFORE
+            and not state.is_silent(now, run.silence_floor, behind)
+        ):
             for call in reported_calls(run, state):
                 if call.key() is not None and call.enqueued_at is not None and now - call.enqueued_at >= threshold:
                     own = now - call.enqueued_at - threshold
