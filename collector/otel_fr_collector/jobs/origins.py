@@ -91,13 +91,15 @@ def read_source(resource: Resource) -> Source:
         key = item.key
         if key not in _TEXTS and key not in _NUMBERS:
             continue
-        kind = item.value.WhichOneof("value")
-        if first.setdefault(key, item.value) != item.value:
+        value = item.value
+        kind = value.WhichOneof("value")
+        known = first.setdefault(key, value)
+        if known is not value and known != value:
             ambiguous.add(key)
         elif kind == "string_value" and key in _TEXTS:
-            texts[key] = item.value.string_value[:MAX_NAME]
+            texts[key] = value.string_value[:MAX_NAME]
         elif kind == "int_value" and key in _NUMBERS:
-            numbers[key] = item.value.int_value
+            numbers[key] = value.int_value
         elif key == names.JOB_ID:
             raise SourceError(f"a resource has a {key} that is not text")
     job, rank = texts.get(names.JOB_ID, ""), numbers.get(names.RANK)

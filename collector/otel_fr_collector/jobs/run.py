@@ -410,13 +410,14 @@ class Run:
 
     def _weigh(self, state: RankState) -> None:
         """Weigh what is kept of a rank's reports, and cut it if all ranks together hold too much."""
-        limit = self.usage.room_for_reports(MAX_REPORTED)
-        if self.usage.reported - state.held + state.weight > limit:
+        limit, weight = self.usage.room_for_reports(MAX_REPORTED), state.weight
+        if self.usage.reported - state.held + weight > limit:
             self.usage.refused["reported_calls"] += 1
             is_far = self.usage.reported > limit + limit // 4
             state.cut(1 if is_far else CUT_CALLS, CUT_FAR if is_far else CUT_STACK)
-        before, state.held = state.held, state.weight
-        self.usage.reported += state.held - before
+            weight = state.weight
+        self.usage.reported += weight - state.held
+        state.held = weight
 
     def _end_calls(self, state: RankState, before: Iterable[RankCall]) -> None:
         """Calls that were in flight ``before`` and are no longer listed have ended; failed ones are in another list."""
