@@ -9,7 +9,8 @@ from typing import Any
 
 SECOND = 1_000_000_000
 BEGIN = 1_790_000_000 * SECOND
-
+OPEN: dict[str, Any] = {"state": "scheduled", "retired": False, "time_discovered_completed_ns": None}
+"""Updates an `entry`: the call has not ended."""
 
 HOSTILE = "</script><script>document.title='owned'</script>\x1b[31m`|*@team* http://evil.example\n# \u202eevil \ud800"
 PLAIN_ENTRY: dict[str, Any] = {

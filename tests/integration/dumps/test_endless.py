@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,31 +14,8 @@ from hypothesis import strategies as st
 
 from otel_fr.dumps.read import load
 from otel_fr.dumps.safe_parse import parse
+from tests.support.damaged_dumps import outcomes
 from tests.support.torch_files import PLAIN_CONFIG, PLAIN_ENTRY, plain_file
-from tests.support.waiting import PATIENCE
-
-CHILD = """
-import resource, sys
-from otel_fr.dumps.read import load
-from otel_fr.dumps.safe_parse import Limits, UnreadableDump
-resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
-resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
-for path in sys.argv[1:]:
-    try:
-        print("read", len(list(load(path, Limits(seconds=0.2)).entries)))
-    except UnreadableDump as error:
-        print("refused:", error)
-"""
-
-
-def outcome(tmp_path: Path, *files: bytes) -> str:
-    """What a process says that loads these files, which must end in time."""
-    paths = [tmp_path / f"trace_{rank}" for rank in range(len(files))]
-    for path, data in zip(paths, files, strict=True):
-        path.write_bytes(data)
-    done = subprocess.run([sys.executable, "-c", CHILD, *paths], capture_output=True, text=True, timeout=PATIENCE)
-    assert done.returncode == 0, (done.returncode, done.stderr[-2000:])
-    return done.stdout
 
 
 def text(value: str) -> bytes:
@@ -97,7 +72,7 @@ ENDLESS = {
 
 
 def test_keys_whose_hash_does_not_end_are_refused(tmp_path: Path) -> None:
-    said = dict(zip(ENDLESS, outcome(tmp_path, *ENDLESS.values()).splitlines(), strict=True))
+    said, _ = outcomes(tmp_path, ENDLESS, seconds=0.2)
     assert [name for name, line in said.items() if not line.startswith("refused: takes far longer to read")] == []
 
 
@@ -128,9 +103,7 @@ def colliding() -> dict[str, bytes]:
 
 @pytest.mark.parametrize("make", [costly, pytest.param(colliding, marks=pytest.mark.long)])
 def test_what_costs_more_than_plain_values_is_ended(tmp_path: Path, make: Callable[[], dict[str, bytes]]) -> None:
-    files = make()
-    said = dict(zip(files, outcome(tmp_path, *files.values()).splitlines(), strict=True))
-    assert [name for name, line in said.items() if not line.startswith(("refused:", "read"))] == []
+    outcomes(tmp_path, make(), seconds=0.2)
 
 
 LOOP: list[Any] = []
@@ -150,9 +123,7 @@ def test_values_that_hold_themselves_are_not_followed(tmp_path: Path, loop: Any)
         plain_file(entries=[PLAIN_ENTRY, {**PLAIN_ENTRY, where: loop}])
         for where in (*PLAIN_ENTRY, "frames", "duration_ms")
     ]
-    said = outcome(tmp_path, *(pickle.dumps(one, 2) for one in data))
-    assert [line for line in said.splitlines() if not line.startswith(("refused:", "read"))] == []
-    assert len(said.splitlines()) == len(data)
+    outcomes(tmp_path, {str(number): pickle.dumps(one, 2) for number, one in enumerate(data)}, seconds=0.2)
 
 
 SCALARS = st.one_of(

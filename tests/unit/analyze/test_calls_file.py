@@ -12,8 +12,7 @@ from otel_fr.analyze import load
 from otel_fr.analyze.output.calls_file import write_calls
 from otel_fr.analyze.tables import CALL_COLUMNS
 from otel_fr.cli import main
-from tests.support.paths import DUMPS
-from tests.support.torch_files import entry, group, hostile_folder, one_missing, write
+from tests.support.torch_files import entry, group, one_missing, write
 
 
 def test_csv_has_a_row_for_each_call(tmp_path: Path) -> None:
@@ -53,18 +52,6 @@ def test_parquet_has_the_same(tmp_path: Path) -> None:
     assert rows[0]["site"] == "/job/train.py:40 step"
     frame = pytest.importorskip("pandas").read_parquet(path)
     assert frame["created"].equals(report.to_pandas()["calls"]["created"])
-
-
-@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_any_files_can_be_written(suffix: str, tmp_path: Path) -> None:
-    if suffix == ".parquet":
-        pytest.importorskip("pyarrow")
-    (tmp_path / "none").mkdir()
-    folders = [path for path in DUMPS.iterdir() if path.is_dir()]
-    for folder in [*folders, hostile_folder(tmp_path / "hostile"), tmp_path / "none"]:
-        path = tmp_path / f"{folder.name}{suffix}"
-        write_calls(load(folder), path)
-        assert path.stat().st_size > 0
 
 
 def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:

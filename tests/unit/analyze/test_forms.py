@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pickle
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from otel_fr.analyze import load
+from otel_fr.analyze import Report, load
+from otel_fr.analyze.output.calls_file import write_calls
+from otel_fr.analyze.output.database import write_database
 from otel_fr.analyze.output.entries_table import entries_text
 from otel_fr.analyze.output.markdown import to_markdown
 from otel_fr.analyze.output.overview import View, grid
 from otel_fr.analyze.output.page import to_html
+from otel_fr.analyze.output.perfetto import write_trace
+from otel_fr.analyze.output.screen import MAX_LINES, MAX_WIDTH
 from otel_fr.analyze.output.text import to_text
 from otel_fr.analyze.output.timeline import timeline
+from otel_fr.dumps.safe_parse import parse
+from otel_fr.match import Category
+from tests.support.evidence import NO_CALL, finding
 from tests.support.paths import DUMPS
 from tests.support.torch_files import entry, group, hostile_folder, one_missing, write
+from tests.support.trace_events import Trace
 
 
 def test_the_first_line_is_the_verdict(tmp_path: Path) -> None:
@@ -143,6 +154,13 @@ def test_stacks_are_printed_when_asked_for(tmp_path: Path) -> None:
     assert text.index("/job/train.py:42 step", at) < text.index("/job/train.py:9 main", at)
 
 
+def test_what_is_overdue_is_named_without_a_field(tmp_path: Path) -> None:
+    """It has values, but no field in which ranks differ."""
+    found = finding(Category.SECTION_OVERRUN, **NO_CALL, waiting_ranks=(), values={1: "section load, limit 2.0 s"})
+    report = dataclasses.replace(load(one_missing(tmp_path, 2, 1)), findings=[found])
+    assert "  rank 1: section load, limit 2.0 s" in to_text(report).splitlines()
+
+
 # The database.
 
 TABLES = ("groups", "memberships", "tracebacks", "collectives", "ncclcalls")
@@ -166,8 +184,6 @@ def _rows(path: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def test_the_three_forms_of_the_database_say_the_same(tmp_path: Path) -> None:
-    from otel_fr.analyze.output.database import write_database
-
     report = load(one_missing(tmp_path / "files"))
     found = {}
     for name in ("db.json", "db.pickle", "db.sqlite"):
@@ -188,9 +204,6 @@ def test_the_three_forms_of_the_database_say_the_same(tmp_path: Path) -> None:
 
 
 def test_the_pickle_holds_plain_values_only(tmp_path: Path) -> None:
-    from otel_fr.analyze.output.database import write_database
-    from otel_fr.dumps.safe_parse import parse
-
     write_database(load(hostile_folder(tmp_path / "files")), tmp_path / "db.pkl")
     assert set(parse((tmp_path / "db.pkl").read_bytes())) >= set(TABLES)
 
@@ -228,17 +241,60 @@ def test_a_collective_stands_in_one_column_for_all_its_ranks(tmp_path: Path) -> 
     assert {row["rank"]: [call[3] for call in row["calls"]] for row in rows} == {0: [3, 4], 1: [0, 1, 2, 3, 4]}
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in DUMPS.iterdir() if path.is_dir()))
-def test_every_form_of_every_known_folder_can_be_made(name: str, tmp_path: Path) -> None:
-    from otel_fr.analyze.output.database import write_database
+# Every form of any folder.
 
-    report = load(DUMPS / name)
-    assert report.run is not None
-    entries = sum(len(dump.entries) for dump in report.run.dumps)
-    assert sum(len(calls) for of in report.collectives for calls in of.calls.values()) <= entries
+
+def many_faults(folder: Path) -> Path:
+    pairs = {str(n): group(str(n), "pair", (2 * n, 2 * n + 1)) for n in range(200)}
+    ranks = {}
+    for number in range(400):
+        fields: dict[str, Any] = {"process_group": (str(number // 2), "pair"), "state": "scheduled"}
+        ranks[number] = [entry(0, "all_reduce", 1, sizes=[[4 + number % 2]], **fields)]
+    return write(folder, ranks, **pairs)
+
+
+MADE: dict[str, Callable[[Path], Path]] = {
+    "hostile": hostile_folder,
+    "many faults": many_faults,
+    "none": lambda folder: folder,
+}
+KNOWN = sorted(path.name for path in DUMPS.iterdir() if path.is_dir())
+
+
+@pytest.mark.parametrize("name", [*KNOWN, *MADE])
+def test_every_form_of_any_folder_can_be_made(name: str, tmp_path: Path) -> None:
+    (tmp_path / "files").mkdir()
+    report = load(MADE[name](tmp_path / "files") if name in MADE else DUMPS / name)
+    assert (report.run is None) is (name == "none")
     for form in (to_text, to_markdown, to_html, entries_text):
-        assert form(report, View(verbose=True, stacks=True))
+        assert form(report, View(verbose=True, stacks=True)) or report.run is None
     write_database(report, tmp_path / "db.sqlite")
     broken = {row["type_of_mismatch"] for row in _rows(tmp_path / "db.sqlite")["collectives"]} - {None}
     in_calls = {f.category.value for f in report.findings if any(c.name == f.key for c in report.collectives)}
     assert broken == in_calls
+    for suffix in (".csv", *([".parquet"] if find_spec("pyarrow") else [])):
+        write_calls(report, tmp_path / f"calls{suffix}")
+        assert (tmp_path / f"calls{suffix}").stat().st_size > 0
+    is_one_screen(report)
+    calls = sum(len(calls) for of in report.collectives for calls in of.calls.values())
+    parts: list[str] = []
+    write_trace(report, View(), parts.append)
+    trace = Trace("".join(parts))
+    assert sum("number" in item.args for item in trace.slices) == calls
+    assert trace.arrows or not any(found.waiting_ranks for found in report.findings if found.culprit_ranks)
+    if find_spec("pandas"):
+        frames = report.to_pandas()
+        rows = {table: len(frames[table]) for table in ("calls", "incidents", "ranks")}
+        assert rows == {"calls": calls, "incidents": len(report.incidents), "ranks": len(report.ranks)}
+
+
+def is_one_screen(report: Report) -> None:
+    """At a prompt; and in a notebook a cell without script."""
+    lines = repr(report).split("\n")
+    assert len(lines) <= MAX_LINES
+    assert max(map(len, lines)) <= MAX_WIDTH
+    assert all(line.isprintable() for line in lines)
+    assert len(repr(report.run)) < 200
+    html = report._repr_html_()
+    assert len(html) < 60_000
+    assert "<script" not in html

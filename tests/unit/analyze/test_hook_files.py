@@ -147,6 +147,18 @@ def test_lists_and_coalesced_calls_are_legal(
     assert {one.operation for one in report.collectives} == {operation}
 
 
+@pytest.mark.parametrize("operation", ["scatter", "gather"])
+def test_a_list_that_only_the_root_passes_is_no_tensor_of_another_dtype(tmp_path: Path, operation: str) -> None:
+    """PyTorch 2.14 writes an undefined tensor for ranks that pass none; a scatter's list is among the outputs there."""
+    whole = {"output_sizes": [[16]] * 3, "output_dtypes": ["Float"] * 3}
+    none = {"output_sizes": [[0]], "output_dtypes": ["UNKNOWN_SCALAR"]}
+    ranks = {
+        rank: [entry(0, operation, 1, input_sizes=[[16]], input_dtypes=["Float"], **(none if rank else whole))]
+        for rank in range(3)
+    }
+    assert load(write(tmp_path, ranks)).findings == []
+
+
 def test_a_flattened_list_names_the_rank_whose_piece_does_not_fit(tmp_path: Path) -> None:
     for name, wrong in (("all_gather", ((5,), (12,))), ("reduce_scatter", ((12,), (5,)))):
         right = ((4,), (12,)) if name == "all_gather" else ((12,), (4,))

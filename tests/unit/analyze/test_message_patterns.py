@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 
 from otel_fr.analyze import load
-from tests.support.torch_files import entry, write
+from tests.support.torch_files import OPEN, entry, write
 from tests.support.verdicts import cause_incidents
-
-OPEN = {"state": "scheduled", "retired": False, "time_discovered_completed_ns": None}
 
 
 def program(name: str, counts: list[int], *, collective_at_the_end: bool) -> list[dict[str, Any]]:

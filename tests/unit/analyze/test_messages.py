@@ -1,4 +1,4 @@
-"""Sends and receives of files that do not number them: paired as they were, or not at all."""
+"""Sends and receives of files that do not number them, or hold a part of them: paired as they were, or not at all."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from otel_fr.analyze import load
 from otel_fr.analyze.assemble.message_alignment import PairEnd, SharedCollectives, align
 from otel_fr.dumps.columns import COMPLETED, IN_FLIGHT
-from tests.support.torch_files import entry, write
+from tests.support.torch_files import OPEN, entry, group, write
 
 STEPS = 40
 
@@ -29,11 +29,8 @@ def messages(rank: int, peer: int, *, first: int, last: int, per_step: int, send
         else:
             name = f"send {rank}->{peer}" if sends else f"recv {rank}<-{peer}"
             calls.append(entry(number, name, step, p2p_seq_id=step * per_step + place + 1))
-    calls[-1].update(end, **({"retired": False} if end else {}))
+    calls[-1].update(end)
     return calls
-
-
-OPEN: dict[str, Any] = {"state": "scheduled", "time_discovered_completed_ns": None}
 
 
 def pair_of_ranks(folder: Path, sent: int, received: int, ring: int = 20, **end: Any) -> Path:
@@ -66,7 +63,7 @@ def test_without_collectives_in_common_no_culprit_is_named(sent: int, tmp_path: 
         0: [entry(n, "send 0->1", 0, p2p_seq_id=n + 1) for n in range(sent - 20, sent)],
         1: [entry(n, "recv 1<-0", 0, p2p_seq_id=n + 1) for n in range(81, 101)],
     }
-    files[1][-1].update(OPEN, retired=False)
+    files[1][-1].update(OPEN)
     report = load(write(tmp_path, files))
     assert report.findings == []
     (note,) = [note for note in report.undecided if note.startswith("messages from rank 0 to rank 1")]
@@ -76,11 +73,11 @@ def test_without_collectives_in_common_no_culprit_is_named(sent: int, tmp_path: 
 def test_messages_of_files_without_completed_calls_are_not_counted(tmp_path: Path) -> None:
     """PyTorch's "only active" files: rank 0's small sends completed and are not in its file, rank 1's receive is."""
     files = {
-        0: [entry(n, "all_reduce", n, **OPEN, retired=False) for n in (90, 93)],
+        0: [entry(n, "all_reduce", n, **OPEN) for n in (90, 93)],
         1: [
-            entry(90, "all_reduce", 90, **OPEN, retired=False),
-            entry(92, "all_reduce", 93, **OPEN, retired=False),
-            entry(94, "recv 1<-0", 93, p2p_seq_id=7, **OPEN, retired=False),
+            entry(90, "all_reduce", 90, **OPEN),
+            entry(92, "all_reduce", 93, **OPEN),
+            entry(94, "recv 1<-0", 93, p2p_seq_id=7, **OPEN),
         ],
     }
     report = load(write(tmp_path, files))
@@ -96,7 +93,7 @@ def test_calls_open_on_both_sides_need_not_be_one_message(taken: int, tmp_path: 
         1: [entry(n, "recv 1<-0", 0, p2p_seq_id=n + 1, sizes=[[taken if n == 100 else 8]]) for n in range(81, 101)],
     }
     for calls in files.values():
-        calls[-1].update(OPEN, retired=False)
+        calls[-1].update(OPEN)
     assert load(write(tmp_path, files)).findings == []
 
 
@@ -104,6 +101,71 @@ def test_messages_that_completed_and_do_not_fit_are_reported(tmp_path: Path) -> 
     files = {0: [entry(0, "send 0->1", 0, sizes=[[8]])], 1: [entry(0, "recv 1<-0", 0, sizes=[[9]])]}
     (incident,) = load(write(tmp_path, files)).incidents
     assert incident["category"] == "size_mismatch"
+
+
+PIPELINES = {
+    "0": group("0", "default_pg", range(4)),
+    "1": group("1", "pp", [0, 2]),
+    "2": group("2", "pp", [1, 3]),
+    "3": group("3", "dp", [2, 3]),
+}
+
+
+def message(record: int, name: str, pg: str, **more: Any) -> dict[str, Any]:
+    return entry(record, name, 0, p2p_seq_id=record + 1, process_group=(pg, PIPELINES[pg]["desc"]), **more)
+
+
+def test_a_rank_in_a_message_that_cannot_be_paired_is_no_culprit_of_what_waits_behind_it(tmp_path: Path) -> None:
+    """Stage 1 of one pipeline waits for a message, so it does not come to the all_reduce with the other pipeline's."""
+    files = {
+        0: [message(n, "send 0->1", "1") for n in range(80, 100)],
+        2: [message(n, "recv 1<-0", "1") for n in range(85, 101)],
+        1: [message(n, "send 0->1", "2") for n in range(80, 100)],
+        3: [message(n, "recv 1<-0", "2") for n in range(80, 100)],
+    }
+    files[2][-1].update(OPEN)
+    files[3].append(entry(100, "all_reduce", 7, process_group=("3", "dp"), **OPEN))
+    files[2].insert(0, entry(84, "all_reduce", 6, process_group=("3", "dp")))
+    report = load(write(tmp_path, files, **PIPELINES))
+    assert report.incidents == []
+    assert any(note.startswith("messages from rank 0 to rank 2") for note in report.undecided)
+
+
+def test_the_end_of_a_batch_whose_members_were_overwritten_is_not_reported(tmp_path: Path) -> None:
+    end = entry(12, "coalesced", 0, p2p_seq_id=9, is_p2p=True, sizes=[])
+    calls = [end, *(entry(13 + number, "all_reduce", 4 + number) for number in range(2))]
+    report = load(write(tmp_path, {0: calls, 1: calls}))
+    assert report.incidents == []
+    assert not any("without their peer" in note for note in report.undecided)
+
+
+def test_a_list_whose_first_pieces_were_overwritten_is_not_compared(tmp_path: Path) -> None:
+    whole = [
+        entry(10, "_broadcast_oop", 5, state="scheduled", sizes=[[3]]),
+        entry(11, "_broadcast_oop", 5, state="scheduled", sizes=[[4]]),
+        entry(12, "ALLGATHER_coalesced", 5, sizes=[]),
+        entry(13, "all_reduce", 6),
+    ]
+    assert load(write(tmp_path, {0: whole, 1: whole[1:]})).findings == []
+
+
+def test_members_of_a_batch_whose_completed_end_was_left_out_are_not_waiting(tmp_path: Path) -> None:
+    """PyTorch's "only active" files: members of batches are never marked completed, their ends are, and go."""
+    batch = [
+        entry(3, "send 1->0", 0, state="scheduled", p2p_seq_id=1),
+        entry(4, "recv 1<-0", 0, state="scheduled", p2p_seq_id=1),
+    ]
+    files = {1: batch, 2: []}
+    assert load(write(tmp_path, files, **{"0": group("0", "default_pg", [0, 1, 2])})).findings == []
+
+
+def test_such_members_are_not_waiting_where_the_first_call_of_all_is_one_of_them(tmp_path: Path) -> None:
+    """The numbers of the calls show that others were left out between them."""
+    sends = [entry(n, "send 0->1", 0, state="scheduled", p2p_seq_id=n // 2 + 1) for n in (0, 1, 3, 4)]
+    receives = [entry(n, "recv 1<-0", 0, state="scheduled", p2p_seq_id=n // 2 + 1) for n in (0, 1)]
+    report = load(write(tmp_path, {0: sends, 1: receives}))
+    assert report.findings == []
+    assert any("does not contain every call" in note for note in report.undecided)
 
 
 @given(st.integers(0, 2**32), st.booleans())

@@ -1,24 +1,27 @@
-"""Files that hold only calls in flight: how they are recognised, what they show, and what else is said."""
+"""Files with calls in flight, or with calls that cannot be read: what they show, and what is said where it is open."""
 
 from __future__ import annotations
 
 import json
 import os
+import pickle
 import random
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from otel_fr.analyze import HEALTHY, UNDECIDED, load
+from otel_fr.analyze import FAULT, HEALTHY, UNDECIDED, UNUSABLE, load
 from otel_fr.analyze.assemble.only_open import SMALLEST_BUFFER
 from otel_fr.analyze.output.markdown import to_markdown
-from otel_fr.analyze.output.overview import View
+from otel_fr.analyze.output.overview import View, short_verdict
 from otel_fr.analyze.output.page import to_html
 from otel_fr.analyze.output.text import to_json, to_text
 from otel_fr.match import Category
 from tests.support.device_model import Machine, hybrid_groups, hybrid_programs
 from tests.support.nccl_files import write_files
-from tests.support.torch_files import BEGIN, SECOND, entry, group, write
+from tests.support.torch_files import BEGIN, SECOND, entry, group, one_missing, write
 from tests.support.verdicts import causes
 
 CULPRITS = (9, 14)
@@ -150,3 +153,53 @@ def test_lag_just_before_the_files_were_written_is_no_fault(tmp_path: Path, afte
     assert to_text(report).startswith("No fault found in 12 calls of ranks 0-2. 1 of them had not completed")
     assert json.loads(to_json(report))["verdict"] == "no_fault"
     assert json.loads(to_json(report))["open_calls"] is None
+
+
+@pytest.mark.parametrize("seconds", [-0.004, 0.0, 0.3, 2.0, 8.0, 600.0, 10_000_000.0])
+def test_a_call_that_was_enqueued_just_before_its_file_was_written_waits_for_nobody(
+    tmp_path: Path, seconds: float
+) -> None:
+    """Of a job that runs, each rank writes its file at another moment. One copied later may have older calls."""
+    enqueued = 1_800_000_000 * SECOND
+    for file in one_missing(tmp_path, time_created_ns=enqueued).iterdir():
+        os.utime(file, ns=(time.time_ns(), enqueued + round(seconds * 1e9)))
+    report = load(tmp_path)
+    found = [(one.category, one.culprit_ranks) for one in causes(report.findings)]
+    assert (report.status, found) == ((HEALTHY, []) if seconds < 5 else (FAULT, [(Category.MISSING_RANK, (2,))]))
+
+
+def damaged(record: int) -> dict[str, Any]:
+    return {**entry(record, "all_reduce", record + 1), "state": {"a": 1}, "profiling_name": ["x"]}
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_file_of_which_no_call_can_be_read_is_not_readable(tmp_path: Path, count: int) -> None:
+    report = load(write(tmp_path, {rank: [damaged(n) for n in range(count)] for rank in range(2)}))
+    assert report.status == UNUSABLE
+    assert len(report.problems) == 2
+    assert all("required fields are missing in" in problem.text for problem in report.problems)
+
+
+def test_a_call_that_cannot_be_read_leaves_the_verdict_open(tmp_path: Path) -> None:
+    calls = [entry(0, "all_reduce", 1), entry(1, "all_reduce", 2)]
+    report = load(write(tmp_path / "ended", {0: calls, 1: [*calls, damaged(2)]}))
+    assert (report.status, report.open_calls) == (UNDECIDED, None)
+    said = "undecided: 1 call of rank 1 could not be read"
+    assert short_verdict(report) == said
+    assert f"{said}; no fault found in the 4 calls that could be read." in to_text(report)
+    calls[1] = entry(1, "all_reduce", 2, state="scheduled")
+    both = load(write(tmp_path / "open", {0: calls, 1: [*calls, damaged(2)]}))
+    assert "2 calls open on ranks 0, 1" in to_text(both)
+    for one in (report, both):
+        assert one.status == UNDECIDED
+        assert "entries of rank 1 lack required fields" in to_text(one)
+
+
+def test_calls_in_flight_in_files_of_the_first_versions_are_open(tmp_path: Path) -> None:
+    """They have neither a version nor process groups; their only recorder, NCCL's, shows which calls ended."""
+    for rank in range(2):
+        calls = [entry(0, "all_reduce", 1, state="scheduled")]
+        (tmp_path / f"trace_{rank}").write_bytes(pickle.dumps({"entries": calls}, 2))
+    report = load(tmp_path)
+    assert report.status == UNDECIDED
+    assert "2 calls open on ranks 0, 1" in to_text(report)

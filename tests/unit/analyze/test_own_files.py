@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +21,7 @@ from otel_fr.incident import FIELDS
 from otel_fr.match import Case, Ending, ThreadException
 from otel_fr.ring import KIND_GROUP, NewGroup, RecordState
 from tests.support.rings import RUN, RankRing, signature
+from tests.support.verdicts import cause_incidents
 
 Format = Literal["pickle", "json"]
 STEP = signature("all_reduce", reduce_op="sum")
@@ -31,16 +33,28 @@ STACK = """Thread 0x00007f (most recent call first):
 """
 
 
-def hang(folder: Path, fmt: Format = "pickle", world: int = 4, **meta: Any) -> Analysis:
-    """Rank 1 stands in its data loader; the others wait in step 3."""
+def judged(
+    folder: Path, world: int, play: Callable[[RankRing], dict[str, Any] | None], fmt: Format = "pickle", **meta: Any
+) -> Analysis:
+    """The files of ranks that do this with their rings. What it returns is said of the rank (`RankRing.write`)."""
     for rank in range(world):
         ring = RankRing(folder / "rings", rank, world, **meta)
+        said = play(ring) or {}
+        ring.write(folder / "files", fmt, **said)
+    return load(folder / "files")
+
+
+def hang(folder: Path, fmt: Format = "pickle") -> Analysis:
+    """Rank 1 stands in its data loader; the others wait in step 3."""
+
+    def play(ring: RankRing) -> dict[str, Any]:
         for _ in range(2):
             ring.call(STEP, age_s=30)
-        if rank != 1:
+        if ring.rank != 1:
             ring.call(STEP, state=RecordState.IN_FLIGHT, age_s=8)
-        ring.write(folder / "files", fmt, stack=STACK if rank == 1 else "")
-    return load(folder / "files")
+        return {"stack": STACK if ring.rank == 1 else ""}
+
+    return judged(folder, 4, play, fmt)
 
 
 @pytest.mark.parametrize("fmt", ["pickle", "json"])
@@ -68,11 +82,8 @@ def test_the_rank_that_did_not_join_is_named_with_its_line_of_code(tmp_path: Pat
     place = incident["places"]["1"]
     assert (place["host"], place["local_rank"], place["gpu"], place["pod"]) == ("node-1", 1, None, None)
     culprit = f"culprit rank 1: /job/data.py:31 next_batch (node-1, local rank 1, pid {place['pid']})"
-    for part in (
-        culprit,
-        "waiting ranks 0, 2, 3: /job/train.py:42 step",
-    ):
-        assert part in text
+    assert culprit in text
+    assert "waiting ranks 0, 2, 3: /job/train.py:42 step" in text
     assert "next_batch" in text.partition("stack of rank 1:")[2]
     assert str(tmp_path / "files" / "trace_1") in text
 
@@ -82,14 +93,13 @@ def test_a_rank_that_records_no_creations_has_not_left_one_out(tmp_path: Path, s
     """Ranks 0 and 1 create a group; rank 2 may be one of an earlier otel-fr."""
     new = signature("new_group", (), new_group=NewGroup("1", "tp", (0, 1, 2)))
     for rank in range(3):
-        meta = {"creations": True} if rank < 2 or says_so else {}
-        ring = RankRing(tmp_path / "rings", rank, 3, **meta)
+        ring = RankRing(tmp_path / "rings", rank, 3, **({"creations": True} if rank < 2 or says_so else {}))
         ring.call(STEP, age_s=30)
         if rank < 2:
             ring.call(new, kind=KIND_GROUP, state=RecordState.IN_FLIGHT, age_s=8)
         ring.write(tmp_path / "files")
-    incidents = json.loads(to_json(load(tmp_path / "files")))["incidents"]
-    assert [incident["culprit_ranks"] for incident in incidents] == ([[2]] if says_so else [])
+    found = [incident["culprit_ranks"] for incident in load(tmp_path / "files").incidents]
+    assert found == ([[2]] if says_so else [])
 
 
 DESTROY = signature("destroy_process_group", ())
@@ -100,13 +110,12 @@ CLOSE = (("/job/save.py", 9, "close"),)
 def test_groups_that_are_destroyed_by_some_ranks_are_no_fault_and_no_last_call(
     tmp_path: Path, destroyers: tuple[int, ...]
 ) -> None:
-    for rank in range(3):
-        ring = RankRing(tmp_path / "rings", rank, 3, creations=True)
+    def play(ring: RankRing) -> None:
         ring.call(STEP, age_s=30)
-        if rank in destroyers:
+        if ring.rank in destroyers:
             ring.call(DESTROY, kind=KIND_GROUP, age_s=8, took_s=0.1)
-        ring.write(tmp_path / "files")
-    report = load(tmp_path / "files")
+
+    report = judged(tmp_path, 3, play, creations=True)
     assert (report.status, report.incidents) == (HEALTHY, [])
     assert report.run is not None
     assert {call.signature.operation for call in Case(report.run.evidence).evidence.calls} == {"all_reduce"}
@@ -115,39 +124,36 @@ def test_groups_that_are_destroyed_by_some_ranks_are_no_fault_and_no_last_call(
 
 
 def test_a_rank_that_hangs_while_it_destroys_its_group_is_told(tmp_path: Path) -> None:
-    for rank in range(3):
-        ring = RankRing(tmp_path / "rings", rank, 3, creations=True)
+    def play(ring: RankRing) -> None:
         ring.call(STEP, age_s=30)
-        if rank == 1:
+        if ring.rank == 1:
             ring.call(DESTROY, kind=KIND_GROUP, age_s=20, state=RecordState.IN_FLIGHT)
-        ring.write(tmp_path / "files")
-    text = to_text(load(tmp_path / "files"))
+
+    text = to_text(judged(tmp_path, 3, play, creations=True))
     assert "undecided: 1 call open on rank 1; the oldest is destroy_process_group of group default_pg (0)" in text
 
 
 @pytest.mark.parametrize("gone", [True, False])
 def test_peers_wait_in_a_group_that_a_rank_has_destroyed(tmp_path: Path, gone: bool) -> None:
-    for rank in range(3):
-        ring = RankRing(tmp_path / "rings", rank, 3, creations=True)
+    def play(ring: RankRing) -> None:
         ring.group("1", range(3), "tp")
         ring.call(STEP, age_s=30, group="1")
-        if rank == 1:
+        if ring.rank == 1:
             state = RecordState.COMPLETED if gone else RecordState.IN_FLIGHT
             ring.call(DESTROY, kind=KIND_GROUP, age_s=20, group="1", state=state, site=CLOSE)
             if gone:
                 ring.remove_group("1")
         else:
             ring.call(STEP, age_s=19, group="1", state=RecordState.IN_FLIGHT)
-        ring.write(tmp_path / "files")
-    (incident,) = json.loads(to_json(load(tmp_path / "files")))["incidents"]
+
+    (incident,) = judged(tmp_path, 3, play, creations=True).incidents
     assert (incident["category"], incident["culprit_ranks"]) == ("missing_rank", [1])
     assert ("destroy_process_group at /job/save.py:9 close" if gone else "group tp (1)") in incident["summary"]
 
 
 def test_the_incident_is_the_same_one_however_often_it_is_analyzed(tmp_path: Path) -> None:
     report = hang(tmp_path)
-    ids = [json.loads(to_json(r))["incidents"][0]["id"] for r in (report, load(tmp_path / "files"))]
-    assert ids[0] == ids[1]
+    assert report.incidents[0]["id"] == load(tmp_path / "files").incidents[0]["id"]
 
 
 def test_the_newest_attempt_is_judged_and_the_others_are_named(tmp_path: Path) -> None:
@@ -172,29 +178,24 @@ def test_the_exceptions_of_threads_are_in_a_ranks_file_and_do_not_end_it(tmp_pat
     assert (report.ranks[0].ending, report.incidents) == (Ending.RUNNING, [])
 
 
+def ended(code: int = 0, signal: int = 0, *, clean: bool = False, known: bool = True) -> dict[str, Any]:
+    return {"exit": {"code": code, "signal": signal, "clean": clean, "known": known}}
+
+
+RAISED = {"exception": {"type": "ValueError"}}
+
+
 @pytest.mark.parametrize(
     ("info", "ending", "exception"),
     [
-        ({"exit": {"code": 0, "signal": 9, "clean": False, "known": True}}, Ending.KILLED, ""),
-        ({"exit": {"code": 3, "signal": 0, "clean": False, "known": True}}, Ending.RAISED, ""),
-        ({"exit": {"code": 0, "signal": 0, "clean": True, "known": False}}, Ending.CLEAN, ""),
-        ({"exit": {"code": 0, "signal": 0, "clean": False, "known": False}}, Ending.GONE, ""),
+        (ended(signal=9), Ending.KILLED, ""),
+        (ended(code=3), Ending.RAISED, ""),
+        (ended(clean=True, known=False), Ending.CLEAN, ""),
+        (ended(known=False), Ending.GONE, ""),
         ({"exception": {"type": "ValueError", "message": "bad sample"}}, Ending.RAISED, "ValueError: bad sample"),
-        (
-            {"exception": {"type": "ValueError"}, "exit": {"code": 0, "signal": 0, "clean": True, "known": True}},
-            Ending.CLEAN,
-            "",
-        ),
-        (
-            {"exception": {"type": "ValueError"}, "exit": {"code": 0, "signal": 15, "clean": False, "known": True}},
-            Ending.RAISED,
-            "ValueError",
-        ),
-        (
-            {"exception": {"type": "KeyboardInterrupt"}, "exit": {"code": 0, "signal": 2, "known": True}},
-            Ending.KILLED,
-            "KeyboardInterrupt",
-        ),
+        (RAISED | ended(clean=True), Ending.CLEAN, ""),
+        (RAISED | ended(signal=15), Ending.RAISED, "ValueError"),
+        ({"exception": {"type": "KeyboardInterrupt"}} | ended(signal=2), Ending.KILLED, "KeyboardInterrupt"),
         ({"thread_exceptions": [{"type": "ValueError", "thread": "loader"}]}, Ending.RUNNING, ""),
         ({}, Ending.RUNNING, ""),
     ],
@@ -215,11 +216,9 @@ def test_a_killed_rank_is_named_and_what_followed_is_not(tmp_path: Path) -> None
         ring.call(STEP, age_s=30)
         if rank != 2:
             ring.call(STEP, state=RecordState.IN_FLIGHT, age_s=8)
-        signal = 9 if rank == 2 else 15
-        ring.write(tmp_path / "files", exit={"code": 0, "signal": signal, "clean": False, "known": True})
+        ring.write(tmp_path / "files", **ended(signal=9 if rank == 2 else 15))
     report = load(tmp_path / "files")
-    found = json.loads(to_json(report))["incidents"]
-    causes = [incident for incident in found if incident["caused_by"] is None]
+    causes = cause_incidents(report.incidents)
     assert [(c["category"], c["culprit_ranks"]) for c in causes] == [("rank_dead", [2])]
     text = to_text(report)
     assert "(1 call; killed by signal 9 (SIGKILL))" in text
@@ -263,7 +262,7 @@ def test_ranks_that_a_stop_of_the_job_ended_are_no_culprits_beside_an_older_file
     for rank in (0, 2):
         ring = RankRing(tmp_path / "rings", rank, 3)
         ring.call(STEP)
-        ring.write(tmp_path / "files", exit={"code": 0, "signal": 15, "clean": False, "known": True})
+        ring.write(tmp_path / "files", **ended(signal=15))
     report = load(tmp_path / "files")
     assert report.findings == []
     assert report.undecided == ["rank 1: its file is older than rank 0's, which completed a later collective"]
@@ -278,7 +277,7 @@ def test_sends_and_receives_are_paired_by_the_numbers_recorded(tmp_path: Path) -
         if rank == 0:
             ring.call(signature("send", ((5,),), peer=1, tag=0), state=RecordState.IN_FLIGHT, age_s=9)
         ring.write(tmp_path / "files")
-    (incident,) = json.loads(to_json(load(tmp_path / "files")))["incidents"]
+    (incident,) = load(tmp_path / "files").incidents
     assert (incident["category"], incident["culprit_ranks"]) == ("missing_rank", [1])
     assert (incident["operation"], incident["waiting_ranks"]) == ("send", [0])
     group = identity.group_id("0", range(2))
@@ -377,7 +376,7 @@ def test_ranks_that_one_signal_ended_together_are_one_fault_on_clocks_that_diffe
             ring.call(STEP, age_s=age)
         if rank != 2:
             ring.call(STEP, state=RecordState.IN_FLIGHT, age_s=30)
-        killed = {"exit": {"code": 0, "signal": 9, "clean": False, "known": True}} if rank > 1 else {}
+        killed = ended(signal=9) if rank > 1 else {}
         path = ring.write(tmp_path / "files", "json", **killed)
         data = json.loads(path.read_text())
         shift = hours * 3600 * 10**9 if rank == 3 else 0
@@ -386,5 +385,5 @@ def test_ranks_that_one_signal_ended_together_are_one_fault_on_clocks_that_diffe
             for key in ("time_created_ns", "time_discovered_completed_ns"):
                 entry[key] = entry[key] + shift if entry[key] else entry[key]
         path.write_text(json.dumps(data))
-    found = json.loads(to_json(load(tmp_path / "files")))["incidents"]
+    found = load(tmp_path / "files").incidents
     assert [(one["category"], one["culprit_ranks"]) for one in found] == [("rank_dead", [2] if ahead else [2, 3])]

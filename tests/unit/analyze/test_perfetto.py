@@ -12,7 +12,6 @@ from otel_fr.analyze import load
 from otel_fr.analyze.output import perfetto
 from otel_fr.analyze.output.overview import View
 from otel_fr.analyze.output.perfetto import write_trace
-from tests.support.paths import DUMPS
 from tests.support.torch_files import BEGIN, SECOND, entry, group, hostile_folder, one_missing, write
 from tests.support.trace_events import Slice, Trace
 
@@ -129,19 +128,6 @@ def test_events_of_one_thread_never_overlap(seed: int, tmp_path: Path) -> None:
         ranks[rank] = calls
     trace = traced(write(tmp_path, ranks, **groups))
     assert sum("number" in item.args for item in trace.slices) > 100
-
-
-@pytest.mark.parametrize("name", sorted(path.name for path in DUMPS.iterdir() if path.is_dir()))
-def test_the_shared_dumps(name: str) -> None:
-    report = load(DUMPS / name)
-    trace = traced(DUMPS / name)
-    assert sum("number" in item.args for item in trace.slices) == sum(len(calls) for calls in _calls(report))
-    if any(finding.waiting_ranks for finding in report.findings if finding.culprit_ranks):
-        assert trace.arrows
-
-
-def _calls(report: object) -> list[list[object]]:
-    return [calls for collective in report.collectives for calls in collective.calls.values()]  # type: ignore[attr-defined]
 
 
 def test_without_any_time_calls_are_in_their_order(tmp_path: Path) -> None:

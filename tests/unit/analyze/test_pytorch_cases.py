@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from otel_fr.analyze import Analysis, load
-from tests.support.torch_files import entry, group, write
+from tests.support.torch_files import OPEN, entry, group, write
 
 Sizes = list[list[int]]
 GROUPS = {"0": group("0", "default_pg", [0, 1])}
@@ -80,6 +80,17 @@ MATCH_ONE_EVENT = {
         call("all_reduce", [[4, 4]], [[5, 4]]),
         ["size_mismatch"],
     ),
+    "all_gather spelled otherwise": (call("all_gather", [[8]]), call("_all_gather_base", [[8]]), ["op_mismatch"]),
+    "coalesced all_reduce": (call("all_reduce", [[8]]), call("allreduce_coalesced", [[8]]), ["op_mismatch"]),
+    "flat reduce_scatter": (call("reduce_scatter", [[8]]), call("_reduce_scatter_base", [[8]]), ["op_mismatch"]),
+    # PyTorch: COLLECTIVE_TYPE_MISMATCH. ProcessGroupNCCL records both as all_to_all, and both do the same.
+    "single all_to_all": (call("all_to_all", [[8]]), call("all_to_all_single", [[8]]), []),
+    "uneven splits": (call("all_to_all_single", [[8]], [[12]]), call("all_to_all_single", [[12]], [[8]]), []),
+    "other size of a flat all_gather": (
+        call("_all_gather_base", [[8]], [[16]]),
+        call("_all_gather_base", [[12]], [[24]]),
+        ["size_mismatch"],
+    ),
 }
 
 
@@ -105,34 +116,6 @@ def test_all_events(tmp_path: Path) -> None:
         outputs = [[sizes[0][0] * 2]] if "reduce_scatter" in operation.lower() else outputs
         same = call(operation, sizes, outputs)
         assert categories(judge(tmp_path / operation, [same], [same])) == [], operation
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "expected"),
-    [
-        ("all_gather", "_all_gather_base", ["op_mismatch"]),
-        ("all_reduce", "allreduce_coalesced", ["op_mismatch"]),
-        ("reduce_scatter", "_reduce_scatter_base", ["op_mismatch"]),
-        # PyTorch: COLLECTIVE_TYPE_MISMATCH. ProcessGroupNCCL records both as all_to_all, and both do the same.
-        ("all_to_all", "all_to_all_single", []),
-    ],
-)
-def test_collective_variants_are_distinct_types(one: str, other: str, expected: list[str], tmp_path: Path) -> None:
-    assert categories(judge(tmp_path, [call(one, [[8]])], [call(other, [[8]])])) == expected
-
-
-def test_all_to_all_single_uneven_splits_are_not_a_mismatch(tmp_path: Path) -> None:
-    first, second = call("all_to_all_single", [[8]], [[12]]), call("all_to_all_single", [[12]], [[8]])
-    assert categories(judge(tmp_path, [first], [second])) == []
-
-
-def test_all_gather_base_numel_is_checked_between_ranks(tmp_path: Path) -> None:
-    good, bad = call("_all_gather_base", [[8]], [[16]]), call("_all_gather_base", [[12]], [[24]])
-    assert categories(judge(tmp_path / "good", [good], [good])) == []
-    assert categories(judge(tmp_path / "bad", [good], [bad])) == ["size_mismatch"]
-    for state in ("scheduled", "completed"):
-        alike = call("_all_gather_base", [[8]], [[24]], state=state, retired=state == "completed")
-        assert categories(judge(tmp_path / state, [alike], [alike])) == ["size_mismatch"]
 
 
 def test_recv_any_source_has_no_peer(tmp_path: Path) -> None:
@@ -174,28 +157,11 @@ def shown(report: Analysis) -> list[tuple[str, tuple[int, ...], bool]]:
 
 def test_build_db_1_matched_all_reduce_and_groups_of_one_name(tmp_path: Path) -> None:
     """Two groups are called "1", with other members: three collectives, not two."""
-    folder = tmp_path
     for rank in (0, 1):
         alone = {"1": group("1", "sub_pg", [rank])}
         calls = [done("all_reduce", [[4, 4]], 0), done("all_reduce", [[5, 5]], 1, process_group=("1", "sub_pg"))]
-        write(folder, {rank: calls}, **GROUPS, **alone)
-    report = load(folder)
-    assert sorted(shown(report)) == [
-        ("all_reduce", (0,), True),
-        ("all_reduce", (0, 1), True),
-        ("all_reduce", (1,), True),
-    ]
-
-
-def test_build_db_2_matched_allreduce_coalesced(tmp_path: Path) -> None:
-    calls = [done("allreduce_coalesced", [[4, 4]], 0)]
-    assert shown(judge(tmp_path, calls, calls)) == [("all_reduce_coalesced", (0, 1), True)]
-
-
-def test_build_db_3_two_broadcasts_in_one_batch(tmp_path: Path) -> None:
-    """One collective, as there; ours is named after what was done, theirs "coalesced"."""
-    calls = [done("broadcast", [[4, 4]], 0), done("broadcast", [[4, 4]], 1), done("coalesced", [[]], 2)]
-    assert shown(judge(tmp_path, calls, calls)) == [("broadcast", (0, 1), True)]
+        write(tmp_path, {rank: calls}, **GROUPS, **alone)
+    assert sorted(shown(load(tmp_path))) == [("all_reduce", ranks, True) for ranks in ((0,), (0, 1), (1,))]
 
 
 def pieces(operation: str, sizes: list[int], end: str, first: int = 0) -> list[dict[str, Any]]:
@@ -203,18 +169,36 @@ def pieces(operation: str, sizes: list[int], end: str, first: int = 0) -> list[d
     return [*calls, done(end, [[]], first + len(calls))]
 
 
-def test_build_db_4_uneven_all_gather_that_does_not_fit(tmp_path: Path) -> None:
-    """PyTorch says no more than that it fails; ours, that it is one all_gather whose output lists differ."""
-    first = pieces("_broadcast_oop", [4, 5], "ALLGATHER_coalesced")
-    second = pieces("_broadcast_oop", [4, 4], "ALLGATHER_coalesced")
+COALESCED = [done("allreduce_coalesced", [[4, 4]], 0)]
+GATHERED, SCATTERED = ("_broadcast_oop", "ALLGATHER_coalesced"), ("_reduce_oop", "REDUCE_SCATTER_coalesced")
+BUILD_DB = {
+    "2 matched allreduce_coalesced": (COALESCED, COALESCED, ("all_reduce_coalesced", (0, 1), True)),
+    # One collective, as there; ours is named after what was done, theirs "coalesced".
+    "3 two broadcasts in one batch": (
+        pieces("broadcast", [4, 4], "coalesced"),
+        pieces("broadcast", [4, 4], "coalesced"),
+        ("broadcast", (0, 1), True),
+    ),
+    # PyTorch says no more than that it fails; ours, that it is one all_gather whose output lists differ.
+    "4 uneven all_gather that does not fit": (
+        pieces(GATHERED[0], [4, 5], GATHERED[1]),
+        pieces(GATHERED[0], [4, 4], GATHERED[1]),
+        ("all_gather", (0, 1), False),
+    ),
+    "5 uneven reduce_scatter that fits": (
+        pieces(SCATTERED[0], [4, 4], SCATTERED[1]),
+        pieces(SCATTERED[0], [4, 4], SCATTERED[1]),
+        ("reduce_scatter", (0, 1), True),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BUILD_DB)
+def test_build_db(name: str, tmp_path: Path) -> None:
+    first, second, expected = BUILD_DB[name]
     report = judge(tmp_path, first, second)
-    assert shown(report) == [("all_gather", (0, 1), False)]
-    assert categories(report) == ["size_mismatch"]
-
-
-def test_build_db_5_uneven_reduce_scatter_that_fits(tmp_path: Path) -> None:
-    calls = pieces("_reduce_oop", [4, 4], "REDUCE_SCATTER_coalesced")
-    assert shown(judge(tmp_path, calls, calls)) == [("reduce_scatter", (0, 1), True)]
+    assert shown(report) == [expected]
+    assert categories(report) == ([] if expected[2] else ["size_mismatch"])
 
 
 def test_build_db_6_a_batch_that_one_rank_did_not_issue(tmp_path: Path) -> None:
@@ -223,9 +207,9 @@ def test_build_db_6_a_batch_that_one_rank_did_not_issue(tmp_path: Path) -> None:
     In PyTorch's test all calls have number 0, and the batch is completed, which a collective that rank 0 never joined
     cannot be. Here it has its own number and is open.
     """
-    batch = pieces("_reduce_oop", [4, 4], "REDUCE_SCATTER_coalesced", first=1)
+    batch = pieces(SCATTERED[0], [4, 4], SCATTERED[1], first=1)
     for part in batch:
-        part.update(collective_seq_id=2, state="scheduled", retired=False, time_discovered_completed_ns=None)
+        part.update(OPEN, collective_seq_id=2)
     first = [done("all_reduce", [[4, 4]], 0, sequence_id=1)]
     report = judge(tmp_path, first, [*first, *batch])
     assert Counter(shown(report)) == Counter([("all_reduce", (0, 1), True), ("reduce_scatter", (1,), False)])
@@ -247,13 +231,8 @@ def test_hook_shaped_run_has_no_mismatch(tmp_path: Path) -> None:
     calls = [call(name, ins, outs, at, sequence_id=at + 1) for at, (name, ins, outs) in enumerate(shapes)]
     report = judge(tmp_path, calls, calls)
     assert categories(report) == []
-    assert [c.operation for c in report.collectives] == [
-        "all_reduce",
-        "reduce",
-        "all_gather",
-        "reduce_scatter",
-        "all_reduce_coalesced",
-    ]
+    names = ["all_reduce", "reduce", "all_gather", "reduce_scatter", "all_reduce_coalesced"]
+    assert [c.operation for c in report.collectives] == names
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,8 @@ import pytest
 
 import otel_fr
 from otel_fr.analyze import Report, load
-from otel_fr.analyze.output.screen import MAX_LINES, MAX_WIDTH
 from otel_fr.incident import FIELDS
-from tests.support.paths import DUMPS
-from tests.support.torch_files import entry, group, hostile_folder, one_missing, write
+from tests.support.torch_files import entry, group, one_missing, write
 
 
 def test_the_package_has_the_analyzer(tmp_path: Path) -> None:
@@ -28,31 +26,6 @@ def test_a_report_is_one_screen(tmp_path: Path) -> None:
     assert text.splitlines()[1] == "4 files, 4 ranks, 1 process group, 11 calls"
     assert f"missing_rank: {report.findings[0].summary}" in text
     assert "culprit rank 2: its last call was at /job/train.py:41 step" in text
-
-
-def many_faults(folder: Path) -> Path:
-    pairs = {str(n): group(str(n), "pair", (2 * n, 2 * n + 1)) for n in range(200)}
-    ranks = {}
-    for number in range(400):
-        fields: dict[str, Any] = {"process_group": (str(number // 2), "pair"), "state": "scheduled"}
-        ranks[number] = [entry(0, "all_reduce", 1, sizes=[[4 + number % 2]], **fields)]
-    return write(folder, ranks, **pairs)
-
-
-def test_reports_of_any_size_are_one_screen(tmp_path: Path) -> None:
-    folders = [many_faults(tmp_path / "many"), hostile_folder(tmp_path / "hostile"), tmp_path / "none"]
-    folders[2].mkdir()
-    folders += [path for path in DUMPS.iterdir() if path.is_dir()]
-    for folder in folders:
-        report = load(folder)
-        lines = repr(report).split("\n")
-        assert len(lines) <= MAX_LINES
-        assert max(map(len, lines)) <= MAX_WIDTH
-        assert all(line.isprintable() for line in lines)
-        assert len(repr(report.run)) < 200
-        html = report._repr_html_()
-        assert len(html) < 60_000
-        assert "<script" not in html
 
 
 def test_a_cell_shows_the_verdict_and_the_progress(tmp_path: Path) -> None:
@@ -123,17 +96,3 @@ def test_peers_of_messages_are_global_ranks_and_calls_are_in_order(tmp_path: Pat
     assert calls["operation"].tolist() == ["all_reduce", "send", "all_reduce", "all_reduce", "recv", "all_reduce"]
     assert calls["peer"].dropna().tolist() == [3, 2]
     assert calls[calls["stream"] == "p2p"]["group_name"].tolist() == ["1", "1"]
-
-
-@pytest.mark.parametrize("name", [*sorted(path.name for path in DUMPS.iterdir() if path.is_dir()), "hostile", "none"])
-def test_any_files_make_data_frames(name: str, tmp_path: Path) -> None:
-    folder = DUMPS / name
-    if name in ("hostile", "none"):
-        folder = tmp_path
-        if name == "hostile":
-            hostile_folder(folder)
-    found = frames(folder)
-    report = load(folder)
-    assert len(found["calls"]) == sum(len(of) for one in report.collectives for of in one.calls.values())
-    assert len(found["incidents"]) == len(report.incidents)
-    assert len(found["ranks"]) == len(report.ranks)

@@ -25,7 +25,7 @@ def message(rank: int, length: int = 8) -> SignatureDef:
     return signature("send" if rank == 0 else "recv", ((length,),), peer=1 - rank, tag=0)
 
 
-def written(folder: Path, late: int, capacity: int = 1000) -> None:
+def written(folder: Path, late: int | None, capacity: int = 1000) -> None:
     """Files of ranks that have all made a last call, except ``late``."""
     rings = [RankRing(folder / "rings", rank, len(RANKS), capacity) for rank in RANKS]
     for ring in rings:
@@ -39,36 +39,22 @@ def written(folder: Path, late: int, capacity: int = 1000) -> None:
         ring.write(folder)
 
 
-@pytest.mark.parametrize("late", RANKS)
-def test_a_rank_that_does_not_join_is_named(tmp_path: Path, late: int) -> None:
-    written(tmp_path, late)
-    (finding,) = load(tmp_path).findings
-    assert (finding.category, finding.culprit_ranks, finding.sequence_id) == (Category.MISSING_RANK, (late,), 7)
-    assert finding.waiting_ranks == tuple(rank for rank in RANKS if rank != late)
+@pytest.mark.parametrize(("late", "capacity"), [*((rank, 1000) for rank in RANKS), (3, 3), (None, 1000)])
+def test_a_rank_that_does_not_join_is_named(tmp_path: Path, late: int | None, capacity: int) -> None:
+    """Also where older calls were overwritten."""
+    written(tmp_path, late, capacity)
+    found = [(one.category, one.culprit_ranks, one.sequence_id) for one in load(tmp_path).findings]
+    assert found == ([] if late is None else [(Category.MISSING_RANK, (late,), 7)])
 
 
-def test_so_it_is_where_older_calls_were_overwritten(tmp_path: Path) -> None:
-    written(tmp_path, 3, capacity=3)
-    assert [finding.culprit_ranks for finding in load(tmp_path).findings] == [(3,)]
-
-
-def test_all_joined_is_no_fault(tmp_path: Path) -> None:
-    written(tmp_path, late=-1)
-    assert load(tmp_path).findings == []
-
-
-def test_a_message_without_its_other_half_is_waited_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("received", "found"), [(None, Category.UNMATCHED_P2P), (9, Category.SIZE_MISMATCH)])
+def test_a_message_without_its_other_half_or_with_another_is_found(
+    tmp_path: Path, received: int | None, found: Category
+) -> None:
     rings = [RankRing(tmp_path / "rings", rank, len(RANKS)) for rank in RANKS]
     rings[0].call(message(0), state=RecordState.UNKNOWN)
+    if received is not None:
+        rings[1].call(message(1, received), state=RecordState.UNKNOWN)
     for ring in rings:
         ring.write(tmp_path)
-    assert [finding.culprit_ranks for finding in load(tmp_path).findings] == [(1,)]
-
-
-def test_messages_that_do_not_fit_together_are_still_found(tmp_path: Path) -> None:
-    rings = [RankRing(tmp_path / "rings", rank, len(RANKS)) for rank in RANKS]
-    rings[0].call(message(0, 8), state=RecordState.UNKNOWN)
-    rings[1].call(message(1, 9), state=RecordState.UNKNOWN)
-    for ring in rings:
-        ring.write(tmp_path)
-    assert [finding.category for finding in load(tmp_path).findings] == [Category.SIZE_MISMATCH]
+    assert [finding.category for finding in load(tmp_path).findings] == [found]

@@ -81,17 +81,21 @@ def test_what_is_no_dump_is_passed_over_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "state.pkl").write_bytes(pickle.dumps({"epoch": 3, "random": random.Random(1)}))
     (tmp_path / "_SUCCESS").write_bytes(b"")
     (tmp_path / "notes-2.md").write_text("The files have `pg_config` and `collective_seq_id`.")
-    # These two might have been dumps, so their loss is reported.
+    (tmp_path / ".trace_5.77.tmp").write_bytes(b"half")
+    # These might have been dumps, so their loss is reported.
+    shutil.copy(HANG / "trace_0", tmp_path / "nameless")
     (tmp_path / "trace_1").write_bytes((HANG / "trace_0").read_bytes()[:300])
     (tmp_path / "trace_2").write_bytes(b"")
     dumps, problems = load_folder(tmp_path)
     assert [dump.rank for dump in dumps] == [0]
     said = {Path(problem.path).name: problem.text for problem in problems}
-    assert set(said) == {"trace_1", "trace_2", tmp_path.name}
+    assert set(said) == {"trace_1", "trace_2", "nameless", tmp_path.name}
     assert said[tmp_path.name] == (
         "9 files are not flight-recorder files and were skipped (_SUCCESS, config.json, logs.tar.gz, ...)"
     )
     assert said["trace_1"].startswith("truncated")
+    assert said["trace_2"].startswith("empty")
+    assert "name must end with the rank" in said["nameless"]
 
 
 def test_progress_is_reported_file_by_file_up_to_all(tmp_path: Path) -> None:
