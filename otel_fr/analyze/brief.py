@@ -14,11 +14,7 @@ from otel_fr.analyze.analysis import Analysis, load
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the verdict on the newest run in a folder.
-
-    Returns:
-        0, whatever the verdict is.
-    """
+    """Print the verdict on the newest run in a folder; returns 0, whatever it is."""
     parser = argparse.ArgumentParser(prog="python -m otel_fr.analyze.brief", description=__doc__)
     parser.add_argument("path")
     parser.add_argument("--prefix")

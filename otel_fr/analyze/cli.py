@@ -7,6 +7,8 @@ import gc
 import os
 import sys
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from urllib.parse import urlparse
 
@@ -113,12 +115,7 @@ def _positive(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Analyze and print.
-
-    Returns:
-        the process's exit status: `HEALTHY` (0), `FAULT` (1), `UNUSABLE` (2, also for a usage error) or `UNDECIDED`
-        (3).
-    """
+    """Analyze and print; the exit status is `Analysis.status`, or `UNUSABLE` for a usage error, too."""
     refusal = _usage_error(args)
     if refusal:
         return _refuse(refusal)
@@ -129,10 +126,8 @@ def run(args: argparse.Namespace) -> int:
             return _refuse(_NOTHING_HERE.format(os.environ.get("OTEL_FR_DUMP_DIR", "").strip() or runs_folder()))
         folder, written = found
         args.path = [str(folder)]
-        print(
-            f"otel-fr analyze: the newest run is in {folder}, written {ago_text(time.time() - written)}",
-            file=sys.stderr,
-        )
+        ago = ago_text(time.time() - written)
+        print(f"otel-fr analyze: the newest run is in {folder}, written {ago}", file=sys.stderr)
     # Millions of small objects live until the end: looking for garbage among them takes longer than reading them.
     gc.disable()
     try:
@@ -217,22 +212,16 @@ def _is_endpoint(text: str) -> bool:
 
 
 def _load(args: argparse.Namespace, path: list[str], replica_size: int | None) -> Analysis:
-    workers = min(os.cpu_count() or 1, MAX_WORKERS)
-    if not sys.stderr.isatty():
-        return load(
-            path,
-            args.prefix,
-            workers=workers,
-            replica_size=replica_size,
-            nccl_inspector=args.nccl_inspector,
-        )
-    from otel_fr.analyze.output.terminal import loading
+    loading: AbstractContextManager[Callable[[int, int], None] | None] = nullcontext()
+    if sys.stderr.isatty():
+        from otel_fr.analyze.output import terminal
 
-    with loading() as progress:
+        loading = terminal.loading()
+    with loading as progress:
         return load(
             path,
             args.prefix,
-            workers=workers,
+            workers=min(os.cpu_count() or 1, MAX_WORKERS),
             progress=progress,
             replica_size=replica_size,
             nccl_inspector=args.nccl_inspector,
@@ -294,5 +283,5 @@ def _send(analysis: Analysis, endpoint: str) -> int:
         count = send_traces(analysis, endpoint)
     except UnreachableEndpoint as error:
         return _refuse(f"--otlp {endpoint}: {error}")
-    print(f"otel-fr analyze: sent {count} {'trace' if count == 1 else 'traces'} to {endpoint}", file=sys.stderr)
+    print(f"otel-fr analyze: sent {count_text(count, 'trace')} to {endpoint}", file=sys.stderr)
     return HEALTHY

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from otel_fr.analyze.assemble.clocks import LATEST
 from otel_fr.analyze.assemble.runs import Run
 from otel_fr.dumps.columns import P2P
 from otel_fr.dumps.entry import Entry
@@ -106,4 +107,4 @@ def key_of(rank: int, entry: Entry, group: Group) -> InstanceKey:
 
 def moment(nanoseconds: int | None) -> int | None:
     """A time of an entry if a clock can have it, else None: files may contain any number."""
-    return nanoseconds if nanoseconds is not None and 0 < nanoseconds < 1 << 62 else None
+    return nanoseconds if nanoseconds is not None and 0 < nanoseconds < LATEST else None

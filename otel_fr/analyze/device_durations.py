@@ -80,22 +80,16 @@ class Durations:
     @property
     def text(self) -> str:
         """``"all_reduce of 25.0 MiB in group dp (3): 40 calls, 1.9 ms on average: 1.2 ms (rank 2) to ..."``."""
-        where = f"communicator {self.communicator} of {count_text(self.members, 'rank')}"
-        if self.communicator_name:
-            where = f"communicator {self.communicator_name} ({self.communicator}) of {count_text(self.members, 'rank')}"
+        name = f"{self.communicator_name} ({self.communicator})" if self.communicator_name else self.communicator
+        where = f"communicator {name} of {count_text(self.members, 'rank')}"
         if self.group is not None:
             where = f"group {group_text(self.group.name, self.group.description)}"
-        least, most = min(self.ranks, key=self._seconds), max(self.ranks, key=self._seconds)
+        least, most = (choose(self.ranks, key=self.ranks.__getitem__) for choose in (min, max))
         took = f"{short_text(self.ranks[least])} each"
         if len(self.ranks) > 1:
-            took = (
-                f"{short_text(self.ranks[least])} each on rank {least}, {short_text(self.ranks[most])} on rank {most}"
-            )
+            took += f" on rank {least}, {short_text(self.ranks[most])} on rank {most}"
         speed = f"; bus bandwidth {self.bus_bandwidth / 1e9:.1f} GB/s" if self.bus_bandwidth else ""
         return f"{self.operation} of {size_text(self.size)} in {where}: {count_text(self.calls, 'call')}, {took}{speed}"
-
-    def _seconds(self, rank: int) -> float:
-        return self.ranks[rank]
 
     def to_json(self) -> dict[str, Any]:
         """As in ``--format json``."""
@@ -134,14 +128,7 @@ def read_files(path: Path) -> tuple[list[InspectorFile], list[Problem]]:
     """The files of NCCL Inspector in a folder and the folders in it, and those that could not be read."""
     found = [file for file in files.find(path, None)[0] if nccl_inspector.is_one(file)]
     room = max(LEAST_BYTES, MAX_BYTES // max(1, len(found)))
-    read: list[InspectorFile] = []
-    problems: list[Problem] = []
-    for file in found:
-        try:
-            read.append(nccl_inspector.read_file(file, room))
-        except OSError as error:
-            problems.append(Problem(str(file), error.strerror or str(error)))
-    return read, problems
+    return files.read_each(found, lambda file: nccl_inspector.read_file(file, room))
 
 
 def durations_of(run: Run | None, read: Sequence[InspectorFile]) -> DeviceDurations:

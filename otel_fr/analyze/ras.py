@@ -17,14 +17,8 @@ MAX_FILES = 64
 
 def read_answers(path: Path) -> tuple[list[RasAnswer], list[Problem]]:
     """The answers in a folder and the folders in it, and files that hold none, or not a whole one."""
-    read: list[RasAnswer] = []
-    problems: list[Problem] = []
-    for file in [file for file in files.find(path, None)[0] if nccl_ras.is_one(file)][:MAX_FILES]:
-        try:
-            read.append(nccl_ras.read_answer(file))
-        except (OSError, ValueError) as error:
-            problems.append(Problem(str(file), getattr(error, "strerror", None) or str(error)))
-    return read, problems
+    found = [file for file in files.find(path, None)[0] if nccl_ras.is_one(file)]
+    return files.read_each(found[:MAX_FILES], nccl_ras.read_answer)
 
 
 def ras_lines(run: Run | None, answers: Sequence[RasAnswer]) -> list[str]:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -19,6 +19,13 @@ from otel_fr.printable import one_line, printable
 
 COLORS = {"firing": "bold red", "opened": "bold red", "updated": "yellow", "resolved": "green"}
 INDENT = (0, 0, 0, 2)
+
+
+def plain_text(shown: RenderableType, console: Console) -> str:
+    """What the console would show, for a pipe: no line is padded."""
+    with console.capture() as captured:
+        console.print(shown)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines())
 
 
 def job_text(one: IncidentHead | IncidentDetail | JobHead | JobDetail) -> str:

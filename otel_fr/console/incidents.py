@@ -17,7 +17,7 @@ from rich.text import Text
 
 from otel_fr.console.client import UNREACHABLE, Client, CollectorError, IncidentDetail
 from otel_fr.console.client import add_arguments as add_client_arguments
-from otel_fr.console.incident_view import COLORS, incident_list, incident_page, job_text, summary_line
+from otel_fr.console.incident_view import COLORS, incident_list, incident_page, job_text, plain_text, summary_line
 from otel_fr.incident import IncidentHead
 from otel_fr.presentation import ranks_text, state_summary
 from otel_fr.printable import one_line, printable
@@ -62,12 +62,7 @@ def _refuse(parser: argparse.ArgumentParser, refuse: Callable[[str], NoReturn], 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the incidents.
-
-    Returns:
-        the process's exit status: 0: at least one incident matches, 1: none matches, 3: the collector cannot be
-        reached or refuses the request.
-    """
+    """Print the incidents; returns the exit status."""
     try:
         client = Client.from_args(args)
         if args.action == "show":
@@ -129,11 +124,7 @@ def find(client: Client, given: str) -> IncidentDetail:
 
 
 def _print(shown: RenderableType) -> None:
-    """Print for a pipe: no line is wrapped or padded."""
-    console = Console(highlight=False, width=PIPE_WIDTH)
-    with console.capture() as captured:
-        console.print(shown)
-    print("\n".join(line.rstrip() for line in captured.get().splitlines()))
+    print(plain_text(shown, Console(highlight=False, width=PIPE_WIDTH)))
 
 
 def _table(found: list[IncidentHead]) -> Table:

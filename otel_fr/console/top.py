@@ -16,7 +16,7 @@ from rich.text import Text
 
 from otel_fr.console.client import UNREACHABLE, Advice, Client, CollectorError, IncidentDetail, JobDetail, JobHead
 from otel_fr.console.client import add_arguments as add_client_arguments
-from otel_fr.console.incident_view import incident_list, incident_page
+from otel_fr.console.incident_view import incident_list, incident_page, plain_text
 from otel_fr.console.job_view import job_heading, job_page, jobs_table, waiting_seconds
 from otel_fr.console.keys import Keys, reading
 from otel_fr.incident import IncidentHead
@@ -55,19 +55,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show the jobs; at a terminal until a key or Ctrl-C ends it.
-
-    Returns:
-        the process's exit status: 0, or 3 if the collector cannot be reached or refuses the request.
-    """
+    """Show the jobs; at a terminal until a key or Ctrl-C ends it. Returns the exit status."""
     console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDE)
     try:
         client = Client.from_args(args)
         shown = fetch(client, Place())
         if args.once or not sys.stdout.isatty():
-            with console.capture() as captured:
-                console.print(overview(client.url, shown, console.width))
-            print("\n".join(line.rstrip() for line in captured.get().splitlines()))
+            print(plain_text(overview(client.url, shown, console.width), console))
             return 0
     except CollectorError as error:
         print(f"otel-fr top: {printable(str(error))}", file=sys.stderr)

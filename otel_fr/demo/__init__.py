@@ -56,11 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the demo.
-
-    Returns:
-        the process's exit status: 0: the incident came within `_ALERT_SECONDS`; 1: it did not; 2: cannot run here.
-    """
+    """Run the demo; returns the exit status."""
     torchrun = shutil.which("torchrun", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
     if torchrun is None:
         print("otel-fr demo: torchrun was not found; install PyTorch in this environment", file=sys.stderr)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple, TypeVar, overload
 
 import numpy as np
@@ -50,6 +52,7 @@ class CallSite(NamedTuple):
     frames: tuple[str, ...]
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Entries(Sequence[Entry]):
     """The entries of one file, oldest first. Immutable: `take` and `replace` return new ones.
 
@@ -63,65 +66,32 @@ class Entries(Sequence[Entry]):
         age, duration, gap: seconds, NaN where not known. created, started, ended: ns, `NONE` where not known.
     """
 
-    __hash__ = None  # type: ignore[assignment]
-    __slots__ = (
-        "age",
-        "batch",
-        "call_site",
-        "call_sites",
-        "created",
-        "duration",
-        "ended",
-        "gap",
-        "group",
-        "groups",
-        "label",
-        "labels",
-        "pair_index",
-        "record",
-        "sequence_id",
-        "signature",
-        "signatures",
-        "started",
-        "state",
-        "stream",
-    )
-    _COLUMNS = (
-        "group", "stream", "sequence_id", "record", "signature", "state", "label", "call_site",
-        "pair_index", "age", "duration", "gap", "batch", "created", "started", "ended",
-    )  # fmt: skip
+    groups: Sequence[str]
+    signatures: Sequence[Signature]
+    labels: Sequence[Label]
+    call_sites: Sequence[CallSite]
+    _: KW_ONLY
+    group: Indices
+    stream: Codes
+    sequence_id: Integers
+    record: Integers
+    signature: Indices
+    state: Codes
+    label: Indices
+    call_site: Indices
+    pair_index: Integers | None = None
+    batch: Integers | None = None
+    age: Floats | None = None
+    duration: Floats | None = None
+    gap: Floats | None = None
+    created: Integers | None = None
+    started: Integers | None = None
+    ended: Integers | None = None
 
-    def __init__(  # noqa: PLR0913
-        self,
-        groups: Sequence[str],
-        signatures: Sequence[Signature],
-        labels: Sequence[Label],
-        call_sites: Sequence[CallSite],
-        *,
-        group: Indices,
-        stream: Codes,
-        sequence_id: Integers,
-        record: Integers,
-        signature: Indices,
-        state: Codes,
-        label: Indices,
-        call_site: Indices,
-        pair_index: Integers | None = None,
-        age: Floats | None = None,
-        duration: Floats | None = None,
-        gap: Floats | None = None,
-        batch: Integers | None = None,
-        created: Integers | None = None,
-        started: Integers | None = None,
-        ended: Integers | None = None,
-    ) -> None:
-        """All columns must have the same length."""
-        self.groups, self.signatures, self.labels, self.call_sites = groups, signatures, labels, call_sites
-        self.group, self.stream, self.sequence_id, self.record = group, stream, sequence_id, record
-        self.signature, self.state, self.label, self.call_site = signature, state, label, call_site
-        self.pair_index, self.batch = _values(pair_index), _values(batch)
-        self.created, self.started, self.ended = _values(created), _values(started), _values(ended)
-        self.age, self.duration, self.gap = _finite(age), _finite(duration), _finite(gap)
+    def __post_init__(self) -> None:
+        self.pair_index, self.batch = _values(self.pair_index), _values(self.batch)
+        self.created, self.started, self.ended = _values(self.created), _values(self.started), _values(self.ended)
+        self.age, self.duration, self.gap = _finite(self.age), _finite(self.duration), _finite(self.gap)
 
     def __len__(self) -> int:
         return len(self.record)
@@ -154,63 +124,39 @@ class Entries(Sequence[Entry]):
 
     def take(self, chosen: npt.NDArray[Any]) -> Entries:
         """The entries at these positions, or those where this mask is true."""
-        return self.replace(**{name: column[chosen] for name, column in self._columns().items()})
+        columns = ((name, getattr(self, name)) for name in _COLUMNS)
+        return self.replace(**{name: column[chosen] for name, column in columns if column is not None})
 
     def replace(self, **changes: Any) -> Entries:
         """These entries with other columns or tables."""
-        tables = [changes.pop(name, getattr(self, name)) for name in ("groups", "signatures", "labels", "call_sites")]
-        return Entries(*tables, **{**self._columns(), **changes})
+        return dataclasses.replace(self, **changes)
 
     def at(self, positions: npt.NDArray[Any]) -> list[Entry]:
         """The entries at these positions, as objects."""
         return list(self.take(positions))
 
-    def _columns(self) -> dict[str, Any]:
-        found = {name: getattr(self, name) for name in self._COLUMNS}
-        return {name: column for name, column in found.items() if column is not None}
-
     def _made(self, start: int, stop: int) -> Iterator[Entry]:
         span = slice(start, stop)
         count = len(self.record[span])
         groups, signatures, labels, call_sites = self.groups, self.signatures, self.labels, self.call_sites
+        known = (self.group, self.stream, self.sequence_id, self.record, self.signature, self.state, self.label)
         rows = zip(
-            self.group[span].tolist(),
-            self.stream[span].tolist(),
-            self.sequence_id[span].tolist(),
-            self.record[span].tolist(),
-            self.signature[span].tolist(),
-            self.state[span].tolist(),
-            self.label[span].tolist(),
-            self.call_site[span].tolist(),
+            *(column[span].tolist() for column in (*known, self.call_site)),
             *(_integers(column, span, count) for column in (self.pair_index, self.batch)),
             *(_floats(column, span, count) for column in (self.age, self.duration, self.gap)),
             *(_integers(column, span, count) for column in (self.created, self.started, self.ended)),
             strict=True,
         )
-        for (
-            group,
-            stream,
-            seq,
-            record,
-            sig,
-            state,
-            lab,
-            at,
-            pair,
-            batch,
-            age,
-            took,
-            gap,
-            created,
-            started,
-            ended,
-        ) in rows:
+        for group, stream, seq, record, sig, state, lab, at, pair, batch, age, took, gap, created, began, ended in rows:
             label, call_site = labels[lab], call_sites[at]
             yield Entry(
                 groups[group], STREAMS[stream], seq, record, signatures[sig], STATES[state], pair, age, took, gap,
-                label.timeout, label.error, call_site.site, batch, call_site.frames, created, started, ended,
+                label.timeout, label.error, call_site.site, batch, call_site.frames, created, began, ended,
                 label.backend, label.thread,
             )  # fmt: skip
+
+
+_COLUMNS = tuple(field.name for field in dataclasses.fields(Entries))[4:]
 
 
 class Table(dict[T, int]):

@@ -11,6 +11,7 @@ import contextlib
 import marshal
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain, repeat
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -266,6 +267,7 @@ class EntryReader(ABC):
         return known
 
 
+@dataclass(slots=True)
 class RawColumns:
     """A file's entries field by field, unchecked.
 
@@ -274,9 +276,9 @@ class RawColumns:
         count: number of entries. even: all entries have the same fields.
     """
 
-    def __init__(self, columns: dict[str, Sequence[Any]], count: int, even: bool) -> None:
-        """Each column has ``count`` values."""
-        self.columns, self.count, self.even = columns, count, even
+    columns: dict[str, Sequence[Any]]
+    count: int
+    even: bool
 
     def present(self, name: str) -> Sequence[Any]:
         """The values of the entries that have the field."""

@@ -6,8 +6,9 @@ import gzip
 import os
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from otel_fr.dumps.model import Problem
 from otel_fr.dumps.safe_parse import Limits, UnreadableDump
@@ -30,6 +31,7 @@ _DOCUMENTS = (".css", ".html", ".js", ".md", ".py", ".rst", ".svg", ".toml", ".y
 _MAX_NAMED = 3
 _NAMED_RANK = re.compile(r"(?<![a-z])(local|node|group)?[_\-.]?rank[_\-.=]?(\d{1,9})(?!\d)", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+")
+_T = TypeVar("_T")
 
 
 def find(path: Path, prefix: str | None) -> tuple[list[Path], list[Problem]]:
@@ -50,6 +52,18 @@ def find(path: Path, prefix: str | None) -> tuple[list[Path], list[Problem]]:
         if len(found) > MAX_FILES:
             text = f"more than {MAX_FILES} files; the rest was not read: name a smaller folder"
             return found[:MAX_FILES], [*problems, Problem(str(path), text)]
+    return found, problems
+
+
+def read_each(paths: Iterable[Path], read: Callable[[Path], _T]) -> tuple[list[_T], list[Problem]]:
+    """What ``read`` makes of each file, and those that it cannot use: it raises OSError or ValueError."""
+    found: list[_T] = []
+    problems: list[Problem] = []
+    for path in paths:
+        try:
+            found.append(read(path))
+        except (OSError, ValueError) as error:
+            problems.append(Problem(str(path), getattr(error, "strerror", None) or str(error)))
     return found, problems
 
 
@@ -117,11 +131,9 @@ def skipped(paths: Sequence[Path]) -> str:
     """One sentence for all files that are not flight-recorder files."""
     some = ", ".join(sorted(path.name for path in paths)[:_MAX_NAMED])
     more = ", ..." if len(paths) > _MAX_NAMED else ""
-    what = (
-        "1 file is not a flight-recorder file and was"
-        if len(paths) == 1
-        else f"{len(paths)} files are not flight-recorder files and were"
-    )
+    count = len(paths)
+    what = "1 file is not a flight-recorder file and was"
+    what = what if count == 1 else f"{count} files are not flight-recorder files and were"
     return f"{what} skipped ({some}{more})"
 
 

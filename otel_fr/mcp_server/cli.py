@@ -32,12 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until stdin is closed.
-
-    Returns:
-        the process's exit status: 0, 2 (usage error, or a package is missing) or 3 (an option for the collector cannot
-        be used).
-    """
+    """Serve until stdin is closed; returns the exit status."""
     try:
         from otel_fr.mcp_server.server import serve
     except ModuleNotFoundError as error:

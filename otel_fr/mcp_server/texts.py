@@ -10,7 +10,7 @@ from rich.console import Console, RenderableType
 
 from otel_fr.api_answers import AskedStacks
 from otel_fr.console.client import IncidentDetail, JobDetail, JobHead
-from otel_fr.console.incident_view import incident_page, job_text
+from otel_fr.console.incident_view import incident_page, job_text, plain_text
 from otel_fr.console.job_view import job_page
 from otel_fr.identity import decode_ranks
 from otel_fr.incident import IncidentHead, told_now
@@ -175,7 +175,4 @@ def _stacks(rank: int, incidents: Sequence[IncidentDetail]) -> list[str]:
 
 
 def _plain(shown: RenderableType) -> str:
-    console = Console(file=io.StringIO(), highlight=False, width=WIDTH, color_system=None)
-    with console.capture() as captured:
-        console.print(shown)
-    return "\n".join(line.rstrip() for line in captured.get().splitlines())
+    return plain_text(shown, Console(file=io.StringIO(), highlight=False, width=WIDTH, color_system=None))

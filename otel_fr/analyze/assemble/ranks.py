@@ -9,7 +9,7 @@ from msgspec import structs
 
 from otel_fr.analyze.assemble.clocks import LATEST, clock_offsets
 from otel_fr.dumps.columns import COMPLETED, Mask
-from otel_fr.dumps.model import Dump, GroupInfo
+from otel_fr.dumps.model import Dump
 from otel_fr.dumps.ring_files import RING
 from otel_fr.match.facts import overdue
 from otel_fr.match.facts.endings import process_ending
@@ -51,7 +51,11 @@ def rank_of(dump: Dump, ids: Mapping[str, str]) -> Rank:
         python_blocked=dump.facts.get("python_blocked") is True,
         site=dump.text("site") or site_of(dump.text("stack")),
         stack=dump.text("stack") or exception.stack,
-        progress={ids[key]: _progress(info) for key, info in dump.groups.items() if key in ids},
+        progress={
+            ids[key]: Progress(of.enqueued, of.completed, of.first_recorded, of.destroyed, of.messages)
+            for key, of in dump.groups.items()
+            if key in ids
+        },
         has_gaps=_has_gaps(dump),
         complete=not dump.partial or dump.source != "otel-fr",
         records_creations=dump.facts.get("creations") is True,
@@ -153,10 +157,6 @@ def _idle(dump: Dump) -> float | None:
     items = groups if isinstance(groups, list) else []
     idle = [number(item.get("idle_s")) for item in items if isinstance(item, dict)]
     return min((seconds for seconds in idle if seconds is not None), default=None)
-
-
-def _progress(info: GroupInfo) -> Progress:
-    return Progress(info.enqueued, info.completed, info.first_recorded, info.destroyed, info.messages)
 
 
 def number(value: object) -> float | None:

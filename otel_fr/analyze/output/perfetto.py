@@ -20,7 +20,7 @@ import numpy as np
 from otel_fr._version import __version__
 from otel_fr.analyze.analysis import Analysis
 from otel_fr.analyze.assemble.clocks import LATEST, valid
-from otel_fr.analyze.collectives import entries_by_rank, key_of
+from otel_fr.analyze.collectives import entries_by_rank, key_of, moment
 from otel_fr.analyze.output import overview
 from otel_fr.analyze.output.arguments import arguments
 from otel_fr.analyze.output.overview import View, clean
@@ -61,30 +61,8 @@ class _Slice(NamedTuple):
     end: int
 
 
-@dataclass(slots=True)
-class _Marks:
-    """The calls that arrows may begin or end at.
-
-    Attributes:
-        of_fault: (key of a finding, rank) -> its call. newest: rank -> its newest call that is not known to have ended.
-        waits: a call without duration -> the wait in it.
-    """
-
-    of_fault: dict[tuple[str, int], _Slice] = field(default_factory=dict)
-    newest: dict[int, _Slice] = field(default_factory=dict)
-    waits: dict[_Slice, _Slice] = field(default_factory=dict)
-
-
 def write_trace(analysis: Analysis, view: View, write: _Write) -> int:
-    """Write the trace, piece by piece.
-
-    Args:
-        view: which ranks and groups it has.
-        write: takes one piece of text.
-
-    Returns:
-        how many calls were left out, the oldest of each rank, because of `MAX_CALLS`.
-    """
+    """Write the trace, piece by piece; returns how many calls `MAX_CALLS` left out, the oldest of each rank."""
     return _Trace(analysis, view, write).run()
 
 
@@ -96,7 +74,11 @@ class _Trace:
         self._offsets = {} if analysis.run is None else analysis.run.clock_offsets()
         self._threads = count(_FIRST_THREAD)
         self._arrows = count(1)
-        self._marks = _Marks()
+        # The calls that arrows may begin or end at: (key of a finding, rank) -> its call; rank -> its newest call that
+        # is not known to have ended; a call without duration -> the wait in it.
+        self._of_fault: dict[tuple[str, int], _Slice] = {}
+        self._newest: dict[int, _Slice] = {}
+        self._in_call: dict[_Slice, _Slice] = {}
         self._faults = {finding.key: finding for finding in reversed(analysis.findings)}
         self._where = {(f.group.id, f.sequence_id) for f in analysis.findings if f.group is not None}
         self._pairs = {f.group.id for f in analysis.findings if f.group is not None and f.p2p is not None}
@@ -169,20 +151,21 @@ class _Trace:
             last = start
             kind = (group.id, entry.stream == "p2p")
             if kind not in lanes:
-                lanes[kind] = _Lanes(overview.title(group) + (", sends and receives" if kind[1] else ""))
+                name = overview.title(group) + (", sends and receives" if kind[1] else "")
+                lanes[kind] = _Lanes(name, _text(clean(name)))
             self._call(rank, entry, group, lanes[kind], start, end)
         return skipped
 
     def _span(self, rank: int, entry: Entry, last: int) -> tuple[int, int]:
         """Start and end of a call. One without a time follows the rank's call before it at once."""
-        created, ended = entry.created_ns, entry.ended_ns
-        if created is None or not 0 < created < LATEST:
+        created, ended = moment(entry.created_ns), moment(entry.ended_ns)
+        if created is None:
             return last, last
         shift = self._offsets[rank] - self._begin
         start = max(created + shift, 0)
         if entry.state is CallState.IN_FLIGHT:
             return start, max(start, self._end)
-        if ended is not None and 0 < ended < LATEST:
+        if ended is not None:
             return start, max(start, ended + shift)
         if entry.duration is not None and 0 <= entry.duration < 1e9:
             return start, min(start + int(entry.duration * 1e9), self._end)
@@ -214,11 +197,11 @@ class _Trace:
         )
         place = _Slice(rank + 1, thread, start, end)
         if state in UNENDED:
-            self._marks.newest[rank] = place
+            self._newest[rank] = place
         if (group.id, entry.sequence_id) in self._where or (entry.stream == "p2p" and group.id in self._pairs):
             key = "/".join(map(str, key_of(rank, entry, group)))
             if key in self._faults:
-                self._marks.of_fault[key, rank] = place
+                self._of_fault[key, rank] = place
 
     def _lane(self, process: int, lanes: _Lanes, start: int, end: int) -> tuple[int, int]:
         """The thread of a call, and its end there."""
@@ -235,15 +218,11 @@ class _Trace:
         return thread, end
 
     def _more(self, signature: Signature) -> str:
-        known = self._arguments.get(signature)
-        if known is None:
-            known = self._arguments[signature] = _fields(
-                {
-                    name.replace(" ", "_"): clean(value) if isinstance(value, str) else value
-                    for name, value in arguments(signature).items()
-                }
-            )
-        return known
+        if signature not in self._arguments:
+            shown = arguments(signature).items()
+            plain = {name.replace(" ", "_"): clean(value) if isinstance(value, str) else value for name, value in shown}
+            self._arguments[signature] = _fields(plain)
+        return self._arguments[signature]
 
     # ---- the verdict
 
@@ -281,19 +260,19 @@ class _Trace:
 
     def _waits(self, finding: Finding, rank: int) -> _Slice | None:
         """The call in which a rank waits. One that is drawn without duration gets a wait beside it."""
-        known = self._marks.of_fault.get((finding.key, rank)) or self._marks.newest.get(rank)
+        known = self._of_fault.get((finding.key, rank)) or self._newest.get(rank)
         if known is None or known.end > known.start:
             return known
-        wait = self._marks.waits.get(known)
+        wait = self._in_call.get(known)
         if wait is None:
-            wait = self._marks.waits[known] = _Slice(rank + 1, next(self._threads), known.start, self._end)
+            wait = self._in_call[known] = _Slice(rank + 1, next(self._threads), known.start, self._end)
             self._name(rank + 1, "waits", wait.thread)
             self._slice(wait, "waits", "wait", summary="its call is not known to have ended")
         return wait
 
     def _culprit(self, finding: Finding, rank: int, since: int) -> _Slice:
         """A culprit's call in which the fault shows; else that it is missing, from ``since`` on."""
-        known = self._marks.of_fault.get((finding.key, rank))
+        known = self._of_fault.get((finding.key, rank))
         if known is None:
             known = _Slice(rank + 1, next(self._threads), since, self._end)
             call = collective_text(finding.operation, finding.sequence_id)
@@ -306,7 +285,7 @@ class _Trace:
                 summary=clean(finding.summary),
                 **({"site": clean(site)} if site else {}),
             )
-            self._marks.of_fault[finding.key, rank] = known
+            self._of_fault[finding.key, rank] = known
         return known
 
     def _slice(self, at: _Slice, name: str, category: str, **values: str) -> None:
@@ -322,9 +301,9 @@ class _Trace:
         if leaves < source.start:
             return
         number = next(self._arrows)
-        for phase, at, moment in (('"s"', source, leaves), ('"f","bp":"e"', target, arrives)):
+        for phase, at, when in (('"s"', source, leaves), ('"f","bp":"e"', target, arrives)):
             self._event(
-                f'"ph":{phase},"id":{number},"pid":{at.process},"tid":{at.thread},"ts":{_micro(moment)},'
+                f'"ph":{phase},"id":{number},"pid":{at.process},"tid":{at.thread},"ts":{_micro(when)},'
                 '"name":"waits for","cat":"wait"'
             )
 
@@ -340,6 +319,7 @@ class _Trace:
         self._is_first = False
 
 
+@dataclass(slots=True)
 class _Lanes:
     """The threads of one group of a rank.
 
@@ -347,13 +327,10 @@ class _Lanes:
         name, title: of the group; the title is JSON. ends: when the last call of each thread ends.
     """
 
-    __slots__ = ("ends", "name", "threads", "title")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.title = _text(clean(name))
-        self.ends: list[int] = []
-        self.threads: list[int] = []
+    name: str
+    title: str
+    ends: list[int] = field(default_factory=list)
+    threads: list[int] = field(default_factory=list)
 
 
 def _times(entries: Entries, each: int) -> Iterator[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -42,9 +41,8 @@ def show(analysis: Analysis, view: View, console: Console | None = None) -> None
         console.print()
         console.print(_table(grid), soft_wrap=False)
         if len(grid.rows) > _MAX_ROWS:
-            console.print(
-                Text(f"  and {count_text(len(grid.rows) - _MAX_ROWS, 'more row')} (--selected-ranks shows any)", "dim")
-            )
+            more = count_text(len(grid.rows) - _MAX_ROWS, "more row")
+            console.print(Text(f"  and {more} (--selected-ranks shows any)", "dim"))
         if grid.left_out:
             more = count_text(grid.left_out, "more column")
             console.print(Text(f"  and {more} (--pg-filters shows any group; so does --format html)", "dim"))
@@ -80,11 +78,8 @@ def _cell(cells: tuple[overview.Cell, ...]) -> Text:
 
 
 @contextmanager
-def loading() -> Iterator[Callable[[int, int], None] | None]:
-    """A progress bar on standard error while files are read; None if standard error is not a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
+def loading() -> Iterator[Callable[[int, int], None]]:
+    """A progress bar on standard error while files are read."""
     columns = (TextColumn("reading"), BarColumn(), MofNCompleteColumn(), TextColumn("files"), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("reading", total=None)
