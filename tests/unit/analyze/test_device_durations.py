@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_fr.analyze import HEALTHY, UNUSABLE, Report, load
+from otel_fr.analyze import HEALTHY, UNUSABLE, load
 from otel_fr.analyze.output.text import to_json, to_text
 from otel_fr.dumps.nccl_inspector import LineReader, read_file
 from tests.support import nccl_inspector
@@ -70,6 +70,10 @@ def test_calls_on_the_devices_are_joined_to_ranks_groups_and_sequence_numbers(
     first = json.loads(to_json(report))["device_durations"]["calls"][0]
     assert (first["operation"], first["size_bytes"], first["calls"]) == ("all_reduce", MIB, 6)
     assert first["mean_s"] == {"0": pytest.approx(0.009), "1": pytest.approx(0.0005)}
+    pytest.importorskip("pandas", reason="needs pandas")
+    frame = report.to_pandas()["device_calls"]
+    assert list(frame.groupby("rank")["duration_s"].max().round(4)) == [0.009, 0.0005]
+    assert frame["sequence_id"].notna().all()
 
 
 def test_a_folder_elsewhere_can_be_named(tmp_path: Path) -> None:
@@ -158,17 +162,6 @@ def test_only_the_newest_part_of_a_large_file_is_read(tmp_path: Path) -> None:
     assert (read.skipped, read.unusable) == (path.stat().st_size - 8_192, 0)
     assert [one.number for one in read.calls] == list(range(200 - len(read.calls), 200))
     assert 5 < len(read.calls) < 200
-
-
-def test_to_pandas_has_every_call(tmp_path: Path) -> None:
-    pytest.importorskip("pandas", reason="needs pandas")
-    folder = job(tmp_path)
-    inspected(folder)
-    report = load(folder)
-    assert isinstance(report, Report)
-    frame = report.to_pandas()["device_calls"]
-    assert list(frame.groupby("rank")["duration_s"].max().round(4)) == [0.009, 0.0005]
-    assert frame["sequence_id"].notna().all()
 
 
 JSON = st.recursive(

@@ -7,11 +7,8 @@ import json
 import pickle
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from otel_fr.analyze import FAULT, HEALTHY, UNDECIDED, UNUSABLE
 from otel_fr.analyze import load as analyze
@@ -20,7 +17,7 @@ from otel_fr.analyze.output.overview import View, open_sections, other_runs
 from otel_fr.analyze.output.page import to_html
 from otel_fr.analyze.output.text import to_json, to_text
 from otel_fr.dumps.read import load
-from otel_fr.incident import FIELDS, IncidentData
+from otel_fr.incident import IncidentData
 from tests.support.paths import DUMPS
 from tests.support.torch_files import BEGIN, SECOND, entry, one_missing, write
 from tests.support.verdicts import cause_incidents
@@ -192,34 +189,3 @@ def test_the_prefix_chooses_files_and_two_files_of_a_rank_count_once(tmp_path: P
     both = analyze(tmp_path)
     assert [Path(problem.path).name for problem in both.problems] in (["trace_0"], ["other_0"])
     assert "newer or fuller file of rank 0" in both.problems[0].text
-
-
-values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(max_size=6),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
-    max_leaves=6,
-)
-FORGED = ("entries", "pg_config", "pg_status", "otel_fr", "version")
-
-
-@given(
-    changes=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 30), values), max_size=4),
-    top=st.dictionaries(st.sampled_from(FORGED), values, max_size=1),
-    protocol=st.integers(0, pickle.HIGHEST_PROTOCOL),
-)
-def test_no_content_of_a_file_stops_the_analyzer(
-    tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[int, int, Any]], top: dict[str, Any], protocol: int
-) -> None:
-    folder = tmp_path_factory.mktemp("odd")
-    source = DUMPS / "nt05_timeout_dump_only_rank0" / "trace_0"
-    whole = pickle.loads(source.read_bytes())
-    (folder / "trace_1").write_bytes(source.read_bytes())
-    for index, field, value in changes:
-        changed = whole["entries"][index % len(whole["entries"])]
-        changed[list(changed)[field % len(changed)]] = value
-    (folder / "trace_0").write_bytes(pickle.dumps({**whole, **top}, protocol))
-    report = analyze(folder)
-    assert not any("the process that read it ended" in problem.text for problem in report.problems)
-    assert report.status in (HEALTHY, FAULT, UNDECIDED)  # rank 1's file is sound
-    assert all(tuple(incident) == FIELDS for incident in report.incidents)
-    assert to_text(report)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import time
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,8 @@ from otel_fr.match import Category
 from otel_fr.ring import RecordState
 from tests.support.paths import DUMPS
 from tests.support.rings import RankRing, signature
+from tests.support.torch_files import SECOND, entry, write
 from tests.support.verdicts import causes
-
-SECOND = 1_000_000_000
 
 
 def test_two_devices_that_stopped_completing_are_named() -> None:
@@ -33,47 +31,24 @@ def test_two_hosts_that_hold_their_lock_are_named() -> None:
     assert {(f.category, f.stuck_on) for f in found} == {(Category.MISSING_RANK, "host")}
 
 
-def _timed(number: int, began: bool, done: bool = False) -> dict[str, Any]:
-    created = 1_790_000_000_000_000_000 + number
-    return {
-        "record_id": number - 1, "pg_id": 0, "process_group": ("0", "default_pg"), "collective_seq_id": number,
-        "p2p_seq_id": 0, "op_id": number, "profiling_name": "nccl:all_reduce", "time_created_ns": created,
-        "input_sizes": [[4]], "input_dtypes": ["Float"], "output_sizes": [[4]], "output_dtypes": ["Float"],
-        "state": "completed" if done else "started" if began else "scheduled",
-        "time_discovered_started_ns": created + 1 if began else None,
-        "time_discovered_completed_ns": created + 2 if done else None,
-        "retired": done, "timeout_ms": 600_000, "is_p2p": False,
-    }  # fmt: skip
-
-
-def _write(folder: Path, rank: int, entries: list[dict[str, Any]]) -> None:
-    status = {
-        "last_enqueued_collective": entries[-1]["collective_seq_id"],
-        "last_started_collective": -1,
-        "last_completed_collective": sum(entry["retired"] for entry in entries),
-    }
-    groups = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2]"}}
-    data = {"version": "2.10", "pg_config": groups, "pg_status": {"0": status}, "entries": entries}
-    (folder / f"_dump_{rank}").write_bytes(pickle.dumps(data, 2))
+def timed(*, began: bool) -> list[dict[str, Any]]:
+    """As NCCL's recorder with timing writes them: a call that has completed, and one that its device may have begun."""
+    more = {"state": "started"} if began else {"state": "scheduled", "time_discovered_started_ns": None}
+    return [entry(0, "all_reduce", 1), entry(1, "all_reduce", 2, **more)]
 
 
 @pytest.mark.parametrize("only_open", [False, True])
 def test_in_files_with_times_the_device_that_has_not_begun_what_the_others_are_in_is_named(
     tmp_path: Path, only_open: bool
 ) -> None:
-    """The files are made in the form of NCCL's recorder with timing."""
-    for rank in range(3):
-        calls = [_timed(1, began=True, done=True), _timed(2, began=rank != 1)]
-        _write(tmp_path, rank, calls[1:] if only_open else calls)
-    (cause,) = causes(load(tmp_path).findings)
+    files = {rank: timed(began=rank != 1)[only_open:] for rank in range(3)}
+    (cause,) = causes(load(write(tmp_path, files)).findings)
     assert (cause.category, cause.culprit_ranks, cause.stuck_on) == (Category.RANK_STUCK, (1,), "device")
     assert cause.waiting_ranks == (0, 2)
 
 
 def test_in_files_with_times_a_collective_that_no_device_has_begun_is_no_fault(tmp_path: Path) -> None:
-    for rank in range(3):
-        _write(tmp_path, rank, [_timed(1, began=True, done=True), _timed(2, began=False)])
-    assert load(tmp_path).findings == []
+    assert load(write(tmp_path, {rank: timed(began=False) for rank in range(3)})).findings == []
 
 
 @pytest.mark.parametrize("is_queued", [False, True])

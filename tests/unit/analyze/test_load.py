@@ -124,24 +124,29 @@ FIELDS = {
     "thread_name": anything,
 }
 calls = st.lists(st.fixed_dictionaries({}, optional=FIELDS), max_size=6)
+KEYS = st.sampled_from(["entries", "pg_config", "pg_status", "otel_fr", "version"])
 
 
-@given(ranks=st.lists(calls, min_size=1, max_size=3))
-@example(ranks=[[{"time_created_ns": (1 << 64) - 1, "state": "scheduled", "retired": False}], []])
-@example(ranks=[[{"collective_seq_id": 1 << 63, "state": "scheduled", "retired": False}], []])
-@example(ranks=[[{"duration_ms": 1.7976931348623157e308, "time_created_ns": 1}], []])
-@example(ranks=[[{"duration_ms": 1.7976931348623157e308, "time_discovered_completed_ns": None}], []])
-@example(ranks=[[{"duration_ms": -1.7976931348623157e308, "time_created_ns": 1}], []])
+@given(ranks=st.lists(calls, min_size=1, max_size=3), top=st.dictionaries(KEYS, anything, max_size=1))
+@example(ranks=[[{"time_created_ns": (1 << 64) - 1, "state": "scheduled", "retired": False}], []], top={})
+@example(ranks=[[{"collective_seq_id": 1 << 63, "state": "scheduled", "retired": False}], []], top={})
+@example(ranks=[[{"duration_ms": 1.7976931348623157e308, "time_created_ns": 1}], []], top={})
+@example(ranks=[[{"duration_ms": 1.7976931348623157e308, "time_discovered_completed_ns": None}], []], top={})
+@example(ranks=[[{"duration_ms": -1.7976931348623157e308, "time_created_ns": 1}], []], top={})
 def test_whatever_the_files_hold_every_form_can_be_made(
-    tmp_path_factory: pytest.TempPathFactory, ranks: list[list[dict[str, Any]]]
+    tmp_path_factory: pytest.TempPathFactory, ranks: list[list[dict[str, Any]]], top: dict[str, Any]
 ) -> None:
+    """``top``: what stands in rank 0's file in the place of its entries, its groups, ..."""
     tmp_path = tmp_path_factory.mktemp("example")
     groups = {"0": group("0", "default_pg", range(len(ranks))), "1": group("1", "pair", [0, 1])}
     files = {
         rank: [{**entry(n, "all_reduce", n + 1), **call} for n, call in enumerate(of)] for rank, of in enumerate(ranks)
     }
-    report = load(write(tmp_path / "files", files, **groups))
-    assert report.status in (HEALTHY, FAULT, UNDECIDED)
+    first = write(tmp_path / "files", files, **groups) / "trace_0"
+    first.write_bytes(pickle.dumps({**pickle.loads(first.read_bytes()), **top}))
+    report = load(tmp_path / "files")
+    assert report.status in (HEALTHY, FAULT, UNDECIDED) or top
+    assert not any("the process that read it ended" in problem.text for problem in report.problems)
     view = View(verbose=True, stacks=True)
     for form in (to_text, to_markdown, to_html, entries_text):
         form(report, view).encode("utf-8")

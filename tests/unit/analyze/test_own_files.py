@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_fr import identity
-from otel_fr.analyze import HEALTHY, Analysis, load
+from otel_fr.analyze import FAULT, HEALTHY, Analysis, load
 from otel_fr.analyze.output.text import to_json, to_text
 from otel_fr.dumps.write import write_dump
 from otel_fr.incident import FIELDS
@@ -149,6 +149,14 @@ def test_peers_wait_in_a_group_that_a_rank_has_destroyed(tmp_path: Path, gone: b
     (incident,) = judged(tmp_path, 3, play, creations=True).incidents
     assert (incident["category"], incident["culprit_ranks"]) == ("missing_rank", [1])
     assert ("destroy_process_group at /job/save.py:9 close" if gone else "group tp (1)") in incident["summary"]
+
+
+@pytest.mark.parametrize(("age", "status"), [(0.01, HEALTHY), (60.0, FAULT)])
+def test_a_call_that_all_have_joined_is_a_fault_once_it_is_old(tmp_path: Path, age: float, status: int) -> None:
+    def play(ring: RankRing) -> None:
+        ring.call(STEP, age_s=age, state=RecordState.IN_FLIGHT)
+
+    assert judged(tmp_path, 2, play).status == status
 
 
 def test_the_incident_is_the_same_one_however_often_it_is_analyzed(tmp_path: Path) -> None:

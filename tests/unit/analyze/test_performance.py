@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 import re
 import time
 from pathlib import Path
@@ -16,6 +15,7 @@ from otel_fr.analyze.output.text import to_json, to_text
 from otel_fr.analyze.performance import Kind
 from otel_fr.cli import main
 from tests.support.rings import RankRing, signature
+from tests.support.torch_files import BEGIN, SECOND, entry, write
 
 REDUCE = signature("all_reduce", reduce_op="sum")
 GATHER = signature("all_gather_into_tensor", output_sizes=((6, 4),))
@@ -131,28 +131,17 @@ def test_an_operation_that_need_not_end_together_has_no_parts(tmp_path: Path) ->
     assert kind.mean == pytest.approx(0.3, abs=1e-3)
 
 
-def nccl_file(rank: int, *, timing: bool) -> dict[str, Any]:
-    """Rank 1 takes 50 ms longer for itself in each of 150 steps: its device is in the call for less."""
-    begin, entries = 1_790_000_000_000_000_000, []
-    for number in range(150):
-        created = begin + number * 100_000_000
-        entries.append({
-            "record_id": number, "pg_id": 0, "process_group": ("0", "default_pg"), "collective_seq_id": number + 1,
-            "p2p_seq_id": 0, "op_id": number + 1, "profiling_name": "nccl:all_reduce", "time_created_ns": created,
-            "input_sizes": [[4]], "input_dtypes": ["Float"], "output_sizes": [[4]], "output_dtypes": ["Float"],
-            "state": "completed", "time_discovered_started_ns": created + 1,
-            "time_discovered_completed_ns": created + 99_000_000, "retired": True, "timeout_ms": 600_000,
-            "is_p2p": False, **({"duration_ms": 1.0 if rank == 1 else 51.0} if timing else {}),
-        })  # fmt: skip
-    status = {"last_enqueued_collective": 150, "last_started_collective": 150, "last_completed_collective": 150}
-    groups = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2]"}}
-    return {"version": "2.10", "pg_config": groups, "pg_status": {"0": status}, "entries": entries}
-
-
 @pytest.mark.parametrize("timing", [True, False])
 def test_calls_on_devices_count_by_their_times_there(tmp_path: Path, timing: bool) -> None:
-    for rank in range(3):
-        (tmp_path / f"_dump_{rank}").write_bytes(pickle.dumps(nccl_file(rank, timing=timing), 2))
+    """Rank 1 takes 50 ms longer for itself in each of 150 steps: its device is in the call for less."""
+    files: dict[int, list[dict[str, Any]]] = {rank: [] for rank in range(3)}
+    for rank, calls in files.items():
+        took = {"duration_ms": 1.0 if rank == 1 else 51.0} if timing else {}
+        for number in range(150):
+            created = BEGIN + number * SECOND // 10
+            times = {"time_created_ns": created, "time_discovered_completed_ns": created + 99_000_000}
+            calls.append(entry(number, "all_reduce", number + 1, **times, **took))
+    write(tmp_path, files)
     found = load(tmp_path).performance
     assert found.in_flight is None
     if not timing:  # when their ends were seen shows nothing

@@ -56,42 +56,42 @@ def test_an_answer_of_nccl_2_28_with_a_rank_missing_lacks_a_comma_and_is_read(tm
     ]
 
 
-def test_ranks_that_do_not_answer_and_counts_that_differ_are_said_by_group_and_rank(tmp_path: Path) -> None:
-    folder = job(tmp_path)
-    found = lines(
-        folder,
-        answer(
-            communicator([rank(0, 100), rank(1, 101), rank(2, 102)], [missing(3, 103, dead=True)]),
-            communicator([rank(0, 102), rank(1, 103, {"AllReduce": 119})]),
+WELL = communicator([rank(number, 100 + number) for number in range(4)])
+ERRORS = [rank(0, 100), rank(1, 101, async_error=6), rank(2, 102, abort_flag=True), rank(3, 103, async_error=7)]
+ASTRAY = [rank(0, 103, {"AllReduce": 7}), rank(1, 102)]
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (answer(WELL), ["1 communicator: all ranks answered, and have started equally many calls"]),
+        (
+            answer(
+                communicator([rank(0, 100), rank(1, 101), rank(2, 102)], [missing(3, 103, dead=True)]),
+                communicator([rank(0, 102), rank(1, 103, {"AllReduce": 119})]),
+            ),
+            [
+                "group default_pg (0): rank 3 did not answer, and NCCL considers it dead",
+                "group upper (5): calls of all_reduce started: 119 on rank 3, 120 on rank 2",
+            ],
         ),
-    )
-    assert found == [
-        "group default_pg (0): rank 3 did not answer, and NCCL considers it dead",
-        "group upper (5): calls of all_reduce started: 119 on rank 3, 120 on rank 2",
-    ]
-
-
-def test_errors_and_aborts_are_said(tmp_path: Path) -> None:
-    ranks = [rank(0, 100), rank(1, 101, async_error=6), rank(2, 102, abort_flag=True), rank(3, 103, async_error=7)]
-    assert lines(job(tmp_path), answer(communicator(ranks), timeouts=2)) == [
-        "group default_pg (0): rank 1 with NCCL's error 6 (remote process error)",
-        "group default_pg (0): aborted on rank 2",
-        "some processes did not answer in time (2 timeouts)",
-    ]
-
-
-def test_a_healthy_answer_says_so(tmp_path: Path) -> None:
-    healthy = answer(communicator([rank(number, 100 + number) for number in range(4)]))
-    assert lines(job(tmp_path), healthy) == ["1 communicator: all ranks answered, and have started equally many calls"]
-
-
-def test_a_communicator_whose_processes_fit_no_group_or_several_keeps_its_own_name(tmp_path: Path) -> None:
-    folder = job(tmp_path)
-    other = communicator([rank(0, 103), rank(1, 102)], [])
-    other["ranks"][0]["collective_counts"]["AllReduce"] = 7
-    assert lines(folder, answer(other)) == [
-        "communicator 0x7f8c496ae9f661 of 2 ranks: calls of all_reduce started: 7 on rank 0, 120 on rank 1"
-    ]
+        (
+            answer(communicator(ERRORS), timeouts=2),
+            [
+                "group default_pg (0): rank 1 with NCCL's error 6 (remote process error)",
+                "group default_pg (0): aborted on rank 2",
+                "some processes did not answer in time (2 timeouts)",
+            ],
+        ),
+        (  # Its processes fit no group: it keeps its own name.
+            answer(communicator(ASTRAY)),
+            ["communicator 0x7f8c496ae9f661 of 2 ranks: calls of all_reduce started: 7 on rank 0, 120 on rank 1"],
+        ),
+    ],
+    ids=["healthy", "missing", "errors", "no group"],
+)
+def test_what_is_odd_is_said_by_group_and_rank(tmp_path: Path, said: str, expected: list[str]) -> None:
+    assert lines(job(tmp_path), said) == expected
 
 
 def test_the_answer_of_another_run_is_named_and_not_used(tmp_path: Path) -> None:

@@ -55,12 +55,6 @@ def test_a_usual_mistake_is_answered_with_what_to_write(
     assert capsys.readouterr().err.endswith(said)
 
 
-def test_the_exit_statuses_of_dump_are_in_its_help(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["dump", "--help"])
-    assert "Exit status: 0 at least one file was requested; 1 none was; 2 usage error." in capsys.readouterr().out
-
-
 def test_the_version_is_an_option(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--version"])
