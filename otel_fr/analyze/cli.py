@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlparse
 
@@ -192,7 +193,7 @@ def _refusal(path: Path) -> str | None:
     suffix = path.suffix.lower()
     if suffix in _REPORTS:
         return f"writes the tables of all calls; for the report use --format {_REPORTS[suffix]} > {path}"
-    if suffix == calls_file.PARQUET and not calls_file.can_write_parquet():
+    if suffix == calls_file.PARQUET and find_spec("pyarrow") is None:
         return f"{path}: {calls_file.PARQUET_NEEDED}"
     known = (calls_file.CSV, calls_file.PARQUET, database.JSON, *database.SQLITE, *database.PICKLE)
     if suffix not in known and suffix[1:].isalpha():

@@ -16,7 +16,7 @@ from otel_fr.dumps.columns import NONE, P2P, STATES, Entries, Floats, Integers
 from otel_fr.dumps.model import Dump
 from otel_fr.encodable import encodable
 from otel_fr.identity import STREAMS
-from otel_fr.match import Group, Signature
+from otel_fr.match import Group
 from otel_fr.match.model import Sizes
 
 Kind = Literal["integer", "number", "optional", "text", "time"]
@@ -108,9 +108,9 @@ def _columns(rank: int, entries: Entries, groups: dict[str, Group]) -> Chunk:
         "input_bytes": _through([fields.bytes_of(s.input_sizes, s.input_dtypes) for s in signatures], signature),
         "output_bytes": _through([fields.bytes_of(s.output_sizes, s.output_dtypes) for s in signatures], signature),
         "reduce_op": _through([s.reduce_op or "" for s in signatures], signature),
-        "root": _optional(signatures, "root", signature),
-        "peer": _optional(signatures, "peer", signature),
-        "tag": _optional(signatures, "tag", signature),
+        "root": _through([s.root for s in signatures], signature),
+        "peer": _through([s.peer for s in signatures], signature),
+        "tag": _through([s.tag for s in signatures], signature),
         "error": _through([of.error or "" for of in labels], label),
         "site": _through([of.site for of in entries.call_sites], entries.call_site),
         "backend": _through([of.backend for of in labels], label),
@@ -125,10 +125,6 @@ def _through(table: Sequence[object], column: npt.NDArray[Any]) -> npt.NDArray[A
         values[index] = encodable(value) if isinstance(value, str) else value
     found: npt.NDArray[Any] = values[column]
     return found
-
-
-def _optional(signatures: Sequence[Signature], name: str, column: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    return _through([getattr(signature, name) for signature in signatures], column)
 
 
 def _times(column: Integers | None, count: int) -> Integers:

@@ -179,7 +179,8 @@ class DumpContents:
 
     def _group(self, group: GroupDef, records: Sequence[Record], enqueued: int, issued: int) -> dict[str, Any]:
         sequence_ids = [record.coll_seq for record in records if stream_of(record) == "collective"]
-        dropped = not self._from_the_start and issued > len(records)
+        from_the_start = not self.records or self.records[0].record_id == self.first_record
+        dropped = not from_the_start and issued > len(records)
         return {
             "key": self._key(group),
             "id": group.id,
@@ -214,10 +215,6 @@ class DumpContents:
             "completed": max(done, default=0),
             "gone": not self.has_untracked,
         }
-
-    @property
-    def _from_the_start(self) -> bool:
-        return not self.records or self.records[0].record_id == self.first_record
 
     def entries(self) -> Iterator[dict[str, Any]]:
         """PyTorch's entries, oldest first; yielded one at a time, so that a large ring costs little memory."""

@@ -39,16 +39,17 @@ def rank_of(dump: Dump, ids: Mapping[str, str]) -> Rank:
     of_threads = sections_of(ReportedException, facts.get("thread_exceptions"), MAX_THREAD_EXCEPTIONS)
     decisions = sections_of(ReportedDecision, facts.get("decisions"), MAX_DECISIONS)
     activities = sections_of(ReportedActivity, facts.get("activity"), MAX_ACTIVITIES)
+    dropped = section_of(DropCounts, facts.get("dropped"))
     ending, signal, code = _end(dump, exit_, exception.text)
     rank = Rank(
         dump.rank,
         ending=ending,
         exception="" if ending is Ending.CLEAN else exception.text,
         exception_site="" if ending is Ending.CLEAN else exception.raised_at,
-        exiting=dump.facts.get("exiting") is True,
+        exiting=facts.get("exiting") is True,
         exit_message=dump.text("exit_message"),
         thread_exceptions=tuple([ThreadException(item.thread, item.text, item.raised_at) for item in of_threads]),
-        python_blocked=dump.facts.get("python_blocked") is True,
+        python_blocked=facts.get("python_blocked") is True,
         site=dump.text("site") or site_of(dump.text("stack")),
         stack=dump.text("stack") or exception.stack,
         progress={
@@ -56,9 +57,9 @@ def rank_of(dump: Dump, ids: Mapping[str, str]) -> Rank:
             for key, of in dump.groups.items()
             if key in ids
         },
-        has_gaps=_has_gaps(dump),
+        has_gaps=dropped is not None and dropped.hook_errors > 0,
         complete=not dump.partial or dump.source != "otel-fr",
-        records_creations=dump.facts.get("creations") is True,
+        records_creations=facts.get("creations") is True,
         file=dump.path,
         overdue=overdue.reported(activities),
         within=overdue.reported_within(activities),
@@ -116,12 +117,6 @@ def _note_destroyed(dump: Dump, ids: Mapping[str, str], rank: Rank) -> None:
         progress = rank.progress.get(ids.get(entry.group, ""))
         if progress is not None and entry.state is CallState.COMPLETED:
             progress.destroyed_at = entry.site
-
-
-def _has_gaps(dump: Dump) -> bool:
-    """Calls of this rank may be missing, because otel-fr could not record them."""
-    dropped = section_of(DropCounts, dump.facts.get("dropped"))
-    return dropped is not None and dropped.hook_errors > 0
 
 
 def _completed_age(dump: Dump) -> float | None:

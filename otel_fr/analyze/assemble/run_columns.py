@@ -63,9 +63,10 @@ class RunColumns:
         # Equal signatures may still not fit together, or all be wrong.
         pairs, pair_of = np.unique(size_of[group] * len(self.signatures) + signature, return_inverse=True)
         distinct = list(self.signatures)
-        sound = [
-            _is_sound(int(sizes[pair // len(distinct)]), distinct[pair % len(distinct)]) for pair in pairs.tolist()
-        ]
+        sound = []
+        for pair in pairs.tolist():
+            size, what = int(sizes[pair // len(distinct)]), distinct[pair % len(distinct)]
+            sound.append(is_even(what, size) and own_difference(size, what) is None)
         done &= np.array(sound, np.bool_)[pair_of]
 
         order = np.lexsort((number, group))  # keeps the order of the ranks
@@ -114,10 +115,6 @@ def showing_begins(dumps: Iterable[Dump]) -> frozenset[str]:
             begun = np.unique(entries.label[entries.started != NONE])
             found.update(entries.labels[index].backend for index in begun.tolist())
     return frozenset(found - {""})
-
-
-def _is_sound(size: int, signature: Signature) -> bool:
-    return is_even(signature, size) and own_difference(size, signature) is None
 
 
 def _joined_by_all(

@@ -23,15 +23,7 @@ from otel_fr.config import DEFAULT_STALL_SECONDS, STALL_SHARE
 from otel_fr.dumps.columns import P2P, Mask
 from otel_fr.dumps.model import Dump, Problem
 from otel_fr.match.facts.recording import DEFAULT_GROUP
-from otel_fr.match.model import (
-    Call,
-    CallState,
-    Ending,
-    Evidence,
-    Group,
-    Progress,
-    Rank,
-)
+from otel_fr.match.model import Call, CallState, Ending, Evidence, Group, Progress, Rank
 from otel_fr.presentation import ranks_by_text, ranks_text, verb
 from otel_fr.stacks import own_thread
 from otel_fr.torch_recorder import ends_are_seen
@@ -80,7 +72,9 @@ def build_runs(dumps: Sequence[Dump]) -> tuple[list[Run], list[Problem]]:
     runs: list[Run] = []
     for dump in dumps:
         if dump.source == "otel-fr":
-            by_run.setdefault(_run_key(dump), []).append(dump)
+            job, attempt = dump.text("job_id"), dump.integer("attempt") or 0
+            key = job, attempt, dump.text("run_id") or f"{job}/{attempt}"
+            by_run.setdefault(key, []).append(dump)
     for (job, attempt, run_id), members in by_run.items():
         chosen, left = _one_per_rank(members)
         problems.extend(left)
@@ -90,11 +84,6 @@ def build_runs(dumps: Sequence[Dump]) -> tuple[list[Run], list[Problem]]:
     problems.extend(left)
     runs.extend(_run("", 0, "", members) for members in found)
     return runs, problems
-
-
-def _run_key(dump: Dump) -> tuple[str, int, str]:
-    job, attempt = dump.text("job_id"), dump.integer("attempt") or 0
-    return job, attempt, dump.text("run_id") or f"{job}/{attempt}"
 
 
 def _one_per_rank(dumps: Iterable[Dump]) -> tuple[list[Dump], list[Problem]]:

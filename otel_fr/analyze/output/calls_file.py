@@ -9,7 +9,6 @@ import csv
 import re
 from collections.abc import Iterator
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +23,6 @@ CSV, PARQUET = ".csv", ".parquet"
 _FORMULA = re.compile(r"[\t\r\n]*[=+\-@]")
 """How a text begins that a spreadsheet would calculate (OWASP, CSV injection)."""
 PARQUET_NEEDED = "needs pyarrow: pip install 'otel-fr[parquet]'"
-
-
-def can_write_parquet() -> bool:
-    """pyarrow is installed."""
-    return find_spec("pyarrow") is not None
 
 
 def write_calls(analysis: Analysis, path: Path) -> None:
