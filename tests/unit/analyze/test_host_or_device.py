@@ -26,6 +26,7 @@ def test_two_devices_that_stopped_completing_are_named() -> None:
 
 
 def test_two_hosts_that_hold_their_lock_are_named() -> None:
+    """They have no entries at all, so their own counts must show it."""
     found = causes(load(DUMPS / "nvrx_lock_gil_2nd").findings)
     assert sorted(f.culprit_ranks for f in found) == [(10,), (15,)]
     assert {(f.category, f.stuck_on) for f in found} == {(Category.MISSING_RANK, "host")}

@@ -24,6 +24,7 @@ from otel_fr.match import CallState, Signature
 from otel_fr.ring import RecordState
 from tests.support.entries import entries_of
 from tests.support.rings import OPERATIONS, RankRing, signature
+from tests.support.torch_files import entry, write
 
 SHAPES = st.lists(st.lists(st.integers(0, 5), max_size=3), max_size=3)
 DTYPES = st.lists(st.sampled_from(["Float", "BFloat16", ""]), max_size=2)
@@ -132,7 +133,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 @given(data=st.data())
 def test_our_own_entries_give_the_same_both_ways(own: dict[str, Any], data: st.DataObject) -> None:
     raw = copy.deepcopy(own["entries"])
-    fields = sorted({name for entry in raw for name in entry})
+    fields = sorted({name for one in raw for name in one})
     odd = st.lists(st.tuples(st.integers(0, len(raw) - 1), st.sampled_from(fields), ODD), max_size=3)
     for index, name, value in data.draw(odd):
         raw[index][name] = value
@@ -165,13 +166,8 @@ def test_a_call_has_its_whole_traceback_its_times_its_backend_and_its_thread(tmp
         {"name": "step", "filename": "/job/train.py", "line": 7},
         {"name": "main", "filename": "/job/train.py", "line": 99},
     ]
-    entry = {
-        "frames": inner, "record_id": 4, "pg_id": 0, "process_group": ("0", "default_pg"), "collective_seq_id": 5,
-        "p2p_seq_id": 0, "profiling_name": "nccl:all_reduce", "time_created_ns": 1000, "input_sizes": [[2]],
-        "output_sizes": [[2]], "state": "completed", "retired": True, "time_discovered_started_ns": 2000,
-        "time_discovered_completed_ns": 5000, "thread_name": "autograd",
-    }  # fmt: skip
-    (tmp_path / "trace_0").write_bytes(pickle.dumps({"version": "2.10", "pg_config": {}, "entries": [entry]}, 2))
+    times = {"time_created_ns": 1000, "time_discovered_started_ns": 2000, "time_discovered_completed_ns": 5000}
+    write(tmp_path, {0: [entry(4, "all_reduce", 5, frames=inner, thread_name="autograd", **times)]})
     (found,) = load(tmp_path / "trace_0").entries
     assert found.site == "/job/train.py:7 step"
     assert found.frames == (
