@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from otel_fr.ring import KIND_COLLECTIVE, GroupDef, Record, RecordState, SignatureDef, SiteDef
+from otel_fr.ring import KIND_COLLECTIVE, Activity, GroupDef, Record, RecordState, SignatureDef, SiteDef
 
 GROUP = GroupDef("a1", "0", "default_pg", (0, 1, 2, 3), "gloo", 0)
 SITE = SiteDef((("train.py", 1, "step"),))
@@ -32,3 +32,9 @@ def made_record(number: int, seconds: float | None, signature: SignatureDef, /, 
         site=SITE,
     )
     return record._replace(**more)
+
+
+def made_activity(number: int, began: int, ended: int | None = None, **more: Any) -> Activity:
+    """A section ``load`` of the thread with the native id 700, unless ``more`` says otherwise. Times are in ns."""
+    given = {"is_step": False, "name": "load", "thread": 1, "native_id": 700, "timeout_ms": 0, "parent": 0, "step": -1}
+    return Activity(**{**given, "number": number, "began_ns": began, "ended_ns": ended, "root": number, **more})

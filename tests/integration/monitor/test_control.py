@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from otel_fr.monitor.rank_identity import RankIdentity
 from otel_fr.otlp_sender import GrpcTarget
 from tests.support.monitored_rank import play
 from tests.support.otlp_sink import Sink, grpc_sink, http_sink
-from tests.support.waiting import PATIENCE, wait_for
+from tests.support.waiting import until, wait_for
 
 
 def watcher(sink: Sink) -> WatchRequest:
@@ -71,36 +70,35 @@ def test_a_file_that_is_requested_after_a_clean_end_contains_that_end(tmp_path: 
         assert load(tmp_path / "dumps" / "otel_fr_rank_0").facts["exit"]["clean"] is True
 
 
-def test_a_collector_that_restarts_is_listened_to_again(tmp_path: Path) -> None:
-    with grpc_sink(control=True) as sink, play(tmp_path, {"OTEL_EXPORTER_OTLP_ENDPOINT": sink.address}):
-        watcher(sink)
-        sink.commands.put(None)
-        sink.wait(lambda: len(sink.watchers) == 2, what="a second stream")
+def pauses_of(address: str, count: int, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long a client waits each time before it asks again, until it has done so ``count`` times."""
+    pauses: list[float] = []
+    identity = RankIdentity.of({"job_id": "job", "run_id": "run"}, Config(), 1)
+    client = control.ControlClient(GrpcTarget(address, True, None, ()), lambda: identity, lambda: None)
 
+    def wait(seconds: float) -> bool:
+        pauses.append(seconds)
+        if len(pauses) == count:
+            client.stop()
+        return False
 
-def rank_identity() -> RankIdentity:
-    return RankIdentity.of({"job_id": "job", "run_id": "run"}, Config(), 1)
+    monkeypatch.setattr(client._stop, "wait", wait)
+    client.start()
+    until(lambda: len(pauses) >= count)
+    return pauses
 
 
 def test_a_receiver_that_knows_no_control_is_left_in_peace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control, "NOT_OFFERED_SECONDS", 30.0)
-    pauses: list[float] = []
     with grpc_sink() as sink:
-        target = GrpcTarget(sink.address.removeprefix("http://"), True, None, ())
-        client = control.ControlClient(target, rank_identity, lambda: None)
+        assert pauses_of(sink.address.removeprefix("http://"), 1, monkeypatch)[0] >= 0.8 * 30
 
-        def wait(seconds: float) -> bool:
-            pauses.append(seconds)
-            client.stop()
-            return True
 
-        monkeypatch.setattr(client._stop, "wait", wait)
-        client.start()
-        deadline = time.monotonic() + PATIENCE
-        while not pauses:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-    assert pauses[0] >= 0.8 * 30
+def test_a_dead_collector_is_tried_more_and_more_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses = pauses_of("127.0.0.1:1", 8, monkeypatch)
+    assert pauses[0] <= 1.2
+    assert pauses[4] >= 0.8 * control.MAX_WAIT_SECONDS
+    assert max(pauses) <= 1.2 * control.MAX_WAIT_SECONDS
 
 
 @pytest.mark.parametrize(("action", "warnings"), [("abort", 1), ("ignore", 0)])
@@ -125,25 +123,3 @@ def test_a_rank_that_is_to_act_on_failed_peers_is_warned_of_a_backend_that_tells
             rank.end("leave", code=0, clean=True)
             rank.monitor_end()
     assert rank.stderr.count("no effect: its reports do not go to a collector over gRPC") == warnings, rank.stderr
-
-
-def test_a_dead_collector_is_tried_more_and_more_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
-    pauses: list[float] = []
-    target = GrpcTarget("127.0.0.1:1", True, None, ())
-    client = control.ControlClient(target, rank_identity, lambda: None)
-
-    def wait(seconds: float) -> bool:
-        pauses.append(seconds)
-        if len(pauses) == 8:
-            client.stop()
-        return False
-
-    monkeypatch.setattr(client._stop, "wait", wait)
-    client.start()
-    deadline = time.monotonic() + PATIENCE
-    while len(pauses) < 8:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    assert pauses[0] <= 1.2
-    assert pauses[4] >= 0.8 * control.MAX_WAIT_SECONDS
-    assert max(pauses) <= 1.2 * control.MAX_WAIT_SECONDS

@@ -7,13 +7,13 @@ import select
 import signal
 import subprocess
 import sys
-import time
+from pathlib import Path
 
 import pytest
 
 from otel_fr.monitor.process.ending import Exit, RankProcess
 from otel_fr.ring import process_start_ns
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import until
 
 ENDINGS: list[tuple[str, int, int]] = [
     ("os._exit(0)", 0, 0),
@@ -28,8 +28,14 @@ ENDINGS: list[tuple[str, int, int]] = [
 
 
 def _start(code: str) -> subprocess.Popen[bytes]:
-    program = f"import os, sys; sys.stdin.read(1); {code}"
+    program = f"import ctypes, os, sys; sys.stdin.read(1); {code}"
     return subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
+
+
+def _go_on(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdin is not None
+    process.stdin.write(b"!")
+    process.stdin.flush()
 
 
 def _wait_for_end(rank: RankProcess) -> None:
@@ -37,10 +43,7 @@ def _wait_for_end(rank: RankProcess) -> None:
         poll = select.poll()
         poll.register(rank.fd, select.POLLIN)
         assert poll.poll(10_000)
-    deadline = time.monotonic() + PATIENCE
-    while rank.alive():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    until(lambda: not rank.alive())
 
 
 @pytest.mark.parametrize(("code", "exit_code", "number"), ENDINGS)
@@ -52,9 +55,7 @@ def test_exit_code_and_signal_are_known(code: str, exit_code: int, number: int, 
         if reaped:
             process.communicate(b"!")
         else:
-            assert process.stdin is not None
-            process.stdin.write(b"!")
-            process.stdin.flush()
+            _go_on(process)
         _wait_for_end(rank)
         found = rank.how_ended()
         rank.close()
@@ -87,16 +88,12 @@ def test_another_process_of_the_same_pid_is_not_the_rank() -> None:
 
 @pytest.mark.parametrize("name", ["a) R 1 (b", "x y z", "(((", ")"])
 def test_a_process_may_be_called_anything(name: str) -> None:
-    rename = f"ctypes.CDLL(None).prctl(15, {name.encode()!r}); print(flush=True)"
-    program = f"import ctypes, os, sys; {rename}; sys.stdin.read(1); os._exit(5)"
-    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stdin is not None
-        process.stdout.readline()
+    with _start(f"ctypes.CDLL(None).prctl(15, {name.encode()!r}); sys.stdin.read(1); os._exit(5)") as process:
         rank = RankProcess(process.pid, process_start_ns(process.pid) or 0)
+        _go_on(process)
+        until(lambda: Path(f"/proc/{process.pid}/comm").read_text() == f"{name}\n")
         assert rank.alive()
-        process.stdin.write(b"!")
-        process.stdin.flush()
+        _go_on(process)
         _wait_for_end(rank)
         assert rank.how_ended() == Exit(code=5, known=True)
         rank.close()
@@ -110,3 +107,17 @@ def test_a_stopped_process_is_alive() -> None:
         os.kill(process.pid, signal.SIGCONT)
         process.communicate(b"!")
         rank.close()
+
+
+@pytest.mark.parametrize(
+    ("found", "said", "is_clean"),
+    [
+        (Exit(code=3, known=True), True, False),
+        (Exit(signal=9, known=True), True, False),
+        (Exit(code=0, known=True), False, True),
+        (Exit(known=False), True, True),
+        (Exit(known=False), False, False),
+    ],
+)
+def test_a_known_exit_status_decides_alone_whether_the_end_was_clean(found: Exit, said: bool, is_clean: bool) -> None:
+    assert found.is_clean(said=said, exit_message=None) is is_clean

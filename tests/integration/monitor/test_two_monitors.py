@@ -109,10 +109,3 @@ def test_commands_that_a_sibling_does_not_take_are_in_the_watchers_report(tmp_pa
             sink.commands.put(Command(incident=Incident(incident_id="i", summary="x" * SIZE, is_over=True)))
         report = sink.event("torch.rank.progress", where=lambda report: report.get("dropped", {}).get("commands"))
         assert report.resource["torch.rank"] == 0
-
-
-@pytest.mark.long
-def test_when_the_watcher_is_stopped_the_others_watch_for_themselves(tmp_path: Path, sink: Sink) -> None:
-    with two_ranks(tmp_path, sink) as (first, _):
-        os.kill(first.monitor, signal.SIGSTOP)
-        sink.wait(lambda: sink.watchers[-1].rank == 1, what="a stream of its own")

@@ -10,12 +10,13 @@ from otel_fr.monitor.ring.activity import HEARTBEAT, OUTSIDE, SECTION, Given, Wa
 from otel_fr.monitor.ring.activity_watch import ActivityWatch
 from otel_fr.ring import Activity, Beats, RingReader, RingWriter
 from otel_fr.ring import activity_layout as layout
+from tests.support.records import made_activity
 
 SECOND = 1_000_000_000
 
 
 def section(name: str, began: float, timeout: float = 0, number: int = 1) -> Activity:
-    return Activity(number, False, name, 1, 1, int(began * SECOND), None, int(timeout * 1000), 0, number, -1)
+    return made_activity(number, int(began * SECOND), name=name, timeout_ms=int(timeout * 1000))
 
 
 def beats(last: float = 0, *, limit: float = 0, first: float = 0, since: float = 0, outside: float = 0, end: float = 0):  # type: ignore[no-untyped-def]

@@ -11,26 +11,9 @@ from otel_fr import identity
 from otel_fr import semconv as names
 from otel_fr.monitor.telemetry.activity_spans import MAX_KEPT, ActivitySpans
 from otel_fr.ring import Activity
+from tests.support.records import made_activity as activity
 
 MAIN = 700
-
-
-def activity(number: int, began: int, ended: int | None = None, **changes: object) -> Activity:
-    values: dict[str, object] = {
-        "number": number,
-        "is_step": False,
-        "name": "load",
-        "thread": 1,
-        "native_id": MAIN,
-        "began_ns": began,
-        "ended_ns": ended,
-        "timeout_ms": 0,
-        "parent": 0,
-        "root": number,
-        "step": -1,
-        **changes,
-    }
-    return Activity(**values)  # type: ignore[arg-type]
 
 
 def spans_of(*data: bytes) -> list[Span]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,24 +21,23 @@ from otel_fr.monitor.rules import stalled_call
 from otel_fr.monitor.telemetry.report_builder import reported_call
 from otel_fr.monitor.telemetry.reporter import Reporter
 from otel_fr.monitor.telemetry.span_builder import SpanBuilder
-from otel_fr.ring import KIND_COLLECTIVE, KIND_P2P, GroupDef, RecordState, RingReader, RingWriter, SiteDef
+from otel_fr.ring import KIND_COLLECTIVE, KIND_P2P, RecordState
+from tests.support.followed_ring import FollowedRing
 from tests.support.otlp_messages import attributes
-from tests.support.rings import FRAME, float_signature
+from tests.support.rings import float_signature
 from tests.support.worker_server import answer, begun, ended, entry
 
 SECOND = 1_000_000_000
 
 
-class Rank:
+class Rank(FollowedRing):
     """A rank on NCCL whose ring, as for every device, says "unknown" of each call."""
 
     def __init__(self, folder: Path) -> None:
-        self.writer = RingWriter.create([folder], "ring", 100, {})
-        self.group = self.writer.add_group(GroupDef("1" * 16, "0", "default_pg", (0, 1), "nccl", 0))
-        self.reader = RingReader.open(self.writer.path)
+        super().__init__(folder)
+        self.group = self.add_group(0, "0", "default_pg", "nccl")
         self.reporter = Reporter(self.reader, Config.from_env({}))
         self.reporter.devices.is_read = True
-        self.number = 0
         self.out: list[Tracked] = []
         send = self.reporter.tail.poll
         self.reporter.tail.poll = lambda *args, **more: self._keep(send(*args, **more))  # type: ignore[method-assign]
@@ -55,17 +55,10 @@ class Rank:
         number: int | None = None,
     ) -> None:
         """A call; without ``number``, of the next one, in the default group."""
-        writer = self.writer
-        self.number += 1
-        in_group = self.number if number is None else number
-        group = self.group if group is None else group
         what = float_signature(operation, backend="nccl", peer=1 if kind == KIND_P2P else None)
-        sig = writer.define_signature(what, what)
-        site = writer.define_site("p", SiteDef((FRAME,)))
         at = time.monotonic_ns() - int(seconds_ago * SECOND)
-        numbers = (in_group, 1, in_group, 0, 600_000, at)
-        ticket = writer.append(group, sig, site, 0, writer.generation, kind, 0, *numbers)
-        writer.complete(ticket, group, 0, RecordState.UNKNOWN, 0)
+        ticket, group, _ = self.append(self.group if group is None else group, at, what, kind=kind, number=number)
+        self.writer.complete(ticket, group, 0, RecordState.UNKNOWN, 0)
 
     def show(self, *entries: dict[str, Any], seconds_ago: float = 0.0) -> list[Tracked]:
         """The recorder is asked; the calls that have ended by that."""
@@ -96,10 +89,8 @@ class Rank:
 
 @pytest.fixture
 def rank(tmp_path: Path) -> Iterator[Rank]:
-    rank = Rank(tmp_path)
-    yield rank
-    rank.reader.close()
-    rank.writer.close()
+    with closing(Rank(tmp_path)) as rank:
+        yield rank
 
 
 def test_a_call_ends_when_its_device_has_completed_it(rank: Rank) -> None:
@@ -119,14 +110,14 @@ def test_a_call_ends_when_its_device_has_completed_it(rank: Rank) -> None:
 
 def test_calls_of_several_groups_with_equal_numbers_end_each_by_its_own_entry(rank: Rank) -> None:
     """As after ``split_group``: each group has a communicator and counts of its own, also if the ranks are the same."""
-    other = rank.writer.add_group(GroupDef("2" * 16, "12", "tensor_parallel", (0, 1), "nccl", 1))
+    other = rank.add_group(1, "12", "tensor_parallel", "nccl")
     for group in (rank.group, other):
         rank.issue(group=group, number=1)
     of_other = {"process_group": ["12", "tensor_parallel"], "pg_id": 1, "record_id": 1}
     limited = begun(1, timeout_ms=12_000)  # since ``torch.distributed.set_timeout``
     (item,) = [item for item in rank.show(limited, ended(1, ms=3.0, **of_other)) if item.record.ended_ns is not None]
     assert (item.record.group.name, item.record.state) == ("12", RecordState.COMPLETED)
-    assert [(call["group"], call["timeout_ms"]) for call in rank.in_flight()] == [("1" * 16, 12_000)]
+    assert [(call["group"], call["timeout_ms"]) for call in rank.in_flight()] == [(f"{0:016d}", 12_000)]
     (item,) = rank.show(ended(1, ms=8.0), ended(1, ms=3.0, **of_other))
     assert (item.record.group.name, item.device) != ("12", None)
     assert rank.in_flight() == []
@@ -323,16 +314,10 @@ def test_the_end_of_a_batch_is_that_of_its_sends_and_receives(rank: Rank) -> Non
 def test_the_end_of_a_batch_of_collectives_is_theirs_whatever_came_before(rank: Rank) -> None:
     """Of the parts there may be entries that never end, or none."""
     rank.issue()
-    rank.issue(kind=KIND_P2P, operation="send")
-    message: dict[str, Any] = {
-        "is_p2p": True,
-        "p2p_seq_id": 1,
-        "collective_seq_id": 1,
-        "profiling_name": "nccl:send 0->1",
-    }
-    earlier = [ended(1), begun(2, **message)]
-    rank.number = 1
+    rank.issue(kind=KIND_P2P, operation="send", number=1)
     rank.issue()
+    message = begun(2, profiling_name="nccl:send 0->1", is_p2p=True, p2p_seq_id=1, collective_seq_id=1)
+    earlier = [ended(1), message]
     rank.poll()
     end: dict[str, Any] = {"profiling_name": "nccl:coalesced", "collective_seq_id": 2, "p2p_seq_id": 1, "record_id": 4}
     part: dict[str, Any] = {"p2p_seq_id": 1, "record_id": 3}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,32 +12,22 @@ from otel_fr.config import Config
 from otel_fr.monitor.telemetry.report_builder import MAX_DESTROYED
 from otel_fr.monitor.telemetry.reporter import Reporter
 from otel_fr.rank_report import ReportedGroup
-from otel_fr.ring import KIND_COLLECTIVE, GroupDef, RecordState, RingReader, RingWriter, SiteDef
+from otel_fr.ring import RecordState
 from otel_fr.ring.layout import PROGRESS_ROWS
-from tests.support.rings import FRAME, float_signature
+from tests.support.followed_ring import FollowedRing
 
 
-class Rank:
+class Rank(FollowedRing):
     """A ring, and a reporter that follows it as the monitor's loop does."""
 
     def __init__(self, folder: Path) -> None:
-        self.writer = RingWriter.create([folder], "ring", 1000, {"rank": 0})
-        self.reader = RingReader.open(self.writer.path)
+        super().__init__(folder, 1000)
         self.reporter = Reporter(self.reader, Config.from_env({}))
-        self.sequence: dict[int, int] = {}
-
-    def group(self, number: int) -> int:
-        return self.writer.add_group(GroupDef(f"{number:016d}", str(number), "", (0, 1), "gloo", number))
 
     def step(self, group: int, *, ends: bool = True) -> None:
-        writer = self.writer
-        signature = writer.signatures.get("s") or writer.define_signature("s", float_signature())
-        site = writer.sites.get("p") or writer.define_site("p", SiteDef((FRAME,)))
-        number = self.sequence[group] = self.sequence.get(group, 0) + 1
-        fields = (KIND_COLLECTIVE, 0, number, 0, 0, 0, 0, 1_000 * number)
-        ticket = writer.append(group, signature, site, 0, writer.generation, *fields)
+        call = self.append(group, 1_000)
         if ends:
-            writer.complete(ticket, group, number, RecordState.COMPLETED, 1_000 * number + 1)
+            self.writer.complete(*call, RecordState.COMPLETED, 2_000)
 
     def report(self) -> dict[str, ReportedGroup]:
         """What the next report says, by the group's name."""
@@ -47,10 +38,8 @@ class Rank:
 
 @pytest.fixture
 def rank(tmp_path: Path) -> Iterator[Rank]:
-    rank = Rank(tmp_path)
-    yield rank
-    rank.reader.close()
-    rank.writer.close()
+    with closing(Rank(tmp_path)) as rank:
+        yield rank
 
 
 def progress(group: ReportedGroup) -> tuple[int, int, bool]:
@@ -58,7 +47,7 @@ def progress(group: ReportedGroup) -> tuple[int, int, bool]:
 
 
 def test_a_destroyed_group_is_reported_with_the_calls_it_made_after_the_last_report(rank: Rank) -> None:
-    group = rank.group(1)
+    group = rank.add_group(1)
     rank.step(group)
     assert progress(rank.report()["1"]) == (1, 1, False)
     rank.step(group)
@@ -69,7 +58,7 @@ def test_a_destroyed_group_is_reported_with_the_calls_it_made_after_the_last_rep
 
 def test_a_group_that_was_created_and_destroyed_between_two_reports_is_known(rank: Rank) -> None:
     rank.report()
-    group = rank.group(1)
+    group = rank.add_group(1)
     rank.step(group)
     rank.writer.remove_group(group)
     rank.report()
@@ -77,7 +66,7 @@ def test_a_group_that_was_created_and_destroyed_between_two_reports_is_known(ran
 
 
 def test_a_group_found_missing_is_destroyed_only_once_its_records_were_read(rank: Rank) -> None:
-    group = rank.group(1)
+    group = rank.add_group(1)
     rank.step(group)
     rank.report()
     rank.step(group)
@@ -88,7 +77,7 @@ def test_a_group_found_missing_is_destroyed_only_once_its_records_were_read(rank
 
 
 def test_groups_without_a_row_are_not_taken_for_destroyed(rank: Rank) -> None:
-    groups = [rank.group(number) for number in range(PROGRESS_ROWS + 1)]
+    groups = [rank.add_group(number) for number in range(PROGRESS_ROWS + 1)]
     for group in groups:
         rank.step(group)
     rank.report()
@@ -99,7 +88,7 @@ def test_groups_without_a_row_are_not_taken_for_destroyed(rank: Rank) -> None:
 
 def test_of_many_destroyed_groups_the_newest_are_reported(rank: Rank) -> None:
     for number in range(3 * MAX_DESTROYED):
-        group = rank.group(number)
+        group = rank.add_group(number)
         rank.step(group)
         rank.writer.remove_group(group)
         if number % 50 == 0:

@@ -16,7 +16,7 @@ from otel_fr.monitor.telemetry import metrics as module
 from otel_fr.monitor.telemetry.metrics import BOUNDS, RankMetrics, Schedule, dtype_class, message_bytes, size_class
 from otel_fr.monitor.telemetry.span_builder import trace_id
 from otel_fr.ring import KIND_GROUP, Activity, Record, RecordState, SignatureDef
-from tests.support.records import made_record
+from tests.support.records import made_activity, made_record
 from tests.support.rings import float_signature
 
 RUN = identity.run_id("job", 0, "n")
@@ -145,8 +145,8 @@ def test_series_are_bounded_and_the_rest_is_counted_together(monkeypatch: pytest
 
 
 def step(number: int, seconds: float, *, automatic: bool) -> Activity:
-    began, ended = number * 10**9, number * 10**9 + round(seconds * 1e9)
-    return Activity(number, True, "", 1, 1, began, ended, 0, 0, number, number, is_automatic=automatic)
+    began = number * 10**9
+    return made_activity(number, began, began + round(seconds * 1e9), is_step=True, name="", is_automatic=automatic)
 
 
 def test_steps_have_a_histogram_by_their_source() -> None:

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from otel_fr.control.v1.control_pb2 import PeerFailed
 from otel_fr.identity import MAX_RANKS
 from otel_fr.monitor.control.peers import PeerWatch
-from otel_fr.ring import KIND_COLLECTIVE, GroupDef, Record, RecordState, SiteDef
+from otel_fr.ring import GroupDef, Record, RecordState
 from otel_fr.ring.layout import POSTED
+from tests.support.records import made_record
 from tests.support.rings import float_signature
 
 STALL = 5.0
@@ -21,10 +22,8 @@ NOW = 100.0
 
 
 def call(group: GroupDef, since: float, number: int = 1, waited_ns: int | None = None) -> Record:
-    return Record(
-        number, int(since * 1e9), waited_ns, None, RecordState.IN_FLIGHT, number, 0, 0, 0, KIND_COLLECTIVE, 0, 0, "",
-        group, float_signature(), SiteDef(()),
-    )  # fmt: skip
+    given = {"issued_ns": int(since * 1e9), "waited_ns": waited_ns, "state": RecordState.IN_FLIGHT, "group": group}
+    return made_record(number, None, float_signature(), **given)
 
 
 def failed(*ranks: int, kind: str = "stuck", reason: str = "rank 2 is stuck") -> PeerFailed:
@@ -59,15 +58,9 @@ def test_a_failure_is_told_once_with_the_groups_that_it_concerns() -> None:
     watch = PeerWatch(STALL)
     notice = watch.told(failed(2), 0, GROUPS)
     assert notice is not None
-    assert notice.message("peer_failed") == {
-        "cmd": "peer_failed",
-        "ranks": [2],
-        "groups": ["default_pg"],
-        "names": ["0"],
-        "kind": "stuck",
-        "reason": "rank 2 is stuck",
-        "incident": "i1",
-    }
+    of_ranks = {"ranks": [2], "groups": ["default_pg"], "names": ["0"]}
+    why = {"kind": "stuck", "reason": "rank 2 is stuck", "incident": "i1"}
+    assert notice.message("peer_failed") == {"cmd": "peer_failed", **of_ranks, **why}
     assert watch.told(failed(2), 0, GROUPS) is None
     ended = watch.told(failed(2, kind="ended"), 0, GROUPS)  # what was a guess is certain now
     assert ended is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,28 +13,24 @@ from otel_fr.config import Config
 from otel_fr.monitor.telemetry.report_builder import reported_call
 from otel_fr.monitor.telemetry.reporter import Reporter
 from otel_fr.rank_report import to_object
-from otel_fr.ring import KIND_COLLECTIVE, KIND_P2P, POSTED, GroupDef, RecordState, RingReader, RingWriter, SiteDef
-from tests.support.rings import FRAME, float_signature
+from otel_fr.ring import KIND_COLLECTIVE, KIND_P2P, POSTED, RecordState
+from tests.support.followed_ring import FollowedRing
+from tests.support.rings import float_signature
 
 SECOND = 1_000_000_000
 
 
-class Ring:
+class Ring(FollowedRing):
     def __init__(self, folder: Path) -> None:
-        self.writer = RingWriter.create([folder], "ring", 100, {})
-        self.group = self.writer.add_group(GroupDef("1" * 16, "1", "", (0, 1), "gloo", 1))
-        self.reader = RingReader.open(self.writer.path)
+        super().__init__(folder)
+        self.group = self.add_group(1)
         self.reporter = Reporter(self.reader, Config.from_env({}))
         self.now = time.monotonic_ns()
 
     def issue(self, seconds_ago: float, kind: int = KIND_P2P) -> int:
         """Returns the ticket."""
-        writer = self.writer
-        what = float_signature("recv", peer=1, tag=0) if kind == KIND_P2P else float_signature()
-        sig = writer.define_signature(what, what)
-        site = writer.define_site("p", SiteDef((FRAME,)))
-        issued = self.now - int(seconds_ago * SECOND)
-        return writer.append(self.group, sig, site, 0, writer.generation, kind, 0, 1, 1, 1, 0, 0, issued)
+        what = float_signature("recv", peer=1, tag=0) if kind == KIND_P2P else None
+        return self.append(self.group, self.now - int(seconds_ago * SECOND), what, kind=kind)[0]
 
     def oldest(self) -> tuple[int | None, float]:
         """Record id of the call that counts as the oldest, and for how many seconds a thread has waited for it."""
@@ -44,10 +41,8 @@ class Ring:
 
 @pytest.fixture
 def ring(tmp_path: Path) -> Iterator[Ring]:
-    ring = Ring(tmp_path)
-    yield ring
-    ring.reader.close()
-    ring.writer.close()
+    with closing(Ring(tmp_path)) as ring:
+        yield ring
 
 
 def test_a_call_that_is_waited_for_since_just_now_does_not_hide_a_younger_one_that_stands_still(ring: Ring) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -18,9 +19,9 @@ from otel_fr.monitor.telemetry.call_ranges import reported_range
 from otel_fr.monitor.telemetry.export import Exporter
 from otel_fr.monitor.telemetry.reporter import Reporter
 from otel_fr.rank_report import ReportedGroup, parse
-from otel_fr.ring import KIND_COLLECTIVE, GroupDef, RecordState, RingReader, RingWriter, SiteDef
+from otel_fr.ring import GroupDef, RecordState
+from tests.support.followed_ring import FollowedRing
 from tests.support.otlp_messages import attributes
-from tests.support.rings import FRAME, float_signature
 
 GROUP = identity.group_id("0", (0, 1))
 
@@ -30,15 +31,14 @@ def run_of(number: int) -> dict[str, object]:
     return {"rank": number % 2, "world_size": 2, "job_id": "j", "nonce": str(number), "run_id": f"run {number}"}
 
 
-class Process:
+class Process(FollowedRing):
     """A ring whose process is a rank of one run after the other, and the reporter of its monitor once that looks."""
 
     def __init__(self, folder: Path) -> None:
         self.number = 0
         self.meta: dict[str, object] = run_of(0)
         self.runs = Runs(self.meta)
-        self.writer = RingWriter.create([folder], "ring", 1000, self.meta)
-        self.reader = RingReader.open(self.writer.path)
+        super().__init__(folder, 1000, self.meta)
         self.exporter = Exporter(Mock(), Mock())
         self.groups: dict[tuple[str, int], tuple[ReportedGroup, ...]] = {}
         self.group = self.created()
@@ -55,14 +55,10 @@ class Process:
         self.group = self.created()
 
     def call(self, count: int, *, ends: bool = True) -> None:
-        writer = self.writer
-        signature = writer.signatures.get("s") or writer.define_signature("s", float_signature())
-        site = writer.sites.get("p") or writer.define_site("p", SiteDef((FRAME,)))
         for number in range(1, count + 1):
-            fields = (KIND_COLLECTIVE, 0, number, 0, 0, 0, 0, 1_000 * number)
-            ticket = writer.append(self.group, signature, site, 0, writer.generation, *fields)
+            call = self.append(self.group, 1_000 * number, number=number)
             if ends:
-                writer.complete(ticket, self.group, number, RecordState.COMPLETED, 1_000 * number + 1)
+                self.writer.complete(*call, RecordState.COMPLETED, 1_000 * number + 1)
 
     def monitor(self) -> Reporter:
         reporter = Reporter(self.reader, Config.from_env({}))
@@ -95,10 +91,8 @@ def whose(resource: Resource | None) -> tuple[str, int]:
 
 @pytest.fixture
 def process(tmp_path: Path) -> Iterator[Process]:
-    process = Process(tmp_path)
-    yield process
-    process.reader.close()
-    process.writer.close()
+    with closing(Process(tmp_path)) as process:
+        yield process
 
 
 def test_a_monitor_that_starts_later_counts_each_call_for_the_run_it_was_made_in(process: Process) -> None:

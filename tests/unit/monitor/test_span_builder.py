@@ -12,8 +12,9 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span, Status
 
 from otel_fr import identity
 from otel_fr.monitor.telemetry.span_builder import Context, SpanBuilder, varint
-from otel_fr.ring import KIND_COLLECTIVE, KIND_MONITORED, KIND_P2P, GroupDef, Record, RecordState, SiteDef
+from otel_fr.ring import KIND_MONITORED, KIND_P2P, GroupDef, Record, RecordState, SiteDef
 from tests.support.otlp_messages import attributes
+from tests.support.records import made_record
 from tests.support.rings import FRAME, float_signature
 
 RUN = identity.run_id("job", 0, "n")
@@ -22,25 +23,9 @@ WALL = 1_700_000_000_000_000_000
 
 
 def record(operation: str = "all_reduce", *, sig: dict[str, Any] | None = None, **values: Any) -> Record:
-    given: dict[str, Any] = {
-        "record_id": 41,
-        "issued_ns": 1_000,
-        "waited_ns": None,
-        "ended_ns": 5_000,
-        "state": RecordState.COMPLETED,
-        "coll_seq": 5,
-        "p2p_seq": 9,
-        "op_id": 14,
-        "pair_index": 2,
-        "kind": KIND_COLLECTIVE,
-        "flags": 0,
-        "timeout_ms": 600_000,
-        "thread": "MainThread",
-        "group": GROUP,
-        "signature": float_signature(operation, **(sig or {})),
-        "site": SiteDef((FRAME,)),
-    }
-    return Record(**{**given, **values})
+    given = {"coll_seq": 5, "p2p_seq": 9, "op_id": 14, "pair_index": 2, "timeout_ms": 600_000, "group": GROUP}
+    given |= {"issued_ns": 1_000, "ended_ns": 5_000, "site": SiteDef((FRAME,)), **values}
+    return made_record(41, None, float_signature(operation, **(sig or {})), **given)
 
 
 def span_of(item: Record, rank: int = 1, **more: Any) -> Span:
@@ -92,9 +77,8 @@ def test_ids_are_those_that_identity_defines() -> None:
     trace = identity.trace_id(RUN, GROUP.id, "collective", 5)
     assert span.trace_id == trace
     assert span.span_id == identity.span_id(trace, 3, 41)
-    assert (
-        not span.parent_span_id
-    )  # only incidents have a root, and a parent that is never sent is an error in backends
+    # Only incidents have a root, and a parent that is never sent is an error in backends.
+    assert not span.parent_span_id
 
 
 @pytest.mark.parametrize("suffix", ["", " [rank 3]"])
@@ -183,9 +167,7 @@ def test_equal_numbers_of_one_template_do_not_leak_into_the_next_span() -> None:
     """One template serves thousands of calls: state, error and numbers are each call's own."""
     builder = SpanBuilder(RUN, 0, WALL)
     first = record(state=RecordState.FAILED, timeout_ms=1)
-    second = record(
-        record_id=42, coll_seq=6, group=first.group, signature=first.signature, site=first.site, timeout_ms=1
-    )
+    second = first._replace(record_id=42, coll_seq=6, state=RecordState.COMPLETED)
     spans = ScopeSpans.FromString(builder.encode(first) + builder.encode(second)).spans
     found = [attributes(span.attributes) for span in spans]
     assert [one["torch.collective.state"] for one in found] == ["failed", "completed"]
@@ -203,16 +185,9 @@ def test_equal_numbers_of_one_template_do_not_leak_into_the_next_span() -> None:
 def test_any_record_becomes_one_valid_span(
     numbers: tuple[int, int, int], issued: int, took: int, shapes: tuple[tuple[int, ...], ...], text: str
 ) -> None:
-    record_id, coll_seq, op_id = numbers
-    item = record(
-        record_id=record_id,
-        coll_seq=coll_seq,
-        op_id=op_id,
-        issued_ns=issued,
-        ended_ns=issued + took,
-        sig={"input_sizes": shapes},
-        site=SiteDef(((text, 3, text),)),
-    )
+    given: dict[str, Any] = dict(zip(("record_id", "coll_seq", "op_id"), numbers, strict=True))
+    given |= {"issued_ns": issued, "ended_ns": issued + took}
+    item = record(sig={"input_sizes": shapes}, site=SiteDef(((text, 3, text),)), **given)
     span = span_of(item)
     found = attributes(span.attributes)
     keys = ("record_id", "sequence_id", "op_id")

@@ -5,39 +5,31 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from otel_fr.monitor.ring.tail import MAX_CHECKED, Tail
-from otel_fr.ring import KIND_COLLECTIVE, KIND_GROUP, GroupDef, RecordState, RingReader, RingWriter, SiteDef
+from otel_fr.ring import KIND_GROUP, RecordState
 from otel_fr.ring.layout import HEADER, POSTED, SLOT_SIZE
-from tests.support.rings import FRAME, float_signature, signature
+from tests.support.followed_ring import FollowedRing
+from tests.support.rings import signature
 
 
-class Ring:
+class Ring(FollowedRing):
     def __init__(self, folder: Path, capacity: int = 100) -> None:
-        self.writer = RingWriter.create([folder], "ring", capacity, {})
-        self.groups = [self.writer.add_group(GroupDef(str(i) * 16, str(i), "", (0, 1), "gloo", i)) for i in (1, 2)]
-        self.seq = [0, 0]
-        self.reader = RingReader.open(self.writer.path)
+        super().__init__(folder, capacity)
+        self.groups = [self.add_group(number) for number in (1, 2)]
         self.tail = Tail(self.reader)
 
     def issue(self, at: int = 0, group: int = 0) -> tuple[int, int, int]:
-        writer = self.writer
-        sig = writer.signatures.get("s") or writer.define_signature("s", float_signature())
-        site = writer.sites.get("p") or writer.define_site("p", SiteDef((FRAME,)))
-        self.seq[group] += 1
-        fields = (KIND_COLLECTIVE, 0, self.seq[group], 0, 0, 0, 0, at or time.monotonic_ns())
-        ticket = writer.append(self.groups[group], sig, site, 0, writer.generation, *fields)
-        return ticket, self.groups[group], self.seq[group]
+        return self.append(self.groups[group], at or time.monotonic_ns())
 
     def destroy(self, at: int, group: int = 0) -> tuple[int, int, int]:
         """The group is being destroyed."""
-        writer = self.writer
-        sig = writer.define_signature("d", signature("destroy_process_group", ()))
-        fields = (KIND_GROUP, 0, 1, 0, 0, 0, 0, at)
-        return writer.append(self.groups[group], sig, 0, 0, writer.generation, *fields), self.groups[group], 0
+        what = signature("destroy_process_group", ())
+        return *self.append(self.groups[group], at, what, kind=KIND_GROUP, number=1)[:2], 0
 
     def end(self, call: tuple[int, int, int], state: RecordState = RecordState.COMPLETED, at: int = 0) -> None:
         self.writer.complete(*call, state, at or time.monotonic_ns())
@@ -48,10 +40,8 @@ class Ring:
 
 @pytest.fixture
 def ring(tmp_path: Path) -> Iterator[Ring]:
-    ring = Ring(tmp_path)
-    yield ring
-    ring.reader.close()
-    ring.writer.close()
+    with closing(Ring(tmp_path)) as ring:
+        yield ring
 
 
 def test_a_call_comes_out_once_when_it_has_ended(ring: Ring) -> None:
