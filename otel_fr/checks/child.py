@@ -51,7 +51,7 @@ def _end_with_parent(parent: int) -> None:
 _CHECKS: Final = {
     model.PATHS: "storage.check_path",
     model.MOUNTS: "storage.check_path",
-    model.SPACE: "space.check_space",
+    model.SPACE: "storage.check_space",
     model.GPU: "gpu.check_gpus",
     model.GPU_MEMORY: "gpu.check_memory",
     model.NODE_HEALTH: "node_health.check_node_health",

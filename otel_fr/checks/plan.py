@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from otel_fr.checks import model
-from otel_fr.checks.mounts import read_mounts
 from otel_fr.checks.settings import CheckSettings
-from otel_fr.checks.storage import LUSTRE_HEALTH
+from otel_fr.checks.storage import LUSTRE_HEALTH, read_mounts
 
 MAX_MOUNTS: Final = 200
 """A node has some dozens of mounts, or hundreds of homes; each takes a process for a moment."""

@@ -1,13 +1,19 @@
-"""Whether a path can be read: a file's first 4 KiB, a folder's first entries, and the status of anything else."""
+"""File systems: whether a path can be read, whether there is room, and which ones are mounted over a network.
+
+Of a file its first 4 KiB are read, of a folder its first entries, of anything else its status.
+"""
 
 from __future__ import annotations
 
 import itertools
 import os
+import re
 import stat
+from collections.abc import Iterable
 from typing import Final
 
 from otel_fr.checks.model import Outcome, Status
+from otel_fr.sizes import size_text
 
 READ: Final = 4_096
 """Bytes of a file, as in nvidia-resiliency-ext: a page, which its server or disk must provide."""
@@ -16,6 +22,9 @@ ENTRIES: Final = 5
 LUSTRE_HEALTH: Final = ("/sys/fs/lustre/health_check", "/proc/fs/lustre/health_check")
 """Where Lustre says how it is; the second one before Lustre 2.10."""
 _LUSTRE_HEALTHY: Final = "healthy"
+NETWORK: Final = frozenset({"nfs", "nfs4", "lustre"})
+"""Types of file systems that may not answer, as in nvidia-resiliency-ext."""
+_OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 def check_path(path: str) -> Outcome:
@@ -47,3 +56,41 @@ def check_lustre(lustre: str) -> Outcome:
     # A server may also say "NOT HEALTHY", "LBUG" or "device ... reported unhealthy".
     good = text == _LUSTRE_HEALTHY
     return Outcome(Status.OK if good else Status.FAILED, f"it says {' '.join(text.split())[:200]!r}")
+
+
+def check_space(path: str, needed: int) -> Outcome:
+    """Whether this user may still write ``needed`` bytes at ``path``. May block for ever."""
+    try:
+        found = os.statvfs(path)
+    except OSError as error:
+        return Outcome(Status.FAILED, error.strerror or str(error))
+    free = found.f_bavail * found.f_frsize
+    text = f"{size_text(free)} free, {size_text(needed)} needed"
+    if found.f_flag & os.ST_RDONLY:
+        return Outcome(Status.FAILED, f"mounted read-only; {text}")
+    if found.f_files and not found.f_favail:
+        return Outcome(Status.FAILED, f"no file can be added: all {found.f_files} inodes are in use; {text}")
+    return Outcome(Status.OK if free >= needed else Status.FAILED, text)
+
+
+def network_mounts(lines: Iterable[str]) -> list[str]:
+    """Where network file systems are mounted, each place once.
+
+    Args:
+        lines: of /proc/self/mounts (proc(5)): device, place, type, ...; blanks in a place are octal escapes.
+    """
+    found = []
+    for line in lines:
+        fields = line.split()
+        if len(fields) >= 3 and fields[2] in NETWORK:
+            found.append(_OCTAL.sub(lambda match: chr(int(match[1], 8)), fields[1]))
+    return list(dict.fromkeys(found))
+
+
+def read_mounts() -> list[str]:
+    """The network file systems that this process sees; none where the list cannot be read."""
+    try:
+        with open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as file:
+            return network_mounts(file)
+    except OSError:
+        return []

@@ -9,7 +9,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Literal
@@ -126,12 +126,19 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
-class _Request:
+class Request:
+    """Files to write.
+
+    Attributes:
+        info: of the rank, as of `rank_info`. urgent: at once, ignoring the minimum interval.
+        devices: as in `DumpContents.from_ring`.
+    """
+
     reason: str
     info: Mapping[str, Any]
     files: list[tuple[Path, Format]]
-    urgent: bool
-    devices: Mapping[int, DeviceTimes]
+    urgent: bool = False
+    devices: Mapping[int, DeviceTimes] = field(default_factory=dict)
 
 
 class Dumper:
@@ -147,27 +154,16 @@ class Dumper:
         self._started_at = started_at
         self._on_result = on_result
         self._wake = threading.Condition()
-        self._request: _Request | None = None
+        self._request: Request | None = None
         self._working = False
         self._last = float("-inf")
         self.results: SimpleQueue[Result] = SimpleQueue()
         threading.Thread(target=self._run, name="otel-fr-dump", daemon=True).start()
 
-    def request(
-        self,
-        reason: str,
-        info: Mapping[str, Any],
-        files: list[tuple[Path, Format]],
-        urgent: bool = False,
-        devices: Mapping[int, DeviceTimes] | None = None,
-    ) -> None:
-        """Write ``files`` soon; pending requests are merged.
-
-        Args:
-            urgent: at once, ignoring the minimum interval. devices: as in `DumpContents.from_ring`.
-        """
+    def request(self, wanted: Request) -> None:
+        """Write files soon; of requests that wait, the newest counts."""
         with self._wake:
-            self._request = _Request(reason, info, files, urgent, devices or {})
+            self._request = wanted
             self._wake.notify()
 
     def busy(self) -> bool:
@@ -189,10 +185,10 @@ class Dumper:
                     self.results.put(result)
             self._on_result()
 
-    def _due(self, request: _Request) -> bool:
+    def _due(self, request: Request) -> bool:
         return request.urgent or time.monotonic() - self._last >= MIN_SECONDS
 
-    def _write(self, request: _Request) -> list[Result]:
+    def _write(self, request: Request) -> list[Result]:
         info = {STARTED_AT: self._started_at, **request.info}
         try:
             with RingReader.open(self._ring) as reader:

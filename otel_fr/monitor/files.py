@@ -71,7 +71,7 @@ class Files:
         info = dumping.rank_info(reporter, self._reader.meta)
         if self.exit is not None:
             info["exit"] = rank_report.to_object(self.exit)
-        self._dumper.request(reason, info, files, urgent, reporter.devices.seen())
+        self._dumper.request(dumping.Request(reason, info, files, urgent, reporter.devices.seen()))
 
     def step(self, situation: rules.Situation) -> None:
         """Replace a file that shows a fault which is over."""

@@ -15,7 +15,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Protocol
 
 import grpc
 
@@ -26,18 +25,11 @@ ENDPOINT_SECONDS = 60.0
 EXPLAIN_SECONDS = 8.0
 """How long the monitor's end waits for such a message: two endpoints are asked what they are."""
 
+OnTrouble = Callable[[str, bool], bool]
+"""Told of a message of an exporter: the name of its thread, and whether its server does not know the signal. It returns
+True if there is nothing to say of it."""
 _REFUSED = (grpc.StatusCode.UNIMPLEMENTED, 404, 405, "404", "405")
 """What exporters log as the answer of a server that does not know a signal, over gRPC and HTTP."""
-
-
-class OnTrouble(Protocol):
-    """Told of a message of an exporter: the name of its thread, and whether its server does not know the signal.
-
-    Returns:
-        True: there is nothing to say of it.
-    """
-
-    def __call__(self, thread: str, *, is_refused: bool) -> bool: ...
 
 
 class _EndpointHandler(logging.Handler):
@@ -56,7 +48,7 @@ class _EndpointHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         arguments = record.args if isinstance(record.args, tuple) else ()
-        if self._on_trouble(record.threadName or "", is_refused=any(one in _REFUSED for one in arguments)):
+        if self._on_trouble(record.threadName or "", any(one in _REFUSED for one in arguments)):
             return
         now = time.monotonic()
         if now < self._quiet_until:

@@ -44,8 +44,8 @@ MAX_TOLD: Final = 8 << 20
 some 12,000 ranks in communicators, are in the file only."""
 PAUSE: Final = 60.0
 """Seconds between two times that it is asked."""
-_STATUS: Final = (f"TIMEOUT {TIMEOUT}", "SET FORMAT json", "STATUS")
-_DIAGNOSTICS: Final = (f"TIMEOUT {TIMEOUT}", "DIAGNOSTICS")
+STATUS: Final = (f"TIMEOUT {TIMEOUT}", "SET FORMAT json", "STATUS")
+DIAGNOSTICS: Final = (f"TIMEOUT {TIMEOUT}", "DIAGNOSTICS")
 """Which exist as text only, and on a connection of their own, because NCCL ends it after its answer."""
 _REFUSALS: Final = (b"ERROR", b"BUSY")
 _HANDSHAKE_SECONDS: Final = 1.0
@@ -69,25 +69,12 @@ def ras_address(env: Mapping[str, str]) -> tuple[str, int] | None:
     return host.strip("[]"), int(port)
 
 
-def ask_ras(address: tuple[str, int], seconds: float = SECONDS) -> bytes:
-    """The status of all communicators, as JSON.
+def ask_ras(address: tuple[str, int], commands: Sequence[str] = STATUS, seconds: float = SECONDS) -> bytes:
+    """The status of all communicators as JSON, or `DIAGNOSTICS` as text: what the last of the commands asks for.
 
     Raises:
-        RasError: nothing answers there, or what does has no JSON.
+        RasError: nothing answers there, or what does does not know a command, as NCCL before 2.28, or 2.31.
     """
-    return _try(address, _STATUS, seconds)
-
-
-def ask_diagnostics(address: tuple[str, int], seconds: float = SECONDS) -> bytes:
-    """NCCL's diagnostics, as text.
-
-    Raises:
-        RasError: nothing answers there, or what does has none, as NCCL before 2.31.
-    """
-    return _try(address, _DIAGNOSTICS, seconds)
-
-
-def _try(address: tuple[str, int], commands: Sequence[str], seconds: float) -> bytes:
     deadline = time.monotonic() + seconds
     problem = "nothing was tried"
     for _ in range(TRIES):
@@ -226,7 +213,7 @@ class RasWatch:
     def _diagnose(self, address: tuple[str, int], path: Path) -> list[str]:
         """What NCCL's diagnostics say may need a look; all of them are in the file. Empty: there are none."""
         try:
-            data = ask_diagnostics(address)
+            data = ask_ras(address, DIAGNOSTICS)
         except RasError as error:
             _log.info("no diagnostics from NCCL's RAS at %s:%s: %s", *address, error)
             return []

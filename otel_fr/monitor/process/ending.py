@@ -13,7 +13,7 @@ from pathlib import Path
 
 from otel_fr.communication_errors import STOP_SIGNALS, tells_of_stop
 from otel_fr.rank_report import ReportedException
-from otel_fr.ring import process_start_ns
+from otel_fr.ring import process_state
 
 _PIDFD_GET_INFO = 0xC040FF0B
 """_IOWR(0xFF, 11, struct pidfd_info) with its first published size of 64 bytes (linux/pidfd.h, 6.13)."""
@@ -21,7 +21,10 @@ _PIDFD_INFO_EXIT = 1 << 3
 """In the request: the exit status is wanted; in the answer: it is there (Linux >= 6.15)."""
 _PIDFD_INFO = struct.Struct("=QQ11Ii")
 """mask, cgroup id, eleven ids, exit code (a wait status)."""
-_STAT_EXIT_CODE = 52
+_STAT_EXIT_CODE = 49
+"""In ``/proc/PID/stat``, counted from the field after the command's name, which may contain blanks and parentheses."""
+_ENDED = "ZX"
+"""States of a process that has ended: a zombie, dead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,22 +72,6 @@ def was_stopped(number: int, exception: ReportedException | None, exit_message: 
     return number in STOP_SIGNALS or any(map(tells_of_stop, told))
 
 
-def stat_fields(pid: int) -> list[str] | None:
-    """``/proc/PID/stat`` as the manual numbers it, minus one (``[0]`` is the pid); None if there is no such process."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except OSError:
-        return None
-    # The command's name is in parentheses and may itself contain blanks and parentheses.
-    head, _, tail = text.rpartition(")")
-    return [head.partition(" ")[0], head.partition("(")[2], *tail.split()]
-
-
-def is_zombie(pid: int) -> bool:
-    fields = stat_fields(pid)
-    return fields is not None and len(fields) > 2 and fields[2] in "ZX"
-
-
 class RankProcess:
     """The rank's process. Created while the rank is alive, and used until after its end.
 
@@ -103,16 +90,17 @@ class RankProcess:
             return
         with contextlib.suppress(OSError, AttributeError):
             self.fd = os.pidfd_open(pid)
-        if not self.same():
+        if not self._state():
             self.close()
 
-    def same(self) -> bool:
-        """True while the pid still belongs to this process (living or zombie) and to no later one."""
-        found = process_start_ns(self.pid)
-        return found is not None and self._start_ns in (0, found)
+    def _state(self) -> str:
+        """The letter of its state; "": it is gone, and the pid may belong to a later process."""
+        now = process_state(self.pid)
+        return now.letter if now is not None and self._start_ns in (0, now.started_ns) else ""
 
     def alive(self) -> bool:
-        return self.same() and not is_zombie(self.pid)
+        state = self._state()
+        return bool(state) and state not in _ENDED
 
     def send_signal(self, number: int) -> bool:
         """Send a signal to just this process.
@@ -146,10 +134,12 @@ class RankProcess:
             time.sleep(0.005)
 
     def _from_zombie(self) -> int | None:
-        fields = stat_fields(self.pid)
-        if fields is None or len(fields) < _STAT_EXIT_CODE or fields[2] not in ("Z", "X") or not self.same():
+        try:
+            fields = Path(f"/proc/{self.pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+            status = int(fields[_STAT_EXIT_CODE])
+        except (OSError, IndexError):
             return None
-        return int(fields[_STAT_EXIT_CODE - 1])
+        return status if fields[0] in _ENDED and self._state() else None
 
     def _from_pidfd(self) -> int | None:
         if self.fd is None:

@@ -29,9 +29,14 @@ _MAX_OUTPUT: Final = 1 << 20
 """Bytes of py-spy's output that are read; a process with more threads has a part of them in the result."""
 _MAX_ERROR: Final = 300
 _NAME: Final = "py-spy"
-_STATES: Final = {"T": "it is stopped", "t": "a debugger has it", "Z": "it has ended", "X": "it has ended"}
+_STATES: Final = {
+    "T": "it is stopped",
+    "t": "a debugger has it",
+    "Z": "it has ended",
+    "X": "it has ended",
+    "D": "it waits in the kernel, uninterruptibly",
+}
 """Of the main thread: py-spy could not read the stacks, or wait for ever."""
-_OTHERS: Final = ("D", "it waits in the kernel, uninterruptibly")
 _BLOCK: Final = re.compile(r"^(?=Thread )", re.MULTILINE)
 _OUR_THREAD: Final = re.compile(r'"otel-fr[^"]*"$')
 """It only waits for what the monitor asks."""
@@ -69,9 +74,8 @@ def take(
     if command is None:
         return Native(error=f"{_NAME} is not installed")
     state = parse_status(Process(pid).text("status")).get("State", "")[:1]
-    reason = dict([*_STATES.items(), _OTHERS]).get(state)
-    if reason is not None:
-        return Native(error=reason)
+    if state in _STATES:
+        return Native(error=_STATES[state])
     try:
         process = subprocess.Popen(
             [command, "dump", *(["--native"] if native else []), "--pid", str(pid)],
@@ -165,11 +169,11 @@ class NativeLook:
             self.result = Native(error=f"{type(error).__name__}: {error}")
 
 
-def outlook(pid: int | None = None) -> str:
+def outlook() -> str:
     """What `take` can do here, for ``otel-fr doctor``: tried on this process, which py-spy reads as it does a rank."""
     if executable() is None:
         return f"none: {_NAME} is not installed (pip install {_NAME})"
-    found = take(os.getpid() if pid is None else pid)
+    found = take(os.getpid())
     if found.text:
         return f"{_NAME} reads the stacks of stuck ranks"
     return f"none: {_NAME} may not read other processes here: {found.error}"

@@ -90,6 +90,6 @@ _GENERIC: Final = {
 _TABLES: Final = {"x86_64": _X86_64, "aarch64": _GENERIC, "riscv64": _GENERIC}
 
 
-def name_of(number: int, machine: str = "") -> str:
-    """The name of a system call; "" if it is not one of those above. ``machine``: as `platform.machine`; "": this."""
-    return _TABLES.get(machine or platform.machine(), {}).get(number, "")
+def name_of(number: int) -> str:
+    """The name of a system call of this machine; "" if it is not one of those above."""
+    return _TABLES.get(platform.machine(), {}).get(number, "")

@@ -5,21 +5,14 @@ from __future__ import annotations
 import logging
 import signal
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
+
+from otel_fr.monitor.process.ending import RankProcess
 
 _log = logging.getLogger("otel_fr.monitor")
 
 FILE_SECONDS: Final = 5.0
 """Longest wait for the flight-recorder file before the first signal."""
-
-
-class Process(Protocol):
-    """The rank's process."""
-
-    def alive(self) -> bool: ...
-
-    def send_signal(self, number: int) -> bool:
-        """False: it has ended, or there is no safe and permitted way to reach it. 0: sends nothing, only tries."""
 
 
 class Termination:
@@ -28,7 +21,7 @@ class Termination:
     A rank that continues, or ends on its own, before the first signal is left alone.
     """
 
-    def __init__(self, process: Process, grace: float) -> None:
+    def __init__(self, process: RankProcess, grace: float) -> None:
         """``grace``: seconds between the two signals."""
         self._process = process
         self._grace = grace
@@ -60,7 +53,7 @@ class Termination:
     def _begin(self, now: float, announce: Callable[[], None]) -> None:
         self._wanted_at = None
         self._has_begun = True
-        if not self._process.send_signal(0):
+        if not self._process.send_signal(0):  # which only tries
             _log.error(
                 "this rank is overdue, but cannot be ended: its process has ended, or cannot be signalled safely"
             )

@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from typing import Any, Generic, TypeVar
 
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
@@ -33,12 +34,16 @@ _SLOW_SECONDS = 2.0
 """A request that takes longer counts as trouble with the endpoint."""
 
 
-class _Worker:
+_Q = TypeVar("_Q", SpanQueue, ReportQueue, MetricsQueue)
+
+
+class _Worker(Generic[_Q]):
     """A daemon thread that sends what is queued."""
 
-    def __init__(self, name: str, sender: Sender, wait_s: float = 0.0, batch: int = 1) -> None:
+    def __init__(self, name: str, sender: Sender, queue: _Q, wait_s: float = 0.0, batch: int = 1) -> None:
         """``wait_s``: how long what is queued waits for more, until there are ``batch`` items."""
         self._sender = sender
+        self._queue: _Q = queue
         self._wait_s = wait_s
         self._batch = batch
         self._wake = threading.Condition()
@@ -54,7 +59,7 @@ class _Worker:
     def pending(self) -> bool:
         """True while something is queued or being sent."""
         with self._wake:
-            return self._busy_since is not None or self._queued() > 0
+            return self._busy_since is not None or len(self._queue) > 0
 
     def in_trouble(self) -> bool:
         since = self._busy_since
@@ -68,7 +73,7 @@ class _Worker:
     def _run(self) -> None:
         while True:
             with self._wake:
-                if not self._queued():
+                if not len(self._queue):
                     self._hurry = False
                     self._wake.wait()
                     continue
@@ -87,22 +92,15 @@ class _Worker:
                 time.sleep(RETRY_SECONDS)
 
     def _is_full(self) -> bool:
-        return self._queued() >= self._batch
-
-    def _queued(self) -> int:
-        raise NotImplementedError
+        return len(self._queue) >= self._batch
 
     def _send_batch(self) -> bool:
         raise NotImplementedError
 
 
-class _SpanWorker(_Worker):
+class _SpanWorker(_Worker[SpanQueue]):
     def __init__(self, sender: Sender, queue: SpanQueue) -> None:
-        super().__init__("otel-fr-spans", sender, queue.batching.delay, queue.batching.batch_size)
-        self._queue = queue
-
-    def _queued(self) -> int:
-        return len(self._queue)
+        super().__init__("otel-fr-spans", sender, queue, queue.batching.delay, queue.batching.batch_size)
 
     def _send_batch(self) -> bool:
         count, chunks, resource = self._queue.take()
@@ -117,7 +115,7 @@ class _SpanWorker(_Worker):
         return sent
 
 
-class _ReportWorker(_Worker):
+class _ReportWorker(_Worker[ReportQueue]):
     """
     Attributes:
         pass_on: has another monitor of this machine send a serialised request; False: it does not.
@@ -125,16 +123,12 @@ class _ReportWorker(_Worker):
     """
 
     def __init__(self, sender: Sender, queue: ReportQueue) -> None:
-        super().__init__("otel-fr-reports", sender, GATHER_SECONDS)
-        self._queue = queue
+        super().__init__("otel-fr-reports", sender, queue, GATHER_SECONDS)
         self.pass_on: Callable[[bytes], bool] = lambda _: False
         self.others: Callable[[], int] = lambda: 0
 
-    def _queued(self) -> int:
-        return len(self._queue)
-
     def _is_full(self) -> bool:
-        return not self._queue.can_wait or self._queued() > self.others()
+        return not self._queue.can_wait or len(self._queue) > self.others()
 
     def _send_batch(self) -> bool:
         can_pass = self._queue.can_wait
@@ -164,17 +158,13 @@ class _ReportWorker(_Worker):
         self._queue.put_back(again)
 
 
-class _MetricsWorker(_Worker):
+class _MetricsWorker(_Worker[MetricsQueue]):
     """``is_refused``: the endpoint does not take metrics, so none are sent any more."""
 
     def __init__(self, sender: Sender, queue: MetricsQueue) -> None:
-        super().__init__("otel-fr-metrics", sender)
-        self._queue = queue
+        super().__init__("otel-fr-metrics", sender, queue)
         self._tries = 0
         self.is_refused = False
-
-    def _queued(self) -> int:
-        return len(self._queue)
 
     def _send_batch(self) -> bool:
         found = self._queue.take()
@@ -234,7 +224,7 @@ class Exporter:
         self._report_worker = None if reports is None else _ReportWorker(reports, self.reports)
         self._metrics_worker = None if metrics is None else _MetricsWorker(metrics, self.metrics)
         workers = (self._span_worker, self._report_worker, self._metrics_worker)
-        self._workers: list[_Worker] = [worker for worker in workers if worker is not None]
+        self._workers: list[_Worker[Any]] = [worker for worker in workers if worker is not None]
 
     def start(self) -> None:
         for worker in self._workers:
@@ -284,7 +274,7 @@ class Exporter:
     def wants_metrics(self) -> bool:
         return self._metrics_worker is not None and not self._metrics_worker.is_refused
 
-    def note_trouble(self, thread: str, *, is_refused: bool = False) -> bool:
+    def note_trouble(self, thread: str, is_refused: bool) -> bool:
         """The exporter that runs in that thread has logged that it cannot reach its endpoint; it keeps trying.
 
         ``is_refused``: what answers there does not take this signal. Backends for traces take no metrics: that is no

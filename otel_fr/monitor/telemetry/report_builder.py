@@ -26,17 +26,14 @@ from otel_fr.torch_recorder import is_followed
 
 MAX_DESTROYED = 64
 """Destroyed groups that are still reported."""
-_SEVERITY = {
-    names.EVENT_STALLED: (SeverityNumber.SEVERITY_NUMBER_WARN, "WARN"),
-    names.EVENT_IDLE: (SeverityNumber.SEVERITY_NUMBER_WARN, "WARN"),
-    names.EVENT_OVERDUE: (SeverityNumber.SEVERITY_NUMBER_WARN, "WARN"),
-    names.EVENT_DUMP_FAILED: (SeverityNumber.SEVERITY_NUMBER_ERROR, "ERROR"),
-    names.EVENT_PEER_FAILED: (SeverityNumber.SEVERITY_NUMBER_WARN, "WARN"),
-    names.EVENT_CALLS_ENDED: (SeverityNumber.SEVERITY_NUMBER_WARN, "WARN"),
-    names.EVENT_EXCEPTION: (SeverityNumber.SEVERITY_NUMBER_ERROR, "ERROR"),
-}
 _INFO = (SeverityNumber.SEVERITY_NUMBER_INFO, "INFO")
+_WARN = (SeverityNumber.SEVERITY_NUMBER_WARN, "WARN")
 _ERROR = (SeverityNumber.SEVERITY_NUMBER_ERROR, "ERROR")
+_SEVERITY = {
+    **dict.fromkeys((names.EVENT_STALLED, names.EVENT_IDLE, names.EVENT_OVERDUE), _WARN),
+    **dict.fromkeys((names.EVENT_PEER_FAILED, names.EVENT_CALLS_ENDED), _WARN),
+    **dict.fromkeys((names.EVENT_DUMP_FAILED, names.EVENT_EXCEPTION), _ERROR),
+}
 
 
 def reported_call(item: Tracked, now_ns: int) -> ReportedCall:

@@ -14,6 +14,7 @@ import pytest
 from otel_fr.dumps.nccl_ras import is_one, read_answer
 from otel_fr.monitor.nccl import ras_client as module
 from otel_fr.monitor.nccl.ras_client import ADDRESS, PAUSE, RasError, RasWatch, ask_ras, ras_address
+from otel_fr.rank_report.ras import ReportedRas
 from tests.support.monitored_rank import play
 from tests.support.otlp_sink import grpc_sink
 from tests.support.ras_server import RasServer, answer, communicator, missing, rank, ras_server, without_comma
@@ -42,6 +43,12 @@ def asked(server: RasServer, folder: Path, pid: int = PID) -> RasWatch:
     return watch
 
 
+def told(server: RasServer, folder: Path, later: float = 0.0) -> ReportedRas:
+    found = asked(server, folder).take(time.monotonic() + later)
+    assert found is not None
+    return found
+
+
 def test_the_answer_is_saved_beside_the_files_and_can_be_read(server: RasServer, tmp_path: Path) -> None:
     asked(server, tmp_path / "files")
     (path,) = (tmp_path / "files").iterdir()
@@ -58,17 +65,15 @@ def test_an_answer_that_lacks_a_comma_is_saved_and_told(server: RasServer, tmp_p
     server.text = without_comma(server.text)
     with pytest.raises(json.JSONDecodeError):
         json.loads(server.text)
-    told = asked(server, tmp_path).take(time.monotonic())
-    assert told is not None
-    assert [(fact.kind, fact.ranks) for fact in told.odd[0].facts] == [("silent", "1")]
+    assert [(fact.kind, fact.ranks) for fact in told(server, tmp_path).odd[0].facts] == [("silent", "1")]
 
 
 def test_what_nccls_diagnostics_say_may_need_a_look_is_told_once(server: RasServer, tmp_path: Path) -> None:
     server.diagnostics = DIAGNOSTICS
     watch = asked(server, tmp_path)
-    told = watch.take(time.monotonic())
-    assert told is not None
-    assert told.diagnostics.splitlines() == [
+    found = watch.take(time.monotonic())
+    assert found is not None
+    assert found.diagnostics.splitlines() == [
         "NCCL environment: mismatch across 8 ranks in comm 0x1234 for NCCL_DEBUG",
         "NCCL environment: NCCL_DEBUG=WARN on rank(s) {4,5,6,7}",
     ]
@@ -80,20 +85,15 @@ def test_what_nccls_diagnostics_say_may_need_a_look_is_told_once(server: RasServ
 @pytest.mark.parametrize("answered", [None, "BUSY: diagnostics already in progress\n"])
 def test_without_diagnostics_the_status_is_told(server: RasServer, tmp_path: Path, answered: str | None) -> None:
     server.diagnostics = answered
-    told = asked(server, tmp_path).take(time.monotonic())
-    assert told is not None
-    assert (told.diagnostics, len(told.odd)) == ("", 1)
+    found = told(server, tmp_path)
+    assert (found.diagnostics, len(found.odd)) == ("", 1)
     assert not list(tmp_path.glob("*.txt"))
 
 
-def test_what_is_odd_is_told_once_with_its_age(server: RasServer, tmp_path: Path) -> None:
-    watch = asked(server, tmp_path)
-    told = watch.take(time.monotonic() + 2.0)
-    assert told is not None
-    assert told.age_s is not None
-    assert 2.0 <= told.age_s < 60.0
-    assert [(fact.kind, fact.ranks) for fact in told.odd[0].facts] == [("silent", "1")]
-    assert watch.take(time.monotonic()) is None
+def test_what_is_odd_is_told_with_its_age(server: RasServer, tmp_path: Path) -> None:
+    found = told(server, tmp_path, later=2.0)
+    assert 2.0 <= (found.age_s or 0.0) < 60.0
+    assert [(fact.kind, fact.ranks) for fact in found.odd[0].facts] == [("silent", "1")]
 
 
 def test_a_large_answer_is_saved_and_not_told(
@@ -152,7 +152,7 @@ def test_a_server_that_answers_in_drops_is_given_up_in_time(server: RasServer, m
     monkeypatch.setattr(module, "_HANDSHAKE_SECONDS", 0.5)
     server.drop_seconds = 0.1
     with pytest.raises(RasError, match="no answer in time"):
-        ask_ras(server.address, 1.0)
+        ask_ras(server.address, seconds=1.0)
     assert server.drops < 100
 
 
@@ -196,7 +196,7 @@ def test_a_monitor_asks_it_for_a_job_on_nccl_when_a_file_is_asked_for_and_report
         assert wait_for(lambda: (folder / "otel_fr_rank_0").exists())
         if backend == "nccl":
             assert wait_for(lambda: any(folder.glob("otel_fr_nccl_ras_*.json")))
-            told = sink.wait(lambda: [one.report["ras"] for one in sink.events if "ras" in one.report], what="RAS")
-            assert [(fact["kind"], fact["ranks"]) for fact in told[0]["odd"][0]["facts"]] == [("silent", "1")]
+            ras = sink.wait(lambda: [one.report["ras"] for one in sink.events if "ras" in one.report], what="RAS")
+            assert [(fact["kind"], fact["ranks"]) for fact in ras[0]["odd"][0]["facts"]] == [("silent", "1")]
         assert played.end("leave", clean=True) == 0
     assert ("STATUS" in server.commands) is (backend == "nccl")

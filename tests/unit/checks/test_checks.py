@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 from otel_fr.checks.collector import DATE_SECONDS, check_endpoint, least_offset
 from otel_fr.checks.event import make_request
 from otel_fr.checks.model import Status
-from otel_fr.checks.mounts import network_mounts
 from otel_fr.checks.node_health import judge
-from otel_fr.checks.space import check_space
-from otel_fr.checks.storage import check_lustre, check_path
+from otel_fr.checks.storage import check_lustre, check_path, check_space, network_mounts
 from otel_fr.checks.v1.node_health_pb2 import NodeHealthResponse
 from otel_fr.otlp_sender import endpoint_mistake
 

@@ -14,8 +14,7 @@ from otel_fr.config import Config
 from otel_fr.dumps.write import DumpContents, is_ours, write_dump
 from otel_fr.monitor import dumping
 from otel_fr.monitor.rank_identity import RankIdentity
-from otel_fr.ring import KIND_COLLECTIVE, GroupDef, RingReader, RingWriter
-from tests.support.rings import RANKS, float_signature
+from tests.support.followed_ring import FollowedRing
 from tests.support.waiting import PATIENCE
 
 
@@ -74,19 +73,16 @@ def test_a_whole_name_has_no_rank_added(tmp_path: Path) -> None:
     assert names(config) == [f"{tmp_path}/trace_of_me"]
 
 
-class Rank:
+class Rank(FollowedRing):
     """A ring with one call in it and a dumper of it."""
 
     def __init__(self, folder: Path, started_at: int = 1_000) -> None:
-        self.writer = RingWriter.create([folder], "ring", 10, {"rank": 3, "attempt": 1})
-        group = self.writer.add_group(GroupDef("a" * 16, "0", "default_pg", RANKS, "gloo", 0))
-        sig = self.writer.define_signature("s", float_signature())
-        fields = (KIND_COLLECTIVE, 0, 1, 0, 1, 0, 0, time.monotonic_ns())
-        self.writer.append(group, sig, 0, 0, self.writer.generation, *fields)
+        super().__init__(folder, 10, {"rank": 3, "attempt": 1})
+        self.append(self.add_group(1), time.monotonic_ns())
         self.dumper = dumping.Dumper(self.writer.path, started_at, lambda: None)
 
     def dump(self, path: Path, reason: str = "signal", fmt: dumping.Format = "pickle") -> dumping.Result:
-        self.dumper.request(reason, {}, [(path, fmt)], urgent=True)
+        self.dumper.request(dumping.Request(reason, {}, [(path, fmt)], urgent=True))
         try:
             return self.dumper.results.get(timeout=PATIENCE)
         except Empty:
@@ -115,23 +111,17 @@ def test_a_later_dump_of_the_same_rank_replaces_the_earlier(tmp_path: Path) -> N
     assert is_ours(path)
 
 
-def test_a_file_of_another_program_is_reported_as_an_error(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_text("mine")
-    assert "not written by otel-fr" in Rank(tmp_path).dump(path).error
-    assert path.read_text() == "mine"
-
-
-def test_a_folder_that_cannot_be_made_is_reported_as_an_error(tmp_path: Path) -> None:
-    (tmp_path / "plain").write_text("a file, not a folder")
-    result = Rank(tmp_path).dump(tmp_path / "plain" / "otel_fr_rank_3")
-    assert "plain" in result.error
-
-
-def test_a_ring_that_is_gone_is_reported_as_an_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("path", "error"), [("mine", "not written by otel-fr"), ("mine/otel_fr_rank_3", "mine"), ("file", "cannot be read")]
+)
+def test_a_file_that_cannot_be_written_is_an_error(tmp_path: Path, path: str, error: str) -> None:
+    """In the way are a file of another program, that file in place of a folder, and a ring that is gone."""
     rank = Rank(tmp_path)
-    rank.writer.unlink()
-    assert "cannot be read" in rank.dump(tmp_path / "file").error
+    (tmp_path / "mine").write_text("mine")
+    if path == "file":
+        rank.writer.unlink()
+    assert error in rank.dump(tmp_path / path).error
+    assert (tmp_path / "mine").read_text() == "mine"
 
 
 def test_requests_that_wait_are_one_and_come_a_second_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +130,7 @@ def test_requests_that_wait_are_one_and_come_a_second_apart(tmp_path: Path, monk
     rank, path = Rank(tmp_path), tmp_path / "file"
     rank.dump(path)
     for number in range(50):
-        rank.dumper.request(f"reason {number}", {}, [(path, "pickle")])
+        rank.dumper.request(dumping.Request(f"reason {number}", {}, [(path, "pickle")]))
     assert rank.dumper.busy()
     assert rank.dumper.results.empty()
     now[0] += dumping.MIN_SECONDS
@@ -158,9 +148,8 @@ def test_when_a_foreign_file_is_asked_for_its_start_nothing_is_said(tmp_path: Pa
 
 def test_the_start_is_found_behind_long_facts(tmp_path: Path) -> None:
     rank = Rank(tmp_path)
-    with RingReader.open(rank.writer.path) as reader:
-        info = {"a": "x" * 20_000, dumping.STARTED_AT: 7_000_000_000_000, "stack": "y" * 5000}
-        snapshot = DumpContents.from_ring(reader, reason="signal", rank_info=info)
+    info = {"a": "x" * 20_000, dumping.STARTED_AT: 7_000_000_000_000, "stack": "y" * 5000}
+    snapshot = DumpContents.from_ring(rank.reader, reason="signal", rank_info=info)
     for fmt in ("pickle", "json"):
         write_dump(tmp_path / fmt, snapshot, fmt)
         assert dumping.written_for(tmp_path / fmt) == 7_000_000_000_000

@@ -136,10 +136,27 @@ class FakeSender:
         return taken
 
 
-def make(spans: FakeSender | None, reports: FakeSender | None) -> Exporter:
-    exporter = Exporter(cast("Sender | None", spans), cast("Sender | None", reports))
+def make(
+    spans: FakeSender | None = None,
+    reports: FakeSender | None = None,
+    metrics: FakeSender | None = None,
+    batching: SpanBatching | None = None,
+) -> Exporter:
+    """An exporter that is not started yet."""
+    senders = [cast("Sender | None", one) for one in (spans, reports, metrics)]
+    return Exporter(senders[0], senders[1], senders[2], batching)
+
+
+def started(spans: FakeSender | None = None, reports: FakeSender | None = None) -> Exporter:
+    exporter = make(spans, reports)
     exporter.start()
     return exporter
+
+
+def put(exporter: Exporter, *events: str) -> None:
+    """Reports; those of progress begin with that."""
+    for event in events:
+        exporter.put_report(LogRecord(event_name=event), RESOURCE, progress=event.startswith("progress"))
 
 
 def names(sender: FakeSender) -> list[str]:
@@ -149,73 +166,58 @@ def names(sender: FakeSender) -> list[str]:
 def test_an_event_is_tried_again_and_superseded_progress_is_not() -> None:
     sender = FakeSender(False, False)
     sender.hang.clear()
-    exporter = make(None, sender)
-    exporter.put_report(LogRecord(event_name="progress 1"), RESOURCE, progress=True)
+    exporter = started(reports=sender)
+    put(exporter, "progress 1")
     assert sender.tried.acquire(timeout=PATIENCE)
-    exporter.put_report(LogRecord(event_name="exited"), RESOURCE, progress=False)
-    exporter.put_report(LogRecord(event_name="progress 2"), RESOURCE, progress=True)
+    put(exporter, "exited", "progress 2")
     sender.hang.set()
     until(lambda: not exporter.pending(patient=True))
     assert names(sender) == ["exited"]
     assert exporter.reports.dropped == 2
 
 
-class Machine:
-    """Another monitor, which sends for this one while it is ``there``."""
-
-    def __init__(self) -> None:
-        self.there = True
-        self.passed: list[bytes] = []
-
-    def take(self, request: bytes) -> bool:
-        if self.there:
-            self.passed.append(request)
-        return self.there
-
-
 def test_another_monitor_sends_the_progress_but_no_events_and_nothing_once_it_is_gone() -> None:
-    sender, machine = FakeSender(), Machine()
-    exporter = Exporter(None, cast("Sender", sender))
-    exporter.share(machine.take, lambda: 0)
+    sender, other = FakeSender(), FakeSender()  # the other monitor, until it refuses
+    exporter = make(reports=sender)
+    exporter.share(lambda request: other.send(request, 1), lambda: 0)
     exporter.start()
 
-    def put(name: str) -> None:
-        exporter.put_report(LogRecord(event_name=name), RESOURCE, progress=name.startswith("progress"))
+    def sent(name: str) -> None:
+        put(exporter, name)
         until(lambda: not exporter.pending(patient=True))
 
-    put("progress 1")
-    assert (len(machine.passed), sender.sent) == (1, [])
-    put("stalled")
-    assert (len(machine.passed), names(sender)) == (1, ["stalled"])
-    machine.there = False
-    put("progress 2")
+    sent("progress 1")
+    assert (len(other.sent), sender.sent) == (1, [])
+    sent("stalled")
+    assert (len(other.sent), names(sender)) == (1, ["stalled"])
+    other.answers = [False]
+    sent("progress 2")
     assert names(sender) == ["stalled", "progress 2"]
 
 
 def test_progress_waits_for_that_of_other_monitors_and_is_sent_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(export, "GATHER_SECONDS", 10 * PATIENCE)
     sender = FakeSender()
-    exporter = Exporter(None, cast("Sender", sender))
+    exporter = make(reports=sender)
     exporter.share(lambda _: False, lambda: 2)
     exporter.start()
     others = [
         reports_request([QueuedReport(LogRecord(event_name=f"progress {rank}"), 0, True, Resource())])
         for rank in (1, 2)
     ]
-    exporter.put_report(LogRecord(event_name="progress 0"), RESOURCE, progress=True)
+    put(exporter, "progress 0")
     exporter.put_passed(others[0].SerializeToString())
     assert sender.sent == [], "the third one is waited for"
     exporter.put_passed(others[1].SerializeToString())
     until(lambda: bool(sender.sent))
     assert [len(one.resource_logs) for one in sender.sent] == [3]
-    exporter.put_report(LogRecord(event_name="progress 0"), RESOURCE, progress=True)
-    exporter.put_report(LogRecord(event_name="stalled"), RESOURCE, progress=False)
+    put(exporter, "progress 0", "stalled")
     until(lambda: not exporter.pending(patient=True))
     assert len(sender.sent) == 2, "an event does not wait"
 
 
 def test_what_is_no_request_of_reports_is_not_sent_for_another_monitor() -> None:
-    exporter = make(None, FakeSender())
+    exporter = started(reports=FakeSender())
     with pytest.raises(ValueError, match="Error parsing"):
         exporter.put_passed(b"\xff\xff")
     assert not exporter.pending(patient=True)
@@ -223,8 +225,8 @@ def test_what_is_no_request_of_reports_is_not_sent_for_another_monitor() -> None
 
 def test_an_event_that_is_refused_again_and_again_is_given_up() -> None:
     sender = FakeSender(*[False] * 3)
-    exporter = make(None, sender)
-    exporter.put_report(LogRecord(event_name="exited"), RESOURCE, progress=False)
+    exporter = started(reports=sender)
+    put(exporter, "exited")
     until(lambda: exporter.reports.dropped == 1)
     until(lambda: not exporter.pending(patient=True))
     assert sender.sent == []
@@ -233,7 +235,7 @@ def test_an_event_that_is_refused_again_and_again_is_given_up() -> None:
 def test_putting_never_waits_for_a_hanging_endpoint() -> None:
     sender = FakeSender()
     sender.hang.clear()
-    exporter = make(sender, None)
+    exporter = started(sender)
     exporter.put_spans(BATCH_SPANS, chunk(BATCH_SPANS), RESOURCE)
     assert sender.tried.acquire(timeout=PATIENCE)
     for _ in range(100):
@@ -245,12 +247,12 @@ def test_putting_never_waits_for_a_hanging_endpoint() -> None:
 
 def test_only_the_endpoint_that_fails_is_not_waited_for() -> None:
     spans, reports = FakeSender(*[False] * 100), FakeSender()
-    exporter = make(spans, reports)
+    exporter = started(spans, reports)
     exporter.put_spans(BATCH_SPANS, chunk(BATCH_SPANS), RESOURCE)
     until(lambda: exporter.spans.dropped == BATCH_SPANS)
     reports.hang.clear()
     exporter.put_spans(1, chunk(1), RESOURCE)
-    exporter.put_report(LogRecord(event_name="exited"), RESOURCE, progress=False)
+    put(exporter, "exited")
     assert reports.tried.acquire(timeout=PATIENCE)
     assert exporter.pending(patient=False)
     reports.hang.set()
@@ -262,15 +264,15 @@ def test_only_the_endpoint_that_fails_is_not_waited_for() -> None:
 def test_reports_are_waited_for_though_their_endpoint_has_never_answered() -> None:
     reports = FakeSender()
     reports.hang.clear()
-    exporter = make(None, reports)
-    exporter.put_report(LogRecord(event_name="exited"), RESOURCE, progress=False)
+    exporter = started(reports=reports)
+    put(exporter, "exited")
     assert exporter.pending(patient=True, answered=True)
     reports.hang.set()
 
 
 def test_haste_ends_the_wait_for_a_full_batch() -> None:
     sender = FakeSender()
-    exporter = Exporter(cast("Sender", sender), None, batching=SpanBatching(delay=10 * PATIENCE))
+    exporter = make(sender, batching=SpanBatching(delay=10 * PATIENCE))
     exporter.start()
     exporter.put_spans(3, chunk(3), RESOURCE)
     exporter.hurry()
@@ -311,7 +313,7 @@ def test_newer_numbers_replace_those_that_wait_and_each_run_has_its_own() -> Non
 
 def test_numbers_that_could_not_be_sent_are_sent_again() -> None:
     sender = FakeSender(False, False)
-    exporter = Exporter(None, None, cast("Sender", sender))
+    exporter = make(metrics=sender)
     exporter.start()
     exporter.put_metrics(counted(7), RESOURCE)
     until(lambda: bool(sender.sent))
@@ -320,10 +322,10 @@ def test_numbers_that_could_not_be_sent_are_sent_again() -> None:
 
 def test_an_endpoint_that_takes_no_metrics_is_sent_none_and_nothing_is_said() -> None:
     sender = FakeSender(False, False, False)
-    exporter = Exporter(None, None, cast("Sender", sender))
-    assert not exporter.note_trouble("otel-fr-metrics")
-    assert exporter.note_trouble("otel-fr-metrics", is_refused=True)
-    assert not exporter.note_trouble("otel-fr-reports", is_refused=True)
+    exporter = make(metrics=sender)
+    assert not exporter.note_trouble("otel-fr-metrics", False)
+    assert exporter.note_trouble("otel-fr-metrics", True)
+    assert not exporter.note_trouble("otel-fr-reports", True)
     assert not exporter.wants_metrics
     exporter.put_metrics(counted(7), RESOURCE)
     assert not exporter.pending(patient=True)

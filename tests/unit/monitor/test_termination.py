@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from signal import SIGKILL, SIGTERM
+from typing import cast
 
+from otel_fr.monitor.process.ending import RankProcess
 from otel_fr.monitor.process.termination import FILE_SECONDS, Termination
 
 
@@ -27,7 +29,7 @@ class FakeProcess:
 class Driven:
     def __init__(self) -> None:
         self.process = FakeProcess()
-        self.termination = Termination(self.process, 10.0)
+        self.termination = Termination(cast("RankProcess", self.process), 10.0)
         self.announced = 0
 
     def step(self, now: float, *, is_overdue: bool = True, is_writing: bool = False) -> list[int]:
