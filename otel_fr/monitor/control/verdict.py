@@ -142,7 +142,7 @@ class Verdict:
 
     def follow(self, node: Node, world_size: int) -> None:
         """The rank belongs to another run now, whose monitors ``node`` has joined."""
-        self._leave(patient=False)
+        self.leave(patient=False)
         self.node, self._world_size = node, world_size
         for known in (self._incidents, self._unsaid, self._times_said):
             known.clear()
@@ -258,11 +258,8 @@ class Verdict:
                 self._say(Path(files[0]).parent, all(stopped for _, stopped in failures.values()), error, poll)
         error.close()
 
-    def leave(self) -> None:
-        """Leave the run; nothing is said after it."""
-        self._leave(patient=True)
-
-    def _leave(self, *, patient: bool) -> None:
+    def leave(self, *, patient: bool = True) -> None:
+        """Leave the run; nothing is said after it. ``patient``: as of `Node.leave`."""
         node = self.node
         # One that has not come yet would say again why the run failed.
         if node.leave(patient=patient) and (node.is_complete or not node.failures()):

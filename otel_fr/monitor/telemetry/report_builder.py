@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import islice
@@ -233,20 +234,16 @@ def log_record(event: str, report: RankReport, time_ns: int) -> LogRecord:
     return record
 
 
-def control_record(action: str, description: str, time_ns: int) -> LogRecord:
-    """The event by which a rank asks for an action before the next start; ``time_ns`` is wall time."""
+def control_record(action: str, description: str) -> LogRecord:
+    """The event by which a rank asks now for an action before the next start."""
     found = {names.WORKLOAD_ACTION: action, names.WORKLOAD_DESCRIPTION: description}
-    return _record(names.EVENT_WORKLOAD_CONTROL, found, time_ns)
+    return _record(names.EVENT_WORKLOAD_CONTROL, found, time.time_ns())
 
 
-def quorum_record(identity: RankIdentity, time_ns: int) -> LogRecord:
-    """The event of a rank whose replica takes part in a new quorum; ``time_ns`` is wall time."""
-    found = {
-        names.QUORUM_ID: identity.quorum,
-        names.QUORUM_REPLICAS: identity.replicas,
-        names.REPLICA_ID: identity.replica,
-    }
-    return _record(names.EVENT_QUORUM, found, time_ns)
+def quorum_record(identity: RankIdentity) -> LogRecord:
+    """The event of a rank whose replica takes part in a new quorum from now on."""
+    quorum = {names.QUORUM_ID: identity.quorum, names.QUORUM_REPLICAS: identity.replicas}
+    return _record(names.EVENT_QUORUM, {**quorum, names.REPLICA_ID: identity.replica}, time.time_ns())
 
 
 def _record(

@@ -134,7 +134,7 @@ class Reporter:
         """Tell that this process is a rank of its run, and if that is a quorum of torchft's, which."""
         self.send(names.EVENT_STARTED)
         if self.identity.quorum is not None:
-            self._put(report_builder.quorum_record(self.identity, time.time_ns()))
+            self._put(report_builder.quorum_record(self.identity))
 
     def _new_metrics(self) -> RankMetrics:
         wants = self._exporter is not None and self._exporter.wants_spans
@@ -423,7 +423,7 @@ class Reporter:
 
     def send_control(self, action: str, description: str) -> None:
         """Send what the program asks to be done before the next start (docs/reference/telemetry.md)."""
-        self._put(report_builder.control_record(action, description, time.time_ns()))
+        self._put(report_builder.control_record(action, description))
 
     def exception(self) -> ReportedException | None:
         """The uncaught exception that the ring holds, or of a rank that has ended, that torchelastic has noted."""

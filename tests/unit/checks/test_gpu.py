@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,16 +12,6 @@ from otel_fr.checks.gpu import check_gpus, check_memory
 from otel_fr.checks.model import Outcome, Status
 
 MIB = 1 << 20
-
-
-@dataclass
-class Memory:
-    used: int
-
-
-@dataclass
-class Process:
-    pid: int
 
 
 @dataclass
@@ -44,12 +35,12 @@ class FakeNvml:
     def nvmlDeviceGetHandleByUUID(self, name: str) -> int:
         return int(name.removeprefix("GPU-"))
 
-    def nvmlDeviceGetMemoryInfo(self, handle: int) -> Memory:
+    def nvmlDeviceGetMemoryInfo(self, handle: int) -> SimpleNamespace:
         own = self.used[handle]
-        return Memory(int((own.pop(0) if len(own) > 1 else own[0]) * MIB))
+        return SimpleNamespace(used=int((own.pop(0) if len(own) > 1 else own[0]) * MIB))
 
-    def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[Process]:
-        return [Process(pid) for pid in self.pids]
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[SimpleNamespace]:
+        return [SimpleNamespace(pid=pid) for pid in self.pids]
 
 
 @pytest.fixture

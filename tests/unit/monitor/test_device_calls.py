@@ -14,6 +14,7 @@ from msgspec.structs import asdict
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 
 from otel_fr.config import Config
+from otel_fr.dumps.device_times import DeviceTimes
 from otel_fr.dumps.write import DumpContents
 from otel_fr.monitor.nccl.device_calls import Tracked
 from otel_fr.monitor.nccl.recorder_entries import parse_answer
@@ -93,6 +94,11 @@ def rank(tmp_path: Path) -> Iterator[Rank]:
         yield rank
 
 
+def on_device(item: Tracked) -> DeviceTimes:
+    assert item.device is not None
+    return item.device
+
+
 def test_a_call_ends_when_its_device_has_completed_it(rank: Rank) -> None:
     rank.issue()
     assert rank.poll() == []
@@ -101,8 +107,7 @@ def test_a_call_ends_when_its_device_has_completed_it(rank: Rank) -> None:
     assert item.record.state is RecordState.COMPLETED
     assert item.record.ended_ns is not None
     assert 0 <= item.record.ended_ns - item.record.issued_ns < 60 * SECOND
-    assert item.device is not None
-    assert item.device.duration_s == 0.0075
+    assert on_device(item).duration_s == 0.0075
     assert rank.progress == (1, 1, 1)
     assert rank.in_flight() == []
     assert reported_call(item, time.monotonic_ns()).run_s == 0.0075
@@ -166,10 +171,8 @@ def test_a_call_that_the_recorder_is_about_to_show_has_not_ended_although_the_ri
 
 def delay_and_duration(item: Tracked) -> tuple[float, float]:
     """Seconds in the queue and on the device."""
-    assert item.device is not None
-    assert item.device.began_ns is not None
-    assert item.device.duration_s is not None
-    return (item.device.began_ns - item.record.issued_ns) / SECOND, item.device.duration_s
+    device = on_device(item)
+    return ((device.began_ns or 0) - item.record.issued_ns) / SECOND, device.duration_s or 0.0
 
 
 def test_time_in_the_queue_is_that_until_the_call_was_first_seen_begun_or_its_end_less_its_duration(rank: Rank) -> None:
@@ -185,16 +188,12 @@ def test_time_in_the_queue_is_that_until_the_call_was_first_seen_begun_or_its_en
 def test_the_duration_of_a_call_that_has_just_ended_is_awaited_once(rank: Rank) -> None:
     """PyTorch reads it when its watchdog retires the call."""
     just_ended: dict[str, Any] = {"duration_ms": None, "retired": False}
-    rank.issue()
-    rank.issue()
-    rank.issue()
-    assert [item.record.record_id for item in rank.show(ended(1), ended(2, **just_ended), ended(3, **just_ended))] == [
-        0
-    ]
+    for _ in range(3):
+        rank.issue()
+    found = rank.show(ended(1), ended(2, **just_ended), ended(3, **just_ended))
+    assert [item.record.record_id for item in found] == [0]
     timed, untimed = rank.show(ended(1), ended(2, ms=7.5), ended(3, **just_ended))
-    assert timed.device is not None
-    assert untimed.device is not None
-    assert (timed.device.duration_s, untimed.device.duration_s) == (0.0075, None)
+    assert (on_device(timed).duration_s, on_device(untimed).duration_s) == (0.0075, None)
     assert {timed.record.state, untimed.record.state} == {RecordState.COMPLETED}
 
 
@@ -223,8 +222,7 @@ def test_the_beginning_of_a_call_that_was_not_timed_is_not_known(rank: Rank) -> 
     rank.issue(seconds_ago=20)
     rank.poll()
     (item,) = rank.show(ended(1, time_discovered_started_ns=0, duration_ms=None))
-    assert item.device is not None
-    assert (item.device.began_ns, item.device.duration_s) == (None, None)
+    assert (on_device(item).began_ns, on_device(item).duration_s) == (None, None)
 
 
 def test_without_timing_the_first_call_of_a_stream_may_wait_since_it_was_enqueued(rank: Rank) -> None:
@@ -269,8 +267,7 @@ def test_a_call_that_a_cuda_graph_captured_waits_for_nobody_and_is_told(rank: Ra
     oldest = ended(1, record_id=first, time_created_ns=time.time_ns() - 20 * SECOND)
     kept, captured = rank.show(oldest)
     assert (kept.record.state, captured.record.state) == (RecordState.COMPLETED, RecordState.UNKNOWN)
-    assert captured.device is not None
-    assert captured.device.is_captured
+    assert on_device(captured).is_captured
     assert rank.in_flight() == []
     assert rank.reporter.situation(time.monotonic_ns()).oldest is None
     last = rank.reporter.build(time.monotonic_ns()).last
@@ -380,17 +377,10 @@ def test_files_tell_what_the_recorder_has_shown(rank: Rank) -> None:
     }
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b"[]",
-        b"nonsense",
-        b"\x80\x02}.",
-        b'{"entries": 7}',
-        b'{"entries": ' + b"[" * 200_000 + b"}",
-    ],
-)
+NO_ANSWERS = [b"", b"[]", b"nonsense", b"\x80\x02}.", b'{"entries": 7}', b'{"entries": ' + b"[" * 200_000 + b"}"]
+
+
+@pytest.mark.parametrize("body", NO_ANSWERS)
 def test_what_is_no_answer_of_a_recorder_is_refused(body: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         parse_answer(body)
