@@ -50,12 +50,29 @@ OVERLAYS = {"loadbalancing-tls", "loadbalancing-tokens"}
 """Parts beside another file: test_secured_balancer.py."""
 
 
+FILES = sorted({path.stem for path in (DEPLOY / "otelcol").glob("*.yaml")} - OVERLAYS)
+
+
 @needs_otelcol
-@pytest.mark.parametrize("name", sorted({path.stem for path in (DEPLOY / "otelcol").glob("*.yaml")} - OVERLAYS))
+@pytest.mark.parametrize("name", FILES)
 def test_the_otel_collector_takes_the_configuration(name: str) -> None:
     command = [str(OTELCOL), "validate", "--config", str(DEPLOY / "otelcol" / f"{name}.yaml")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def to_otel_fr(name: str) -> list[Any]:
+    """The gRPC settings of each exporter of a file that sends to otel-fr."""
+    exporters = load(f"otelcol/{name}.yaml")["exporters"]
+    ours = [one for key, one in exporters.items() if not key.endswith("/backend")]
+    return [one.get("protocol", {}).get("otlp", one) for one in ours]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_connection_that_loses_everything_is_given_up_soon(name: str) -> None:
+    """The kernel sends again at longer and longer intervals: after an outage of 30 s, the next time is 20 s later."""
+    for exporter in to_otel_fr(name):
+        assert exporter["keepalive"] == {"time": "10s", "timeout": "5s"}
 
 
 @needs_otelcol
