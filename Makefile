@@ -90,7 +90,7 @@ nccl-table: setup simulated-device
 	PYTHONPATH=.:collector $(BIN)/python -m tests.gpu.table $(TABLE)
 
 # Jobs on several hosts, made of namespaces of this machine: what goes wrong with hosts and links, and what is said of it. As root;
-# twenty minutes, and a table.
+# twenty-five minutes, and a table.
 machines: setup
 	$(BIN)/python -m pytest -m "" tests/acceptance/test_machine_cases.py
 

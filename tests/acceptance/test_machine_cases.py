@@ -19,7 +19,8 @@ import pytest
 from otel_fr.checks.model import NODE_FAILED
 from tests.support import torchrun
 from tests.support.commands import otel_fr
-from tests.support.machine_jobs import RANKS, HostCollector, HostJob
+from tests.support.external_programs import needs_otelcol
+from tests.support.machine_jobs import RANKS, HostCollector, HostJob, start_node_collector
 from tests.support.machine_table import Table, named
 from tests.support.machines import Host, machines
 from tests.support.verdicts import cause_incidents
@@ -33,6 +34,8 @@ AFTER = 30.0
 """Seconds after an outage in which a healthy job must raise nothing."""
 LOOKED = 35.0
 """Seconds in which monitors have looked at their ranks' connections often enough to call a link slow."""
+NODE_OUTAGE = 30.0
+"""Seconds for which what a node's OpenTelemetry Collector sends is lost: as long as that keeps rank reports."""
 FREED = 30.0
 """Seconds from a rank's failure in which the agents of other hosts end: the stall time, torchrun's own, a margin."""
 HANGS = ("missing_rank", (3,))
@@ -65,6 +68,11 @@ class Site:
         until(lambda: collector.heard() == RANKS * len(job.hosts))
         self.causes = collector.causes
         return collector, job
+
+    def train_behind_node_collectors(self, **options: Any) -> tuple[HostCollector, HostJob]:
+        """A job whose ranks send to an OpenTelemetry Collector on their own host."""
+        (endpoint,) = {start_node_collector(host, self.folder, self.watcher) for host in self.hosts}
+        return self.train(OTEL_EXPORTER_OTLP_ENDPOINT=endpoint, **options)
 
     def start(self, hosts: list[Host] | None = None, **options: Any) -> HostJob:
         """The same, with this collector or none."""
@@ -126,14 +134,19 @@ def test_of_a_healthy_job_whose_collector_is_cut_off_nothing_is_said(site: Site)
     site.watcher.cut()
     time.sleep(OUTAGE)
     site.watcher.mend()
-    mended, unheard = time.time(), 0.0
-    while time.time() < mended + AFTER:
-        time.sleep(0.5)
-        if collector.heard() < RANKS * len(site.hosts):
-            unheard = time.time() - mended
+    assert unheard(collector, RANKS * len(site.hosts)) < 10.0
     assert set(job.stop().values()) == {0}
-    assert unheard < 10.0
     check(collector, "")
+
+
+def unheard(collector: HostCollector, ranks: int) -> float:
+    """Seconds from now, of `AFTER`, until all ranks were heard of for good."""
+    begun, latest = time.time(), 0.0
+    while time.time() < begun + AFTER:
+        time.sleep(0.5)
+        if collector.heard() < ranks:
+            latest = time.time() - begun
+    return latest
 
 
 def test_a_hang_that_began_while_the_collector_was_cut_off_is_named(site: Site) -> None:
@@ -305,3 +318,37 @@ def test_without_a_collector_the_files_of_all_hosts_name_the_rank(site: Site) ->
     assert [(one["category"], tuple(one["culprit_ranks"])) for one in found] == [HANGS]
     lines = {host: log.read_text() for host, log in site.logs.items()}
     assert {host for host, text in lines.items() if "this job hangs: missing_rank: rank 3 " in text} == {"n1"}
+
+
+@needs_otelcol
+def test_a_rank_that_hangs_behind_its_nodes_opentelemetry_collector_is_named(site: Site) -> None:
+    collector, job = site.train_behind_node_collectors()
+    site.fault("rank 3 on n1 hangs")
+    job.touch("hang-3")
+    until(collector.causes)
+    collector.settle()
+    job.touch("go")
+    (job.folder / "hang-3").unlink()
+    assert set(job.stop().values()) == {0}
+    check(collector, "n1", HANGS)
+
+
+@needs_otelcol
+@pytest.mark.parametrize("number", [1, None], ids=["one", "all"])
+def test_of_a_healthy_job_whose_nodes_opentelemetry_collectors_are_cut_off_nothing_is_said_or_lost(
+    site: Site, number: int | None
+) -> None:
+    collector, job = site.train_behind_node_collectors()
+    hosts = site.hosts if number is None else [site.hosts[number]]
+    site.fault(f"none; otel-fr is cut off from {', '.join(host.name for host in hosts)} for {NODE_OUTAGE:.0f} s")
+    for host in hosts:
+        host.cut_from(site.watcher)
+    time.sleep(NODE_OUTAGE)
+    for host in hosts:
+        host.mend_to(site.watcher)
+    assert unheard(collector, RANKS * len(site.hosts)) < 15.0
+    assert set(job.stop().values()) == {0}
+    spans = sum(step for step, *_ in job.steps().values())
+    until(lambda: collector.metric("otel_fr_collector_items_received_total", signal="traces") >= spans)
+    until(lambda: not collector.metric("otel_fr_collector_pending_calls"))  # the spans of all ranks have come
+    check(collector, "")

@@ -10,10 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from tests.support import torchrun
 from tests.support.commands import OTEL_FR
+from tests.support.external_programs import OTELCOL
 from tests.support.machines import Host
-from tests.support.paths import JOBS, ROOT
+from tests.support.paths import DEPLOY, JOBS, ROOT
 from tests.support.verdicts import cause_incidents
 from tests.support.waiting import PATIENCE, until
 
@@ -58,6 +61,12 @@ class HostCollector:
         assert isinstance(found, list)
         return found
 
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum of its samples of /metrics that have these labels."""
+        families = text_string_to_metric_families(self.host.output("curl", "-s", "http://127.0.0.1:8080/metrics"))
+        samples = [one for family in families for one in family.samples if one.name == name]
+        return sum(one.value for one in samples if labels.items() <= one.labels.items())
+
     def lines(self) -> list[dict[str, Any]]:
         """Each change that it has published."""
         return [json.loads(line) for line in self._file.read_text().splitlines()]
@@ -67,12 +76,28 @@ class HostCollector:
         return cause_incidents(list({line["id"]: line for line in self.lines()}.values()))
 
 
+def start_node_collector(host: Host, folder: Path, to: Host) -> str:
+    """Start an OpenTelemetry Collector with ``deploy/otelcol/node.yaml`` on a host.
+
+    Args:
+        folder: for its queue and its log. to: the host of otel-fr's collector, which may begin later.
+
+    Returns:
+        its endpoint for what runs on the same host.
+    """
+    env = {**_environment(), "OTEL_FR_ENDPOINT": f"{to.name}:4317", "QUEUE": str(folder / f"queue-{host.name}")}
+    log = folder / f"otelcol-{host.name}.log"
+    host.start([str(OTELCOL), "--config", str(DEPLOY / "otelcol" / "node.yaml")], log, env)
+    until(lambda: host.output("curl", "-s", "http://127.0.0.1:13133"))
+    return "http://127.0.0.1:4317"
+
+
 class HostJob:
     """A job with two ranks on each of the hosts; the first host keeps the rendezvous' store.
 
     Args:
         collector: None: there is none. rdzv: torchrun's backend. nodes: as of torchrun.
-        env: added to the ranks' environment.
+        env: added to the ranks' environment; may name another endpoint.
     """
 
     def __init__(
@@ -90,9 +115,10 @@ class HostJob:
         self.folder, self.hosts = folder, list(hosts)
         self._rdzv = f"--rdzv-backend={rdzv}", f"--rdzv-endpoint={hosts[0].name}:29400", "--rdzv-id=llama"
         self._nodes, self._restarts = nodes or str(len(hosts)), restarts
-        self._env = {**_environment(), "OTEL_FR_STALL_SECONDS": str(STALL), "OTEL_FR_CHECKS": "none", **env}
+        self._env = {**_environment(), "OTEL_FR_STALL_SECONDS": str(STALL), "OTEL_FR_CHECKS": "none"}
         if collector is not None:
             self._env["OTEL_EXPORTER_OTLP_ENDPOINT"] = f"http://{collector.host.name}:4317"
+        self._env |= env
         self.agents: dict[str, subprocess.Popen[str]] = {}
         self.logs: dict[str, Path] = {}
         for host in hosts:

@@ -90,6 +90,7 @@ class Host:
     def __init__(self, folder: Path, switch: Switch, number: int, names: Sequence[str]) -> None:
         self.name = names[number]
         self.address = _address(number)
+        self._own_hardware = _hardware(number)
         self._switch = switch
         self._port = f"port{number}"
         own = folder / "hosts" / self.name
@@ -172,6 +173,11 @@ class Host:
         """Lose what these two hosts send to each other; both reach all others."""
         for one, to in ((self, other), (other, self)):
             one._find(to.address, _NOWHERE)
+
+    def mend_to(self, other: Host) -> None:
+        """Undo `cut_from`."""
+        for one, to in ((self, other), (other, self)):
+            one._find(to.address, to._own_hardware)
 
     def kill(self) -> None:
         """End its processes at once. Their connections are closed: others notice, unless its link is cut."""
