@@ -30,7 +30,8 @@ class Hub:
         self.starts = 0
         self.resident = 0
         self.slowest = 0.0
-        self._options = ("--grpc", self.grpc, "--http", self.http, *options)
+        # A default port that another program takes or leaves between two starts would be a socket less or more.
+        self._options = ("--grpc", self.grpc, "--http", self.http, "--otlp-http", free_address(), *options)
         self._open = contextlib.ExitStack()
         self._watch: HealthWatch | None = None
         self.collector: Collector
