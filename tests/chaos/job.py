@@ -47,6 +47,16 @@ def wait_for(name: str) -> None:
         time.sleep(0.02)
 
 
+def let_go(tensor: torch.Tensor) -> None:
+    """Wait until no thread of gloo holds the last tensor of a job any more.
+
+    A group joins its threads with the GIL held, and one that drops a tensor of Python's needs it: without this, ranks
+    of torch 2.13 hang at their end now and then, with or without otel-fr.
+    """
+    while tensor._use_count() > 1:
+        time.sleep(0.02)
+
+
 def fork() -> None:
     """A child that lives as long as the job, and one that has ended."""
     if os.fork() == 0:
@@ -113,6 +123,7 @@ def train(group_seconds: float) -> None:
         total = loss.detach().clone()
         dist.all_reduce(total, op=dist.ReduceOp.MAX)
         losses.append(total.item())
+    let_go(total)
     flat = torch.cat([p.detach().flatten() for p in model.parameters()])
     dist.destroy_process_group()
     note(f"result-{RANK}", (struct.pack(f"<{len(losses)}d", *losses) + flat.numpy().tobytes()).hex())
@@ -134,7 +145,9 @@ def fail_again(seed: int) -> None:
                 raise ValueError("bad sample 4711")
             os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(PAUSE)
-        dist.all_reduce(torch.ones(4))
+        last = torch.ones(4)
+        dist.all_reduce(last)
+    let_go(last)
     dist.destroy_process_group()
 
 
