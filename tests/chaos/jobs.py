@@ -38,9 +38,9 @@ MARK = "CHAOS_JOB"
 """Variable by which the processes of a job are found, whatever they have become."""
 STALL_SECONDS = torchrun.UNHURRIED
 START_SECONDS = 900.0
-"""For its ranks to be ready, where a fault comes from outside: with a load of 60 they took 140 s."""
+"""For its ranks to be ready, or for the victim's fault: with a load of 60 they took 140 s."""
 END_SECONDS = 150.0
-"""A job that lasts longer hangs: its groups time out long before. Where it waits for what is done, from then on."""
+"""A job that lasts longer from then on hangs: its groups time out long before."""
 GONE_SECONDS = 60.0
 """For its monitors to end: they try for 30 s to tell of a failure."""
 VERDICT_SECONDS = 40.0
@@ -176,9 +176,11 @@ class _Run:
             start = functools.partial(torchrun.start, program=torchrun.FRESH)
             job = start(self.folder, str(JOB), *arguments, nproc=case.world, env=self._env, output=output)
         undo: list[int] = []
+        begun = self.folder / (f"ready-{case.victim}" if case.fault.outside else "failed")
         try:
-            if case.fault.outside:
-                undo = self._strike(job, hub, relay)
+            wait_for(lambda: begun.exists() or job.poll() is not None, START_SECONDS)
+            if case.fault.outside and begun.exists():
+                undo = self._strike(int(begun.read_text()), hub, relay)
             job.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
             self.end_all()
@@ -192,12 +194,12 @@ class _Run:
         results = {path.name: path.read_text() for path in self.folder.glob("result-*") if path.suffix != ".new"}
         return End(job.returncode, found[1] if found else "", results)
 
-    def _strike(self, job: subprocess.Popen[str], hub: Hub | None, relay: Relay | None) -> list[int]:
-        """Do from outside what the case says; returns processes that stay stopped until the job has ended."""
-        ready = self.folder / f"ready-{self.case.victim}"
-        if not wait_for(lambda: ready.exists() or job.poll() is not None, START_SECONDS) or not ready.exists():
-            return []
-        rank = int(ready.read_text())
+    def _strike(self, rank: int, hub: Hub | None, relay: Relay | None) -> list[int]:
+        """Do from outside what the case says; returns processes that stay stopped until the job has ended.
+
+        Args:
+            rank: the victim's process.
+        """
         time.sleep(self.case.delay)
         name = self.case.fault.name
         stopped: list[int] = []
