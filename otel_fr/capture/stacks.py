@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import os
 import sys
 import threading
 from types import FrameType
@@ -55,4 +56,6 @@ def all_stacks(sites: Sites, caller: tuple[int, str] = (0, ""), skip: int | None
                 site = f"{user.f_code.co_filename}:{user.f_lineno} {user.f_code.co_name}"
         name = threads[ident].name if ident in threads else ident
         parts.append(f"Thread {name} (most recent call last):\n" + "".join(_format(frame)))
-    return "\n".join(parts)[:MAX_TEXT], site, first.native_id or 0
+    # Of a forked process, Python (3.11) still has the parent's id.
+    thread_id = os.getpid() if first is main else first.native_id or 0
+    return "\n".join(parts)[:MAX_TEXT], site, thread_id
