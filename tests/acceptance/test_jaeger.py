@@ -102,7 +102,7 @@ def test_while_a_job_hangs_its_trace_names_who_waits_and_who_is_not_there(tmp_pa
 @pytest.mark.long
 def test_files_of_a_job_that_ended_add_to_its_trace_and_repeat_nothing(tmp_path: Path, jaeger: Jaeger) -> None:
     with torchrun.collector(tmp_path / "collector", "--forward", f"http://{jaeger.otlp}") as running:
-        job = torchrun.run(tmp_path / "job", "fault.py", "missing", env=torchrun.endpoint(running))
+        job = torchrun.run(tmp_path / "job", "faults.py", "missing", env=torchrun.endpoint(running))
         (incident,) = until(running.causes)
         trace_id = str(incident["trace_id"])
         # The waiting ranks' spans, which end when their ranks do.

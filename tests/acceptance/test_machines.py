@@ -1,4 +1,4 @@
-"""A real job on two hosts hangs: every outlet names the machine, the process and the line of code.
+"""A real job on two hosts hangs: every outlet names the machine, the process and the line; its user ends it.
 
 Both agents run on this machine; what they give in ``OTEL_RESOURCE_ATTRIBUTES`` are the names of two.
 """
@@ -6,6 +6,7 @@ Both agents run on this machine; what they give in ``OTEL_RESOURCE_ATTRIBUTES`` 
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 from pathlib import Path
 
@@ -14,21 +15,20 @@ from tests.support import torchrun, warm
 from tests.support.commands import otel_fr
 from tests.support.incident_receivers import AlertSink, Receiver
 from tests.support.paths import JOBS
-from tests.support.ports import free_address
-from tests.support.waiting import PATIENCE, wait_for
+from tests.support.ports import free_port
+from tests.support.waiting import PATIENCE, until, wait_for
 
 pytestmark = torchrun.needed
 
 PODS = {"gpu-16": "llama-0", "gpu-17": "llama-1"}
 
 
-def start(folder: Path, number: int, master: str, env: dict[str, str]) -> subprocess.Popen[str]:
+def start(folder: Path, number: int, port: int, env: dict[str, str]) -> subprocess.Popen[str]:
     """One agent with two ranks: the host ``gpu-16`` or ``gpu-17``."""
     host = list(PODS)[number]
-    address, port = master.rsplit(":", 1)
     command = [
-        *(*torchrun.WARM, "--nnodes=2", "--nproc_per_node=2", f"--node_rank={number}"),
-        *(f"--master_addr={address}", f"--master_port={port}", str(JOBS / "machines.py")),
+        *(*torchrun.WARM, "--nnodes=2", "--nproc_per_node=2", f"--node_rank={number}", "--master_addr=127.0.0.1"),
+        *(f"--master_port={port}", str(JOBS / "hung.py"), "never"),
     ]
     attributes = f"host.name={PODS[host]},k8s.node.name={host},k8s.pod.name={PODS[host]}"
     merged = {**torchrun.base_environment(), **env, "OTEL_RESOURCE_ATTRIBUTES": attributes}
@@ -36,29 +36,34 @@ def start(folder: Path, number: int, master: str, env: dict[str, str]) -> subpro
         return warm.popen(command, env=merged, stdout=log, stderr=subprocess.STDOUT, cwd=folder)
 
 
-def test_every_outlet_names_the_machine_and_the_process(tmp_path: Path) -> None:
-    alerts, hook, master = AlertSink(), Receiver(), free_address()
+def test_every_outlet_names_the_machine_and_the_process_until_the_job_is_stopped(tmp_path: Path) -> None:
+    alerts, hook, port = AlertSink(), Receiver(), free_port()
     options = ("--alertmanager", alerts.url, "--webhook", hook.url)
     with torchrun.collector(tmp_path / "collector", *options) as running:
         env = {**torchrun.endpoint(running), "OTEL_FR_DUMP_DIR": str(tmp_path / "dumps"), "OTEL_FR_JOB_ID": "llama"}
-        agents = [start(tmp_path, number, master, env) for number in range(2)]
-        found = running.wait_cause(lambda one: len(one["places"]) == 4 and "load_shard" in one["summary"])
-        assert wait_for(lambda: hook.requests and "load_shard" in str(alerts.posts))
-        assert wait_for(lambda: len(list((tmp_path / "dumps").glob("*_rank_[0-3]"))) == 4)
-        (tmp_path / "go").touch()
-        for agent in agents:
-            agent.wait(PATIENCE)
+        agents = [start(tmp_path, number, port, env) for number in range(2)]
+        try:
+            found = running.wait_cause(lambda one: len(one["places"]) == 4 and "load_shard" in one["summary"])
+            assert wait_for(lambda: hook.requests and "load_shard" in str(alerts.posts))
+            assert wait_for(lambda: len(list((tmp_path / "dumps").glob("*_rank_[0-3]"))) == 4)
+        finally:
+            for agent in agents:
+                agent.send_signal(signal.SIGTERM)
+            for agent in agents:
+                agent.wait(PATIENCE)
+        (over,) = until(lambda: [one for one in running.causes() if one["state"] == "resolved"])
+        assert (over["resolution"], over["culprit_ranks"]) == ("stopped", [2])
     alerts.close()
     hook.close()
-    assert (found["category"], found["culprit_ranks"]) == ("missing_rank", [3])
-    assert found["summary"].startswith("rank 3 (gpu-17, pod llama-1, local rank 1) ")
-    assert found["call_sites"]["3"].endswith(" load_shard")
+    assert (found["category"], found["culprit_ranks"]) == ("missing_rank", [2])
+    assert found["summary"].startswith("rank 2 (gpu-17, pod llama-1, local rank 0) ")
+    assert found["call_sites"]["2"].endswith(" load_shard")
     places = found["places"]
     assert list(places) == ["0", "1", "2", "3"]
     assert {rank: (one["host"], one["node"], one["local_rank"]) for rank, one in places.items()} == {
         str(rank): (f"llama-{rank // 2}", f"gpu-{16 + rank // 2}", rank % 2) for rank in range(4)
     }
-    pids = json.loads((tmp_path / "pids").read_text())
+    pids = {str(rank): int((tmp_path / f"pid-{rank}").read_text()) for rank in range(4)}
     assert {rank: one["pid"] for rank, one in places.items()} == pids
     assert all(one["pod"] == PODS[one["node"]] for one in places.values())
     since, detected = unix(found["waiting_since"]), unix(found["detected_at"])
@@ -69,14 +74,13 @@ def test_every_outlet_names_the_machine_and_the_process(tmp_path: Path) -> None:
     alert = next(post[0] for post in alerts.posts if "load_shard" in str(post))
     assert alert["labels"]["host"] == "gpu-17"
     moment = str(found["waiting_since"])[11:19]
-    assert alert["annotations"]["summary"].startswith("rank 3 (gpu-17, pod llama-1, local rank 1) ")
+    assert alert["annotations"]["summary"].startswith("rank 2 (gpu-17, pod llama-1, local rank 0) ")
     assert alert["annotations"]["summary"].endswith(f" since {moment} UTC")
-    assert f"rank 3 (gpu-17, pod llama-1, local rank 1, pid {pids['3']}) at" in alert["annotations"]["description"]
+    assert f"rank 2 (gpu-17, pod llama-1, local rank 0, pid {pids['2']}) at" in alert["annotations"]["description"]
     posted = [json.loads(body)["incident"] for _, _, _, body in hook.requests]
     assert any((one["places"], one["waiting_since"]) == (places, found["waiting_since"]) for one in posted)
 
-    done = otel_fr("analyze", tmp_path / "dumps", "--format", "json")
-    files = json.loads(done.stdout)["files"]
+    files = json.loads(otel_fr("analyze", tmp_path / "dumps", "--format", "json").stdout)["files"]
     assert {str(one["rank"]): (one["host"], one["local_rank"], one["pid"]) for one in files} == {
         rank: (one["host"], one["local_rank"], one["pid"]) for rank, one in places.items()
     }

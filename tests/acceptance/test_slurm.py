@@ -35,7 +35,7 @@ def test_the_rank_that_hangs_a_job_is_named(cluster: Slurm, tmp_path: Path, laun
         env = {**torchrun.base_environment(), **torchrun.endpoint(running), "RANKS_PER_NODE": "2"}
         env["MASTER_PORT"] = str(free_port())  # the batch file's own may be in use by another cluster's job of this id
         options = [f"--chdir={folder}", f"--output={folder}/job.log", *LAUNCHES[launch]]
-        job = cluster.submit(*options, str(JOBS / "fault.py"), "missing", env=env)
+        job = cluster.submit(*options, str(JOBS / "faults.py"), "missing", env=env)
         incident = running.wait_cause(lambda one: one["culprit_ranks"] and "in idle" in one["stacks"].get("1", ""))
         assert (incident["job"], incident["category"], incident["culprit_ranks"]) == (job, "missing_rank", [1])
         assert cluster.ended(job) == "FAILED"

@@ -23,7 +23,7 @@ def said(output: str) -> list[str]:
 
 
 def test_a_failed_job_ends_with_one_verdict(tmp_path: Path) -> None:
-    job = torchrun.run(tmp_path, "fault.py", "killed", env=ALONE)
+    job = torchrun.run(tmp_path, "faults.py", "killed", env=ALONE)
     assert job.returncode == 1
     verdict, files = said(job.output)
     assert verdict.startswith("otel-fr: verdict: rank_dead: ")
@@ -37,7 +37,7 @@ def test_a_failed_job_ends_with_one_verdict(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_the_verdict_is_said_although_other_ranks_ended_cleanly_just_before(tmp_path: Path) -> None:
     with torchrun.collector(tmp_path / "collector") as running:
-        job = torchrun.run(tmp_path / "job", "fault.py", "killed_last", env=torchrun.endpoint(running, 4))
+        job = torchrun.run(tmp_path / "job", "faults.py", "killed_last", env=torchrun.endpoint(running, 4))
     assert job.returncode == 1
     verdict, _ = said(job.output)
     assert "killed by signal 9 (SIGKILL)" in verdict
@@ -45,7 +45,7 @@ def test_the_verdict_is_said_although_other_ranks_ended_cleanly_just_before(tmp_
 
 @pytest.mark.long
 def test_a_hang_is_told_while_it_lasts_without_a_collector(tmp_path: Path) -> None:
-    job = torchrun.run(tmp_path, "fault.py", "missing", env={**ALONE, "OTEL_FR_STALL_SECONDS": "0.5"})
+    job = torchrun.run(tmp_path, "faults.py", "missing", env={**ALONE, "OTEL_FR_STALL_SECONDS": "0.5"})
     hang = [line for line in said(job.output) if "this job hangs" in line]
     assert len(hang) == 1, job.output
     assert "rank 1 " in hang[0]
@@ -59,7 +59,7 @@ def test_a_token_that_is_not_known_is_told_once(tmp_path: Path) -> None:
     tokens.write_text("the-token-of-somebody-else write *\n")
     with torchrun.collector(tmp_path / "collector", "--tokens", str(tokens)) as running:
         header = {"OTEL_EXPORTER_OTLP_HEADERS": "authorization=Bearer%20no-token-of-this-site"}
-        job = torchrun.run(tmp_path / "job", "fault.py", "healthy", env={**torchrun.endpoint(running, 4), **header})
+        job = torchrun.run(tmp_path / "job", "healthy.py", "calls", env={**torchrun.endpoint(running, 4), **header})
     assert job.returncode == 0
     assert job.output.count("no commands from the collector: the token is not known") == 1
 
@@ -67,9 +67,9 @@ def test_a_token_that_is_not_known_is_told_once(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_job_that_its_user_stops_says_nothing(number: signal.Signals, tmp_path: Path) -> None:
-    process = torchrun.start(tmp_path, "verdict.py", str(tmp_path / "runs"), env=ALONE)
+    process = torchrun.start(tmp_path, "works.py", env=ALONE)
     try:
-        assert wait_for(lambda: len(list(tmp_path.glob("runs-*"))) == 3)
+        assert wait_for(lambda: len(list(tmp_path.glob("works-*"))) == 3)
         process.send_signal(number)
         output, _ = process.communicate(timeout=PATIENCE)
     finally:

@@ -1,8 +1,9 @@
-"""Steps until rank 2 hangs in `load_shard`; continues to the end once the file argv[1] is there."""
+"""Steps until rank 2 hangs in `load_shard`; continues to the end once the file argv[1] is there. Four ranks."""
 
 import os
 import sys
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -17,6 +18,7 @@ def load_shard(step: int) -> torch.Tensor:
 
 
 dist.init_process_group("gloo")
+Path(f"pid-{dist.get_rank()}").write_text(str(os.getpid()))
 for step in range(HANGS_AT + 3):
     dist.all_reduce(load_shard(step))
 dist.destroy_process_group()

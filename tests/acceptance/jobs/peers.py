@@ -1,4 +1,9 @@
-"""A job in which one rank fails: `peers.py KIND`. Survivors print how their wait ended, with the seconds it took."""
+"""A job in which rank 1 fails in step 3. Survivors print how their wait ended, with the seconds it took.
+
+argv[1]: comes_back: it is stopped for a while; two callbacks are bad, and rank 2 is in code of its own meanwhile.
+stopped: only that. unheard: its monitor is stopped, too, and calls are made by hooks of the backward pass. ddp: it is
+killed in a job with DDP. killed: it is killed, and is under another torchrun than rank 0, the only other one.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +22,7 @@ import otel_fr
 from otel_fr.capture import hook
 from otel_fr.ring import RingReader
 
-KIND, *OPTIONS = sys.argv[1:]
+KIND = sys.argv[1]
 STEP = 3
 VICTIM = 1
 was_told = threading.Event()
@@ -59,14 +64,13 @@ def monitor_pid() -> int:
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 otel_fr.on_peer_failure(told)
-if "bad_callbacks" in OPTIONS:
+if KIND == "comes_back":
     otel_fr.on_peer_failure(lambda failure: time.sleep(3600))
     otel_fr.on_peer_failure(lambda failure: 1 // 0)
-pair = dist.new_group([0] if "two" in OPTIONS else [0, 2])
+pair = dist.new_group([0] if KIND == "killed" else [0, 2])
 say(f"pid {os.getpid()}")
 if KIND == "unheard":
     say(f"monitor {monitor_pid()}")
-if KIND == "hook":
     model = torch.nn.Linear(64, 64)
     for parameter in model.parameters():
         parameter.register_post_accumulate_grad_hook(lambda one: dist.all_reduce(one.grad))
@@ -77,13 +81,13 @@ for step in range(6):
     if rank == VICTIM and step == STEP:
         fail()
         begun = time.monotonic()
-    if KIND == "user_code" and rank == 2 and step == STEP:
+    if KIND == "comes_back" and rank == 2 and step == STEP:
         was_told.wait()
-        time.sleep(float(OPTIONS[0]))
+        time.sleep(float(os.environ["OTEL_FR_STALL_SECONDS"]))
         say("user code went on to its end")
         begun = time.monotonic()
     try:
-        if KIND in ("ddp", "hook"):
+        if KIND in ("ddp", "unheard"):
             model(torch.ones(4, 64)).sum().backward()
         else:
             dist.all_reduce(torch.ones(8))
@@ -91,15 +95,15 @@ for step in range(6):
         context = error.__cause__ or error.__context__
         say(f"step {step} ended after {time.monotonic() - begun:.1f} s: {type(error).__name__}: {error}")
         say(f"context {type(context).__name__}")
-        if "raise" in OPTIONS:
+        if KIND == "ddp":
             raise
-        if "two" in OPTIONS:
+        if KIND == "killed":
             was_told.wait()
         elif rank != VICTIM:
             value = torch.ones(1)
             dist.all_reduce(value, group=pair)
             say(f"the other group gives {value.item()}")
-        os._exit(1 if "two" in OPTIONS else 0)  # with 0, torchrun would wait for the other node
+        os._exit(1 if KIND == "killed" else 0)  # with 0, torchrun would wait for the other node
     say(f"step {step} done")
 dist.destroy_process_group()
 say("finished")

@@ -3,7 +3,6 @@
 import datetime
 import os
 import signal
-import socket
 import sys
 import threading
 import time
@@ -27,26 +26,10 @@ rank = dist.get_rank()
 data = torch.ones(64)
 
 
-def stopped() -> None:
-    os.kill(os.getpid(), signal.SIGSTOP)
-
-
 def fifo() -> None:
     os.mkfifo(folder / "samples")
     with open(os.open(folder / "samples", os.O_RDWR), "rb") as file:
         file.read(1)
-
-
-def connect() -> None:
-    with socket.create_server(("127.0.0.1", 0), backlog=1) as server:
-        address = server.getsockname()
-        (folder / "address").write_text(f"{address[0]}:{address[1]}")
-        others = [socket.socket() for _ in range(4)]  # nobody accepts, so the last of them do not get connected
-        for one in others:
-            one.setblocking(False)
-            one.connect_ex(address)
-        time.sleep(0.5)
-        socket.socket().connect(address)
 
 
 def memory() -> None:
@@ -74,12 +57,12 @@ def hidden() -> None:
 def end() -> None:
     while not (folder / "end").exists():
         time.sleep(0.05)
-    if fault not in ("memory", "hidden"):
+    if fault == "fifo":
         os.kill(int((folder / "pid").read_text()), signal.SIGKILL)
     os._exit(0)
 
 
-FAULTS = {"stopped": stopped, "fifo": fifo, "connect": connect, "memory": memory, "hidden": hidden}
+FAULTS = {"fifo": fifo, "memory": memory, "hidden": hidden}
 if rank == 1:
     (folder / "pid").write_text(str(os.getpid()))
 for step in range(3):

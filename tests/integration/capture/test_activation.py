@@ -30,7 +30,7 @@ def python(folder: Path, code: str, **extra: str) -> subprocess.CompletedProcess
 @pytest.mark.usefixtures("warm")
 @pytest.mark.parametrize(("enabled", "records"), [("", True), ("0", False)])
 def test_the_environment_switches_it_on_and_off(tmp_path: Path, enabled: str, records: bool) -> None:
-    """By which variables: `tests/unit/core/test_config.py`; without a call: `tests/acceptance/test_dump_command.py`."""
+    """By which variables: `tests/unit/core/test_config.py`; without a call: `tests/acceptance/test_running_job.py`."""
     env = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", "OTEL_FR_ENABLED": enabled}
     body = "import otel_fr\notel_fr.instrument()\n" + IS_RECORDING
     assert single_rank.succeed(tmp_path, body, **env) == f"{records} {records}\n"
