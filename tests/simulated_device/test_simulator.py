@@ -10,7 +10,7 @@ import pytest
 
 from tests.simulated_device.install import Place
 from tests.support import simulated_device as support
-from tests.support.simulated_device import SimulatedDevice, write_faults
+from tests.support.simulated_device import SimulatedDevice
 from tests.support.torchrun import Job
 
 JOBS = Path(__file__).with_name("jobs")
@@ -48,18 +48,6 @@ def test_each_fault_acts_and_can_be_lifted(simulated_device: SimulatedDevice, tm
     assert_right(simulated_device.run(tmp_path, JOBS / "faults.py", control=control, env=env))
 
 
-def test_an_asynchronous_error_is_reported(simulated_device: SimulatedDevice) -> None:
-    assert direct(simulated_device, "async_error", "async_error code=3") == "3\n"
-    assert direct(simulated_device, "async_error", "async_error") == "6\n"
-    assert direct(simulated_device, "async_error", "async_error rank=1") == "0\n"
-    assert direct(simulated_device, "async_error", "async_error after=1") == "0\n"
-
-
-@pytest.mark.parametrize("case", ["detect_death", "eager_send"])
-def test_what_nccl_sees_of_a_peer(simulated_device: SimulatedDevice, case: str) -> None:
-    direct(simulated_device, case, case)
-
-
 def test_a_rank_that_does_not_join_holds_up_the_others(simulated_device: SimulatedDevice, tmp_path: Path) -> None:
     direct(simulated_device, "init_hang", control=tmp_path / "faults")
 
@@ -74,7 +62,7 @@ MISTAKES = ["stuk", "late", "late ms=x", "stuck ms=1", "stuck rank=x", "stuck; e
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_in_the_faults_ends_the_program(simulated_device: SimulatedDevice, mistake: str) -> None:
     libraries = str(simulated_device.place.libraries)
-    done = simulated_device.run_python(JOBS / "direct.py", "async_error", libraries, faults=mistake)
+    done = simulated_device.run_python(JOBS / "direct.py", "init", libraries, faults=mistake)
     assert done.returncode == 2
     assert done.stderr.count("SIMDEV_FAULTS") == 1
 
@@ -96,14 +84,6 @@ def test_nothing_is_left_of_a_rank_that_was_killed_while_it_joined(simulated_dev
         killed.kill()
     direct(simulated_device, "init")
     assert not own & left()
-
-
-def test_faults_of_a_control_file_are_replaced_at_once(tmp_path: Path) -> None:
-    control = tmp_path / "faults"
-    write_faults(control, "stuck rank=1", "late ms=5")
-    assert control.read_text() == "stuck rank=1\nlate ms=5\n"
-    write_faults(control)
-    assert control.read_text() == ""
 
 
 def test_where_it_is_not_set_up_tests_say_how_to_do_so(monkeypatch: pytest.MonkeyPatch) -> None:

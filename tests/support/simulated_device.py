@@ -69,13 +69,6 @@ class SimulatedDevice:
         return subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
-def write_faults(control: Path, *lines: str) -> None:
-    """Replace the faults of the control file, at once."""
-    part = control.with_suffix(".part")
-    part.write_text("".join(f"{line}\n" for line in lines))
-    part.rename(control)
-
-
 def find() -> SimulatedDevice:
     """The simulated device with the torch that the tests are written for."""
     place = Place(DEFAULT_TORCH)

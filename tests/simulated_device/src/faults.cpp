@@ -23,21 +23,15 @@ namespace {
 
 struct Kind {
   const char* name;
-  const char* value;  // the key of what it is given; "": nothing
-  std::optional<long> otherwise;  // where the value is left out; none: it is required
+  bool takes_ms;  // and needs it
 };
 // In the order of `Fault`.
-constexpr std::array<Kind, 10> KINDS{{
-    {"stuck", "", 0},
-    {"endless", "", 0},
-    {"late", "ms", {}},
-    {"nccl_ms", "ms", {}},
-    {"kernel_ms", "ms", {}},
-    {"async_error", "code", 6},  // ncclRemoteError
-    {"init_hang", "", 0},
-    {"split_hang", "", 0},
-    {"detect_death", "", 0},
-    {"eager_send", "", 0},
+constexpr std::array<Kind, 5> KINDS{{
+    {"stuck", false},
+    {"endless", false},
+    {"late", true},
+    {"kernel_ms", true},
+    {"init_hang", false},
 }};
 
 struct Setting {
@@ -72,15 +66,15 @@ size_t kind_of(const std::string& name, const std::string& line) {
   throw std::invalid_argument("no fault is named '" + name + "' (in '" + line + "'); there are " + known);
 }
 
-// One fault: KIND [rank=N|*] [after=N] [ms=N|code=N].
+// One fault: KIND [rank=N|*] [after=N] [ms=N].
 void read_line(const std::string& line, Settings& settings) {
   std::istringstream words(line);
   std::string name, word;
   if (!(words >> name) || name[0] == '#') return;
   const size_t index = kind_of(name, line);
   const Kind& kind = KINDS[index];
-  Setting setting{true, 0, kind.otherwise.value_or(0)};
-  bool is_ours = true, has_value = kind.otherwise.has_value();
+  Setting setting{true};
+  bool is_ours = true, has_value = !kind.takes_ms;
   while (words >> word) {
     const size_t equals = word.find('=');
     const std::string key = word.substr(0, equals), value = equals == std::string::npos ? "" : word.substr(equals + 1);
@@ -90,14 +84,14 @@ void read_line(const std::string& line, Settings& settings) {
       is_ours = own && number(own, line) == number(value, line);
     } else if (key == "after") {
       setting.after = number(value, line);
-    } else if (*kind.value && key == kind.value) {
+    } else if (kind.takes_ms && key == "ms") {
       setting.value = number(value, line);
       has_value = true;
     } else {
       throw std::invalid_argument("'" + name + "' takes no '" + key + "' (in '" + line + "')");
     }
   }
-  if (!has_value) throw std::invalid_argument("'" + name + "' needs " + kind.value + "=N (in '" + line + "')");
+  if (!has_value) throw std::invalid_argument("'" + name + "' needs ms=N (in '" + line + "')");
   if (is_ours) settings[index] = setting;
 }
 

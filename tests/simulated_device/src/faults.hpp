@@ -7,22 +7,17 @@
 namespace simdev {
 
 enum class Fault {
-  stuck,         // the device executes nothing more
-  endless,       // one NCCL kernel does not end here
-  late,          // NCCL kernels start late here
-  nccl_ms,       // NCCL kernels take so long once all ranks have joined
-  kernel_ms,     // other kernels take so long
-  async_error,   // ncclCommGetAsyncError returns an error
-  init_hang,     // this rank does not join new communicators
-  split_hang,    // this rank does not join the splitting of communicators
-  detect_death,  // a peer's death is an asynchronous error
-  eager_send,    // a send ends when its last piece is in the mailbox, before it is received
+  stuck,      // the device executes nothing more
+  endless,    // one NCCL kernel does not end here
+  late,       // NCCL kernels start late here
+  kernel_ms,  // other kernels take so long
+  init_hang,  // this rank does not join new communicators
 };
 
 // Whether this process can have faults at all: if not, nothing is looked up.
 bool faults_are_possible();
 
-// What the fault is given (ms or code), if it acts now; 0 if it is given nothing. The control file is looked at every 20 ms.
+// What the fault is given (ms), if it acts now; 0 if it is given nothing. The control file is looked at every 20 ms.
 std::optional<long> active(Fault fault);
 
 // Counts the NCCL kernels that have begun in this process, which `after=N` refers to. The number of the new one, from 1.

@@ -59,7 +59,7 @@ SIMDEV_API ncclResult_t ncclCommFinalize(ncclComm_t comm) {
 // The object is kept: threads that an abort has released may still look at it.
 SIMDEV_API ncclResult_t ncclCommDestroy(ncclComm_t comm) { return ncclCommFinalize(comm); }
 SIMDEV_API ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
-  *state = comm ? comm->look() : ncclSuccess;
+  *state = comm ? comm->state.load() : ncclSuccess;
   return ncclSuccess;
 }
 SIMDEV_API ncclResult_t ncclCommCount(const ncclComm_t comm, int* count) {

@@ -1,8 +1,5 @@
 #include "communicator.hpp"
 
-#include <signal.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <system_error>
@@ -79,7 +76,6 @@ void ncclComm::execute_operations(const std::vector<Operation>& operations, long
     else
       execute_collective(*this, operation);
   if (!messages.empty()) execute_messages(*this, messages);  // those of one kernel proceed side by side
-  if (auto ms = active(Fault::nccl_ms)) hold(*ms / 1e3);
   if (strikes(Fault::endless, kernel)) wait_while(Fault::endless, given_up());
 }
 
@@ -95,14 +91,6 @@ void ncclComm::abort() {
 void ncclComm::finish() {
   std::unique_lock lock(mutex_);
   turn_.wait(lock, [&] { return served_ == tickets_ || is_aborted; });
-}
-
-ncclResult_t ncclComm::look() {
-  if (auto code = active(Fault::async_error)) return static_cast<ncclResult_t>(*code);
-  if (meeting.is_complete() && active(Fault::detect_death))
-    for (int other = 0; other < ranks; other++)
-      if (kill(meeting.process(other), 0)) return failure(ncclRemoteError, "a peer has died");
-  return state;
 }
 
 // ---------------------------------------------------------------- reductions of one's own
@@ -182,7 +170,6 @@ ncclResult_t split_communicator(ncclComm_t parent, int color, int key, ncclComm_
   auto* comm = new ncclComm(name, 0, 0, is_blocking(config, parent->is_blocking));
   const auto make = [parent, comm, color, key] {
     const auto given_up = [=] { return parent->is_aborted || comm->is_aborted; };
-    wait_while(Fault::split_hang, given_up);
     Meeting& meeting = parent->meeting;
     meeting.color(parent->rank) = color, meeting.key(parent->rank) = key;
     bool met = meeting.meet_on_host(given_up);

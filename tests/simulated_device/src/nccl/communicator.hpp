@@ -34,8 +34,7 @@ struct ncclComm {
     return [this] { return is_aborted.load(); };
   }
   void abort();
-  void finish();             // waits for its kernels, unless it is aborted
-  ncclResult_t look();       // its state, with asynchronous errors
+  void finish();  // waits for its kernels, unless it is aborted
 
   // On the thread that calls NCCL: the operations become one kernel in the stream.
   void submit(cudaStream_t stream, std::vector<simdev::Operation> operations);

@@ -1,8 +1,6 @@
 // Where the ranks of one communicator meet: a file in shared memory, mapped by each of them.
 #pragma once
 
-#include <sys/types.h>
-
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -48,8 +46,6 @@ class Meeting {
   // Color and key of ncclCommSplit.
   int& color(int rank) { return place(rank).color; }
   int& key(int rank) { return place(rank).key; }
-  // 0: it has not joined yet.
-  pid_t process(int rank) { return place(rank).process.load(); }
 
   Mailbox& mailbox(int from, int to) { return mailboxes_[from * ranks_ + to]; }
   char* letter(int from, int to) { return letters_ + (from * ranks_ + to) * LETTER_BYTES; }
@@ -57,7 +53,6 @@ class Meeting {
  private:
   struct alignas(64) Place {
     std::atomic<uint64_t> device_step, host_step;
-    std::atomic<pid_t> process;
     Call call;
     int color, key;
   };
