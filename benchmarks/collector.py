@@ -18,15 +18,10 @@ import argparse
 import itertools
 import json
 import multiprocessing
-import os
-import re
-import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -38,13 +33,16 @@ from typing import NamedTuple
 import grpc
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.measured import SIGNATURES, SITES, Server, collector, sink
 from otel_fr import identity, semconv
 from otel_fr.config import SpanBatching
 from otel_fr.monitor.telemetry.export import spans_request
 from otel_fr.monitor.telemetry.metrics import RankMetrics
 from otel_fr.monitor.telemetry.span_builder import SpanBuilder
 from otel_fr.otlp_attributes import attributes
-from otel_fr.ring import KIND_COLLECTIVE, GroupDef, Record, RecordState, SignatureDef, SiteDef
+from otel_fr.ring import KIND_COLLECTIVE, GroupDef, Record, RecordState
 
 LIMIT_RATE = 50_000
 LIMIT_SINK_RATIO = 0.6
@@ -63,23 +61,6 @@ SPANS_PER_METRICS = 4_500
 """Of one rank in `otel_fr.config.DEFAULT_METRIC_INTERVAL` at 300 calls a second."""
 KINDS = 10
 """Of calls in a rank's metrics."""
-
-_SINK = """
-import sys, time
-from concurrent.futures import ThreadPoolExecutor
-import grpc
-from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as trace, trace_service_pb2_grpc as trace_grpc
-from opentelemetry.proto.collector.logs.v1 import logs_service_pb2 as logs, logs_service_pb2_grpc as logs_grpc
-class Trace(trace_grpc.TraceServiceServicer):
-    def Export(self, request, context): return trace.ExportTraceServiceResponse()
-class Logs(logs_grpc.LogsServiceServicer):
-    def Export(self, request, context): return logs.ExportLogsServiceResponse()
-server = grpc.server(ThreadPoolExecutor(4), options=[("grpc.max_receive_message_length", 64 << 20)])
-trace_grpc.add_TraceServiceServicer_to_server(Trace(), server)
-logs_grpc.add_LogsServiceServicer_to_server(Logs(), server)
-print("gRPC on 127.0.0.1:%d, " % server.add_insecure_port("127.0.0.1:0"), file=sys.stderr, flush=True)
-server.start(); time.sleep(3600)
-"""
 
 
 @dataclass(frozen=True)
@@ -134,59 +115,6 @@ class Rates:
         return self.rate >= LIMIT_RATE or self.of_sink >= LIMIT_SINK_RATIO
 
 
-class Server:
-    """A receiving process."""
-
-    def __init__(self, folder: Path, command: list[str]) -> None:
-        errors = folder / f"err-{time.monotonic_ns()}.txt"
-        with errors.open("wb") as err:
-            self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=err)
-        end = time.monotonic() + 30
-        while not (found := re.search(r"gRPC on ([\w.:]+),(?: HTTP on (\S+))?", errors.read_text())):
-            if time.monotonic() > end or self.process.poll() is not None:
-                raise RuntimeError(errors.read_text())
-            time.sleep(0.02)
-        self.address, self.http = found.groups()
-
-    def cpu(self) -> float:
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-    def memory(self) -> float:
-        """Resident MB, the highest so far."""
-        text = Path(f"/proc/{self.process.pid}/status").read_text()
-        found = re.search(r"VmHWM:\s+(\d+)", text)
-        return int(found[1]) / 1024 if found else 0.0
-
-    def metric(self, name: str, **labels: str) -> float:
-        from prometheus_client.parser import text_string_to_metric_families
-
-        with urllib.request.urlopen(self.http + "/metrics", timeout=30) as answer:
-            text = answer.read().decode()
-        samples = (sample for family in text_string_to_metric_families(text) for sample in family.samples)
-        return sum(s.value for s in samples if s.name == name and labels.items() <= s.labels.items())
-
-    def stop(self) -> None:
-        self.process.send_signal(signal.SIGTERM)
-        self.process.wait(30)
-
-
-def collector(folder: Path, *options: str, address: str = "127.0.0.1:0") -> Server:
-    command = [sys.executable, "-m", "otel_fr.cli", "collector", "--grpc", address, "--http", "127.0.0.1:0"]
-    return Server(folder, [*command, "--incidents", str(folder / "incidents.jsonl"), *options])
-
-
-def sink(folder: Path) -> Server:
-    return Server(folder, [sys.executable, "-c", _SINK])
-
-
-def _signature(shape: int) -> SignatureDef:
-    sizes, kinds, size = ((1024, shape + 1),), ("BFloat16",), 2048 * (shape + 1)
-    return SignatureDef(
-        "all_reduce", "nccl", sizes, sizes, kinds, kinds, "sum", None, None, None, None, None, size, size
-    )
-
-
 class Request(NamedTuple):
     """``spans``: how many; 0: it is of metrics."""
 
@@ -198,11 +126,9 @@ def batches(jobs: int, batch: int, sender: int, metrics: bool = False) -> Iterat
     """Requests of this sender's ranks in turn, endlessly: forty signatures, ten call sites, one group for each job."""
     ranks = tuple(range(WORLD))
     group = GroupDef(identity.group_id("0", ranks), "0", "default_pg", ranks, "nccl", 0)
-    signatures = [_signature(shape) for shape in range(40)]
-    sites = [SiteDef((("/home/user/train.py", line, "step"), ("/home/user/run.py", 1, "main"))) for line in range(10)]
 
     def record(number: int) -> Record:
-        issued, signature, site = number * 10**6, signatures[number % 40], sites[number % 10]
+        issued, signature, site = number * 10**6, SIGNATURES[number % 40], SITES[number % 10]
         return Record(
             number, issued, None, issued + 500_000, RecordState.COMPLETED, number, 0, number, 0, KIND_COLLECTIVE, 0,
             600_000, "MainThread", group, signature, site,
@@ -219,7 +145,7 @@ def batches(jobs: int, batch: int, sender: int, metrics: bool = False) -> Iterat
             }  # fmt: skip
             resource = Resource(attributes=attributes(values))
             builders.append((SpanBuilder(run, rank, time.time_ns()), resource, RankMetrics(run, rank, time.time_ns())))
-    kinds = [record(number)._replace(signature=replace(signatures[0], operation=f"operation{number}"))
+    kinds = [record(number)._replace(signature=replace(SIGNATURES[0], operation=f"operation{number}"))
              for number in range(KINDS)]  # fmt: skip
     for first in itertools.count(1, batch):
         is_due = metrics and first // SPANS_PER_METRICS != (first + batch) // SPANS_PER_METRICS

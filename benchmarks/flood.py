@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import re
 import sys
 import tempfile
 import time
@@ -25,6 +24,7 @@ import grpc
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks.measured import cpu_seconds, memory_mb
 from tests.support import floods
 from tests.support.collector_process import Collector, running
 from tests.support.flooder import flooding
@@ -51,14 +51,11 @@ WAIT_SECONDS = 60.0
 
 def resident(collector: Collector) -> float:
     """MiB now."""
-    status = Path(f"/proc/{collector.process.pid}/status").read_text()
-    found = re.search(r"VmRSS:\s+(\d+) kB", status)
-    return int(found[1]) / 1024 if found else 0.0
+    return memory_mb(collector.process.pid, "VmRSS")
 
 
 def cpu(collector: Collector) -> float:
-    fields = Path(f"/proc/{collector.process.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return cpu_seconds(collector.process.pid)
 
 
 def show_health(watch: HealthWatch) -> str:

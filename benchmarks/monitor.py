@@ -18,57 +18,15 @@ import tempfile
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.measured import SIGNATURES, SITES, cpu_seconds, memory_mb, sink
 from otel_fr import identity
-from otel_fr.ring import KIND_COLLECTIVE, GroupDef, ProcessState, RecordState, RingWriter, SignatureDef, SiteDef
+from otel_fr.ring import KIND_COLLECTIVE, GroupDef, ProcessState, RecordState, RingWriter
 
 LIMIT_CORE = 0.02
 LIMIT_MB = 80.0
 WARM_UP_SECONDS = 4.0
-
-_SINK = """
-import sys, time
-from concurrent.futures import ThreadPoolExecutor
-import grpc
-from opentelemetry.proto.collector.logs.v1 import logs_service_pb2 as logs, logs_service_pb2_grpc as logs_grpc
-from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as trace, trace_service_pb2_grpc as trace_grpc
-from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2 as metrics
-from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2_grpc as metrics_grpc
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-class Trace(trace_grpc.TraceServiceServicer):
-    def Export(self, request, context): return trace.ExportTraceServiceResponse()
-class Logs(logs_grpc.LogsServiceServicer):
-    def Export(self, request, context): return logs.ExportLogsServiceResponse()
-class Metrics(metrics_grpc.MetricsServiceServicer):
-    def Export(self, request, context): return metrics.ExportMetricsServiceResponse()
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    def do_POST(self):
-        self.rfile.read(int(self.headers["content-length"]))
-        self.send_response(200); self.send_header("content-length", "0"); self.end_headers()
-    def log_message(self, *_): pass
-if sys.argv[1] == "grpc":
-    server = grpc.server(ThreadPoolExecutor(4))
-    trace_grpc.add_TraceServiceServicer_to_server(Trace(), server)
-    logs_grpc.add_LogsServiceServicer_to_server(Logs(), server)
-    metrics_grpc.add_MetricsServiceServicer_to_server(Metrics(), server)
-    port = server.add_insecure_port("127.0.0.1:0"); server.start()
-    print(port, flush=True); time.sleep(3600)
-else:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    print(server.server_port, flush=True); server.serve_forever()
-"""
-
-
-def _cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def _memory_mb(pid: int, key: str) -> float:
-    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-        if line.startswith(key + ":"):
-            return int(line.split()[1]) / 1024
-    return 0.0
 
 
 def _write(writer: RingWriter, group: int, rate: float, seconds: float) -> int:
@@ -83,23 +41,14 @@ def _write(writer: RingWriter, group: int, rate: float, seconds: float) -> int:
         while sequence < (now - start) * rate:
             sequence += 1
             shape, place = sequence % 40, sequence % 10
-            signature = writer.signatures.get(shape) or writer.define_signature(shape, _signature(shape))
-            site = writer.sites.get(place) or writer.define_site(
-                place, SiteDef((("/home/user/train.py", place, "step"), ("/home/user/run.py", 1, "main")))
-            )
+            signature = writer.signatures.get(shape) or writer.define_signature(shape, SIGNATURES[shape])
+            site = writer.sites.get(place) or writer.define_site(place, SITES[place])
             thread = writer.threads.get(1) or writer.define_thread(1, "MainThread")
             fields = (KIND_COLLECTIVE, 0, sequence, 0, sequence, 0, 600_000, time.monotonic_ns())
             ticket = writer.append(group, signature, site, thread, writer.generation, *fields)
             pending.append((ticket, sequence))
         time.sleep(0.001)
     return sequence
-
-
-def _signature(shape: int) -> SignatureDef:
-    sizes, kinds, size = ((1024, shape + 1),), ("BFloat16",), 2048 * (shape + 1)
-    return SignatureDef(
-        "all_reduce", "nccl", sizes, sizes, kinds, kinds, "sum", None, None, None, None, None, size, size
-    )
 
 
 def main() -> int:
@@ -111,20 +60,17 @@ def main() -> int:
     parser.add_argument("--metrics", choices=["on", "off"], default="on")
     parser.add_argument("--dead", action="store_true")
     options = parser.parse_args()
-    sink = subprocess.Popen([sys.executable, "-c", _SINK, options.protocol], stdout=subprocess.PIPE, text=True)
-    assert sink.stdout is not None
-    port = int(sink.stdout.readline())
-    if options.dead:
-        sink.kill()
-        sink.wait()
-    env = {
-        **os.environ,
-        "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}",
-        "OTEL_EXPORTER_OTLP_PROTOCOL": options.protocol,
-        "OTEL_METRICS_EXPORTER": "otlp" if options.metrics == "on" else "none",
-    }
     with tempfile.TemporaryDirectory() as folder:
-        env["OTEL_FR_DUMP_DIR"] = folder
+        receiver = sink(Path(folder), options.protocol)
+        if options.dead:
+            receiver.stop()
+        env = {
+            **os.environ,
+            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{receiver.address}",
+            "OTEL_EXPORTER_OTLP_PROTOCOL": options.protocol,
+            "OTEL_METRICS_EXPORTER": "otlp" if options.metrics == "on" else "none",
+            "OTEL_FR_DUMP_DIR": folder,
+        }
         run = identity.run_id("benchmark", 0, "n")
         writer = RingWriter.create([Path(folder)], "ring", options.capacity, {"rank": 0, "run_id": run})
         ranks = tuple(range(8))
@@ -134,21 +80,20 @@ def main() -> int:
         monitor = subprocess.Popen(command, env=env, pass_fds=[theirs.fileno()])
         try:
             _write(writer, group, options.rate, WARM_UP_SECONDS)
-            cpu, wall = _cpu_seconds(monitor.pid), time.monotonic()
+            cpu, wall = cpu_seconds(monitor.pid), time.monotonic()
             written = _write(writer, group, options.rate, options.seconds)
-            cpu, wall = _cpu_seconds(monitor.pid) - cpu, time.monotonic() - wall
-            steady = _memory_mb(monitor.pid, "Rss")
+            cpu, wall = cpu_seconds(monitor.pid) - cpu, time.monotonic() - wall
+            steady = memory_mb(monitor.pid, "VmRSS")
             monitor.send_signal(10)  # SIGUSR1: writing its file takes the most memory
             deadline = time.monotonic() + 20
             while not Path(folder, "otel_fr_rank_0").exists() and time.monotonic() < deadline:
                 time.sleep(0.01)
-            after, own = _memory_mb(monitor.pid, "Rss"), _memory_mb(monitor.pid, "Pss_Anon")
+            after, own = memory_mb(monitor.pid, "VmRSS"), memory_mb(monitor.pid, "Pss_Anon", "smaps_rollup")
         finally:
             writer.set_state(ProcessState.CLEAN)
             monitor.kill()
             monitor.wait()
-            sink.kill()
-            sink.wait()
+            receiver.stop()
             ours.close()
     answer = {
         "collectives_per_s": round(written / wall, 1),

@@ -39,7 +39,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from otel_fr_collector import timeline
 
 from benchmarks import report_costs
-from benchmarks.collector import Server, collector, sink
+from benchmarks.measured import Server, collector, sink
 from benchmarks.simulated_ranks import Batch, Job
 from otel_fr.otlp_sender import CHANNEL_OPTIONS
 

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from otel_fr_collector import timeline
 
-from benchmarks.collector import collector
+from benchmarks.measured import collector
 from benchmarks.scale import TICK, Incidents, batch_size, batches_of, begin, connected
 from benchmarks.simulated_ranks import Batch, Job
 from otel_fr.presentation import count_text

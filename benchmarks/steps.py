@@ -11,8 +11,6 @@ machine affects all alike.
   out. Their ratio is the cost: of the CPU time of the training thread (backward runs in it, too), of all the rank's
   threads (with those of gloo, which call back at the end of a call), and of the elapsed time. Without recording, the
   kernels of the compiled engine are in hardware, but idle: benchmarks/capture.py says what that costs.
-* "compiled alone" is such a job whose monitors are stopped. A monitor uses a free core where there is one; on two cores
-  with two ranks it uses theirs, and what it leaves in their caches is measured with recording.
 * A job with PyTorch's own recorder, and where torch has it one with `FlightRecorderHook`, is compared with a job that
   records nothing. So is a second job that records nothing: what such a comparison cannot tell apart.
 
@@ -28,9 +26,8 @@ computes as before. A call is complete when it returns, so the training thread f
 thread of gloo does. Blocks are of 10 ms, or one step, so what slows the machine for longer slows all alike.
 
 Each figure is the median of the ratios with its 95 % interval (from order statistics: no distribution is assumed). The
-interval narrows with the square root of the rounds, so where a goal is not decided, it is said about how many more
-minutes that takes here. Two cores run one job of two ranks at a time, so any other load shows. ``--rows compiled`` runs
-no other recorded job, and so makes twice to three times as many rounds in the same time.
+interval narrows with the square root of the rounds. Two cores run one job of two ranks at a time, so any other load
+shows. ``--rows compiled`` runs no other recorded job, and so makes twice as many rounds in the same time.
 
 What recording adds to a step depends on its calls, and on what its computation leaves of them in the caches.
 ``--width`` is the width of the model's 8 layers. Twice the width is four times the computation, and four times the
@@ -83,9 +80,8 @@ SHARED_GPU = {"NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1", "NCCL_MULTI_RA
 NO_RECORDER = {"TORCH_FR_BUFFER_SIZE": "0"}
 REFERENCE = "off"
 TIMED = "NCCL's timing"
-ALONE = "compiled alone"
-ROWS = ("python", "compiled", ALONE, "torch's recorder", "FlightRecorderHook", TIMED, "off again")
-ENGINES = ROWS[:3]
+ROWS = ("python", "compiled", "torch's recorder", "FlightRecorderHook", TIMED, "off again")
+ENGINES = ROWS[:2]
 GOAL_OF = {"cpu": "thread", "cuda": "wall", "fake": "thread"}
 """What the goals are for."""
 NAMES = {"thread": "the training thread's CPU time", "wall": "the elapsed time"}
@@ -136,7 +132,7 @@ class Job:
         shape: Shape = SHAPE,
     ) -> None:
         self.name = name
-        self.recorded = variant in ("otel_fr", "alone")
+        self.recorded = variant == "otel_fr"
         env = {k: v for k, v in os.environ.items() if not k.startswith("OTEL_")}
         env.update(OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
         env.update(WORLD_SIZE=str(ranks), LOCAL_WORLD_SIZE=str(ranks), OTEL_SERVICE_NAME=f"steps-{name}")
@@ -221,7 +217,6 @@ def jobs(
         for name, variant, settings in (
             ("python", "otel_fr", {**sending, "OTEL_FR_CAPTURE_ENGINE": "python"}),
             ("compiled", "otel_fr", {**sending, "OTEL_FR_CAPTURE_ENGINE": "compiled"}),
-            (ALONE, "alone", {**sending, "OTEL_FR_CAPTURE_ENGINE": "compiled"}),
             ("torch's recorder", "recorder", {}),
             ("FlightRecorderHook", "hook", {}),
             (TIMED, "off", {**NO_RECORDER, "TORCH_NCCL_ENABLE_TIMING": "1"}),
@@ -234,7 +229,7 @@ def jobs(
         for name, job in list(started.items()):
             answers = job.first_answers()
             by = answers[0]["by"]
-            if by.startswith("nothing") or (job.recorded and by != name.split()[0]):
+            if by.startswith("nothing") or (job.recorded and by != name):
                 print(f"no row for {name}: {by}", flush=True)
                 started.pop(name).stop()
         yield started
@@ -251,13 +246,11 @@ class Results:
         ratios: by row and measure.
         steps: seconds of a step without recording, by measure.
         monitors: by engine, seconds of CPU of a monitor for each second that the job records.
-        seconds: that its rounds took.
     """
 
     ratios: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     steps: dict[str, list[float]] = field(default_factory=lambda: {measure: [] for measure in MEASURES})
     monitors: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
-    seconds: float = 0.0
 
     def add(self, row: str, ours: Costs, reference: Costs) -> None:
         for measure in MEASURES:
@@ -309,7 +302,6 @@ def measure_kind(
     ):
         play_round(running, kind, steps, results, choose)
         rounds += 1
-    results.seconds += time.monotonic() - start
     for name, job in running.items():
         if job.recorded:
             cost = job.run(kind, max(2, round(MONITOR_BLOCK_SECONDS / step)), True)
@@ -322,20 +314,12 @@ def _figure(values: Sequence[float]) -> str:
 
 
 def _met(kind: str, row: str, results: Results, measure: str) -> str:
-    """Whether the goal is met, and if that is not decided, how much longer it takes."""
+    """Whether the goal is met."""
     ratios = results.ratios[row][measure]
-    middle, low, high = interval(ratios)
-    goal = GOALS[kind]
-    if len(ratios) < LEAST_ROUNDS:
-        return f"not decided: less than {LEAST_ROUNDS} rounds"
-    if high <= goal:
-        return "met"
-    if low > goal:
-        return "missed"
-    # The interval has to end at the goal; at least at the precision that is aimed for, if the median is at the goal.
-    needed = ((high - low) / 2 / max(abs(middle - goal), PRECISION[kind])) ** 2
-    more = results.seconds * max(needed - 1, 0.25) / 60
-    return f"not decided; about {math.ceil(more)} more minutes of this kind, if the machine stays as it is"
+    _, low, high = interval(ratios)
+    if len(ratios) < LEAST_ROUNDS or low <= GOALS[kind] < high:
+        return f"not decided in {len(ratios)} rounds"
+    return "met" if high <= GOALS[kind] else "missed"
 
 
 def report(kind: str, results: Results, goal_of: str) -> None:

@@ -1,6 +1,8 @@
-"""Trains with FSDP2 and issues collectives on a second thread, for a while. argv: seconds.
+"""Trains for a while: argv[1] is the kind, argv[2] the seconds. Four ranks.
 
-Each rank prints a line of its memory ten times after the first tenth of the time, and at the end what it recorded.
+fsdp2: with FSDP2, while a second thread issues collectives. noisy: with DDP, on ranks that are all late now and then,
+none more often than another. Each rank prints a line of its memory ten times after the first tenth of the time, and at
+the end what it recorded.
 """
 
 import contextlib
@@ -9,32 +11,32 @@ import random
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
 
 from otel_fr.capture import hook
 from otel_fr.ring import RingReader
 
 SHARES = 10
+LOADING = 0.04
+"""Mean seconds that a noisy rank sleeps before each step, and CPU work of a quarter of it: exponentially distributed,
+so that in most steps some rank is later than --straggler-seconds."""
+LONG_LOAD, LONG_SECONDS = 0.02, (0.2, 0.8)
+"""How often it takes so much longer."""
+CHECKPOINT_STEPS, CHECKPOINT_SECONDS = 40, 0.5
+"""Rank 0 alone writes one."""
 
-seconds = float(sys.argv[1])
+kind, seconds = sys.argv[1], float(sys.argv[2])
 torch.manual_seed(0)
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
 rank, size = dist.get_rank(), dist.get_world_size()
-own = dist.new_group(list(range(size)), group_desc="second thread")
-layers = [torch.nn.Linear(64, 64) for _ in range(4)]
-model = torch.nn.Sequential(*layers)
-mesh = init_device_mesh("cpu", (size,))
-for layer in layers:
-    fully_shard(layer, mesh=mesh)
-fully_shard(model, mesh=mesh)
-optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
 counts = {"steps": 0, "issued by the second thread": 0}
-is_over = torch.zeros(1)
 
 
 def tell(line: str) -> None:
@@ -47,38 +49,69 @@ def resident_kib() -> int:
         return next(int(line.split()[1]) for line in file if line.startswith("VmRSS"))
 
 
-def issue() -> None:
-    """Equal calls on all ranks until rank 0 says that it is over, now and then of a shape that was never used."""
-    choose = random.Random(1)
-    stop = torch.zeros(1)
-    while not stop.item():
-        works = [dist.all_reduce(torch.ones(choose.choice((8, 64, 1024))), group=own, async_op=True) for _ in range(20)]
-        works.append(dist.all_reduce(torch.ones(choose.randrange(1, 200_000)), group=own, async_op=True))
-        for work in works:
-            work.wait()
-        stop.copy_(is_over)
-        dist.broadcast(stop, 0, group=own)
-        counts["issued by the second thread"] += len(works) + 1
+def train(model: torch.nn.Module, batch: torch.Tensor, load: Callable[[], None] = lambda: None) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    begun, share, goes_on = time.monotonic(), 0, torch.ones(1)
+    while goes_on.item():
+        load()
+        model(batch).pow(2).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        counts["steps"] += 1
+        passed = time.monotonic() - begun
+        if passed >= seconds * (share + 1) / (SHARES + 1):
+            share += 1
+            tell(f"SOAK {rank} {passed:.0f} {resident_kib()}")
+        goes_on.fill_(passed < seconds)
+        dist.broadcast(goes_on, 0)
 
 
-begun = time.monotonic()
-second = threading.Thread(target=issue)
-second.start()
-batch, share = torch.randn(16, 64), 0
-goes_on = torch.ones(1)
-while goes_on.item():
-    model(batch).pow(2).mean().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    counts["steps"] += 1
-    passed = time.monotonic() - begun
-    if passed >= seconds * (share + 1) / (SHARES + 1):
-        share += 1
-        tell(f"SOAK {rank} {passed:.0f} {resident_kib()}")
-    goes_on.fill_(passed < seconds)
-    dist.broadcast(goes_on, 0)
-is_over.fill_(1)
-second.join()
+def fsdp2() -> None:
+    own = dist.new_group(list(range(size)), group_desc="second thread")
+    layers = [torch.nn.Linear(64, 64) for _ in range(4)]
+    model = torch.nn.Sequential(*layers)
+    mesh = init_device_mesh("cpu", (size,))
+    for layer in layers:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    is_over = torch.zeros(1)
+
+    def issue() -> None:
+        """Equal calls on all ranks until rank 0 says that it is over, now and then of a shape that was never used."""
+        choose, stop = random.Random(1), torch.zeros(1)
+        while not stop.item():
+            sizes = [*(choose.choice((8, 64, 1024)) for _ in range(20)), choose.randrange(1, 200_000)]
+            for work in [dist.all_reduce(torch.ones(one), group=own, async_op=True) for one in sizes]:
+                work.wait()
+            stop.copy_(is_over)
+            dist.broadcast(stop, 0, group=own)
+            counts["issued by the second thread"] += len(sizes) + 1
+
+    second = threading.Thread(target=issue)
+    second.start()
+    train(model, torch.randn(16, 64))
+    is_over.fill_(1)
+    second.join()
+
+
+def noisy() -> None:
+    layers = torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(6)))
+    choose = random.Random(rank)
+
+    def load() -> None:
+        if rank == 0 and counts["steps"] % CHECKPOINT_STEPS == CHECKPOINT_STEPS - 1:
+            time.sleep(CHECKPOINT_SECONDS)
+        time.sleep(choose.expovariate(1 / LOADING))
+        if choose.random() < LONG_LOAD:
+            time.sleep(choose.uniform(*LONG_SECONDS))
+        end = time.thread_time() + choose.expovariate(4 / LOADING)
+        while time.thread_time() < end:
+            pass
+
+    train(DistributedDataParallel(layers, bucket_cap_mb=0.5), torch.randn(16, 256), load)
+
+
+{"fsdp2": fsdp2, "noisy": noisy}[kind]()
 session = hook._state.session
 if session is None:
     tell(f"DONE {rank} off {counts}")

@@ -1,9 +1,8 @@
 """One rank of benchmarks/steps.py: runs the blocks of steps that its standard input asks for, and measures each.
 
-argv: off | otel_fr | alone | recorder | hook; cpu | cuda | fake; the width of the model, and the rows of a batch.
-``alone`` is otel_fr with its monitor stopped (SIGSTOP) before the first block. Each line of the input is
-``{"kind": KIND, "steps": N, "record": bool}``; each line of the output is one `Cost` as JSON. The first line says what
-is recorded, and by what.
+argv: off | otel_fr | recorder | hook; cpu | cuda | fake; the width of the model, and the rows of a batch. Each line of
+the input is ``{"kind": KIND, "steps": N, "record": bool}``; each line of the output is one `Cost` as JSON. The first
+line says what is recorded, and by what.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable
@@ -193,7 +191,7 @@ def main(answers: TextIO) -> None:
     torch.manual_seed(0)
     torch.set_num_threads(1)
     join()
-    recording = Recording() if variant in ("otel_fr", "alone") else None
+    recording = Recording() if variant == "otel_fr" else None
     attached = hooked() if variant == "hook" else None
     steps = {kind: make() for kind, make in KINDS.items()}
     for step in steps.values():
@@ -201,8 +199,6 @@ def main(answers: TextIO) -> None:
     by = variant
     if recording is not None:
         by = recording.by
-        if variant == "alone":
-            os.kill(recording.monitor, signal.SIGSTOP)
     elif variant == "hook" and attached is None:
         by = "nothing: this torch has no FlightRecorderHook"
     elif variant == "recorder" and not entries():
@@ -214,8 +210,6 @@ def main(answers: TextIO) -> None:
             recording.engage(block["record"])
         cost = measure(steps[block["kind"]], block["steps"], recording.monitor if recording is not None else 0)
         print(json.dumps(dataclasses.asdict(cost)), file=answers, flush=True)
-    if recording is not None:
-        os.kill(recording.monitor, signal.SIGCONT)
     dist.destroy_process_group()
 
 

@@ -1,0 +1,85 @@
+"""What benchmarks share: a process seen from outside, a receiver of OTLP that does nothing, and a ring's records."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+from otel_fr.ring import SignatureDef, SiteDef
+
+SINK = Path(__file__).with_name("sink.py")
+SITES = [SiteDef((("/home/user/train.py", line, "step"), ("/home/user/run.py", 1, "main"))) for line in range(10)]
+"""Call sites."""
+
+
+def signature(shape: int) -> SignatureDef:
+    """Of an all_reduce on NCCL."""
+    sizes, kinds, size = ((1024, shape + 1),), ("BFloat16",), 2048 * (shape + 1)
+    return SignatureDef(
+        "all_reduce", "nccl", sizes, sizes, kinds, kinds, "sum", None, None, None, None, None, size, size
+    )
+
+
+SIGNATURES = [signature(shape) for shape in range(40)]
+
+
+def cpu_seconds(pid: int) -> float:
+    """Of all threads of a process, so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def memory_mb(pid: int, key: str, file: str = "status") -> float:
+    """A line of ``/proc/PID/status``, such as VmRSS or VmHWM (the highest so far), or of another file there."""
+    found = re.search(rf"^{key}:\s+(\d+)", Path(f"/proc/{pid}/{file}").read_text(), re.MULTILINE)
+    return int(found[1]) / 1024 if found else 0.0
+
+
+class Server:
+    """A receiving process, which says on stderr where it listens."""
+
+    def __init__(self, folder: Path, command: list[str]) -> None:
+        errors = folder / f"err-{time.monotonic_ns()}.txt"
+        with errors.open("wb") as err:
+            self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=err)
+        end = time.monotonic() + 30
+        while not (found := re.search(r"gRPC on ([\w.:]+),(?: HTTP on (\S+))?", errors.read_text())):
+            if time.monotonic() > end or self.process.poll() is not None:
+                raise RuntimeError(errors.read_text())
+            time.sleep(0.02)
+        self.address, self.http = found.groups()
+
+    def cpu(self) -> float:
+        return cpu_seconds(self.process.pid)
+
+    def memory(self) -> float:
+        """Resident MB, the highest so far."""
+        return memory_mb(self.process.pid, "VmHWM")
+
+    def metric(self, name: str, **labels: str) -> float:
+        from prometheus_client.parser import text_string_to_metric_families
+
+        with urllib.request.urlopen(self.http + "/metrics", timeout=30) as answer:
+            text = answer.read().decode()
+        samples = (sample for family in text_string_to_metric_families(text) for sample in family.samples)
+        return sum(s.value for s in samples if s.name == name and labels.items() <= s.labels.items())
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(30)
+
+
+def collector(folder: Path, *options: str, address: str = "127.0.0.1:0") -> Server:
+    command = [sys.executable, "-m", "otel_fr.cli", "collector", "--grpc", address, "--http", "127.0.0.1:0"]
+    return Server(folder, [*command, "--incidents", str(folder / "incidents.jsonl"), *options])
+
+
+def sink(folder: Path, protocol: str = "grpc") -> Server:
+    """``protocol``: as of ``OTEL_EXPORTER_OTLP_PROTOCOL``."""
+    return Server(folder, [sys.executable, str(SINK), protocol])
