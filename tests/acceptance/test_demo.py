@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -15,6 +14,7 @@ import pytest
 
 from tests.support import torchrun
 from tests.support.commands import BIN
+from tests.support.processes import processes_with
 from tests.support.terminal import terminal
 from tests.support.waiting import PATIENCE, wait_for
 
@@ -63,17 +63,7 @@ def test_at_a_terminal_the_job_hangs_on_and_the_page_shows_it_until_ctrl_c(tmp_p
         assert demo.ended() == 0, demo.text()
         text = demo.text()
     assert "Traceback" not in text
-    assert wait_for(lambda: not _processes_in(tmp_path)), _processes_in(tmp_path)
-
-
-def _processes_in(folder: Path) -> list[str]:
-    """Of the demo, by their command lines."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            if entry.name.isdigit() and str(folder) in (entry / "cmdline").read_bytes().decode(errors="replace"):
-                found.append(entry.name)
-    return found
+    assert wait_for(lambda: not processes_with(str(tmp_path))), "something of it is left"
 
 
 def test_the_demo_says_what_it_needs_when_torch_is_not_there(tmp_path: Path) -> None:

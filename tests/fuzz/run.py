@@ -8,7 +8,6 @@ import random
 import threading
 import time
 import traceback
-import urllib.request
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ from tests.fuzz.reader import Reader
 from tests.fuzz.seeds import Seeds, make_seeds
 from tests.fuzz.tokens import write_tokens
 from tests.support.collector_process import Collector, running
-from tests.support.health import waited_for_processor
+from tests.support.health import HealthWatch
 
 WORKERS = 3
 """Clients that send at the same time."""
@@ -195,14 +194,10 @@ class Fuzz:
             self._fail(wrong, [case])
 
     def _ask_health(self, started: Collector) -> None:
-        pid = started.process.pid
-        threads = (Path(f"/proc/{pid}/task/{pid}"), Path(f"/proc/self/task/{threading.get_native_id()}"))
+        watch = HealthWatch(started)
         while not self._end.is_set():
-            begun, waited = time.monotonic(), sum(map(waited_for_processor, threads))
-            with contextlib.suppress(OSError):
-                urllib.request.urlopen(started.http + "/healthz", timeout=30).read()
-            took = max(0.0, time.monotonic() - begun - (sum(map(waited_for_processor, threads)) - waited))
-            self.outcome.slowest_health = max(self.outcome.slowest_health, took)
+            took = watch.ask()
+            self.outcome.slowest_health = watch.slowest
             if took > self._ceilings.latency and not self._end.is_set():
                 self._fail(f"/healthz took longer than {self._ceilings.latency} s: {took:.1f} s", self._kept())
             self._end.wait(0.05)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,10 @@ import pytest
 import yaml
 from otel_fr_collector.settings import OPTIONS
 
+from tests.support.commands import BIN, otel_fr
 from tests.support.external_programs import OTELCOL, collector_help, load, needs_otelcol
 from tests.support.paths import DEPLOY
 
-BIN = Path(sys.executable).parent
 HELM = os.environ.get("HELM_BIN") or shutil.which("helm", path=f"{BIN}{os.pathsep}{os.environ['PATH']}")
 CHART = DEPLOY / "helm" / "otel-fr"
 EXAMPLES = DEPLOY / "helm" / "examples"
@@ -46,6 +46,7 @@ def objects(text: str) -> Objects:
     return {(one["kind"], one["metadata"]["name"]): one for one in yaml.safe_load_all(text) if one is not None}
 
 
+@functools.cache
 def example(name: str) -> Objects:
     return objects(template("--values", str(EXAMPLES / f"{name}.yaml")))
 
@@ -105,32 +106,26 @@ def test_pods_are_locked_down_and_mount_what_they_have(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_services_lead_to_ports_that_pods_have(name: str) -> None:
+def test_services_and_network_policies_name_ports_that_their_pods_have(name: str) -> None:
+    """The page is open to monitoring only."""
     found = example(name)
-    for (kind, service), one in found.items():
-        if kind != "Service":
-            continue
-        (pod,) = [pod for pod in pods_of(found) if one["spec"]["selector"].items() <= pod["metadata"]["labels"].items()]
-        ports = {port["name"] for port in pod["spec"]["containers"][0]["ports"]}
-        assert {port["targetPort"] for port in one["spec"]["ports"]} <= ports, service
 
+    def ports(labels: dict[str, str]) -> set[str]:
+        (pod,) = [pod for pod in pods_of(found) if labels.items() <= pod["metadata"]["labels"].items()]
+        return {port["name"] for port in pod["spec"]["containers"][0]["ports"]}
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_network_policy_opens_ports_that_its_pods_have_and_the_page_to_monitoring_only(name: str) -> None:
-    found = example(name)
     for (kind, _), one in found.items():
-        if kind != "NetworkPolicy":
-            continue
-        chosen = one["spec"]["podSelector"]["matchLabels"].items()
-        (pod,) = [pod for pod in pods_of(found) if chosen <= pod["metadata"]["labels"].items()]
-        ports = {port["name"] for port in pod["spec"]["containers"][0]["ports"]}
-        for rule in one["spec"]["ingress"]:
-            opened = {port["port"] for port in rule["ports"]}
-            assert opened <= ports
-            if "http" in opened:
-                (peer,) = rule["from"]
-                assert peer["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "monitoring"}
-        assert set(one["spec"]["policyTypes"]) == {"Ingress", "Egress"}
+        spec = one.get("spec", {})
+        if kind == "Service":
+            assert {port["targetPort"] for port in spec["ports"]} <= ports(spec["selector"])
+        elif kind == "NetworkPolicy":
+            for rule in spec["ingress"]:
+                opened = {port["port"] for port in rule["ports"]}
+                assert opened <= ports(spec["podSelector"]["matchLabels"])
+                if "http" in opened:
+                    (peer,) = rule["from"]
+                    assert peer["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "monitoring"}
+            assert set(spec["policyTypes"]) == {"Ingress", "Egress"}
 
 
 def test_ingress_and_disruption_budgets_are_off_until_they_are_asked_for() -> None:
@@ -188,7 +183,7 @@ def test_the_collector_takes_the_options_that_the_chart_gives_it(name: str) -> N
 
 def test_the_collector_starts_with_the_arguments_of_the_example(tmp_path: Path) -> None:
     args = [re.sub(r"^--data=.*", f"--data={tmp_path}", one) for one in collector(example("one"))["args"]]
-    done = subprocess.run([str(BIN / "otel-fr"), "collector", "--check", *args], capture_output=True, text=True)
+    done = otel_fr("collector", "--check", *args)
     assert done.returncode == 0, done.stderr
     assert 'alertmanager = ["http://alertmanager-operated.monitoring.svc:9093"]' in done.stdout
     assert 'link = ["trace=https://jaeger.example.org/trace/{trace_id}"]' in done.stdout

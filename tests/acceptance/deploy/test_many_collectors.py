@@ -14,6 +14,7 @@ import shutil
 from collections import Counter
 from pathlib import Path
 
+import grpc
 import pytest
 import yaml
 
@@ -51,14 +52,7 @@ class Site:
         stack.callback(self.webhook.close)
         database = folder / "store"
         database.write_text(stack.enter_context(postgres_server()).new_database())
-        self._options = [
-            "--store",
-            str(database),
-            "--alertmanager",
-            self.alerts.url,
-            "--webhook",
-            self.webhook.url,
-        ]
+        self._options = ["--store", str(database), "--alertmanager", self.alerts.url, "--webhook", self.webhook.url]
         self.collectors = {address: self._collector(address) for address in ADDRESSES}
         self.resolve(*ADDRESSES)
         self.gateway = self._load_balancer()
@@ -79,9 +73,7 @@ class Site:
         log = self._folder / "otelcol.log"
         process = self._stack.enter_context(started(log, "unshare", "--mount", "sh", "-c", inside, env=env))
         assert wait_for(lambda: get(f"http://{env['HEALTH']}")), log.read_text()
-        made = Gateway(env["OTLP_GRPC"], process)
-        self._stack.callback(made.channel.close)
-        return made
+        return Gateway(self._stack.enter_context(grpc.insecure_channel(env["OTLP_GRPC"])), process)
 
     def resolve(self, *addresses: str) -> None:
         """From now on the host name has these addresses."""

@@ -25,9 +25,8 @@ from tests.support.waiting import wait_for
 class Gateway:
     """A running OpenTelemetry Collector, to be sent to as a `torchrun.Collector` is."""
 
-    def __init__(self, receive: str, process: subprocess.Popen[bytes]) -> None:
-        self.channel = grpc.insecure_channel(receive)
-        self.process = process
+    def __init__(self, channel: grpc.Channel, process: subprocess.Popen[bytes]) -> None:
+        self.channel, self.process = channel, process
 
     def send(self, method: str, data: bytes, **options: Any) -> bytes:
         return unary(self.channel, method)(data, wait_for_ready=True, **options)
@@ -39,11 +38,8 @@ def gateway(folder: Path, name: str, **env: str) -> Iterator[Gateway]:
     log = folder / f"{name}.log"
     with started(log, str(OTELCOL), "--config", str(DEPLOY / "otelcol" / f"{name}.yaml"), env=own) as process:
         assert wait_for(lambda: get(f"http://{own['HEALTH']}")), log.read_text()
-        made = Gateway(own["OTLP_GRPC"], process)
-        try:
-            yield made
-        finally:
-            made.channel.close()
+        with grpc.insecure_channel(own["OTLP_GRPC"]) as channel:
+            yield Gateway(channel, process)
 
 
 OVERLAYS = {"loadbalancing-tls", "loadbalancing-tokens"}

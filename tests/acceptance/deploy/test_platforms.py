@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,10 @@ import pytest
 import yaml
 
 from otel_fr.config import Config, is_enabled
+from tests.support.commands import BIN, otel_fr
 from tests.support.external_programs import collector_help, documents, load
 from tests.support.paths import DEPLOY, ROOT
 
-BIN = Path(sys.executable).parent
 COMPOSE = "compose/docker-compose.yml"
 KUBERNETES = DEPLOY / "kubernetes"
 CUSTOM = {"PyTorchJob": "kubeflow.org/v1", "TrainJob": "trainer.kubeflow.org/v1alpha1"}
@@ -43,8 +42,8 @@ def test_every_option_that_is_given_to_the_collector_exists() -> None:
 
 
 def test_the_collector_takes_the_configuration_of_the_service(tmp_path: Path) -> None:
-    command = [str(BIN / "otel-fr"), "collector", "--config", str(DEPLOY / "systemd" / "collector.toml"), "--check"]
-    done = subprocess.run([*command, "--data", str(tmp_path)], capture_output=True, text=True)
+    config = DEPLOY / "systemd" / "collector.toml"
+    done = otel_fr("collector", "--config", config, "--check", "--data", tmp_path)
     assert done.returncode == 0, done.stderr
 
 

@@ -7,15 +7,13 @@ import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import grpc
 import pytest
 
+from tests.acceptance.deploy.test_pipelines import Gateway
 from tests.support.certificates import Certificates
 from tests.support.collector_process import Collector, running
 from tests.support.external_programs import OTELCOL, get, needs_otelcol, started
-from tests.support.grpc_calls import unary
 from tests.support.paths import DEPLOY
 from tests.support.played_job import Job
 from tests.support.ports import free_port
@@ -25,18 +23,8 @@ from tests.support.waiting import wait_for
 pytestmark = needs_otelcol
 
 
-class Balancer:
-    """A running load balancer, to be sent to over TLS."""
-
-    def __init__(self, channel: grpc.Channel) -> None:
-        self.channel = channel
-
-    def send(self, method: str, data: bytes, **options: Any) -> bytes:
-        return unary(self.channel, method)(data, wait_for_ready=True, **options)
-
-
 @contextlib.contextmanager
-def balancer(folder: Path, certificates: Certificates, collector: Collector, *names: str) -> Iterator[Balancer]:
+def balancer(folder: Path, certificates: Certificates, collector: Collector, *names: str) -> Iterator[Gateway]:
     """With ``loadbalancing.yaml`` and the files of ``names`` beside it."""
     addresses = {name: f"127.0.0.1:{free_port()}" for name in ("OTLP_GRPC", "OTLP_HTTP", "HEALTH")}
     files = {"TLS_CERT": certificates.cert, "TLS_KEY": certificates.key, "TLS_CA": certificates.ca_file}
@@ -44,10 +32,10 @@ def balancer(folder: Path, certificates: Certificates, collector: Collector, *na
     env |= {f"COLLECTOR_{number}": collector.grpc for number in (1, 2, 3)}
     configs = [part for name in ("loadbalancing", *names) for part in ("--config", f"{DEPLOY}/otelcol/{name}.yaml")]
     log = folder / "otelcol.log"
-    with started(log, str(OTELCOL), *configs, env=env):
+    with started(log, str(OTELCOL), *configs, env=env) as process:
         assert wait_for(lambda: get(f"http://{env['HEALTH']}")), log.read_text()
         with certificates.channel(env["OTLP_GRPC"].replace("127.0.0.1", "localhost")) as channel:
-            yield Balancer(channel)
+            yield Gateway(channel, process)
 
 
 @pytest.fixture
