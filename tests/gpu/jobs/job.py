@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 kind, backend, gpus, timeout = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
-STEPS = 100
+STEPS = 40
 REPLAYS = 300
 PAUSE = 0.02
 """Seconds between two steps: they take longer than several looks at PyTorch's recorder."""
@@ -133,7 +133,7 @@ def train() -> None:
         fully_shard(layer)
     for model in (torch.nn.parallel.DistributedDataParallel(layers()), fully_shard(sharded)):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-        for _ in range(30):
+        for _ in range(15):
             model(torch.ones(16, 64, device=device)).sum().backward()
             optimizer.step()
             optimizer.zero_grad()
