@@ -17,7 +17,6 @@ from tests.support.evidence import MAX, SUM, blamed, call, cause, message, rank,
 from tests.support.verdicts import causes
 
 PENDING = [CallState.IN_FLIGHT, CallState.UNKNOWN]
-BACKEND_ERROR = "torch.distributed.DistBackendError: NCCL communicator was aborted on rank 0."
 
 
 def aborted(number: int, reached: int, **more: Any) -> Rank:
@@ -53,18 +52,6 @@ def test_a_rank_that_comes_between_the_timeout_and_the_abort_is_late(victims: tu
     peers = [replace(aborted(r, 5) if r in victims else rank(r, 5), progress={}) for r in (0, 2)]
     found = cause([*waited, late], [*peers, rank(1, 5)])
     assert (found.category, found.culprit_ranks, found.ended_ranks) == (Category.STRAGGLER, (1,), victims)
-
-
-def test_an_exception_of_the_backend_after_a_long_wait_is_a_victims() -> None:
-    raised = rank(0, 5, 4, ending=Ending.RAISED, exception=BACKEND_ERROR)
-    assert blamed([call(0, 5, CallState.UNKNOWN)], [raised, rank(1, 4), rank(2, 5)]) == [(Category.MISSING_RANK, (1,))]
-
-
-def test_a_watchdog_of_the_program_that_exits_after_a_long_wait_makes_a_victim_too() -> None:
-    """``faulthandler.dump_traceback_later(exit=True)``, or a thread that calls ``os._exit``."""
-    gone = rank(0, 5, 4, ending=Ending.RAISED, exit_code=1)
-    found = cause([call(0), call(2)], [gone, rank(1, 4), rank(2, 5, 4)])
-    assert (found.category, found.culprit_ranks, found.waiting_ranks) == (Category.MISSING_RANK, (1,), (0, 2))
 
 
 def test_an_exit_by_the_program_s_main_thread_is_its_own_fault() -> None:
@@ -122,12 +109,6 @@ def test_ranks_aborted_in_a_deadlock_leave_a_deadlock() -> None:
     second = rank(1, 4, counts={"p": (1, 0)}, ending=Ending.KILLED, signal=SIGABRT)
     calls = [call(0), call(1, 1, group=pair, record=50), call(2)]
     assert blamed(calls, [first, second, rank(2, 5)], pair) == [(Category.DEADLOCK, (0, 1))]
-
-
-def test_ranks_aborted_in_a_collective_that_all_joined_leave_a_stall() -> None:
-    assert blamed([call(r, 5) for r in range(3)], [aborted(0, 5), aborted(1, 5), rank(2, 5, 4)]) == [
-        (Category.STALLED_COLLECTIVE, ())
-    ]
 
 
 def test_a_rank_aborted_in_a_mismatched_call_of_unknown_state_leaves_the_mismatch() -> None:
@@ -319,18 +300,6 @@ def test_a_stuck_rank_whose_handler_of_sigterm_exits_without_an_error_was_stuck(
     found = cause(peers(), [RAISED[0], ended, RAISED[1]])
     assert (found.category, found.culprit_ranks) == (Category.MISSING_RANK, (1,))
     assert found.stuck_on == ("host" if is_stuck else None)
-
-
-def test_a_rank_that_is_killed_while_it_waits_leaves_its_peer_missing() -> None:
-    killed = rank(2, 5, 4, ending=Ending.KILLED, signal=SIGKILL)
-    found = cause([call(0), call(2)], [rank(0, 5, 4), rank(1, 4, site="train.py:9 load"), killed])
-    assert (found.category, found.culprit_ranks, found.waiting_ranks) == (Category.RANK_DEAD, (2,), (0,))
-
-
-def test_a_rank_whose_python_threads_do_not_run_is_stuck() -> None:
-    stuck = rank(1, 4, site="train.py:9 load", python_blocked=True)
-    found = cause([call(0), call(1, 4, CallState.COMPLETED), call(2)], [rank(0, 5), stuck, rank(2, 5)])
-    assert found.category is Category.RANK_STUCK
 
 
 @pytest.mark.parametrize(

@@ -62,15 +62,8 @@ def test_of_the_calls_of_one_group_in_which_a_rank_waits_the_first_is_told() -> 
     assert (found.category, found.culprit_ranks, found.sequence_id) == (Category.MISSING_RANK, (0,), 5)
 
 
-@pytest.mark.parametrize("is_held", [True, False])
-def test_a_message_left_out_is_found_behind_a_collective_that_all_joined(is_held: bool) -> None:
-    """Rank 1 left out a send to rank 2, whose device also holds up what it sends to rank 3. Without that message, the
-    receive may have been posted early, and its send may come after the collective."""
-    calls = [call(r, 9, record=200) for r in range(4)]
-    calls.append(message(2, "recv", 1, record=101))
-    if is_held:
-        calls += [message(2, "send", 3, record=102), message(3, "recv", 2)]
-    (found,) = causes(verdict(calls, [rank(r, 9) for r in range(4)], size=4))
-    assert (found.category, found.culprit_ranks) == (
-        (Category.UNMATCHED_P2P, (1,)) if is_held else (Category.STALLED_COLLECTIVE, ())
-    )
+def test_a_receive_before_a_collective_that_all_joined_may_have_been_posted_early() -> None:
+    """Its send may come after the collective: nothing shows that the device of rank 2 is in it."""
+    calls = [*(call(r, 9, record=200) for r in range(4)), message(2, "recv", 1, record=101)]
+    found = cause(calls, [rank(r, 9) for r in range(4)], size=4)
+    assert (found.category, found.culprit_ranks) == (Category.STALLED_COLLECTIVE, ())

@@ -62,18 +62,6 @@ def test_a_receive_posted_early_names_no_culprit_when_what_all_joined_stands_sti
     assert [f.category for f in found if f.caused_by is None] == [Category.STALLED_COLLECTIVE]
 
 
-def test_two_collectives_that_two_ranks_issued_in_opposite_orders_are_a_deadlock() -> None:
-    calls = [
-        call(0, 5, group=SHARD, record=10, age=9.0),
-        call(0, 3, group=WORLD, record=11, age=9.0),
-        call(1, 3, group=WORLD, record=10, age=9.0),
-    ]
-    calls += [call(1, 5, group=SHARD, record=11, age=9.0), call(2, 3, group=WORLD, record=10, age=9.0)]
-    found = judge_waiting(calls, {0: {"t": 5, "w": 3}, 1: {"t": 5, "w": 3}, 2: {"w": 3}}, 9.0)
-    (cause,) = causes(found)
-    assert (cause.category, cause.culprit_ranks) == (Category.DEADLOCK, (0, 1))
-
-
 @AGES
 @pytest.mark.parametrize(
     ("waiting", "accused"), [((0,), [(0,)]), ((0, 1), [(0,), (2,)])], ids=["alone", "with another"]

@@ -62,15 +62,6 @@ def test_a_rank_that_does_not_complete_what_its_peers_completed_is_stuck_on_the_
     assert cause.waiting_ranks == (1, 2, 3)
 
 
-def test_a_rank_whose_process_is_stopped_is_not_stuck_on_its_device() -> None:
-    ranks = [
-        rank(r, counts=own, python_blocked=r == 0, doing="stopped by a signal" * (r == 0)) for r, own in COUNTS.items()
-    ]
-    (cause,) = causes(judge(everybody(), ranks, (TP, WORLD), 4))
-    assert (cause.category, cause.culprit_ranks, cause.stuck_on) == (Category.RANK_STUCK, (0,), None)
-    assert (cause.group, cause.sequence_id) == (TP, 13)
-
-
 def test_completing_later_than_others_is_lag_while_no_rank_waits_for_it() -> None:
     assert job([waits(0, n, TP, GATHER) for n in (19, 20)], {0: {"tp": (20, 18)}, 1: {"tp": (20, 20)}}) == []
 

@@ -96,28 +96,11 @@ def in_sync(rank: int, group: str) -> Call:
 PAIRS = (Group("a", "1", "tp", (0, 1)), Group("b", "2", "dp", (0, 1)))
 
 
-def test_devices_that_wait_for_each_other_through_their_hosts_are_a_cycle() -> None:
-    """Rank 0 waits on its device in all_reduce of tp for rank 1, which waits in the same way in dp for rank 0."""
-    ranks = [
-        rank(0, counts={"a": (7, 6), "b": (6, 6)}, stack=SYNC),
-        rank(1, counts={"a": (6, 6), "b": (7, 6)}, stack=in_line("loss.item()")),
-    ]
-    (found,) = causes(judge([in_sync(0, "a"), in_sync(1, "b")], ranks, PAIRS, 2))
-    assert (found.category, found.culprit_ranks) == (Category.DEADLOCK, (0, 1))
-
-
 @pytest.mark.parametrize(("stack", "where"), [(SYNC, "device"), (in_line("read(path)"), "host")])
 def test_a_rank_that_waits_for_a_device_without_calls_is_blocked_by_the_device(stack: str, where: str) -> None:
     ranks = [rank(0, counts={"a": (7, 6)}), rank(1, counts={"a": (6, 6)}, stack=stack)]
     (found,) = judge([call(0, NUMBER, group="a")], ranks, PAIRS[:1], 2)
     assert (found.category, found.culprit_ranks, found.stuck_on) == (Category.MISSING_RANK, (1,), where)
-
-
-def test_a_rank_whose_device_has_not_begun_what_it_waits_for_is_blocked_by_the_device() -> None:
-    queued = replace(call(1, NUMBER, group="b"), queued=True)
-    ranks = [rank(0, counts={"a": (7, 6), "b": (6, 6)}), rank(1, counts={"a": (6, 6), "b": (7, 6)}, stack=SYNC)]
-    (found,) = judge([call(0, NUMBER, group="a"), queued], ranks, PAIRS, 2)
-    assert (found.category, found.culprit_ranks, found.stuck_on) == (Category.MISSING_RANK, (1,), "device")
 
 
 def test_a_rank_in_a_barrier_that_is_known_to_be_in_flight_waits_for_its_peers() -> None:

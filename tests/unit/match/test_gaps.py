@@ -14,14 +14,6 @@ def verdict(calls: list[Call], ranks: list[Rank], *, gaps: int) -> list[Finding]
     return judge(calls, [dataclasses.replace(info, has_gaps=info.rank == gaps) for info in ranks], (WORLD,), 3)
 
 
-def test_a_call_that_it_seems_to_have_left_out() -> None:
-    calls, ranks = [call(0, 5), call(1, 5)], [rank(0, 5, 4), rank(1, 5, 4), rank(2, 4, 3)]
-    (named,) = verdict(calls, ranks, gaps=-1)
-    assert named.culprit_ranks == (2,)
-    (found,) = verdict(calls, ranks, gaps=2)
-    assert (found.category, found.culprit_ranks, found.waiting_ranks) == (Category.MISSING_RANK, (), (0, 1))
-
-
 @pytest.mark.parametrize("other", [SUM._replace(input_sizes=((5,),)), Signature("broadcast", ((4,),), ((4,),), root=0)])
 def test_a_call_that_does_not_fit(other: Signature) -> None:
     calls = [call(0, 5), call(1, 5), call(2, 5, signature=other)]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from otel_fr.match import Call, CallState, Category, Ending, Finding, Group, Rank
-from tests.support.evidence import blamed, call, judge, message, rank, verdict
+from otel_fr.match import Call, Category, Ending, Finding, Group, Rank
+from tests.support.evidence import blamed, call, message, rank, verdict
 from tests.support.verdicts import causes
 
 PIPES = tuple(Group(f"pp{i}", f"pp{i}", "mesh_pp", (i, i + 3)) for i in range(3))
@@ -35,14 +35,6 @@ def waiting_in_the_world(*ranks: int) -> list[Call]:
     return [call(r, 1, record=11) for r in ranks]
 
 
-@pytest.mark.parametrize("operation", ["send", "recv"])
-def test_a_rank_with_more_messages_than_its_like_made_one_too_many(operation: str) -> None:
-    """Rank 3 waits in its third message; the others of its stage have made two, and went on to the next collective."""
-    ranks = [at(r, int(r != 3), 3 if r == 3 else 2) for r in range(6)]
-    (cause,) = found_of([half(3, operation, 3, 2), *waiting_in_the_world(0, 1, 2, 4, 5)], ranks)
-    assert (cause.category, cause.culprit_ranks) == (Category.UNMATCHED_P2P, (3,))
-
-
 def test_a_rank_with_fewer_messages_than_its_like_left_one_out() -> None:
     ranks = [at(r, int(r != 3), 2 if r == 0 else 3) for r in range(6)]
     (cause,) = found_of([half(3, "send", 3, 2), *waiting_in_the_world(0, 1, 2, 4, 5)], ranks)
@@ -59,13 +51,6 @@ def test_a_message_after_the_end_of_all_others_is_one_too_many() -> None:
     ranks = [at(r, 0, 3 if r == 3 else 2, ending=Ending.RUNNING if r == 3 else Ending.CLEAN) for r in range(6)]
     (cause,) = found_of([half(3, "send", 3, 2)], ranks)
     assert (cause.category, cause.culprit_ranks) == (Category.UNMATCHED_P2P, (3,))
-
-
-def test_a_message_too_many_is_found_behind_collectives_that_all_joined() -> None:
-    """The hosts run ahead: all have joined the collective, which waits for the device of rank 3."""
-    ranks = [at(r, 1, 3 if r == 3 else 2) for r in range(6)]
-    (cause,) = found_of([half(3, "send", 3, 2), *waiting_in_the_world(*range(6))], ranks)
-    assert cause.culprit_ranks == (3,)
 
 
 def test_stages_that_exchange_other_numbers_of_messages_are_not_compared() -> None:
@@ -98,21 +83,3 @@ def test_a_last_call_in_flight_after_all_others_ended_is_the_device(ended_for: f
     others = [rank(r, 1, ending=Ending.CLEAN, idle=0.1, ended_for=ended_for) for r in (1, 2)]
     found = blamed([call(0, 1)], [rank(0, 1, 0), *others])
     assert found == [(Category.RANK_STUCK, culprits) for culprits in named]
-
-
-# Backends that do not show when calls end.
-
-
-def test_ranks_that_have_not_gone_on_since_a_call_of_theirs_may_wait_in_it() -> None:
-    """Ranks 0 and 1 are in no known call, but both came from the same one: its device may block them."""
-    groups = [Group("t0", "t0", "tp", (0, 1)), Group("t1", "t1", "tp", (2, 3)),
-              Group("d0", "d0", "dp", (0, 2)), Group("d1", "d1", "dp", (1, 3))]  # fmt: skip
-    unseen = CallState.UNKNOWN
-    calls = [
-        *(call(r, 5, CallState.COMPLETED, group="t0", record=5) for r in (0, 1)),
-        *(call(r, 1, unseen, group=f"d{r - 2}", record=6) for r in (2, 3)),
-    ]
-    ranks = [rank(r, counts={f"t{r // 2}": (5, None), f"d{r % 2}": (int(r > 1), None)}) for r in range(4)]
-    (cause,) = causes(judge(calls, ranks, groups, 4))
-    assert (cause.category, cause.culprit_ranks) == (Category.STALLED_COLLECTIVE, ())
-    assert cause.waiting_ranks == (0, 1)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import pytest
 
 from otel_fr.match import (
     Call,
-    CallState,
     Case,
     Category,
     Ending,
@@ -21,7 +19,7 @@ from otel_fr.match import (
     suspects,
 )
 from tests.support import evidence
-from tests.support.evidence import WINDOW, blamed, judge, world
+from tests.support.evidence import WINDOW, judge, world
 from tests.support.verdicts import causes
 
 PAIRS = {
@@ -114,27 +112,6 @@ def test_a_rank_in_no_call_of_which_it_is_not_known_how_far_it_came_may_have_beg
     assert cause.culprit_ranks == (3,)
 
 
-def test_a_rank_that_came_after_the_others_timed_out_is_late_also_if_one_left_no_evidence() -> None:
-    timed_out: dict[str, Any] = {
-        "state": CallState.FAILED,
-        "error": "timeout",
-        "duration": 6.0,
-        "timeout": 6.0,
-        "gap": 0.01,
-    }
-    late: dict[str, Any] = {
-        "state": CallState.FAILED,
-        "error": "collective_failed",
-        "duration": 0.1,
-        "timeout": 6.0,
-        "gap": 8.0,
-    }
-    calls = [call(0, 3, record=3, **timed_out), call(1, 3, record=3, **late)]
-    ranks = [rank(r, 3, ending=Ending.RAISED) for r in (0, 1)]
-    unheard = Rank(2, ending=Ending.UNKNOWN, complete=False)
-    assert blamed(calls, [*ranks, unheard]) == [(Category.STRAGGLER, (1,))]
-
-
 @pytest.mark.parametrize(
     ("peer", "record", "named"),
     [(0, 11, ()), (0, 13, (3,)), (3, 11, (3,))],
@@ -157,16 +134,3 @@ def test_a_message_in_flight_whose_other_end_is_not_shown_may_have_begun_it(
     ]
     found = causes(pairs(calls, ranks)[0])
     assert [finding.culprit_ranks for finding in found] == ([named] if named else [])
-
-
-def test_a_rank_that_left_out_a_call_is_named_although_others_wait_beside_it() -> None:
-    """All have joined call 8 of the world, rank 5 after call 49 of its shard; rank 4 has not come to that one."""
-    shards = [Group(f"s{i}", str(i + 1), "shard", tuple(range(3 * i, 3 * i + 3))) for i in (0, 1)]
-    calls, ranks = [], []
-    for number in range(6):
-        shard = shards[number // 3].id
-        order = [(shard, 49), ("w", 8)] if number == 5 else [("w", 8)] if number == 4 else [("w", 8), (shard, 49)]
-        calls += [call(number, seq, group=group, record=80 + at) for at, (group, seq) in enumerate(order)]
-        ranks.append(rank(number, counts={shard: (48 + (number != 4), 48), "w": (8, 7)}))
-    (cause,) = causes(judge(calls, ranks, [*shards, world(6)], 6))
-    assert cause.culprit_ranks == (5,)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_fr.match import CallState, Category, Ending, Finding, Group, diagnose
+from otel_fr.match import CallState, Category, Ending, Finding, diagnose
 from tests.support import mesh_model
 from tests.support.device_model import Machine
 from tests.support.evidence import BARRIER, call, rank, verdict
@@ -18,7 +18,6 @@ from tests.support.mesh_model import FAULTS, SHAPES, Program, as_the_collector_s
 from tests.support.verdicts import causes
 
 seeds = st.integers(0, 2**32)
-LIVE = pytest.mark.parametrize("live", [True, False], ids=["live", "files"])
 
 
 def found_of(machine: Machine, rng: random.Random, *, live: bool) -> list[Finding]:
@@ -81,50 +80,6 @@ def two_by_two(end: str = "barrier", *, steps: int = 5) -> tuple[mesh_model.Mesh
     return ranks, Program((), ((tp, "all_reduce"), (dp, "all_reduce")), ((everyone, end),), steps)
 
 
-@LIVE
-def test_the_short_rank_is_named_where_its_peer_waits_for_it(live: bool) -> None:
-    ranks, program = two_by_two()
-    rng = random.Random(1)
-    machine = mesh_model.run(rng, ranks, program, {3: "step short"})
-    (cause,) = causes(found_of(machine, rng, live=live))
-    assert (cause.category, cause.culprit_ranks, cause.waiting_ranks) == (Category.MISSING_RANK, (3,), (1,))
-    assert cause.group is not None
-    assert (cause.group.description, cause.sequence_id) == ("dp", 5)
-
-
-@LIVE
-def test_the_long_rank_is_named_where_the_others_wait_for_it(live: bool) -> None:
-    ranks, program = two_by_two()
-    rng = random.Random(1)
-    machine = mesh_model.run(rng, ranks, program, {3: "step long"})
-    (cause,) = causes(found_of(machine, rng, live=live))
-    assert (cause.category, cause.culprit_ranks, cause.waiting_ranks) == (Category.MISSING_RANK, (3,), (0, 1, 2))
-    assert (cause.operation, cause.sequence_id) == ("barrier", 1)
-
-
-@LIVE
-def test_a_replica_that_is_a_step_short_is_named_and_the_other_explanation_too(live: bool) -> None:
-    """Of two replicas, no majority shows whether one ran a step less or the other a step more."""
-    ranks, program = two_by_two()
-    rng = random.Random(1)
-    machine = mesh_model.run(rng, ranks, program, dict.fromkeys((2, 3), "step short"))
-    found = causes(found_of(machine, rng, live=live))
-    assert {finding.category for finding in found} == {Category.MISSING_RANK}
-    assert sorted(rank for finding in found for rank in finding.culprit_ranks) == [2, 3]
-
-
-def test_ranks_that_end_well_while_one_waits_in_a_call_too_many_are_not_the_culprits() -> None:
-    ranks, program = two_by_two()
-    rng = random.Random(1)
-    machine = mesh_model.run(rng, ranks, program, {})
-    machine.programs[3].append(machine.programs[3][0])
-    assert machine.run(rng)
-    evidence = machine.evidence(rng, still=True)
-    assert [evidence.ranks[rank].ending for rank in range(3)] == [Ending.CLEAN] * 3
-    (cause,) = causes(diagnose(evidence))
-    assert (cause.category, cause.culprit_ranks, cause.waiting_ranks) == (Category.MISSING_RANK, (3,), (3,))
-
-
 @pytest.mark.parametrize("described", [True, False])
 def test_two_orders_of_two_groups_stay_a_deadlock(described: bool) -> None:
     """Half of the ranks take the two in one order and half in the other: no rank left a call out."""
@@ -139,20 +94,6 @@ def test_two_orders_of_two_groups_stay_a_deadlock(described: bool) -> None:
     assert machine.run(rng)
     (cause,) = causes(diagnose(machine.evidence(rng, still=True)))
     assert (cause.category, cause.culprit_ranks) == (Category.DEADLOCK, (0, 1, 2, 3))
-
-
-def test_the_order_of_the_minority_is_wrong_where_the_calls_of_two_groups_alternate() -> None:
-    ranks = mesh((2, 4))
-    rng = random.Random(1)
-    _, tp = ranks.axes
-    everyone = dict.fromkeys(range(8), ranks.everyone)
-    whole = Program((), ((tp, "all_reduce"), (everyone, "all_reduce")), (), 4)
-    programs = {rank: mesh_model.calls_of(whole, rank, None, (0, 0)) for rank in range(8)}
-    programs[5] = [*programs[5][:2], programs[5][3], programs[5][2], *programs[5][4:]]
-    machine = Machine(programs)
-    assert machine.run(rng)
-    (cause,) = causes(diagnose(machine.evidence(rng, still=True)))
-    assert (cause.category, cause.culprit_ranks) == (Category.DEADLOCK, (5,))
 
 
 def test_stages_with_programs_of_their_own_do_not_hide_the_short_rank() -> None:
@@ -185,19 +126,6 @@ def test_a_rank_out_of_step_is_named_where_hosts_run_ahead_of_their_devices(dept
     machine = mesh_model.run(rng, ranks, program, {5: "call too many"}, (5, 0), depth)
     found = causes(found_of(machine, rng, live=True))
     assert [(f.category, f.culprit_ranks) for f in found] == [(Category.MISSING_RANK, (5,))]
-
-
-def test_of_two_single_ranks_the_one_ahead_in_the_larger_group_is_named_with_the_other_explanation() -> None:
-    """No other ranks to compare with: one call too few of the one, or one too many of the other."""
-    pair = Group("p", "1", "pair", (2, 3))
-    own = Group("o", "2", "own", (0, 1))
-    calls = [call(0, 9, signature=BARRIER, group=own, record=20), call(2, 9, signature=BARRIER, group=pair, record=20)]
-    calls.append(call(3, 2, signature=BARRIER, record=20))
-    infos = [rank(0, 1, counts={"o": (9, 8)}), rank(1, 1, counts={"o": (8, 8)}, complete=False)]
-    infos += [rank(2, 1, counts={"p": (9, 8)}), rank(3, 2, counts={"p": (8, 8)})]
-    found = causes(verdict(calls, infos, pair, own, size=4))
-    (cause,) = [f for f in found if f.group == pair]
-    assert (cause.category, cause.culprit_ranks) == (Category.MISSING_RANK, (3,))
 
 
 @pytest.mark.parametrize("short", range(4))

@@ -35,53 +35,11 @@ def in_it(*ranks: int) -> list[Call]:
     return [call(rank) for rank in ranks]
 
 
-@pytest.mark.parametrize(
-    ("item", "category"),
-    [
-        (LOAD, Category.SECTION_OVERRUN),
-        (SAVE, Category.SECTION_OVERRUN),
-        (BEAT, Category.HEARTBEAT_MISSED),
-        (OUTSIDE, Category.SECTION_OVERRUN),
-    ],
-)
-def test_a_rank_that_others_wait_for_has_one_cause(item: Overdue, category: Category) -> None:
-    rank = overdue(alive(1, w=4), item)
-    (cause,) = judge(in_it(0, 2), [*waiters(0, 2), rank], GROUPS, 3)
-    assert (cause.category, cause.culprit_ranks, cause.waiting_ranks) == (category, (1,), (0, 2))
-    assert "limit" in cause.values[1]
-    assert cause.stuck_on == "host"
-
-
-def test_without_peers_that_wait_it_is_a_cause_of_its_own() -> None:
-    (cause,) = judge([], [alive(0, w=4), overdue(alive(1, w=4), LOAD), alive(2, w=4)], GROUPS, 3)
-    assert (cause.category, cause.culprit_ranks, cause.waiting_ranks) == (Category.SECTION_OVERRUN, (1,), ())
-    assert cause.call_sites == {1: "train.py:7 load"}
-    assert cause.age == 12.0
-
-
-def test_ranks_overdue_with_the_same_share_one_incident() -> None:
-    ranks = [overdue(alive(rank, w=4), LOAD._replace(age=10.0 + rank)) for rank in range(3)]
-    (cause,) = judge([], ranks, GROUPS, 3)
-    assert cause.culprit_ranks == (0, 1, 2)
-
-
 def test_a_rank_that_waits_is_no_cause_however_long_its_section_lasts() -> None:
     ranks = [overdue(rank, LOAD, BEAT) for rank in waiters(0, 2)]
     (cause,) = causes(judge(in_it(0, 2), [*ranks, alive(1, w=4)], GROUPS, 3))
     assert (cause.category, cause.culprit_ranks) == (Category.MISSING_RANK, (1,))
     assert judge([call(0, age=0.2)], [overdue(waiting(0, 5), LOAD), alive(1, w=5), alive(2, w=5)], GROUPS, 3) == []
-
-
-def test_one_of_two_culprits_that_is_overdue_does_not_speak_for_the_other() -> None:
-    (cause,) = judge(in_it(0), [*waiters(0), overdue(alive(1, w=4), LOAD), alive(2, w=4)], GROUPS, 3)
-    assert (cause.category, cause.culprit_ranks) == (Category.MISSING_RANK, (1, 2))
-    assert cause.values == {1: "section loading, limit 2.0 s"}
-
-
-def test_a_rank_that_does_not_run_python_stays_stuck() -> None:
-    rank = overdue(alive(1, w=4), LOAD, python_blocked=True)
-    (cause,) = judge(in_it(0, 2), [*waiters(0, 2), rank], GROUPS, 3)
-    assert cause.category is Category.RANK_STUCK
 
 
 @pytest.mark.parametrize("number", [SIGTERM, SIGKILL])
@@ -100,12 +58,6 @@ def test_a_victim_that_its_monitor_ended_is_no_cause() -> None:
     ]
     (cause,) = causes(judge(in_it(0, 2), [*victims, alive(1, w=4)], GROUPS, 3))
     assert (cause.category, cause.culprit_ranks) == (Category.MISSING_RANK, (1,))
-
-
-def test_a_rank_that_raised_in_its_section_is_dead() -> None:
-    rank = overdue(alive(1, w=4), LOAD, ending=Ending.RAISED, exception="ValueError: bad sample")
-    (cause,) = causes(judge(in_it(0, 2), [*waiters(0, 2), rank], GROUPS, 3))
-    assert cause.category is Category.RANK_DEAD
 
 
 def test_it_follows_from_a_cause_that_is_known() -> None:
@@ -164,16 +116,3 @@ def test_a_section_excuses_neither_another_rank_nor_one_that_has_ended_or_let_it
     aborted = [overdue(rank, ending=Ending.KILLED, signal=6) for rank in waiters(0, 2)]
     (late,) = causes(judge(in_it(0, 2), [*aborted, within(alive(1, w=4))], GROUPS, 3))
     assert (late.culprit_ranks, late.is_excused) == ((1,), False)
-
-
-def test_ranks_ended_before_it_shows_for_whom_they_wait_have_an_incident_without_a_culprit() -> None:
-    exchange = Overdue("section", "exchange", 0.6, 0.5)
-    short = [call(rank, age=0.6) for rank in (0, 2)]
-    ended = [
-        overdue(rank, exchange, ending=Ending.KILLED, signal=int(SIGTERM), ended_by_monitor=True)
-        for rank in waiters(0, 2)
-    ]
-    stopped = overdue(alive(1, w=4), ending=Ending.KILLED, signal=int(SIGTERM))
-    found = judge(short, [*ended, stopped], GROUPS, 3)
-    assert [one.category for one in found] == [Category.SECTION_OVERRUN]
-    assert (found[0].culprit_ranks, found[0].waiting_ranks) == ((), (0, 2))

@@ -28,13 +28,6 @@ def found_of(*calls: Call, ranks: dict[int, Rank] | None = None) -> list[Finding
     return verdict(calls, known.values(), LEFT, RIGHT, size=4)
 
 
-def test_the_rank_whose_device_has_not_begun_what_the_others_wait_in_is_blocked_on_the_device() -> None:
-    (found,) = found_of(begun(0), begun(1), begun(2), queued(3))
-    assert (found.category, found.culprit_ranks, found.stuck_on) == (Category.RANK_STUCK, (3,), "device")
-    assert found.waiting_ranks == (0, 1, 2)
-    assert found.age == LONG
-
-
 @pytest.mark.parametrize(
     "calls",
     [
@@ -68,20 +61,6 @@ def test_a_device_that_waits_in_an_earlier_call_passes_the_wait_on() -> None:
     ranks[0].idle = LONG
     (cause,) = causes(found_of(pair, queued(1), begun(2), begun(3), ranks=ranks))
     assert (cause.category, cause.culprit_ranks, cause.sequence_id) == (Category.MISSING_RANK, (0,), 20)
-
-
-def test_two_collectives_that_two_devices_begin_in_opposite_orders_are_a_deadlock() -> None:
-    """Both ranks have enqueued both: no rank is missing."""
-    ranks = {number: rank(number, counts={"l": (20, 19), "r": (30, 29)}) for number in (0, 1)}
-    found = found_of(
-        begun(0, 20, LEFT, record=60),
-        queued(0, 30, RIGHT, record=61),
-        begun(1, 30, RIGHT, record=60),
-        queued(1, 20, LEFT, record=61),
-        ranks=ranks,
-    )
-    (cause,) = causes(found)
-    assert (cause.category, cause.culprit_ranks) == (Category.DEADLOCK, (0, 1))
 
 
 def test_one_device_is_one_fault_in_all_its_groups() -> None:

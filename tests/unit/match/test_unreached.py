@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from otel_fr.match import Category, Place, Rank
+from otel_fr.match import Place, Rank
 from otel_fr.match.model import Evidence
 from otel_fr.match.texts.rank_texts import unreached_texts
-from tests.support.evidence import call, cause, rank
+from tests.support.evidence import rank
 
 HOSTS = ("n0", "n1", "n2", "n3")
 
@@ -21,17 +21,6 @@ def on(number: int, *unreached: str, address: str = "", **more: Any) -> Rank:
 def texts(*ranks: Rank) -> tuple[str, list[str]]:
     evidence = Evidence(groups={}, calls=(), ranks={one.rank: one for one in ranks}, window=3.0)
     return unreached_texts(evidence, evidence.ranks)
-
-
-def test_two_hosts_are_named_and_nobody_is_a_culprit() -> None:
-    ranks = [on(0), on(1, "10.0.0.2:41234"), on(2, "10.0.0.1:41235")]
-    found = cause([call(r, 5) for r in range(3)], ranks)
-    assert (found.category, found.culprit_ranks) == (Category.STALLED_COLLECTIVE, ())
-    assert found.summary.startswith("hosts n1 and n2 do not reach each other; all members joined")
-    assert found.details == (
-        "10.0.0.2:41234 (n2) has not acknowledged what rank 1 sent to it",
-        "10.0.0.1:41235 (n1) has not acknowledged what rank 2 sent to it",
-    )
 
 
 def test_one_side_is_enough() -> None:

@@ -1,7 +1,8 @@
-"""What users read about each kind of fault, for evidence where the sentences say more than the fields of a finding.
+"""Examples of each rule, and what users read of them: the category, the sentences, and whom the verdict names.
 
-``python -m tests.unit.match.wording`` writes it to ``tests/fixtures/wording``, one file for each category, and
-`tests.unit.match.test_wording` compares. The other tests look at fields: they stay when a sentence changes.
+``python -m tests.unit.match.wording`` writes them to ``tests/fixtures/wording``, one file for each category, and
+`tests.unit.match.test_wording` compares. What an example shows needs no other test. The other tests look at fields:
+they stay when a sentence changes.
 """
 
 from __future__ import annotations
@@ -271,10 +272,8 @@ def mismatches() -> Cases:
 def messages() -> Cases:
     waiting = [rank(0, 0), rank(1, 0), rank(2, 1)]
     in_barrier = call(2, 1, signature=BARRIER)
-    yield (
-        "no receive",
-        verdict([message(0, "send", 1), call(1, 2, signature=BARRIER)], [rank(0, 1), rank(1, 2), rank(2)]),
-    )
+    calls = [message(0, "send", 1), call(1, 2, signature=BARRIER)]
+    yield "no receive", verdict(calls, [rank(0, 1), rank(1, 2), rank(2)])
     ended = [rank(0), rank(1, ending=Ending.CLEAN), rank(2)]
     yield "no receive of a rank that has ended", verdict([message(0, "send", 1)], ended)
     yield "nothing is known of the receiver", judge([message(0, "send", 1)], [rank(0)], [world(3)])
@@ -379,13 +378,19 @@ def cases() -> Cases:
     yield from rare()
 
 
+def _fields(one: Finding) -> str:
+    where = f", stuck on {one.stuck_on}" if one.stuck_on else ""
+    return f"= {one.key}: culprits {list(one.culprit_ranks)}, waiting {list(one.waiting_ranks)}{where}"
+
+
 def wording() -> dict[Category, str]:
     """What each file holds."""
     texts = {category: [f"What to do: {WHAT_TO_DO[category]}\n"] for category in Category}
     for name, findings in cases():
-        first, *others = causes(findings)
-        told = [line for one in (first, *others) for line in (one.summary, *(f"  {text}" for text in one.details))]
-        texts[first.category].append("\n".join([f"# {first.rule}: {name}", *told]) + "\n")
+        found = causes(findings)
+        told = [line for one in found for line in (one.summary, *(f"  {text}" for text in one.details), _fields(one))]
+        following = [f"... and {len(findings) - len(found)} that follow"] if len(findings) > len(found) else []
+        texts[found[0].category].append("\n".join([f"# {found[0].rule}: {name}", *told, *following]) + "\n")
     return {category: "\n".join(parts) for category, parts in texts.items()}
 
 
