@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from otel_fr.match.case import Case
 from otel_fr.match.facts.endings import may_run
@@ -56,9 +56,8 @@ class _Maker:
         stacks = {rank: ranks[rank].stack for rank in concerned if rank in ranks}
         aborted = [rank for rank in claim.waiting if rank in case.aborted]
         overdue = {rank: self._overdue.pop(rank) for rank in culprits if rank in self._overdue}
-        category, said = self._with_overdue(claim, overdue)
+        category, (summary, *details) = self._with_overdue(claim, overdue)
         own = {rank: ending_texts.overdue_value(item) for rank, item in sorted(overdue.items())}
-        details = list(said[1:])
         excused = self._excused(culprits) if category in EXCUSABLE else {}
         details += [ending_texts.within_text(*one) for one in list(excused.items())[:MAX_ENDINGS]]
         if aborted:
@@ -85,7 +84,7 @@ class _Maker:
             stream="collective" if instance is None else instance.stream,
             culprit_ranks=culprits,
             waiting_ranks=claim.waiting if instance is None else instance.with_counted(claim.waiting),
-            summary=summary_text(said[0]),
+            summary=summary_text(summary),
             details=tuple([summary_text(text) for text in details]),
             field=claim.field,
             values={**claim.values, **own},
@@ -107,11 +106,11 @@ class _Maker:
             differed=tuple([(one.name, one.value, one.step) for one in differed]),
         )
 
-    def _with_overdue(self, claim: Claim, overdue: Mapping[int, Overdue]) -> tuple[Category, list[str]]:
-        """The category, the summary and details, with which culprits of a cause have missed a heartbeat or overrun a
+    def _with_overdue(self, claim: Claim, overdue: Mapping[int, Overdue]) -> tuple[Category, Sequence[str]]:
+        """The category and what is said, with which culprits of a cause have missed a heartbeat or overrun a
         section: if all have, that is the fault."""
         if not overdue or claim.category in CATEGORIES.values():
-            return claim.category, [claim.summary, *claim.details]
+            return claim.category, claim.said
         ranks = self._case.evidence.ranks
         is_all = set(overdue) == set(claim.culprits)
         category = claim.category
@@ -121,8 +120,8 @@ class _Maker:
         named = ranks_text if is_all else self._case.machines.named  # of all, the summary after it names the machine
         texts = [ending_texts.overdue_text(alike, ranks, named(alike)) for alike in by_kind(overdue).values()]
         if not is_all:
-            return category, [claim.summary, *claim.details, *texts]
-        return category, ["; ".join([*texts, claim.summary]), *claim.details]
+            return category, [*claim.said, *texts]
+        return category, ["; ".join([*texts, claim.said[0]]), *claim.said[1:]]
 
     def _excused(self, culprits: tuple[int, ...]) -> dict[int, Overdue]:
         """Those whose program has said that they may take longer, and the section."""

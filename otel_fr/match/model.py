@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from signal import SIGABRT
 from typing import Literal, NamedTuple
 
 from otel_fr.communication_errors import tells_of_user
@@ -117,6 +118,11 @@ class Call:
     queued: bool | None = False
     thread: str = ""
     caught: bool = False
+
+    @property
+    def lasted(self) -> float | None:
+        """Seconds for which it has been in flight, or was until it failed; None: unknown."""
+        return self.duration if self.state is CallState.FAILED else self.age
 
 
 class Ending(Enum):
@@ -319,6 +325,11 @@ class Rank:
         return self.unlisted is not None and own is not None and (own.enqueued or 0) >= number > (own.completed or 0)
 
     @property
+    def was_aborted(self) -> bool:
+        """It was ended by SIGABRT, as NCCL's watchdog ends its process."""
+        return self.ending is Ending.KILLED and self.signal == SIGABRT
+
+    @property
     def is_unheard(self) -> bool:
         """There is no evidence of it at all, now or earlier."""
         return self.ending is Ending.UNKNOWN and not self.progress
@@ -371,8 +382,7 @@ class Evidence:
     """Everything known about one run at one moment.
 
     Attributes:
-        window: seconds a call must have been in flight before its rank counts as waiting.
-        world_size: None: unknown.
+        window: seconds a call must have been in flight before its rank counts as waiting. world_size: None: unknown.
         kept_patterns: patterns that a rank kept up to a collective that is in flight now.
         broken_patterns: patterns that a rank kept until its last step, in which it made fewer of these messages.
     """
@@ -384,3 +394,7 @@ class Evidence:
     world_size: int | None = None
     kept_patterns: frozenset[MessagePattern] = frozenset()
     broken_patterns: frozenset[MessagePattern] = frozenset()
+
+    def ending_of(self, rank: int) -> Ending:
+        """How a rank ended; UNKNOWN also of one without evidence."""
+        return self.ranks[rank].ending if rank in self.ranks else Ending.UNKNOWN

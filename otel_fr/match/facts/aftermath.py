@@ -64,9 +64,8 @@ def was_refused(evidence: Evidence, bad: Mismatch | None) -> bool:
     if bad is None or not bad.is_own or set(bad.differing) != set(bad.instance.members):
         return False
     calls = [bad.instance.call(rank) for rank in bad.instance.members]
-    ends = [evidence.ranks[call.rank].ending for call in calls if call.rank in evidence.ranks]
     return all(failed_at_once(call, evidence.window) for call in calls) and all(
-        call.caught or ending in (Ending.RUNNING, Ending.CLEAN) for call, ending in zip(calls, ends, strict=True)
+        call.caught or evidence.ending_of(call.rank) in (Ending.RUNNING, Ending.CLEAN) for call in calls
     )
 
 
@@ -99,7 +98,7 @@ def _went_on(evidence: Evidence, instance: Instance) -> bool:
 
     Members without evidence are left out: what the others completed after it, they joined as well.
     """
-    known = [r for r in instance.members if r in evidence.ranks and evidence.ranks[r].ending is not Ending.UNKNOWN]
+    known = [r for r in instance.members if evidence.ending_of(r) is not Ending.UNKNOWN]
     reached = [evidence.ranks[r].progress.get(instance.group.id) for r in known]
     return bool(known) and all(
         progress is not None and progress.completed is not None and progress.completed > instance.sequence_id

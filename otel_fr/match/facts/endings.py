@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from signal import SIGABRT, SIGKILL
+from signal import SIGKILL
 
 from otel_fr.communication_errors import STORE, is_communication, tells_of_stop
 from otel_fr.match.facts.exceptions import is_device_error, reraised
@@ -14,6 +14,7 @@ from otel_fr.match.facts.stops import (
     KILL_GRACE,
     by_user,
     cleared_away,
+    may_be_cleared_away,
     stopped_first,
     stopped_late,
     was_stopped,
@@ -68,8 +69,7 @@ def is_halted(info: Rank | None) -> bool:
 
 def may_run(evidence: Evidence, rank: int) -> bool:
     """It is not known to have ended."""
-    info = evidence.ranks.get(rank)
-    return info is None or info.ending in (Ending.RUNNING, Ending.UNKNOWN)
+    return evidence.ending_of(rank) in (Ending.RUNNING, Ending.UNKNOWN)
 
 
 def ended_for_peer(info: Rank) -> bool:
@@ -122,8 +122,7 @@ def _was_cleared_away(info: Rank) -> bool:
 
     One that the kernel killed for its memory died of that: filling it may have blocked its Python.
     """
-    is_killed = info.ending is Ending.KILLED and info.signal == SIGKILL
-    return info.python_blocked and is_killed and not info.kill_reason
+    return info.python_blocked and may_be_cleared_away(info)
 
 
 def _left_in_order(info: Rank, calls: Iterable[Call]) -> bool:
@@ -319,9 +318,8 @@ def _ended_for_others(evidence: Evidence, candidates: set[int], by_rank: Mapping
     groups: dict[int, set[str]] = {}
     for r in candidates:
         info = evidence.ranks[r]
-        aborted = info.ending is Ending.KILLED and info.signal == SIGABRT
         told = info.ending is Ending.RAISED and is_communication(info.exception)
-        if (aborted or told) and not is_device_error(info.exception):
+        if (info.was_aborted or told) and not is_device_error(info.exception):
             groups[r] = {call.group for call in by_rank.get(r, ()) if call.state in UNENDED}
     by_themselves = candidates - groups.keys()
     shared = {id_ for id_, group in evidence.groups.items() if not by_themselves.isdisjoint(group.ranks)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -255,13 +255,16 @@ class LastCall(NamedTuple):
     in_call: bool
 
 
-def last_calls(calls: Iterable[Call], window: float) -> dict[int, LastCall]:
+def newest_calls(calls: Iterable[Call]) -> dict[int, Call]:
     """Each rank's newest call."""
-    newest: dict[int, Call] = {}
-    open_: set[int] = set()
+    found: dict[int, Call] = {}
     for call in calls:
-        if call.rank not in newest or call.record > newest[call.rank].record:
-            newest[call.rank] = call
-        if call.state is not CallState.FAILED and is_waiting(call, window):
-            open_.add(call.rank)
-    return {rank: LastCall(call, rank in open_) for rank, call in newest.items()}
+        if call.rank not in found or call.record > found[call.rank].record:
+            found[call.rank] = call
+    return found
+
+
+def last_calls(calls: Sequence[Call], window: float) -> dict[int, LastCall]:
+    """The same, and whether the rank is in a call."""
+    open_ = {call.rank for call in calls if call.state is not CallState.FAILED and is_waiting(call, window)}
+    return {rank: LastCall(call, rank in open_) for rank, call in newest_calls(calls).items()}

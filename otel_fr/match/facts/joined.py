@@ -48,7 +48,7 @@ def stragglers(calls: list[Call], aborted: Container[int]) -> list[Call]:
     ended = [c for c in calls if gave_up(c) or (c.rank in aborted and c.state is not CallState.COMPLETED)]
     if not ended or len(ended) == len(calls):
         return []
-    patience = min((c.duration if c.state is CallState.FAILED else c.age) or 0.0 for c in ended)
+    patience = min(c.lasted or 0.0 for c in ended)
     return [c for c in calls if c not in ended and c.gap is not None and patience > 0 and c.gap >= 0.9 * patience]
 
 

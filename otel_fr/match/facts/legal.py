@@ -163,11 +163,6 @@ def common_part(signature: Signature) -> Signature:
     return bare._replace(input_sizes=ins, output_sizes=outs, input_dtypes=dtypes)
 
 
-def has_pieces(signature: Signature) -> bool:
-    """True if the sizes have a separate piece for each member, which `alike` does not compare."""
-    return signature.operation in PIECEWISE
-
-
 @_cached
 def own_difference(members: int, signature: Signature) -> Difference | None:
     """A call that cannot be right regardless of the other ranks' calls: its outputs do not follow from its inputs.

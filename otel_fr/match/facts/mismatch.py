@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import NamedTuple
@@ -15,7 +15,6 @@ from otel_fr.match.facts.legal import (
     common_part,
     compare,
     flat_difference,
-    has_pieces,
     is_even,
     own_difference,
     piece_difference,
@@ -24,7 +23,7 @@ from otel_fr.match.facts.legal import (
 )
 from otel_fr.match.finding import Category
 from otel_fr.match.model import Call, Group, Signature
-from otel_fr.operations import LISTS, pieces
+from otel_fr.operations import LISTS, PIECEWISE, pieces
 
 _ORDER = (
     Category.OP_MISMATCH,
@@ -103,13 +102,10 @@ def _judge(instance: Instance, calls: dict[int, Call]) -> Mismatch | None:
 
 def _between_classes(calls: Mapping[int, Call]) -> list[_Conflict]:
     """Conflicts that do not depend on the ranks' positions: one comparison per pair of distinct signatures."""
-    classes: dict[Signature, list[int]] = {}
-    for rank, call in calls.items():
-        classes.setdefault(common_part(call.signature), []).append(rank)
-    kinds = list(classes.values())
+    kinds = _alike(calls)
     pairs: Iterable[tuple[list[int], list[int]]] = combinations(kinds, 2)
     if len(kinds) > MAX_CLASSES:
-        reference = max(kinds, key=lambda ranks: (len(ranks), -ranks[0]))
+        reference = max(kinds, key=_weight)
         pairs = [(reference, ranks) for ranks in kinds if ranks is not reference]
     found: list[_Conflict] = []
     for ours, theirs in pairs:
@@ -119,10 +115,22 @@ def _between_classes(calls: Mapping[int, Call]) -> list[_Conflict]:
     return found
 
 
+def _alike(calls: Mapping[int, Call]) -> list[list[int]]:
+    """The ranks whose calls have the same common part, together."""
+    classes: dict[Signature, list[int]] = {}
+    for rank, call in calls.items():
+        classes.setdefault(common_part(call.signature), []).append(rank)
+    return list(classes.values())
+
+
+def _weight(ranks: Sequence[int]) -> tuple[int, int]:
+    return len(ranks), -ranks[0]
+
+
 def _between_pieces(group: Group, calls: Mapping[int, Call], distinct: Mapping[Signature, int]) -> list[_Conflict]:
     """Conflicts between what one member sends and another receives."""
     first = next(iter(distinct))
-    if not has_pieces(first) or (len(distinct) == 1 and is_even(first, len(group.ranks))):
+    if first.operation not in PIECEWISE or (len(distinct) == 1 and is_even(first, len(group.ranks))):
         return []
     if first.operation in LISTS:
         return _against_lists(group, calls)
@@ -144,10 +152,7 @@ def _between_pieces(group: Group, calls: Mapping[int, Call], distinct: Mapping[S
 
 def _against_lists(group: Group, calls: Mapping[int, Call]) -> list[_Conflict]:
     """Each rank's own piece against the list that most ranks have. (Differing lists are a conflict already.)"""
-    holders: dict[Signature, list[int]] = {}
-    for rank, call in calls.items():
-        holders.setdefault(common_part(call.signature), []).append(rank)
-    most = max(holders.values(), key=lambda ranks: (len(ranks), -ranks[0]))
+    most = max(_alike(calls), key=_weight)
     found: list[_Conflict] = []
     for rank, call in calls.items():
         difference = piece_difference(group, calls[most[0]], call)
@@ -231,11 +236,13 @@ def _own_fault(instance: Instance, calls: Mapping[int, Call], distinct: Mapping[
     """Calls that are wrong regardless of the other ranks' calls."""
     differences = {signature: own_difference(len(instance.group.ranks), signature) for signature in distinct}
     wrong = {rank: d for rank, call in calls.items() if (d := differences[call.signature]) is not None}
-    if not wrong:
-        return None
+    return _wrong_alone(instance, wrong, is_own=True) if wrong else None
+
+
+def _wrong_alone(instance: Instance, wrong: Mapping[int, Difference], *, is_own: bool) -> Mismatch:
+    """Of calls that need no majority to be called wrong."""
     shown = wrong[min(wrong)]
     values = {rank: f"{d.first}, should be {d.second}" for rank, d in wrong.items() if d.field == shown.field}
-    # No majority is needed for these.
     return Mismatch(
         instance=instance,
         category=shown.category,
@@ -243,14 +250,14 @@ def _own_fault(instance: Instance, calls: Mapping[int, Call], distinct: Mapping[
         values=values,
         differing=tuple(wrong),
         has_majority=True,
-        is_own=True,
+        is_own=is_own,
     )
 
 
 def _totals(instance: Instance, calls: Mapping[int, Call], distinct: Mapping[Signature, int]) -> Mismatch | None:
     """Pieces that are not recorded one by one: all members together must send as much as they receive."""
     first = next(iter(distinct))
-    if not has_pieces(first) or set(calls) != set(instance.members):
+    if first.operation not in PIECEWISE or set(calls) != set(instance.members):
         return None
     if len(distinct) == 1 and is_even(first, len(instance.members)):
         return None
@@ -260,14 +267,7 @@ def _totals(instance: Instance, calls: Mapping[int, Call], distinct: Mapping[Sig
     odd = {rank: d for rank, call in calls.items() if (d := flat_difference(len(instance.members), call.signature))}
     if odd and (2 * len(odd) < len(calls) or len(distinct) == 1):
         # The others' lists have a piece of their size for each member; or all ranks made the same wrong call.
-        return Mismatch(
-            instance=instance,
-            category=Category.SIZE_MISMATCH,
-            field=odd[min(odd)].field,
-            values={rank: f"{d.first}, should be {d.second}" for rank, d in odd.items()},
-            differing=tuple(odd),
-            has_majority=True,
-        )
+        return _wrong_alone(instance, odd, is_own=False)
     value = f"{sums[0]} elements sent and {sums[1]} received in all"
     return Mismatch(
         instance=instance,

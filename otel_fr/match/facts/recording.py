@@ -19,10 +19,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from signal import SIGABRT
 
 from otel_fr.communication_errors import is_communication
-from otel_fr.match.facts.instances import is_posted
+from otel_fr.match.facts.instances import is_posted, newest_calls
 from otel_fr.match.facts.joined import is_too_long
 from otel_fr.match.facts.stops import was_stopped
 from otel_fr.match.model import Call, CallState, Ending, Evidence, Rank
@@ -55,17 +54,12 @@ def without_gaps(evidence: Evidence) -> Evidence:
 
 def set_aside(evidence: Evidence) -> Evidence:
     """The evidence without these calls; `Rank.destroying` and `Rank.leaving` have those in flight."""
-    newest: dict[int, Call] = {}
-    others: list[Call] = []
-    for call in evidence.calls:
-        if not call.signature.destroys:
-            others.append(call)
-        elif call.state is CallState.IN_FLIGHT and (call.rank not in newest or call.record > newest[call.rank].record):
-            newest[call.rank] = call
+    others = [call for call in evidence.calls if not call.signature.destroys]
     if len(others) == len(evidence.calls):
         return evidence
     ranks = dict(evidence.ranks)
-    for rank, call in newest.items():
+    open_ = (call for call in evidence.calls if call.signature.destroys and call.state is CallState.IN_FLIGHT)
+    for rank, call in newest_calls(open_).items():
         if rank in ranks:
             ranks[rank] = dataclasses.replace(ranks[rank], destroying=call, leaving=_destroyed_by(evidence, call))
     return dataclasses.replace(evidence, calls=others, ranks=ranks)
@@ -82,7 +76,7 @@ def _destroyed_by(evidence: Evidence, call: Call) -> frozenset[str]:
 def without_run_on(evidence: Evidence) -> Evidence:
     """The evidence without the unfinished calls that these ranks made after the timeout of an unfinished one."""
     until: dict[int, float] = {}
-    ended = {r for r, info in evidence.ranks.items() if info.ending is Ending.KILLED and info.signal == SIGABRT}
+    ended = {r for r, info in evidence.ranks.items() if info.was_aborted}
     for call in evidence.calls if ended else ():
         if call.rank in ended and _is_open(call) and call.age is not None and call.timeout:
             until[call.rank] = max(call.age - call.timeout, until.get(call.rank, 0.0))
@@ -127,11 +121,9 @@ def not_failed_by_abort(evidence: Evidence) -> Evidence:
 
     ProcessGroupNCCL's watchdog leaves calls in flight. nccl2's lets them fail, and then ends the process.
     """
-    last: dict[int, Call] = {}
-    for call in evidence.calls if any(map(_moved_as_aborted, evidence.ranks.values())) else ():
-        if call.rank not in last or call.record > last[call.rank].record:
-            last[call.rank] = call
-    last = {r: call for r, call in last.items() if _has_failed(call) and _moved_as_aborted(evidence.ranks.get(r))}
+    moved = {r for r, info in evidence.ranks.items() if _moved_as_aborted(info)}
+    newest = newest_calls(call for call in evidence.calls if call.rank in moved) if moved else {}
+    last = {r: call for r, call in newest.items() if _has_failed(call)}
     if not last:
         return evidence
     calls = [
@@ -145,10 +137,9 @@ def not_failed_by_abort(evidence: Evidence) -> Evidence:
     return dataclasses.replace(evidence, calls=calls, ranks={**evidence.ranks, **ranks})
 
 
-def _moved_as_aborted(info: Rank | None) -> bool:
+def _moved_as_aborted(info: Rank) -> bool:
     """It ended by SIGABRT, and a call of it was enqueued or ended just before."""
-    is_aborted = info is not None and info.ending is Ending.KILLED and info.signal == SIGABRT
-    return is_aborted and info is not None and info.idle is not None and info.idle < _ABORT_SECONDS
+    return info.was_aborted and info.idle is not None and info.idle < _ABORT_SECONDS
 
 
 def _has_failed(call: Call) -> bool:
@@ -161,7 +152,7 @@ def mark_timed_out(evidence: Evidence) -> Evidence:
     NCCL's watchdog ends its process some seconds after the timeout. A rank that comes late by as much completes the
     call meanwhile, and it looks as if nothing had blocked the rank that is ended. Later calls waited behind the first.
     """
-    ended = {r for r, info in evidence.ranks.items() if info.ending is Ending.KILLED and info.signal == SIGABRT}
+    ended = {r for r, info in evidence.ranks.items() if info.was_aborted}
     if not ended:
         return evidence
     first: dict[int, Call] = {}

@@ -93,11 +93,18 @@ def _turn(found: _Found) -> _Found:
 
 
 def _all_to_all(ranks: _Ranks, ra: int, a: Signature, rb: int, b: Signature) -> _Found:
-    there = _pieces_fit("sizes", _piece(a.input_sizes, ranks, rb), _piece(b.output_sizes, ranks, ra))
-    if there:
-        return f"sizes sent from rank {ra} to rank {rb}", there[1], there[2]
-    back = _pieces_fit("sizes", _piece(b.input_sizes, ranks, ra), _piece(a.output_sizes, ranks, rb))
-    return back and (f"sizes sent from rank {rb} to rank {ra}", back[2], back[1])
+    return _sent(ranks, ra, a, rb, b) or _turn(_sent(ranks, rb, b, ra, a))
+
+
+def _sent(ranks: _Ranks, source: int, sent: Signature, destination: int, taken: Signature) -> _Found:
+    """What one rank sends against what the other one takes of it."""
+    if OPERATIONS[sent.operation].pieces == "splits":
+        given = _share(sent.input_sizes, sent.input_splits, ranks, destination)
+        expected = _share(taken.output_sizes, taken.output_splits, ranks, source)
+    else:
+        given = _piece(sent.input_sizes, ranks, destination)
+        expected = _piece(taken.output_sizes, ranks, source)
+    return _pieces_fit(f"sizes sent from rank {source} to rank {destination}", given, expected)
 
 
 def shares(sizes: Sizes, splits: tuple[int, ...] | None, members: int) -> tuple[int, ...]:
@@ -118,22 +125,10 @@ def _share(sizes: Sizes, splits: tuple[int, ...] | None, ranks: _Ranks, rank: in
     return known[ranks.index(rank)] if known else None
 
 
-def _all_to_all_single(ranks: _Ranks, ra: int, a: Signature, rb: int, b: Signature) -> _Found:
-    there = _pieces_fit(
-        "sizes", _share(a.input_sizes, a.input_splits, ranks, rb), _share(b.output_sizes, b.output_splits, ranks, ra)
-    )
-    if there:
-        return f"sizes sent from rank {ra} to rank {rb}", there[1], there[2]
-    back = _pieces_fit(
-        "sizes", _share(b.input_sizes, b.input_splits, ranks, ra), _share(a.output_sizes, a.output_splits, ranks, rb)
-    )
-    return back and (f"sizes sent from rank {rb} to rank {ra}", back[2], back[1])
-
-
 PIECE_RULES: dict[str, _PieceRule] = {
     "all": _lists,
     "root": _root_list,
     "own": _all_to_all,
-    "splits": _all_to_all_single,
+    "splits": _all_to_all,
 }
 """By `otel_fr.operations.Operation.pieces`: what one member gives another must be what that one takes."""

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from signal import SIGINT, SIGKILL
 
 from otel_fr.communication_errors import STOP_SIGNALS, is_communication, tells_of_stop, tells_of_user
-from otel_fr.match.facts.instances import Instance, has_joined, is_waiting
+from otel_fr.match.facts.instances import Instance, has_joined, is_waiting, newest_calls
 from otel_fr.match.facts.joined import failed_at_once
 from otel_fr.match.model import Call, CallState, Ending, Evidence, Rank
 
@@ -63,7 +63,8 @@ def cleared_away(evidence: Evidence, instances: Iterable[Instance], candidates: 
     """
     killed = {r for r in candidates if may_be_cleared_away(evidence.ranks[r])}
     stopped = {r for r, info in evidence.ranks.items() if was_stopped(info)}
-    last = _newest(evidence, killed | stopped) if killed and stopped else {}
+    ranks = killed | stopped if killed and stopped else set()
+    last = newest_calls(call for call in evidence.calls if call.rank in ranks) if ranks else {}
     found: set[int] = set()
     for instance in instances if last else ():
         times = {r: time for r in instance.members if (time := _time_until(evidence, instance, r, last)) is not None}
@@ -72,14 +73,6 @@ def cleared_away(evidence: Evidence, instances: Iterable[Instance], candidates: 
             default=math.inf,
         )
         found.update(r for r in killed.intersection(times) if times[r] >= max(earliest, KILL_GRACE))
-    return found
-
-
-def _newest(evidence: Evidence, ranks: set[int]) -> dict[int, Call]:
-    found: dict[int, Call] = {}
-    for call in evidence.calls:
-        if call.rank in ranks and (call.rank not in found or call.record > found[call.rank].record):
-            found[call.rank] = call
     return found
 
 
@@ -105,7 +98,7 @@ def stopped_first(
     evidence: Evidence, instances: Iterable[Instance], stopped: set[int], by_rank: Mapping[int, list[Call]]
 ) -> frozenset[int]:
     """Those of the stopped ranks that were stopped before their peers ended or failed, so not because of that."""
-    last = {r: max(by_rank[r], key=lambda call: call.record) for r in stopped if by_rank.get(r)}
+    last = newest_calls(call for r in stopped for call in by_rank.get(r, ()))
     found: set[int] = set()
     for instance in instances if stopped else ():
         first, until = _wait_times(instance, evidence.window)
@@ -134,7 +127,7 @@ def _wait_times(instance: Instance, window: float) -> tuple[float, float]:
     """
     first, until = math.inf, 0.0
     for call in (instance.call(r) for r in instance.calls):
-        seconds = call.duration if call.state is CallState.FAILED else call.age
+        seconds = call.lasted
         if call.state is not CallState.COMPLETED and not call.caught and seconds is not None:
             gap = call.gap or 0.0
             until = max(until, gap + seconds)

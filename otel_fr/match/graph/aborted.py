@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
-from signal import SIGABRT
 
 from otel_fr.communication_errors import BACKEND, WAIT
 from otel_fr.match.facts.endings import culprit_deaths, raised_ranks
 from otel_fr.match.facts.exceptions import is_device_error
-from otel_fr.match.facts.instances import Completions, Instance, InstanceKey, has_joined, instance_key, last_calls
+from otel_fr.match.facts.instances import Completions, Instance, InstanceKey, has_joined, instance_key, newest_calls
 from otel_fr.match.facts.joined import is_stalled, stragglers
 from otel_fr.match.facts.mismatch import Mismatch
 from otel_fr.match.graph.cycles import cycles
@@ -62,9 +61,9 @@ def _explained(
     explained.update(rank for node in nodes.values() if node.is_blocked_by_device for rank in node.not_begun)
     found = _leading_to(nodes, explaining)
     explained.update(rank for key in found for rank in nodes[key].waiting)
-    newest = {rank: call for rank, (call, _) in last_calls(evidence.calls, evidence.window).items()}
     # A call whose state is not known, of a rank that has made none since: it waited there.
-    unseen = (call for rank, call in newest.items() if rank in aborted and call.state is CallState.UNKNOWN)
+    newest = newest_calls(call for call in evidence.calls if call.rank in aborted)
+    unseen = (call for call in newest.values() if call.state is CallState.UNKNOWN)
     explained.update(call.rank for call in unseen if instance_key(call) in found)
     return aborted & explained
 
@@ -110,7 +109,7 @@ def aborted_ranks(evidence: Evidence, instances: Mapping[InstanceKey, Instance])
     times: dict[int, list[float | None]] = {}
     for call in evidence.calls if ended else ():
         if call.rank in ended and call.state is not CallState.COMPLETED and not call.caught:
-            times.setdefault(call.rank, []).append(call.duration if call.state is CallState.FAILED else call.age)
+            times.setdefault(call.rank, []).append(call.lasted)
     return frozenset(r for r, waited in times.items() if _reach(waited, evidence.window))
 
 
@@ -122,10 +121,10 @@ def _raised_in_a_wait(evidence: Evidence, instances: Mapping[InstanceKey, Instan
     for the window as well: in the same call, or for a rank that is missing from it. That wait is none for this rank.
     """
     raised = raised_ranks(evidence)
-    calls = [call for call in evidence.calls if call.rank in raised] if raised else []
+    newest = newest_calls(call for call in evidence.calls if call.rank in raised) if raised else {}
     found: set[int] = set()
     open_: dict[int, Call] = {}
-    for r, (call, _) in last_calls(calls, evidence.window).items():
+    for r, call in newest.items():
         if _lasted(call, evidence.window):
             if call.state is CallState.FAILED:
                 found.update([r] if call.error != "timeout" else [])
@@ -162,16 +161,13 @@ def _missing(evidence: Evidence, instance: Instance) -> list[int]:
 
 def _lasted(call: Call, window: float) -> bool:
     """It has not completed, and is known to have lasted for the window."""
-    seconds = call.duration if call.state is CallState.FAILED else call.age
-    return call.state is not CallState.COMPLETED and not call.caught and seconds is not None and seconds >= window
+    is_over = call.state is CallState.COMPLETED or call.caught
+    return not is_over and call.lasted is not None and call.lasted >= window
 
 
 def _ended_as_aborted(info: Rank) -> bool:
-    if info.ending is Ending.KILLED:
-        return info.signal == SIGABRT
-    if info.ending is not Ending.RAISED:
-        return False
-    return info.exception.startswith(BACKEND) or _exited_at_once(info)
+    raised = info.ending is Ending.RAISED
+    return info.was_aborted or (raised and (info.exception.startswith(BACKEND) or _exited_at_once(info)))
 
 
 def _exited_at_once(info: Rank) -> bool:

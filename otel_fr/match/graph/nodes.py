@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from otel_fr.match.facts.instances import Instance, InstanceKey
 from otel_fr.match.facts.mismatch import Mismatch
-from otel_fr.match.model import CallState
 
 
 @dataclass(slots=True)
@@ -64,6 +63,5 @@ class Node:
 
 def waited(instance: Instance, ranks: Iterable[int]) -> float | None:
     """Seconds that these ranks have waited in the instance, or did, at most; None: unknown."""
-    calls = [instance.call(rank) for rank in ranks if rank in instance.calls]
-    ages = [call.duration if call.state is CallState.FAILED else call.age for call in calls]
-    return max((age for age in ages if age is not None), default=None)
+    times = [instance.call(rank).lasted for rank in ranks if rank in instance.calls]
+    return max((seconds for seconds in times if seconds is not None), default=None)

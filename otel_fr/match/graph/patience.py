@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from otel_fr.match.facts.instances import Instance
+from otel_fr.match.facts.instances import Instance, newest_calls
 from otel_fr.match.facts.joined import gave_up
 from otel_fr.match.model import UNENDED, Call, CallState, Ending, Evidence, Rank
 
@@ -55,11 +55,7 @@ class Patience:
 
     @cached_property
     def _newest(self) -> dict[int, Call]:
-        found: dict[int, Call] = {}
-        for call in self._evidence.calls:
-            if call.rank not in found or call.record > found[call.rank].record:
-                found[call.rank] = call
-        return found
+        return newest_calls(self._evidence.calls)
 
     def _since_its_newest(self, rank: int) -> float:
         """Seconds since the end of the rank's newest call: a report may be late, and `Rank.idle` too short by that."""

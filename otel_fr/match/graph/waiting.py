@@ -230,12 +230,10 @@ def _waiting_in(evidence: Evidence, instance: Instance, deaths: frozenset[int], 
     window = 0.0 if any(rank in deaths for rank in instance.members) else evidence.window
     waiting = []
     for rank in sorted(instance.calls):
-        info = evidence.ranks.get(rank)
-        clean = info is not None and info.ending is Ending.CLEAN
         call = instance.call(rank)
         if rank in deaths or not (is_waiting(call, window) or syncs.waits_in(call)):
             continue
-        if clean and not failed_late(call, evidence.window):
+        if evidence.ending_of(rank) is Ending.CLEAN and not failed_late(call, evidence.window):
             continue
         if not _is_served(instance, rank):
             waiting.append(rank)

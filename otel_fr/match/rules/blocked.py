@@ -98,25 +98,24 @@ def _call_too_many(case: Case, claims: Claims, root: Blocked) -> Outcome:
         return None
     if extra[0] in claims.blamed:
         return Follows(claims.blamed[extra[0]], (root.key,))
-    return (beyond_claim(case, claims, node, extra),)
+    return beyond_claim(case, claims, node, extra)
 
 
 def beyond_claim(case: Case, claims: Claims, node: Node, ranks: Sequence[int]) -> Claim:
     """Ranks that wait in a call that the others do not make."""
     absent = [rank for rank in node.instance.members if rank not in node.instance.calls]
-    infos = [case.evidence.ranks.get(rank) for rank in absent]
-    ended = all(info is not None and info.ending is Ending.CLEAN for info in infos)
+    ended = all(case.evidence.ending_of(rank) is Ending.CLEAN for rank in absent)
     if node.instance.p2p is not None:
-        summary = step_texts.one_message_more_text(ranks[0], absent[0], node.instance, None, case.machines)
+        text = step_texts.one_message_more_text(ranks[0], absent[0], node.instance, None, case.machines)
     elif set(ranks).issuperset(node.waiting):
-        summary = step_texts.one_call_more_text(ranks, absent, node.instance, case.machines, ended=ended)
+        text = step_texts.one_call_more_text(ranks, absent, node.instance, case.machines, ended=ended)
     else:
-        summary = step_texts.out_of_step_beside_text(ranks, node.waiting, absent, node.instance, case.machines)
+        text = step_texts.out_of_step_beside_text(ranks, node.waiting, absent, node.instance, case.machines)
     return Claim(
         category=Category.MISSING_RANK if node.instance.p2p is None else Category.UNMATCHED_P2P,
         culprits=tuple(sorted(ranks)),
         waiting=node.waiting,
-        summary=summary,
+        said=[text],
         instance=node.instance,
         age=node.age,
         caused_by=claims.same_culprits(case, ranks, out_of_step=True),
@@ -138,27 +137,27 @@ def _unseen_stall(case: Case, claims: Claims, root: Blocked) -> Outcome:
         return None  # They joined it after what they wait in, which the others left out.
     if last is None and not 2 * len(culprits) > len(node.instance.members) > 2:
         return None
-    return (
-        Claim(
-            category=Category.STALLED_COLLECTIVE,
-            waiting=node.waiting if last is None else last.members,
-            summary=sentences.many_unseen_text(node.instance, node.waiting, node.culprits)
+    return Claim(
+        category=Category.STALLED_COLLECTIVE,
+        waiting=node.waiting if last is None else last.members,
+        said=[
+            sentences.many_unseen_text(node.instance, node.waiting, node.culprits)
             if last is None
-            else sentences.unseen_stall_text(last, node.instance, node.waiting),
-            instance=node.instance if last is None else last,
-            age=node.age,
-            caused_by=claims.first_cause,
-            explains=(root.key,),
-            blames=tuple(culprits) if last is None else last.members,
-        ),
+            else sentences.unseen_stall_text(last, node.instance, node.waiting)
+        ],
+        instance=node.instance if last is None else last,
+        age=node.age,
+        caused_by=claims.first_cause,
+        explains=(root.key,),
+        blames=tuple(culprits) if last is None else last.members,
     )
 
 
 def _misdirected(case: Case, claims: Claims, root: Blocked) -> Outcome:
     if root.astray is None or _category(case, root.node, _named(case, root)) is not Category.UNMATCHED_P2P:
         return None
-    summary = sentences.misdirected_text(root.astray, case.machines)
-    return (_claim(case, claims, root, Category.UNMATCHED_P2P, root.astray.culprits, (summary, [])),)
+    said = [sentences.misdirected_text(root.astray, case.machines)]
+    return _claim(case, claims, root, Category.UNMATCHED_P2P, root.astray.culprits, said)
 
 
 def _dead(case: Case, claims: Claims, root: Blocked) -> Outcome:
@@ -167,12 +166,12 @@ def _dead(case: Case, claims: Claims, root: Blocked) -> Outcome:
         return away or None
     # One fault may end ranks of many groups: those of a machine, for example.
     culprits = sorted({*own, *ended_with(case.evidence, own, case.deaths.difference(claims.blamed))})
-    summary, details = sentences.holding_text(case, node, culprits)
+    said = sentences.holding_texts(case, node, culprits)
     # Ranks that never came; a rank that died while it waited for them does not change that.
     absent = sorted({*node.idle, *node.undecided, *node.next} - set(node.instance.calls))
     if absent and set(own) <= set(node.instance.calls):
-        details.append(sentences.absent_text(case, node.instance, absent))
-    dead = _claim(case, claims, root, Category.RANK_DEAD, own, (summary, details))
+        said.append(sentences.absent_text(case, node.instance, absent))
+    dead = _claim(case, claims, root, Category.RANK_DEAD, own, said)
     return *away, replace(dead, culprits=tuple(culprits), blames=tuple(culprits))
 
 
@@ -188,7 +187,7 @@ def _absent_beside(case: Case, claims: Claims, root: Blocked) -> tuple[Claim, ..
     away = [rank for rank in idle if _was_away(case, node, rank, ended, waited_there)]
     if not away:
         return ()
-    claim = _claim(case, claims, root, _category(case, node, away), away, sentences.holding_text(case, node, away))
+    claim = _claim(case, claims, root, _category(case, node, away), away, sentences.holding_texts(case, node, away))
     return (replace(claim, name=beside(claim.key)),)  # the dead one may have been named first
 
 
@@ -216,16 +215,16 @@ def _message_missing(case: Case, claims: Claims, root: Blocked) -> Outcome:
     if root.node.instance.p2p is None:
         return None
     category = _category(case, root.node, culprits)
-    said = sentences.unmatched_text(
+    said = sentences.unmatched_texts(
         case, root.node.instance, culprits[0], has_passed=category is Category.UNMATCHED_P2P
     )
-    return (_claim(case, claims, root, category, culprits, said),)
+    return _claim(case, claims, root, category, culprits, said)
 
 
 def _absent(case: Case, claims: Claims, root: Blocked) -> Outcome:
     culprits = _named(case, root)
-    said = sentences.holding_text(case, root.node, culprits)
-    return (_claim(case, claims, root, _category(case, root.node, culprits), culprits, said),)
+    said = sentences.holding_texts(case, root.node, culprits)
+    return _claim(case, claims, root, _category(case, root.node, culprits), culprits, said)
 
 
 def _named(case: Case, root: Blocked) -> Sequence[int]:
@@ -247,9 +246,9 @@ def _claim(
     root: Blocked,
     category: Category,
     culprits: Sequence[int],
-    said: tuple[str, list[str]],
+    said: Sequence[str],
 ) -> Claim:
-    node, (summary, details) = root.node, said
+    node, said = root.node, list(said)
     ahead = _ahead_of_others(case, claims, node, culprits)
     caused_by = claims.same_culprits(case, culprits) or ahead
     if node.dead:
@@ -257,22 +256,21 @@ def _claim(
     if root.unseen:
         caused_by = caused_by or claims.first_cause
     if case.unheard.issuperset(culprits):
-        details.append(sentences.only_unheard_text(node.waiting))
+        said.append(sentences.only_unheard_text(node.waiting))
     stuck_on: Literal["host", "device"] | None = None
     if category is Category.MISSING_RANK and all(
         case.syncs.of(rank) and not _is_in_barrier(case, rank) for rank in culprits
     ):
         stuck_on = "device"
-        details += device_texts.sync_texts(case, culprits)
+        said += device_texts.sync_texts(case, culprits)
     elif category is not Category.RANK_DEAD and are_blocked(case, node, culprits):
         stuck_on = "host"
-        details.append(ending_texts.host_text(case.evidence, node.instance, culprits))
+        said.append(ending_texts.host_text(case.evidence, node.instance, culprits))
     return Claim(
         category=category,
         culprits=tuple(sorted(culprits)),
         waiting=node.waiting,
-        summary=summary,
-        details=tuple(details),
+        said=said,
         instance=node.instance,
         age=node.age,
         stuck_on=stuck_on,
@@ -290,13 +288,11 @@ def _is_in_barrier(case: Case, rank: int) -> bool:
 
 def absent_claim(case: Case, node: Node, ranks: Sequence[int], detail: str, explains: Iterable[InstanceKey]) -> Claim:
     """Ranks that are out of step, where others wait for them. ``detail``: what they did instead."""
-    summary, details = sentences.holding_text(case, node, ranks)
     return Claim(
         category=Category.MISSING_RANK,
         culprits=tuple(sorted(ranks)),
         waiting=node.waiting,
-        summary=summary,
-        details=(*details, detail),
+        said=[*sentences.holding_texts(case, node, ranks), detail],
         instance=node.instance,
         age=node.age,
         explains=tuple(explains),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar
 
@@ -19,7 +19,8 @@ class Claim:
     """What one rule says of one root.
 
     Attributes:
-        category, culprits, waiting, summary, details, field, values, age, stuck_on: as of `Finding`.
+        category, culprits, waiting, field, values, age, stuck_on: as of `Finding`.
+        said: the summary, then the details.
         instance: in which the fault shows; None: in none.
         name: identifies the fault; "": its instance does.
         caused_by: key of the claim from which this one follows; None: it is a cause.
@@ -32,8 +33,7 @@ class Claim:
     category: Category
     culprits: tuple[int, ...] = ()
     waiting: tuple[int, ...] = ()
-    summary: str
-    details: tuple[str, ...] = ()
+    said: Sequence[str]
     instance: Instance | None = None
     name: str = ""
     field: str | None = None
@@ -71,7 +71,7 @@ class SetAside:
     roots: tuple[InstanceKey, ...]
 
 
-Outcome = tuple[Claim, ...] | Follows | SetAside | None
+Outcome = Claim | tuple[Claim, ...] | Follows | SetAside | None
 """What a rule makes of a root: claims (none: it is left open), or why it needs none. None: the rule does not apply."""
 
 
@@ -108,9 +108,9 @@ class Claims:
     @property
     def first_cause(self) -> str | None:
         """The key of the first lasting cause; None: there is none."""
-        return next((cause.key for cause in self.causes if not cause.is_over), None)
+        return next((cause.key for cause in self.lasting), None)
 
-    def take(self, rule: str, outcome: tuple[Claim, ...] | Follows | SetAside) -> None:
+    def take(self, rule: str, outcome: Claim | tuple[Claim, ...] | Follows | SetAside) -> None:
         """Add what the rule of that name made of a root."""
         self.decided[rule] += 1
         if isinstance(outcome, SetAside):
@@ -120,7 +120,7 @@ class Claims:
             for key in outcome.roots:
                 self.cause_of.setdefault(key, outcome.cause)
             return
-        for found in outcome:
+        for found in (outcome,) if isinstance(outcome, Claim) else outcome:
             name = beside(found.key) if found.key in self.keys else found.name
             claim = dataclasses.replace(found, rule=rule, name=name)
             self.keys.add(claim.key)
@@ -154,8 +154,7 @@ class Claims:
             out_of_step: the culprits are known to be.
         """
         wanted = set(culprits)
-        infos = [case.evidence.ranks.get(rank) for rank in wanted]
-        out_of_step = out_of_step or all(info is not None and info.ending is Ending.CLEAN for info in infos)
+        out_of_step = out_of_step or all(case.evidence.ending_of(rank) is Ending.CLEAN for rank in wanted)
         for cause in self.causes:
             if cause.field is None or not wanted <= set(cause.culprits):
                 continue
@@ -206,4 +205,4 @@ def stage_of_one(
     name: str, sentence: str, claims: Callable[[Case, Claims], Iterable[Claim]], rule: str, when: str
 ) -> Stage[Claim]:
     """A stage with one rule. ``claims``: what this claims of each root, one after the other. ``when``: it decides."""
-    return Stage(name, sentence, claims, (Rule(rule, when, lambda _, __, claim: (claim,)),))
+    return Stage(name, sentence, claims, (Rule(rule, when, lambda _, __, claim: claim),))

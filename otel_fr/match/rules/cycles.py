@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from otel_fr.match.case import Case
@@ -156,19 +156,15 @@ def _claim(
     category: Category,
     culprits: Iterable[int],
     instance: Instance,
-    summary: str,
-    details: Iterable[str] = (),
-) -> Outcome:
-    return (
-        Claim(
-            category=category,
-            culprits=tuple(sorted(culprits)),
-            waiting=tuple(sorted({rank for key in cycle.keys for rank in case.nodes[key].waiting})),
-            summary=summary,
-            details=(*details, *device_texts.sync_texts(case, (rank for rank, _, _ in cycle.steps))),
-            instance=instance,
-            explains=tuple(cycle.keys),
-        ),
+    said: Sequence[str],
+) -> Claim:
+    return Claim(
+        category=category,
+        culprits=tuple(sorted(culprits)),
+        waiting=tuple(sorted({rank for key in cycle.keys for rank in case.nodes[key].waiting})),
+        said=[*said, *device_texts.sync_texts(case, (rank for rank, _, _ in cycle.steps))],
+        instance=instance,
+        explains=tuple(cycle.keys),
     )
 
 
@@ -196,8 +192,8 @@ def _misdirected(case: Case, _: Claims, cycle: Cycle) -> Outcome:
     astray = misdirected_message(case.instances, cycle.keys) if not cycle.skipped else None
     if astray is None:
         return None
-    summary = sentences.misdirected_text(astray, case.machines)
-    return _claim(case, cycle, Category.UNMATCHED_P2P, astray.culprits, astray.astray, summary)
+    said = [sentences.misdirected_text(astray, case.machines)]
+    return _claim(case, cycle, Category.UNMATCHED_P2P, astray.culprits, astray.astray, said)
 
 
 def _message(case: Case, cycle: Cycle) -> tuple[int, Instance, int] | None:
@@ -227,16 +223,16 @@ def _message_too_many(case: Case, _: Claims, cycle: Cycle) -> Outcome:
     after = cycle.steps[(cycle.steps.index(step) + 1) % len(cycle.steps)][1]
     out = case.steps.culprits.intersection((caller, blocker))
     if out == {caller}:
-        summary = step_texts.one_message_more_text(caller, blocker, message, after, case.machines)
+        text = step_texts.one_message_more_text(caller, blocker, message, after, case.machines)
     elif (
         not out
         and after.stream == "collective"
         and _pattern(blocker, message, after.group.id) in case.evidence.kept_patterns
     ):
-        summary = step_texts.one_more_text(caller, blocker, message, after, case.machines)
+        text = step_texts.one_more_text(caller, blocker, message, after, case.machines)
     else:
         return None
-    return _claim(case, cycle, Category.UNMATCHED_P2P, (caller,), message, summary)
+    return _claim(case, cycle, Category.UNMATCHED_P2P, (caller,), message, [text])
 
 
 def _message_missing(case: Case, _: Claims, cycle: Cycle) -> Outcome:
@@ -245,9 +241,9 @@ def _message_missing(case: Case, _: Claims, cycle: Cycle) -> Outcome:
         return None
     caller, message, blocker = step
     both = tuple(sorted((caller, blocker)))
-    summary, details = sentences.unmatched_text(case, message, blocker)
+    said = sentences.unmatched_texts(case, message, blocker)
     culprits = both if case.steps.rivals == both and not _left_out_half(case, step) else (blocker,)
-    return _claim(case, cycle, Category.UNMATCHED_P2P, culprits, message, summary, details)
+    return _claim(case, cycle, Category.UNMATCHED_P2P, culprits, message, said)
 
 
 def behind_message(case: Case, claims: Claims, keys: list[InstanceKey]) -> Outcome:
@@ -285,8 +281,8 @@ def _deadlock(case: Case, _: Claims, cycle: Cycle) -> Outcome:
     if cycle.skipped:
         culprits = {rank for found in cycle.skipped for rank in found.ranks}
         minority = tuple(sorted(culprits)), cycle.skipped[0].instance, cycle.skipped[0].taken
-    summary = sentences.deadlock_text(cycle.steps, minority, case.machines)
-    return _claim(case, cycle, Category.DEADLOCK, culprits, cycle.steps[0][1], summary)
+    said = [sentences.deadlock_text(cycle.steps, minority, case.machines)]
+    return _claim(case, cycle, Category.DEADLOCK, culprits, cycle.steps[0][1], said)
 
 
 STAGE = Stage(

@@ -31,15 +31,12 @@ def _stuck(case: Case, claims: Claims) -> Iterator[Claim]:
         shared = [case.evidence.groups[id_] for id_ in others]
         known = [case.evidence.ranks.get(rank) for rank in culprits]
         halted = known[0].doing if known[0] is not None and all(map(is_halted, known)) else ""
-        summary, details = device_texts.device_text(
-            instance, culprits, alike[0].ahead, waiting, shared, case.machines, halted
-        )
+        said = device_texts.device_texts(instance, culprits, alike[0].ahead, waiting, shared, case.machines, halted)
         yield Claim(
             category=Category.RANK_STUCK,
             culprits=tuple(sorted(culprits)),
             waiting=tuple(waiting),
-            summary=summary,
-            details=tuple(details),
+            said=said,
             instance=instance,
             age=case.nodes[key].age if key in case.nodes else None,
             stuck_on=None if halted else "device",
@@ -63,17 +60,15 @@ def _named_already(_: Case, claims: Claims, node: Node) -> Outcome:
 
 def _not_begun(case: Case, _: Claims, node: Node) -> Outcome:
     waiting = [rank for rank in node.waiting if rank not in node.not_begun]
-    return (
-        Claim(
-            category=Category.RANK_STUCK,
-            culprits=tuple(sorted(node.not_begun)),
-            waiting=tuple(waiting),
-            summary=device_texts.not_begun_text(node.instance, node.not_begun, waiting, case.machines),
-            instance=node.instance,
-            age=node.age,
-            stuck_on="device",
-            explains=(node.instance.key,),
-        ),
+    return Claim(
+        category=Category.RANK_STUCK,
+        culprits=tuple(sorted(node.not_begun)),
+        waiting=tuple(waiting),
+        said=[device_texts.not_begun_text(node.instance, node.not_begun, waiting, case.machines)],
+        instance=node.instance,
+        age=node.age,
+        stuck_on="device",
+        explains=(node.instance.key,),
     )
 
 

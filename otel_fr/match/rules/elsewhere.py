@@ -41,7 +41,7 @@ def _downstream(case: Case, claims: Claims) -> Iterator[Claim]:
         yield Claim(
             category=Category.MISSING_RANK,
             waiting=node.waiting,
-            summary=sentences.downstream_text(node.instance, node.waiting, missing),
+            said=[sentences.downstream_text(node.instance, node.waiting, missing)],
             instance=node.instance,
             age=node.age,
             caused_by=cause,
@@ -55,12 +55,10 @@ def _deaths(case: Case, claims: Claims) -> Iterator[Claim]:
     for rank in sorted(case.deaths - told):
         by_cause.setdefault(died_in_mismatch(case, claims, [rank]), []).append(rank)
     for cause, ranks in by_cause.items():
-        summary, details = ending_texts.endings_text(ranks, case.evidence, case.machines)
         yield Claim(
             category=Category.RANK_DEAD,
             culprits=tuple(ranks),
-            summary=summary,
-            details=tuple(details),
+            said=ending_texts.endings_texts(ranks, case.evidence, case.machines),
             name=DEATHS if cause is None else f"{DEATHS}/{cause}",
             caused_by=cause,
         )
@@ -107,13 +105,11 @@ def _overdue_claim(
     caused_by: str | None = None,
 ) -> Claim:
     """Of ranks whose same thing is overdue: one fault, since ranks run alike."""
-    summary, details = ending_texts.overrun_texts(case, alike)
     return Claim(
         category=CATEGORIES[next(iter(alike.values())).kind],
         culprits=culprits,
         waiting=waiting,
-        summary=summary,
-        details=tuple(details),
+        said=ending_texts.overrun_texts(case, alike),
         name=name,
         values={rank: ending_texts.overdue_value(item) for rank, item in alike.items()},
         caused_by=caused_by,
@@ -129,13 +125,11 @@ def _at_store(case: Case, claims: Claims) -> Iterator[Claim]:
     # No recorder shows which ranks were expected. If one other rank exists, it is the culprit; of several, some may
     # not have been expected.
     culprits = others if len(others) == 1 else []
-    summary, details = sentences.store_text(case, ranks, others)
     yield Claim(
         category=Category.MISSING_RANK if culprits else Category.STALLED_COLLECTIVE,
         culprits=tuple(culprits),
         waiting=tuple(ranks),
-        summary=summary,
-        details=tuple(details),
+        said=sentences.store_texts(case, ranks, others),
         name=STORE,
     )
 
@@ -146,12 +140,10 @@ def _failures(case: Case, claims: Claims) -> Iterator[Claim]:
     for node in case.nodes.values() if not claims.lasting else ():
         failed = [r for r in node.waiting if r in raised and node.instance.call(r).state is CallState.FAILED]
         if failed:
-            summary, details = ending_texts.unexplained_text(case, node.instance, failed)
             yield Claim(
                 category=Category.STALLED_COLLECTIVE,
                 waiting=node.waiting,
-                summary=summary,
-                details=tuple(details),
+                said=ending_texts.unexplained_texts(case, node.instance, failed),
                 instance=node.instance,
                 age=node.age,
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from otel_fr.match.case import Case
 from otel_fr.match.facts.aftermath import was_refused
@@ -44,7 +44,7 @@ def late_claim(case: Case, node: Node) -> Claim | None:
         category=Category.STRAGGLER,
         culprits=culprits,
         waiting=tuple(rank for rank in node.waiting if rank not in culprits),
-        summary=sentences.straggler_text(node.instance, late, case.machines),
+        said=[sentences.straggler_text(node.instance, late, case.machines)],
         instance=node.instance,
         age=node.age,
         explains=(node.instance.key,),
@@ -79,11 +79,11 @@ def _out_of_step(case: Case, claims: Claims, front: Front) -> Outcome:
         node, absent = min(behind, key=lambda found: (len(found[0].instance.members), found[0].instance.name))
         taken = case.nodes[front[0]].instance
         detail = step_texts.out_of_step_text(absent, node.instance, taken, ())
-        return (blocked.absent_claim(case, node, absent, detail, (node.instance.key, *keys)),)
+        return blocked.absent_claim(case, node, absent, detail, (node.instance.key, *keys))
     if ahead:
         node = min(ahead, key=lambda node: (len(node.instance.members), node.instance.name))
         claim = blocked.beyond_claim(case, claims, node, node.waiting)
-        return (dataclasses.replace(claim, explains=(*claim.explains, *keys)),)
+        return dataclasses.replace(claim, explains=(*claim.explains, *keys))
     return None
 
 
@@ -97,8 +97,8 @@ def _stopped(case: Case, _: Claims, front: Front) -> Outcome:
     if not 0 < len(culprits) < len(node.instance.members):
         return None
     waiting = tuple(rank for rank in node.waiting if rank not in culprits)
-    summary, details = sentences.stopped_text(case, node.instance, culprits, waiting)
-    return (front_claim(case, front, Category.RANK_STUCK, culprits, waiting, summary, details),)
+    said = sentences.stopped_texts(case, node.instance, culprits, waiting)
+    return front_claim(case, front, Category.RANK_STUCK, culprits, waiting, said)
 
 
 def _opposite_orders(case: Case, _: Claims, front: Front) -> Outcome:
@@ -107,18 +107,9 @@ def _opposite_orders(case: Case, _: Claims, front: Front) -> Outcome:
     if turned is None:
         return None
     culprits = tuple(rank for rank in turned[2:] if rank in case.steps.culprits) or turned[2:]
-    said, details = sentences.joined_text(case, node, _lost(case, node))
-    return (
-        front_claim(
-            case,
-            front,
-            Category.DEADLOCK,
-            culprits,
-            node.waiting,
-            sentences.inverted_text(*turned, case.machines, culprits),
-            (said, *details),
-        ),
-    )
+    said = [sentences.inverted_text(*turned, case.machines, culprits)]
+    said += sentences.joined_texts(case, node, _lost(case, node))
+    return front_claim(case, front, Category.DEADLOCK, culprits, node.waiting, said)
 
 
 def _held_by_batch(case: Case, claims: Claims, front: Front) -> Outcome:
@@ -141,15 +132,15 @@ def _lost_host(case: Case, _: Claims, front: Front) -> Outcome:
     culprits = _lost(case, node)
     if not culprits:
         return None
-    summary, details = sentences.joined_text(case, node, culprits)
-    return (front_claim(case, front, Category.STALLED_COLLECTIVE, culprits, node.waiting, summary, details),)
+    said = sentences.joined_texts(case, node, culprits)
+    return front_claim(case, front, Category.STALLED_COLLECTIVE, culprits, node.waiting, said)
 
 
 def _all_joined(case: Case, claims: Claims, front: Front) -> Outcome:
     node = case.nodes[front[0]]
-    summary, details = sentences.joined_text(case, node)
-    claim = front_claim(case, front, Category.STALLED_COLLECTIVE, (), node.waiting, summary, details)
-    return (dataclasses.replace(claim, caused_by=_broken_by(case, claims, _calls(node))),)
+    said = sentences.joined_texts(case, node)
+    claim = front_claim(case, front, Category.STALLED_COLLECTIVE, (), node.waiting, said)
+    return dataclasses.replace(claim, caused_by=_broken_by(case, claims, _calls(node)))
 
 
 def _lost(case: Case, node: Node) -> Sequence[int]:
@@ -160,12 +151,8 @@ def _broken_by(case: Case, claims: Claims, calls: list[Call]) -> str | None:
     """The key of the fault by which a member of these calls ended, which broke the others' connections to it."""
     if not any(call.state is CallState.FAILED and not gave_up(call) for call in calls):
         return None
-    infos = {call.rank: case.evidence.ranks.get(call.rank) for call in calls}
-    ended = {
-        rank
-        for rank, info in infos.items()
-        if info is not None and info.ending in (Ending.KILLED, Ending.RAISED, Ending.GONE)
-    }
+    bad = (Ending.KILLED, Ending.RAISED, Ending.GONE)
+    ended = {call.rank for call in calls if case.evidence.ending_of(call.rank) in bad}
     found = (cause for cause in claims.lasting if ended.intersection(cause.culprits + cause.waiting))
     return next((cause.key for cause in found), None)
 
@@ -176,8 +163,7 @@ def front_claim(
     category: Category,
     culprits: Sequence[int],
     waiting: tuple[int, ...],
-    summary: str,
-    details: Iterable[str] = (),
+    said: Sequence[str],
 ) -> Claim:
     """What is claimed of a set of blocked instances; the fault shows in the first of the front."""
     node = case.nodes[front[0]]
@@ -185,8 +171,7 @@ def front_claim(
         category=category,
         culprits=tuple(sorted(culprits)),
         waiting=waiting,
-        summary=summary,
-        details=tuple(details),
+        said=said,
         instance=node.instance,
         age=waited(node.instance, waiting),
         explains=(front[0], *front[1]),

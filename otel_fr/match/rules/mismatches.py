@@ -66,7 +66,7 @@ def _calls_differ(case: Case, claims: Claims) -> Iterator[Claim]:
             category=bad.category,
             culprits=said.differing,
             waiting=waiting,
-            summary=summary,
+            said=[summary],
             instance=instance,
             field=bad.field,
             values=dict(sorted(bad.values.items())),
@@ -85,7 +85,7 @@ def _sharing(case: Case, instance: Instance | None) -> tuple[int, ...]:
 
 
 def _of_threads(case: Case, _: Claims, claim: Claim) -> Outcome:
-    return (claim,) if _sharing(case, claim.instance) else None
+    return claim if _sharing(case, claim.instance) else None
 
 
 def _lacks_ranks(case: Case, node: Node, bad: Mismatch) -> bool:
@@ -98,9 +98,8 @@ def _lacks_ranks(case: Case, node: Node, bad: Mismatch) -> bool:
         return False
     if node.instance is not bad.instance and not _has_freed(case, bad, node.idle):
         return False
-    infos = [case.evidence.ranks.get(rank) for rank in node.idle]
     is_shown = not (node.undecided or node.next or node.dead)
-    return is_shown and all(info is not None and info.ending is Ending.RUNNING for info in infos)
+    return is_shown and all(case.evidence.ending_of(rank) is Ending.RUNNING for rank in node.idle)
 
 
 def _has_freed(case: Case, bad: Mismatch, ranks: Iterable[int]) -> bool:
@@ -200,7 +199,7 @@ class _Walk:
         return min((record, self._instances[key].name, key) for record, key in heads)[2]
 
 
-STAGE = Stage(
+STAGE: Final[Stage[Claim]] = Stage(
     "mismatch",
     "Calls of one collective or message that do not fit together, in the order of the ranks' own calls.",
     _calls_differ,
@@ -215,7 +214,7 @@ STAGE = Stage(
             "calls_differ",
             "Operation, sizes, dtype, root or reduce op differ where they must agree. A strict majority shows which"
             " ranks are wrong; without one, all ranks that disagree are named.",
-            lambda _, __, claim: (claim,),
+            lambda _, __, claim: claim,
         ),
     ),
 )

@@ -93,8 +93,7 @@ def _never_heard(case: Case, node: Node) -> bool:
 
 
 def _joined_late(case: Case, _: Claims, root: Silent) -> Outcome:
-    claim = late_claim(case, root.node) if _never_heard(case, root.node) else None
-    return None if claim is None else (claim,)
+    return late_claim(case, root.node) if _never_heard(case, root.node) else None
 
 
 def _near_a_culprit(_: Case, __: Claims, root: Silent) -> Outcome:
@@ -106,25 +105,26 @@ def _begun_elsewhere(case: Case, _: Claims, root: Silent) -> Outcome:
     return SetAside((root.node.instance.key,)) if root.elsewhere else None
 
 
+def _left(case: Case, claims: Claims) -> list[Node]:
+    return [node for node in _open(case, claims) if node.instance.key not in claims.set_aside]
+
+
 def _is_untold(case: Case, node: Node) -> bool:
     """It waits for several ranks without evidence: these may wait for one another."""
     return len(case.unheard) > 1 and _never_heard(case, node)
 
 
 def _told(case: Case, claims: Claims) -> Iterator[blocked.Blocked]:
-    nodes = [n for n in _open(case, claims) if n.instance.key not in claims.set_aside and not _is_untold(case, n)]
-    return blocked.in_order(case, claims, nodes)
+    return blocked.in_order(case, claims, [node for node in _left(case, claims) if not _is_untold(case, node)])
 
 
 def _untold(case: Case, claims: Claims) -> Iterator[Claim]:
-    nodes = {
-        n.instance.key: n for n in _open(case, claims) if n.instance.key not in claims.set_aside and _is_untold(case, n)
-    }
+    nodes = {node.instance.key: node for node in _left(case, claims) if _is_untold(case, node)}
     for front in () if claims.lasting else fronts(nodes):
         node = case.nodes[front[0]]
-        summary = sentences.untold_text(node.instance, node.waiting, case.unheard)
-        details = rank_texts.raised_texts(case.evidence, node.waiting)
-        yield front_claim(case, front, Category.MISSING_RANK, (), node.waiting, summary, details)
+        said = [sentences.untold_text(node.instance, node.waiting, case.unheard)]
+        said += rank_texts.raised_texts(case.evidence, node.waiting)
+        yield front_claim(case, front, Category.MISSING_RANK, (), node.waiting, said)
 
 
 def _unrecorded(case: Case, claims: Claims) -> Iterator[Claim]:
@@ -139,8 +139,8 @@ def _unrecorded(case: Case, claims: Claims) -> Iterator[Claim]:
     }
     for front in () if claims.lasting else fronts(found):
         node = case.nodes[front[0]]
-        summary = sentences.unrecorded_text(case, node.instance, node.waiting, node.unrecorded)
-        yield front_claim(case, front, Category.MISSING_RANK, (), node.waiting, summary)
+        said = [sentences.unrecorded_text(case, node.instance, node.waiting, node.unrecorded)]
+        yield front_claim(case, front, Category.MISSING_RANK, (), node.waiting, said)
 
 
 STAGES = (

@@ -92,8 +92,9 @@ def callers_of_extra(case: Case, node: Node, missing: Sequence[int], *, unseen: 
 
 def _has_passed(case: Case, rank: int) -> bool:
     """It ended well, or waits in another call."""
-    info, last = case.evidence.ranks.get(rank), case.lasts.get(rank)
-    return info is not None and (info.ending is Ending.CLEAN or (last is not None and last.in_call))
+    last = case.lasts.get(rank)
+    is_in_call = rank in case.evidence.ranks and last is not None and last.in_call
+    return is_in_call or case.evidence.ending_of(rank) is Ending.CLEAN
 
 
 def _most_are_done(case: Case, node: Node, missing: Sequence[int]) -> bool:

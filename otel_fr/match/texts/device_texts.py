@@ -14,7 +14,7 @@ from otel_fr.match.texts.sentences import MAX_ENDINGS
 from otel_fr.presentation import count_text, message_text, ranks_text, verb
 
 
-def device_text(
+def device_texts(
     instance: Instance,
     culprits: list[int],
     ahead: tuple[int, int],
@@ -22,7 +22,7 @@ def device_text(
     others: list[Group],
     machines: Machines,
     halted: str,
-) -> tuple[str, list[str]]:
+) -> list[str]:
     """Which call ranks enqueued and do not complete, and details.
 
     Args:
@@ -35,11 +35,11 @@ def device_text(
         f" {verb(culprits, 'it', 'they')} enqueued {instance_text(instance)} and did not complete it,"
         f" while rank {ahead[0]} has completed {'its half' if instance.p2p else f'number {ahead[1]}'}"
     )
-    details = []
+    said = [f"{text}; {ranks_text(waiting)} {verb(waiting, 'waits', 'wait')}" if waiting else text]
     if others:
         more = count_text(len(others) - 1, "more group")
-        details.append(f"the same shows in {group_of(others[0])}" + (f" and {more}" if len(others) > 1 else ""))
-    return f"{text}; {ranks_text(waiting)} {verb(waiting, 'waits', 'wait')}" if waiting else text, details
+        said.append(f"the same shows in {group_of(others[0])}" + (f" and {more}" if len(others) > 1 else ""))
+    return said
 
 
 def not_begun_text(instance: Instance, culprits: list[int], waiting: list[int], machines: Machines) -> str:

@@ -58,7 +58,7 @@ def overdue_text(overdue: Mapping[int, Overdue], ranks: Mapping[int, Rank], name
     return text
 
 
-def endings_text(ranks: list[int], evidence: Evidence, machines: Machines) -> tuple[str, list[str]]:
+def endings_texts(ranks: list[int], evidence: Evidence, machines: Machines) -> list[str]:
     """How ranks ended, those that ended alike together, the first `MAX_ENDINGS` ways; and details."""
     alike: dict[str, list[int]] = {}
     for rank in ranks:
@@ -73,9 +73,8 @@ def endings_text(ranks: list[int], evidence: Evidence, machines: Machines) -> tu
     if more:
         parts.append(f"and {more} more")
     detailed = [rank for own in shown for rank in own][:MAX_ENDINGS]
-    return "; ".join(parts), [
-        f"rank {rank}: {text}" for rank in detailed for text in thread_texts(evidence.ranks[rank])
-    ]
+    details = (f"rank {rank}: {text}" for rank in detailed for text in thread_texts(evidence.ranks[rank]))
+    return ["; ".join(parts), *details]
 
 
 def _raised_at(info: Rank) -> str:
@@ -96,15 +95,15 @@ def aborted_text(ranks: list[int], evidence: Evidence) -> str:
     return "; ".join(parts)
 
 
-def unexplained_text(case: Case, instance: Instance, failed: list[int]) -> tuple[str, list[str]]:
+def unexplained_texts(case: Case, instance: Instance, failed: list[int]) -> list[str]:
     """A call that failed on ranks which ended for that."""
-    endings, details = endings_text(failed, case.evidence, case.machines)
-    return f"{instance_text(instance)} failed; the evidence does not show the cause: {endings}", details
+    endings, *details = endings_texts(failed, case.evidence, case.machines)
+    return [f"{instance_text(instance)} failed; the evidence does not show the cause: {endings}", *details]
 
 
-def overrun_texts(case: Case, alike: Mapping[int, Overdue]) -> tuple[str, list[str]]:
+def overrun_texts(case: Case, alike: Mapping[int, Overdue]) -> list[str]:
     """Ranks with the same overdue section or heartbeat, and where these are."""
     shown = list(alike)[:MAX_ENDINGS]
-    wheres = [where_texts(case.evidence, rank, case.lasts.get(rank)) for rank in shown]
+    wheres = [where_texts(case, rank) for rank in shown]
     summary = f"{overdue_text(alike, case.evidence.ranks, case.machines.named(alike))}; {wheres[0].pop(0)}"
-    return summary, wheres[0] + ["; ".join(texts) for texts in wheres[1:]]
+    return [summary, *wheres[0], *("; ".join(texts) for texts in wheres[1:])]

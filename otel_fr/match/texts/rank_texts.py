@@ -67,19 +67,14 @@ def describe_ending(info: Rank, *, several: bool = False) -> str:
     return f"{'are' if several else 'is'} {text}"
 
 
-def where_text(evidence: Evidence, rank: int, last: LastCall | None, instance: Instance | None = None) -> str:
-    """`where_texts` as one text."""
-    return "; ".join(where_texts(evidence, rank, last, instance))
-
-
-def where_texts(evidence: Evidence, rank: int, last: LastCall | None, instance: Instance | None = None) -> list[str]:
+def where_texts(case: Case, rank: int, instance: Instance | None = None) -> list[str]:
     """What is known of a rank that has not joined: alive or how it ended, and where; further texts, such as on its
     last call.
 
     Args:
         instance: what it has not joined.
     """
-    info = evidence.ranks.get(rank)
+    evidence, info, last = case.evidence, case.evidence.ranks.get(rank), case.lasts.get(rank)
     if info is None or info.ending is Ending.UNKNOWN:
         return _silent_texts(evidence, rank, info, last)
     text = describe_ending(info)

@@ -19,7 +19,6 @@ from otel_fr.match.texts.rank_texts import (
     raised_texts,
     silence_text,
     unreached_texts,
-    where_text,
     where_texts,
 )
 from otel_fr.operations import other_half
@@ -76,7 +75,7 @@ def waits_text(evidence: Evidence, instance: Instance, waiting: Sequence[int], a
     return f"the call failed on {ranks_text(waiting)}" + ("" if age is None else f" after {duration_text(age)}")
 
 
-def holding_text(case: Case, node: Node, culprits: Sequence[int]) -> tuple[str, list[str]]:
+def holding_texts(case: Case, node: Node, culprits: Sequence[int]) -> list[str]:
     """``"rank 1 (gpu-17) did not join X; rank 1 is at train.py:9 load, in no collective; ranks 0, 2 wait"``, and
     details."""
     evidence, instance, machines = case.evidence, node.instance, case.machines
@@ -95,7 +94,7 @@ def holding_text(case: Case, node: Node, culprits: Sequence[int]) -> tuple[str, 
         parts = [f"{machines.named(missing)} {did_not} {instance_text(instance)}"]
     else:
         parts = [f"{machines.named(culprits)} failed in {instance_text(instance)}"]
-    wheres = [where_texts(evidence, rank, case.lasts.get(rank), instance) for rank in culprits[:MAX_ENDINGS]]
+    wheres = [where_texts(case, rank, instance) for rank in culprits[:MAX_ENDINGS]]
     if len(culprits) == 1 and not are_silent(evidence, culprits):
         parts.append(wheres[0].pop(0))
     elif site := _common_site(evidence, culprits):
@@ -107,7 +106,7 @@ def holding_text(case: Case, node: Node, culprits: Sequence[int]) -> tuple[str, 
         details.append(f"and {len(culprits) - MAX_ENDINGS} more")
     if 2 * len(missing) > len(instance.members) and node.waiting and len(missing) > 1:
         details.append(f"it is also possible that {ranks_text(node.waiting)} made one extra call")
-    return "; ".join(parts), details
+    return ["; ".join(parts), *details]
 
 
 def _common_site(evidence: Evidence, ranks: Iterable[int]) -> str:
@@ -145,26 +144,26 @@ def only_unheard_text(waiting: Iterable[int]) -> str:
 def absent_text(case: Case, instance: Instance, absent: list[int]) -> str:
     """``"rank 1 had not joined it either; rank 1 is at train.py:9 load, in no collective; ..."``"""
     text = f"{case.machines.named(absent)} had not joined it either"
-    return f"{text}; {where_text(case.evidence, absent[0], case.lasts.get(absent[0]), instance)}"
+    return "; ".join([text, *where_texts(case, absent[0], instance)])
 
 
-def unmatched_text(case: Case, instance: Instance, blocker: int, *, has_passed: bool = True) -> tuple[str, list[str]]:
+def unmatched_texts(case: Case, instance: Instance, blocker: int, *, has_passed: bool = True) -> list[str]:
     """A message without its other half, and details. ``has_passed``: the rank that owes it went on without, or
     ended."""
     here = next(iter(instance.calls.values()))[-1]
     made = here.signature.operation
     wanted = other_half(made)
-    where, *details = where_texts(case.evidence, blocker, case.lasts.get(blocker), instance)
+    where, *details = where_texts(case, blocker, instance)
     who = case.machines.named([blocker])
     if blocker in case.unheard:
         failing = f"it is not known whether {who} called the matching {wanted}"
     else:
         doubt = f" (or rank {here.rank} made one {made} too many)" if has_passed else ""
         failing = f"{who} did not call the matching {wanted}{doubt}"
-    return f"{failing}: rank {here.rank} waits in {instance_text(instance)}; {where}", details
+    return [f"{failing}: rank {here.rank} waits in {instance_text(instance)}; {where}", *details]
 
 
-def joined_text(case: Case, node: Node, lost: Sequence[int] = ()) -> tuple[str, list[str]]:
+def joined_texts(case: Case, node: Node, lost: Sequence[int] = ()) -> list[str]:
     """``"all members joined X with matching arguments, but it has not completed"``, or that it failed, and details.
 
     ``lost``: members on machines that are lost.
@@ -183,12 +182,10 @@ def joined_text(case: Case, node: Node, lost: Sequence[int] = ()) -> tuple[str, 
         hosts, details = unreached_texts(case.evidence, node.waiting)
         text = f"{hosts}; {text}" if hosts else text
         details += link_texts(case.evidence)
-    return text, details + (raised_texts(case.evidence, node.waiting) if failed else [])
+    return [text, *details, *(raised_texts(case.evidence, node.waiting) if failed else [])]
 
 
-def stopped_text(
-    case: Case, instance: Instance, culprits: Sequence[int], waiting: Sequence[int]
-) -> tuple[str, list[str]]:
+def stopped_texts(case: Case, instance: Instance, culprits: Sequence[int], waiting: Sequence[int]) -> list[str]:
     """``"rank 1 joined X and then stopped running: it is stopped by a signal (SIGSTOP); ranks 0, 2 wait"``."""
     info = case.evidence.ranks[culprits[0]]
     is_over = info.ending is not Ending.RUNNING
@@ -200,10 +197,10 @@ def stopped_text(
     details = [f"rank {rank} {describe_ending(case.evidence.ranks[rank])}" for rank in culprits[:MAX_ENDINGS]]
     if waiting:
         text += f"; {waits_text(case.evidence, instance, waiting, waited(instance, waiting))}"
-    return text, details if is_over else []
+    return [text, *(details if is_over else [])]
 
 
-def store_text(case: Case, ranks: list[int], others: list[int]) -> tuple[str, list[str]]:
+def store_texts(case: Case, ranks: list[int], others: list[int]) -> list[str]:
     """Ranks that gave up waiting for the others at the job's store, and where these are."""
     summary = (
         f"{ranks_text(ranks)} gave up waiting for other ranks at the job's store:"
@@ -211,7 +208,7 @@ def store_text(case: Case, ranks: list[int], others: list[int]) -> tuple[str, li
     )
     if others:
         summary += f"; absent: {case.machines.named(others)}"
-    return summary, [where_text(case.evidence, rank, case.lasts.get(rank)) for rank in others[:MAX_ENDINGS]]
+    return [summary, *("; ".join(where_texts(case, rank)) for rank in others[:MAX_ENDINGS])]
 
 
 def misdirected_text(misdirected_message: MisdirectedMessage, machines: Machines) -> str:
