@@ -1,7 +1,7 @@
 """Ranks with a host and a device each: hosts issue calls and may run ahead, devices do a group's calls in order.
 
-Like NCCL: a collective completes once every member's device stands at it; sends and receives complete in pairs. A
-snapshot of it, whole or with holes, is evidence with known truth.
+Like NCCL: a collective completes once every member's device stands at it; sends and receives complete in pairs. What
+is left once nothing moves is evidence with known truth.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ class Issued:
     record: int
     number: int
     completed: bool = False
-    shown: bool = False
 
 
 @dataclass
@@ -57,16 +56,13 @@ class Machine:
     arrived: dict[Place, dict[int, Issued]] = field(default_factory=lambda: defaultdict(dict))
     done: dict[int, int] = field(default_factory=lambda: defaultdict(int))
 
-    def run(self, rng: random.Random, ticks: int = 10**9) -> bool:
-        """Let it go on until nothing moves (True), or for some steps of random ranks (False)."""
+    def run(self, rng: random.Random) -> None:
+        """Let it go on until nothing moves."""
         ranks = list(self.programs)
-        while ticks > 0:
+        moved = [True]
+        while any(moved):
             rng.shuffle(ranks)
             moved = [self._step(rank) for rank in ranks]
-            if True not in moved:
-                return True
-            ticks -= 1
-        return False
 
     def _step(self, rank: int) -> bool:
         return self._issue(rank) | self._execute(rank)
@@ -119,56 +115,26 @@ class Machine:
                 queue = next(q for (owner, _), q in self.queues.items() if owner == rank and q and q[0] is own)
                 queue.popleft()
 
-    def evidence(
-        self,
-        rng: random.Random,
-        *,
-        still: bool,
-        ring: int = 10**6,
-        lag: float = 0.0,
-        absent: frozenset[int] = frozenset(),
-        ages: bool = True,
-        ends: dict[int, Rank] | None = None,
-        only_open: bool = False,
-    ) -> Evidence:
-        """What recorders show.
-
-        Args:
-            still: nothing moves any more. ring: calls each recorder keeps. lag: share of ended calls at the end of a
-                rank's record that are still shown open. absent: ranks without a file. ages: recorded.
-            only_open: completed calls are left out.
-        """
+    def evidence(self, *, ages: bool = True) -> Evidence:
+        """What recorders show once nothing moves any more. ``ages``: recorded."""
         groups = {op.group.id: op.group for program in self.programs.values() for op in program}
-        ranks, calls = {}, []
+        ranks = {rank: Rank(rank, idle=10.0) for rank in self.programs}
+        calls = []
         for rank, mine in self.issued.items():
-            if rank in absent:
-                ranks[rank] = Rank(rank, ending=Ending.UNKNOWN, complete=False)
-                continue
-            info = ranks[rank] = (ends or {}).get(rank) or Rank(rank)
-            info.idle = 10.0 if still else 0.1
-            if still and len(mine) == len(self.programs[rank]) and all(c.completed for c in mine) and not ends:
+            info = ranks[rank]
+            if len(mine) == len(self.programs[rank]) and all(call.completed for call in mine):
                 info.ending = Ending.CLEAN
-            late = 0 if still else round(rng.random() * lag * len(mine))
-            for index, call in enumerate(mine):
-                call.shown = call.completed and index < len(mine) - late
-                collective = len(call.place) == 2
-                if collective:
+            for call in mine:
+                calls.append(self._call(rank, call, ages))
+                if len(call.place) == 2:
                     progress = info.progress.setdefault(call.op.group.id, Progress(0, 0))
                     progress.enqueued = call.number
-                    progress.completed = call.number if call.shown else progress.completed
-                if call.shown and only_open:
-                    continue
-                if index >= len(mine) - ring:
-                    calls.append(self._call(rank, call, 10.0 if still else 0.1, ages))
-                elif not call.shown:
-                    info.complete = False
-        for rank in set(self.programs) - set(ranks):
-            ranks[rank] = Rank(rank, ending=Ending.UNKNOWN, complete=False) if rank in absent else Rank(rank, idle=10.0)
+                    progress.completed = call.number if call.completed else progress.completed
         return Evidence(groups=groups, calls=calls, ranks=ranks, window=WINDOW, world_size=len(self.programs))
 
-    def _call(self, rank: int, call: Issued, age: float, ages: bool) -> Call:
+    def _call(self, rank: int, call: Issued, ages: bool) -> Call:
         p2p = len(call.place) == 4
-        state = CallState.COMPLETED if call.shown else CallState.IN_FLIGHT
+        state = CallState.COMPLETED if call.completed else CallState.IN_FLIGHT
         return Call(
             rank=rank,
             group=call.op.group.id,
@@ -178,7 +144,7 @@ class Machine:
             signature=call.op.signature,
             state=state,
             pair_index=call.place[3] if len(call.place) == 4 else 0,
-            age=age if ages and not call.shown else None,
+            age=10.0 if ages and not call.completed else None,
             site=f"train.py:{call.record} step",
         )
 
@@ -233,40 +199,6 @@ def _message(programs: dict[int, list[Op]], group: Group, source: int, destinati
     for rank, peer, operation in ((source, destination, "send"), (destination, source, "recv")):
         signature = Signature(operation, ((8,),), ((8,),), ("Float",), ("Float",), peer=peer, tag=0)
         programs[rank].append(Op(group, signature, peer))
-
-
-def random_groups(rng: random.Random, world: int) -> list[Group]:
-    """The default group, and either a grid of tensor- and data-parallel groups or some random overlapping ones."""
-    groups = [Group("g0", "0", "default_pg", tuple(range(world)))]
-    if world % 2 == 0 and rng.random() < 0.5:
-        tp = [tuple(range(i, i + 2)) for i in range(0, world, 2)]
-        dp = [tuple(range(i, world, 2)) for i in range(2)]
-        groups += [Group(f"tp{i}", f"tp{i}", "tp", ranks) for i, ranks in enumerate(tp)]
-        groups += [Group(f"dp{i}", f"dp{i}", "dp", ranks) for i, ranks in enumerate(dp)]
-    else:
-        for number in range(1, rng.randint(1, 5)):
-            members = tuple(sorted(rng.sample(range(world), rng.randint(1, world))))
-            groups.append(Group(f"g{number}", str(number), f"sub{number}", members))
-    return groups
-
-
-def random_programs(rng: random.Random, world: int, length: int, *, p2p: bool = True) -> dict[int, list[Op]]:
-    """One order of collectives for all, and messages between neighbours in it."""
-    groups = random_groups(rng, world)
-    programs: dict[int, list[Op]] = {rank: [] for rank in range(world)}
-    for _ in range(length):
-        group = rng.choice(groups)
-        if p2p and rng.random() < 0.15 and len(group.ranks) > 1:
-            source, destination = rng.sample(group.ranks, 2)
-            size = ((rng.choice([3, 5]),),)
-            for rank, peer, operation in ((source, destination, "send"), (destination, source, "recv")):
-                signature = Signature(operation, size, size, ("Float",), ("Float",), peer=peer, tag=0)
-                programs[rank].append(Op(group, signature, peer))
-            continue
-        op = Op(group, random_signature(rng, group))
-        for rank in group.ranks:
-            programs[rank].append(op)
-    return programs
 
 
 def random_signature(rng: random.Random, group: Group) -> Signature:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from otel_fr.match import Finding, diagnose
+from otel_fr.match import Evidence, Finding, diagnose
 from tests.support.random_jobs.endings import natural_ends
 from tests.support.random_jobs.programs import random_program
 from tests.support.random_jobs.simulation import Simulation
 from tests.support.random_jobs.trials import MAX_LAG, random_behaviour, random_lags, random_view
-from tests.support.random_jobs.views import evidence
+from tests.support.random_jobs.views import evidence, without
 
 MOMENTS = 10
 """How often one job is judged while it runs."""
@@ -27,28 +27,37 @@ class HealthyRun:
     findings: list[Finding]
 
 
-def healthy_run(seed: int, layout: str, steps: int | None = None) -> HealthyRun:
+def healthy_run(seed: int, layout: str, *, is_whole: bool = True) -> HealthyRun:
     """A healthy job of that seed, judged at random moments of its life and after its end, in every form of evidence.
 
     What is known of the ranks is of different moments, up to `MAX_LAG` apart. When the job has come to its end, calls
     may lack ages, as in PyTorch's files; before, they have them, because a file without ages is taken to be of a job
     that makes no progress.
+
+    Args:
+        is_whole: False: each time, some ranks have no file.
     """
     rng = random.Random(f"healthy {layout} {seed}")
-    program = random_program(rng, layout, steps or rng.randint(3, 30))
+    program = random_program(rng, layout, rng.randint(3, 30))
     behaviour = random_behaviour(rng)
     job = Simulation(program, behaviour, rng)
     job.run()
     ends = natural_ends(job)
     assert len(ends.at) == program.world, "a healthy job comes to its end"
+    absent = random.Random(seed)
     findings: list[Finding] = []
+
+    def judge(found: Evidence) -> None:
+        gone = [] if is_whole else absent.sample(list(found.ranks), absent.randint(1, len(found.ranks)))
+        findings.extend(diagnose(without(found, frozenset(gone))))
+
     for _ in range(MOMENTS):
         view = random_view(rng, behaviour)
         view.ages = True
         lags = random_lags(rng, program)
         moment = rng.uniform(0.0, job.clock + MAX_LAG)
-        findings += diagnose(evidence(job, view, moment, ends, lags))
+        judge(evidence(job, view, moment, ends, lags))
     for _ in range(2):
-        findings += diagnose(evidence(job, random_view(rng, behaviour), job.clock + rng.uniform(0.0, 60.0), ends))
+        judge(evidence(job, random_view(rng, behaviour), job.clock + rng.uniform(0.0, 60.0), ends))
     places = {call.place for calls in job.calls.values() for call in calls if not call.op.is_message}
     return HealthyRun(seed=seed, layout=layout, collectives=len(places), judgements=MOMENTS + 2, findings=findings)

@@ -45,6 +45,13 @@ class Ends:
     infos: dict[int, Rank] = field(default_factory=dict)
 
 
+def without(found: Evidence, absent: frozenset[int]) -> Evidence:
+    """The evidence without these ranks' files."""
+    unheard = {rank: Rank(rank, ending=Ending.UNKNOWN, complete=False) for rank in absent}
+    calls = [call for call in found.calls if call.rank not in absent]
+    return replace(found, calls=calls, ranks={**found.ranks, **unheard})
+
+
 def evidence(
     job: Simulation, view: View, now: float, ends: Ends | None = None, lags: Mapping[int, float] | None = None
 ) -> Evidence:

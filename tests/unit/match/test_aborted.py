@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 from signal import SIGABRT, SIGKILL, SIGTERM
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from otel_fr.match import Call, CallState, Category, Ending, Group, Rank, diagnose
-from tests.support.device_model import Machine, random_programs
+from otel_fr.match import Call, CallState, Category, Ending, Group, Rank
 from tests.support.evidence import MAX, SUM, blamed, call, cause, message, rank, verdict
 from tests.support.verdicts import causes
 
@@ -160,36 +156,6 @@ def test_a_device_that_blocks_others_stays_the_cause_whichever_rank_is_aborted(v
 def test_a_rank_aborted_in_a_mismatched_collective_leaves_the_mismatch() -> None:
     calls = [call(r, signature=MAX if r == 1 else SUM) for r in range(3)]
     assert blamed(calls, [aborted(r, 5) for r in range(3)]) == [(Category.REDUCE_OP_MISMATCH, (1,))]
-
-
-@given(st.integers(0, 2**32), st.sampled_from([1, 2, 8]), st.sampled_from(PENDING))
-def test_the_rank_that_stops_stays_the_culprit_whichever_ranks_are_aborted(
-    seed: int, depth: int, state: CallState
-) -> None:
-    rng = random.Random(seed)
-    world = rng.randint(2, 8)
-    programs = random_programs(rng, world, rng.randint(2, 60))
-    culprit = rng.randrange(world)
-    programs[culprit] = programs[culprit][: rng.randint(0, len(programs[culprit]))]
-    machine = Machine(programs, depth)
-    machine.run(rng)
-    waiting = [r for r in range(world) if any(not issued.completed for issued in machine.issued[r])]
-    evidence = machine.evidence(rng, still=True, ends={culprit: Rank(culprit, site="train.py:1 load")})
-    if state is CallState.UNKNOWN:
-        calls = [replace(c, state=state) if c.state is CallState.IN_FLIGHT else c for c in evidence.calls]
-        evidence = replace(evidence, calls=calls)
-    before = causes(diagnose(evidence))
-    if culprit in waiting or not before:
-        return
-    for r in rng.sample(waiting, rng.randint(1, len(waiting))):
-        evidence.ranks[r].ending, evidence.ranks[r].signal = Ending.KILLED, SIGABRT
-    for r in rng.sample(range(world), rng.randint(0, world)):
-        if evidence.ranks[r].ending is Ending.RUNNING:
-            evidence.ranks[r].ending, evidence.ranks[r].signal = Ending.KILLED, SIGTERM
-    after = causes(diagnose(evidence))
-    assert [(f.category, f.culprit_ranks, f.key) for f in after] == [
-        (f.category, f.culprit_ranks, f.key) for f in before
-    ]
 
 
 def peers(error: str = "timeout") -> list[Call]:

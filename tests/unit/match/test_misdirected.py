@@ -47,8 +47,8 @@ def test_one_wrong_peer_in_a_ring_is_named(seed: int, operation: str, ages: bool
     for program in programs.values():
         program.append(Op(group, BARRIER))
     machine = Machine(programs, depth=2)
-    assert machine.run(rng)
-    found = diagnose(machine.evidence(rng, still=True, ages=ages))
+    machine.run(rng)
+    found = diagnose(machine.evidence(ages=ages))
     (cause,) = causes(found)
     assert (cause.category, cause.culprit_ranks) == (Category.UNMATCHED_P2P, (culprit,)), cause.summary
 

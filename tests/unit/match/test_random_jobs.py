@@ -19,6 +19,8 @@ LEAST_RIGHT = 0.99
 LEAST_RIGHT_OF_SEVERAL = 0.97
 RIGHT = ("right", "ambiguous", "unseen")
 SURE = (
+    "missing step",
+    "extra call",
     "stuck on the host",
     "Python blocked",
     "killed",
@@ -29,6 +31,7 @@ SURE = (
     "wrong dtype",
     "wrong root",
     "wrong reduce op",
+    "aborted at the timeout",
 )
 NOT_SURE = ("wrong peer", "stuck on the device")
 """docs/concepts/verdicts.md says why."""

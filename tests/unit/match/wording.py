@@ -158,18 +158,17 @@ def missing_in_step() -> Cases:
     older = [*rest[:2], rank(2, 0, records_creations=False), rest[3]]
     failed = [made(r, 2, state=FAILED, age=30.0, duration=30.0, error="timeout") for r in (0, 1, 3)]
     yield "it does not record the making of groups", judge(failed, older, [four], 4)
-    for fault, of in {"short": (3,), "long": (3,), "replica short": (2, 3)}.items():
+    for fault, more in {"short": {3: -1}, "long": {3: 1}, "replica short": {2: -1, 3: -1}}.items():
         ranks, program = two_by_two()
         rng = random.Random(1)
-        faults = dict.fromkeys(of, f"step {fault.rpartition(' ')[2]}")
-        machine = mesh_model.run(rng, ranks, program, faults)
-        yield f"a step {fault}", diagnose(machine.evidence(rng, still=True))
+        machine = mesh_model.run(rng, ranks, program, more)
+        yield f"a step {fault}", diagnose(machine.evidence())
     ranks, program = two_by_two()
     rng = random.Random(1)
     machine = mesh_model.run(rng, ranks, program, {})
     machine.programs[3].append(machine.programs[3][0])
     machine.run(rng)
-    yield "the others have ended", diagnose(machine.evidence(rng, still=True))
+    yield "the others have ended", diagnose(machine.evidence())
     own, pair = Group("o", "2", "own", (0, 1)), Group("p", "1", "pair", (2, 3))
     calls = [call(0, 9, signature=BARRIER, group=own, record=20), call(2, 9, signature=BARRIER, group=pair, record=20)]
     infos = [rank(0, 1, counts={"o": (9, 8)}), rank(1, 1, counts={"o": (8, 8)}, complete=False)]
@@ -312,14 +311,12 @@ def deadlocks() -> Cases:
     yield "two devices begin in opposite orders", judge(calls, ranks, PAIRS, 2)
     mesh = mesh_model.mesh((2, 4))
     rng = random.Random(1)
-    program = mesh_model.Program(
-        (), ((mesh.axes[1], "all_reduce"), (dict.fromkeys(range(8), mesh.everyone), "all_reduce")), (), 4
-    )
-    programs = {r: mesh_model.calls_of(program, r, None, (0, 0)) for r in range(8)}
+    program = mesh_model.Program(((mesh.axes[1], SUM), (mesh.everyone, SUM)), 4)
+    programs = {r: program.calls(r) for r in range(8)}
     programs[5] = [*programs[5][:2], programs[5][3], programs[5][2], *programs[5][4:]]
     machine = Machine(programs)
     machine.run(rng)
-    yield "one of many takes another order", diagnose(machine.evidence(rng, still=True))
+    yield "one of many takes another order", diagnose(machine.evidence())
 
 
 def stalls() -> Cases:
