@@ -24,7 +24,7 @@ from otel_fr.match.rules.standing import (
     may_wait,
     others,
 )
-from otel_fr.match.texts import device_texts, ending_texts, sentences, step_texts
+from otel_fr.match.texts import device_texts, ending_texts, sentences
 
 EXTRA_CALL: Final = "call_too_many"
 
@@ -106,11 +106,11 @@ def beyond_claim(case: Case, claims: Claims, node: Node, ranks: Sequence[int]) -
     absent = [rank for rank in node.instance.members if rank not in node.instance.calls]
     ended = all(case.evidence.ending_of(rank) is Ending.CLEAN for rank in absent)
     if node.instance.p2p is not None:
-        text = step_texts.one_message_more_text(ranks[0], absent[0], node.instance, None, case.machines)
+        text = sentences.one_message_more_text(ranks[0], absent[0], node.instance, None, case.machines)
     elif set(ranks).issuperset(node.waiting):
-        text = step_texts.one_call_more_text(ranks, absent, node.instance, case.machines, ended=ended)
+        text = sentences.one_call_more_text(ranks, absent, node.instance, case.machines, ended=ended)
     else:
-        text = step_texts.out_of_step_beside_text(ranks, node.waiting, absent, node.instance, case.machines)
+        text = sentences.out_of_step_beside_text(ranks, node.waiting, absent, node.instance, case.machines)
     return Claim(
         category=Category.MISSING_RANK if node.instance.p2p is None else Category.UNMATCHED_P2P,
         culprits=tuple(sorted(ranks)),

@@ -15,7 +15,7 @@ from otel_fr.match.graph.steps import Steps
 from otel_fr.match.model import MessagePattern
 from otel_fr.match.rules import blocked
 from otel_fr.match.rules.claims import Claim, Claims, Outcome, Rule, Stage
-from otel_fr.match.texts import device_texts, sentences, step_texts
+from otel_fr.match.texts import device_texts, sentences
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +181,7 @@ def _left_out(case: Case, _: Claims, cycle: Cycle) -> Outcome:
             case,
             case.nodes[found.instance.key],
             found.ranks,
-            step_texts.out_of_step_text(found.ranks, found.instance, found.taken, found.or_else),
+            sentences.out_of_step_text(found.ranks, found.instance, found.taken, found.or_else),
             explains[id(found)],
         )
         for found in cycle.skipped
@@ -223,13 +223,13 @@ def _message_too_many(case: Case, _: Claims, cycle: Cycle) -> Outcome:
     after = cycle.steps[(cycle.steps.index(step) + 1) % len(cycle.steps)][1]
     out = case.steps.culprits.intersection((caller, blocker))
     if out == {caller}:
-        text = step_texts.one_message_more_text(caller, blocker, message, after, case.machines)
+        text = sentences.one_message_more_text(caller, blocker, message, after, case.machines)
     elif (
         not out
         and after.stream == "collective"
         and _pattern(blocker, message, after.group.id) in case.evidence.kept_patterns
     ):
-        text = step_texts.one_more_text(caller, blocker, message, after, case.machines)
+        text = sentences.one_more_text(caller, blocker, message, after, case.machines)
     else:
         return None
     return _claim(case, cycle, Category.UNMATCHED_P2P, (caller,), message, [text])

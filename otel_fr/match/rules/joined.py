@@ -16,7 +16,7 @@ from otel_fr.match.graph.nodes import Node, waited
 from otel_fr.match.model import Call, CallState, Ending
 from otel_fr.match.rules import blocked, cycles
 from otel_fr.match.rules.claims import Claim, Claims, Follows, Outcome, Rule, Stage, stage_of_one
-from otel_fr.match.texts import sentences, step_texts
+from otel_fr.match.texts import sentences
 
 
 def _joined(case: Case, claims: Claims) -> list[Node]:
@@ -78,7 +78,7 @@ def _out_of_step(case: Case, claims: Claims, front: Front) -> Outcome:
     if behind:
         node, absent = min(behind, key=lambda found: (len(found[0].instance.members), found[0].instance.name))
         taken = case.nodes[front[0]].instance
-        detail = step_texts.out_of_step_text(absent, node.instance, taken, ())
+        detail = sentences.out_of_step_text(absent, node.instance, taken, ())
         return blocked.absent_claim(case, node, absent, detail, (node.instance.key, *keys))
     if ahead:
         node = min(ahead, key=lambda node: (len(node.instance.members), node.instance.name))

@@ -153,11 +153,6 @@ def test_a_device_that_blocks_others_stays_the_cause_whichever_rank_is_aborted(v
     assert (found.category, found.culprit_ranks, found.stuck_on) == (Category.RANK_STUCK, (1,), "device")
 
 
-def test_a_rank_aborted_in_a_mismatched_collective_leaves_the_mismatch() -> None:
-    calls = [call(r, signature=MAX if r == 1 else SUM) for r in range(3)]
-    assert blamed(calls, [aborted(r, 5) for r in range(3)]) == [(Category.REDUCE_OP_MISMATCH, (1,))]
-
-
 def peers(error: str = "timeout") -> list[Call]:
     return [call(r, 5, CallState.FAILED, age=None, duration=6.0, error=error) for r in (0, 2)]
 

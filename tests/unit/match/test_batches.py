@@ -55,13 +55,6 @@ def test_half_of_a_batch_that_the_peer_completed_is_no_stuck_device(is_missing: 
     )
 
 
-def test_of_the_calls_of_one_group_in_which_a_rank_waits_the_first_is_told() -> None:
-    """Where hosts run ahead, a rank has many in flight."""
-    calls = [call(r, number) for r in (1, 2) for number in range(5, 9)]
-    (found,) = verdict(calls, [rank(0, 4), rank(1, 8), rank(2, 8)])
-    assert (found.category, found.culprit_ranks, found.sequence_id) == (Category.MISSING_RANK, (0,), 5)
-
-
 def test_a_receive_before_a_collective_that_all_joined_may_have_been_posted_early() -> None:
     """Its send may come after the collective: nothing shows that the device of rank 2 is in it."""
     calls = [*(call(r, 9, record=200) for r in range(4)), message(2, "recv", 1, record=101)]

@@ -105,15 +105,6 @@ def test_an_old_report_accuses_of_nothing_where_one_of_the_later_calls_needed_ev
     assert not any(finding.category is Category.RANK_STUCK for finding in job(calls + with_sums, counts))
 
 
-def test_a_call_that_a_peer_has_just_completed_is_not_late_however_long_ago_it_was_enqueued() -> None:
-    """Devices that compute for long, hosts far ahead of them, and a recorder that shows an end a second later."""
-    calls = [waits(0, 20, TP, GATHER, age=9.0)]
-    counts = {0: {"tp": (20, 19)}, 1: {"tp": (20, 20)}}
-    assert job(calls, counts, idle=0.5) == []
-    (cause,) = causes(job(calls, counts, idle=9.0))
-    assert (cause.culprit_ranks, cause.stuck_on) == ((0,), "device")
-
-
 def test_without_timing_a_rank_that_completes_calls_one_by_one_is_late_in_none() -> None:
     """A backlog, such as after a rank was stopped: each call is older than the window when it completes."""
     calls = [replace(waits(0, 20, TP, GATHER, age=9.0), queued=None)]
