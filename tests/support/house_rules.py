@@ -14,13 +14,13 @@ LONGEST = 400
 """Lines of a file that is read in one sitting."""
 
 LONGER = {
-    "collector/otel_fr_collector/incidents/book.py": 477,
+    "collector/otel_fr_collector/incidents/book.py": 452,
     "collector/otel_fr_collector/jobs/numbers.py": 419,
     "collector/otel_fr_collector/jobs/run.py": 441,
     "otel_fr/capture/session.py": 418,
     "otel_fr/monitor/telemetry/reporter.py": 454,
     "otel_fr/monitor/watch.py": 437,
-    "tests/integration/collector/test_page.py": 622,
+    "tests/integration/collector/test_page.py": 530,
 }
 """Files that are longer. They may only become shorter, and leave the list."""
 
