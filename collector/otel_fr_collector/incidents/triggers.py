@@ -111,8 +111,8 @@ def _has_fallen_silent(run: Run, before: Container[int], now: float) -> bool:
 def look_at_waits(run: Run, now: float) -> Waits:
     """Which waits of live, reporting ranks have passed their threshold, and when the next one does.
 
-    A wait counts once its rank has said so late enough: no finding is credible before (`credibility.is_credible`). A
-    call that was in flight when its rank reported last, some seconds ago, has mostly ended since.
+    A wait counts once its rank has said so late enough, as `credibility.is_credible` asks of one that waits. A call
+    that was in flight when its rank reported last, some seconds ago, has mostly ended since.
     """
     over: float | None = None
     next_at = math.inf
@@ -133,13 +133,14 @@ def look_at_waits(run: Run, now: float) -> Waits:
             next_at = min(next_at, oldest + threshold)
         elif (
             (over is None or most > over)
-            and state.sent >= oldest + threshold - timeline.FRESH_BEFORE
+            and oldest <= (said := state.sent + timeline.FRESH_BEFORE - threshold)
             and not state.is_silent(now, run.silence_floor, behind)
         ):
             for call in reported_calls(run, state):
-                if call.key() is not None and call.enqueued_at is not None and now - call.enqueued_at >= threshold:
+                if call.key() is not None and call.enqueued_at is not None:
                     own = now - call.enqueued_at - threshold
-                    over = own if over is None else max(over, own)
+                    if own >= 0.0 and call.enqueued_at <= said:
+                        over = own if over is None else max(over, own)
     return Waits(over, next_at, is_overdue)
 
 

@@ -47,10 +47,8 @@ def longest(run: Run, now: float) -> float | None:
         if state.report is None or state.ended is not None or state.is_silent(now, run.silence_floor):
             continue
         threshold = WAIT_SHARE * state.report.stall_s
-        began = min((one.enqueued_at for one in state.contents.inflight if one.enqueued_at is not None), default=now)
-        if state.sent >= began + threshold - timeline.FRESH_BEFORE:
-            calls = reported_calls(run, state)
-            found += [now - one.enqueued_at - threshold for one in calls if one.enqueued_at is not None]
+        begun = [call.enqueued_at for call in reported_calls(run, state) if call.enqueued_at is not None]
+        found += [now - at - threshold for at in begun if state.sent >= at + threshold - timeline.FRESH_BEFORE]
     return max((over for over in found if over >= 0.0), default=None)
 
 
