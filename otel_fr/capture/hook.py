@@ -144,7 +144,7 @@ def _noting(note: Callable[..., None], original: Callable[..., Any]) -> Callable
 
     def call(*args: Any, **named: Any) -> Any:
         result = original(*args, **named)
-        _guard(note, *args)
+        _guard(note, *args, *named.values())
         return result
 
     return call
