@@ -26,8 +26,8 @@ EXPLAIN_SECONDS = 8.0
 """How long the monitor's end waits for such a message: two endpoints are asked what they are."""
 
 OnTrouble = Callable[[str, bool], bool]
-"""Told of a message of an exporter: the name of its thread, and whether its server does not know the signal. It returns
-True if there is nothing to say of it."""
+"""Called for each message of an exporter, with the name of the exporter's thread, and whether its server does not know
+the signal. Returns True if the message is not to be logged."""
 _REFUSED = (grpc.StatusCode.UNIMPLEMENTED, 404, 405, "404", "405")
 """What exporters log as the answer of a server that does not know a signal, over gRPC and HTTP."""
 

@@ -23,7 +23,7 @@ MIN_CALLS, MIN_REPORTED = 60_000, 60_000
 
 
 def size_of(ranks: int, groups: int, members: int, progress_entries: int) -> int:
-    """Bytes of so many; ``members``: ranks in member lists."""
+    """Bytes that these take. ``members``: length of all member lists."""
     return ranks * RANK_BYTES + groups * GROUP_BYTES + members * MEMBER_BYTES + progress_entries * PROGRESS_BYTES
 
 
