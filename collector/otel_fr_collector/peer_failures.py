@@ -126,11 +126,13 @@ class PeerFailures:
         return failed
 
     def _still_silent(self, run: Run, now: float) -> dict[int, Failure]:
-        """The ranks that have failed by their silence and have sent no report since, whoever waits for them now."""
+        """The ranks that have failed by their silence and have sent no report since, whoever waits for them now.
+
+        Only a report is a sign of life: that the collector is behind by now is none.
+        """
         told = {rank: why for rank, why in self._told.get(run.id, {}).items() if why.kind == "silent"}
-        behind = run.lateness(now) if told else 0.0
         states = {rank: run.ranks[rank] for rank in told if rank in run.ranks}
-        return {rank: told[rank] for rank, state in states.items() if state.is_silent(now, 0.0, behind)}
+        return {rank: told[rank] for rank, state in states.items() if state.is_silent(now)}
 
     def _silent(self, run: Run, now: float) -> Iterable[tuple[int, Failure]]:
         """Ranks that are silent while a rank that still reports waits for them in a group.

@@ -233,6 +233,17 @@ def test_a_silent_rank_that_reports_again_has_recovered() -> None:
     assert list(command.peer_recovered.ranks) == [3]
 
 
+def test_a_silent_rank_has_not_recovered_because_the_collector_is_behind() -> None:
+    job = at_ten()
+    job.now = 16.0
+    job.report(0, 1, 2, waiting_since=10.0)
+    assert told(job.at(16.0)) == [([3], "silent")]
+    job.run.attention.waiting = lambda: 8.0
+    assert job.at(17.0) == []
+    job.run.attention.waiting = lambda: 0.0
+    assert job.at(18.0) == []
+
+
 def test_a_collector_that_has_just_started_takes_no_silence_for_a_failure() -> None:
     job = Job()
     job.run.attention.step(10.0, 20.0)
