@@ -5,11 +5,11 @@ Pure functions of a run's state, a snapshot and a finding.
 
 from __future__ import annotations
 
-from otel_fr.match import WAIT_SHARE, CallState, Category, Ending, Finding
+from otel_fr.match import CallState, Category, Ending, Finding
 from otel_fr.match.facts.instances import InstanceKey, key_of_finding
 from otel_fr.match.facts.recording import went_on_for
 from otel_fr_collector import timeline
-from otel_fr_collector.incidents.triggers import Triggers
+from otel_fr_collector.incidents.triggers import Triggers, said_from
 from otel_fr_collector.jobs.calls import RankCall
 from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.run import Run
@@ -120,12 +120,12 @@ def enqueue_time(taken: Snapshot, finding: Finding) -> float | None:
 
 
 def _reached(taken: Snapshot, finding: Finding) -> float:
-    """When the finding's longest wait came within `timeline.FRESH_BEFORE` of its threshold, on our clock."""
+    """From when reports say that the finding's longest wait is one, on our clock."""
     key = key_of_finding(finding)
     enqueued_at = taken.enqueued_at.get(key) if key is not None else None
     if enqueued_at is None:
         return taken.moment - timeline.MISMATCH_PATIENCE
-    return enqueued_at + WAIT_SHARE * taken.stall - timeline.FRESH_BEFORE
+    return said_from(enqueued_at, taken.stall)
 
 
 def _is_fresh(taken: Snapshot, rank: int, reached: float) -> bool:

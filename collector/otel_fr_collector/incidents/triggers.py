@@ -108,11 +108,21 @@ def _has_fallen_silent(run: Run, before: Container[int], now: float) -> bool:
     return any(state.is_silent(now, floor, behind) for state in states)
 
 
+def said_from(enqueued_at: float, stall: float) -> float:
+    """From when a report that has a call in flight says that it waits: `timeline.FRESH_BEFORE` before its threshold.
+
+    A call that was in flight in an earlier one has mostly ended since.
+
+    Args:
+        stall: the stall time that counts: of a wait that its rank's, of a verdict the shortest of its run.
+    """
+    return enqueued_at + WAIT_SHARE * stall - timeline.FRESH_BEFORE
+
+
 def look_at_waits(run: Run, now: float) -> Waits:
     """Which waits of live, reporting ranks have passed their threshold, and when the next one does.
 
-    A wait counts once its rank has said so late enough, as `credibility.is_credible` asks of one that waits. A call
-    that was in flight when its rank reported last, some seconds ago, has mostly ended since.
+    A wait counts once its rank has said so late enough (`said_from`).
     """
     over: float | None = None
     next_at = math.inf
@@ -133,13 +143,13 @@ def look_at_waits(run: Run, now: float) -> Waits:
             next_at = min(next_at, oldest + threshold)
         elif (
             (over is None or most > over)
-            and oldest <= (said := state.sent + timeline.FRESH_BEFORE - threshold)
+            and said_from(oldest, report.stall_s) <= state.sent
             and not state.is_silent(now, run.silence_floor, behind)
         ):
             for call in reported_calls(run, state):
                 if call.key() is not None and call.enqueued_at is not None:
                     own = now - call.enqueued_at - threshold
-                    if own >= 0.0 and call.enqueued_at <= said:
+                    if own >= 0.0 and said_from(call.enqueued_at, report.stall_s) <= state.sent:
                         over = own if over is None else max(over, own)
     return Waits(over, next_at, is_overdue)
 
