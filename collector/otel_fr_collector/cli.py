@@ -33,6 +33,7 @@ from otel_fr_collector.network.tls import ServerTls
 from otel_fr_collector.network.tokens import Tokens, tenant_of
 from otel_fr_collector.otlp.signals import TRACES
 from otel_fr_collector.outlets.alertmanager import Alertmanager
+from otel_fr_collector.outlets.changes import Changes, Receiver
 from otel_fr_collector.outlets.file import IncidentsFile
 from otel_fr_collector.outlets.grafana import Grafana
 from otel_fr_collector.outlets.log import LogLines
@@ -233,13 +234,10 @@ def _others(
         labels = dict(effective.alert_label)
         others.append(Alertmanager(effective.alertmanager, metrics, links=links, labels=labels, tenant_of=tenant_of))
     secret = _webhook_secret(effective)
-    others += [
-        Webhook(url, metrics, secret=secret, links=links, store=store, tenant_of=tenant_of)
-        for url in dict.fromkeys(effective.webhook)
-    ]
+    receivers: list[Receiver] = [Webhook(url, secret) for url in dict.fromkeys(effective.webhook)]
     if effective.grafana is not None:
-        token = _grafana_token(effective)
-        others.append(Grafana(effective.grafana, token, metrics, links=links, store=store, tenant_of=tenant_of))
+        receivers.append(Grafana(effective.grafana, _grafana_token(effective)))
+    others += [Changes(one, metrics, links=links, store=store, tenant_of=tenant_of) for one in receivers]
     return others
 
 

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 from itertools import count
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
-_T = TypeVar("_T")
 _K = TypeVar("_K", bound=Hashable)
 
 
@@ -109,15 +107,20 @@ class Holdings:
         return loser
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Entry(Generic[_T]):
-    number: int
-    owner: Owner
-    item: _T
-    size: int
+class Owned(Protocol):
+    """What waits in a `FairQueue`. ``size``: bytes."""
+
+    @property
+    def owner(self) -> Owner: ...
+
+    @property
+    def size(self) -> int: ...
 
 
-class FairQueue(Generic[_T]):
+_Owned = TypeVar("_Owned", bound=Owned)
+
+
+class FairQueue(Generic[_Owned]):
     """A queue from which tenants are served in turn; what belongs to one job stays in order.
 
     Args:
@@ -127,8 +130,9 @@ class FairQueue(Generic[_T]):
     def __init__(self, limit: int, max_bytes: int) -> None:
         self._limit = limit
         self._max_bytes = max_bytes
-        self._by_tenant: dict[str, dict[int, _Entry[_T]]] = {}
-        self._by_owner: dict[Owner, dict[int, _Entry[_T]]] = {}
+        self._by_tenant: dict[str, dict[int, _Owned]] = {}
+        self._by_owner: dict[Owner, dict[int, _Owned]] = {}
+        """By the order in which they came."""
         self._counts, self._sizes = Holdings(), Holdings()
         self._numbers = count()
         self._count = self._bytes = 0
@@ -136,68 +140,74 @@ class FairQueue(Generic[_T]):
     def __len__(self) -> int:
         return self._count
 
-    def put(self, item: _T, owner: Owner, size: int, supersedes: Callable[[_T], bool]) -> list[Owner]:
-        """Add an item of ``size`` bytes in place of its owner's items that it supersedes.
+    def put(self, item: _Owned) -> list[Owner]:
+        """Add an item.
 
         Returns:
             whose oldest items were dropped because the queue was full. If it is full and its owner has no other item,
             the item itself is dropped.
         """
-        for entry in list(self._by_owner.get(owner, {}).values()):
-            if supersedes(entry.item):
-                self._remove(entry)
         losers: list[Owner] = []
-        while (is_long := self._count >= self._limit) or self._bytes + size > self._max_bytes:
-            loser = (self._counts.gives_way(owner) if is_long else self._sizes.gives_way(owner, size)) or owner
+        while (is_long := self._count >= self._limit) or self._bytes + item.size > self._max_bytes:
+            gives_way = self._counts.gives_way(item.owner) if is_long else self._sizes.gives_way(item.owner, item.size)
+            loser = gives_way or item.owner
             losers.append(loser)
-            entries = self._by_owner.get(loser)
-            if entries is None:
+            own = self._by_owner.get(loser)
+            if own is None:
                 return losers
-            self._remove(next(iter(entries.values())))
-        self._add(_Entry(next(self._numbers), owner, item, size))
+            self._remove(next(iter(own)), loser)
+        self._add(item)
         return losers
 
-    def put_back(self, item: _T, owner: Owner, size: int) -> None:
+    def discard(self, owner: Owner, is_old: Callable[[_Owned], bool]) -> None:
+        """Remove those of the owner's items."""
+        for number in [number for number, item in self._by_owner.get(owner, {}).items() if is_old(item)]:
+            self._remove(number, owner)
+
+    def put_back(self, item: _Owned) -> None:
         """Return an item that was taken; it is again the first of its owner.
 
         Its owner's turn comes after all other jobs of the tenant, and its tenant's turn after all other tenants.
         """
+        owner = item.owner
         others, own = self._by_tenant.pop(owner.tenant, {}), self._by_owner.pop(owner, {})
-        self._by_tenant[owner.tenant] = {number: entry for number, entry in others.items() if entry.owner != owner}
-        self._add(_Entry(next(self._numbers), owner, item, size))
+        self._by_tenant[owner.tenant] = {number: one for number, one in others.items() if one.owner != owner}
+        self._add(item)
         self._by_tenant[owner.tenant].update(own)
         self._by_owner[owner].update(own)
 
-    def take(self) -> tuple[_T, Owner, int]:
-        """Remove the oldest item of the tenant whose turn it is: it, its owner and its size.
+    def take(self) -> _Owned:
+        """Remove and return the oldest item of the tenant whose turn it is.
 
         Raises:
             StopIteration: the queue is empty.
         """
         tenant = next(iter(self._by_tenant))
-        entry = next(iter(self._by_tenant[tenant].values()))
-        self._remove(entry)
+        number, item = next(iter(self._by_tenant[tenant].items()))
+        self._remove(number, item.owner)
         rest = self._by_tenant.pop(tenant, None)
         if rest is not None:
             self._by_tenant[tenant] = rest
-        return entry.item, entry.owner, entry.size
+        return item
 
-    def _add(self, entry: _Entry[_T]) -> None:
-        self._by_tenant.setdefault(entry.owner.tenant, {})[entry.number] = entry
-        self._by_owner.setdefault(entry.owner, {})[entry.number] = entry
-        self._note(entry, 1)
+    def _add(self, item: _Owned) -> None:
+        number = next(self._numbers)
+        self._by_tenant.setdefault(item.owner.tenant, {})[number] = item
+        self._by_owner.setdefault(item.owner, {})[number] = item
+        self._note(item, 1)
 
-    def _remove(self, entry: _Entry[_T]) -> None:
-        of_tenant, of_owner = self._by_tenant[entry.owner.tenant], self._by_owner[entry.owner]
-        del of_tenant[entry.number], of_owner[entry.number]
+    def _remove(self, number: int, owner: Owner) -> None:
+        of_tenant, of_owner = self._by_tenant[owner.tenant], self._by_owner[owner]
+        del of_tenant[number]
+        item = of_owner.pop(number)
         if not of_tenant:
-            del self._by_tenant[entry.owner.tenant]
+            del self._by_tenant[owner.tenant]
         if not of_owner:
-            del self._by_owner[entry.owner]
-        self._note(entry, -1)
+            del self._by_owner[owner]
+        self._note(item, -1)
 
-    def _note(self, entry: _Entry[_T], sign: int) -> None:
+    def _note(self, item: _Owned, sign: int) -> None:
         self._count += sign
-        self._bytes += sign * entry.size
-        self._counts.add(entry.owner, sign)
-        self._sizes.add(entry.owner, sign * entry.size)
+        self._bytes += sign * item.size
+        self._counts.add(item.owner, sign)
+        self._sizes.add(item.owner, sign * item.size)

@@ -26,8 +26,9 @@ from otel_fr_collector.incidents.links import Links
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.otlp.signals import LOGS
 from otel_fr_collector.outlets.alertmanager import Alertmanager
+from otel_fr_collector.outlets.outlet import links_of
 from otel_fr_collector.outlets.outlets import Outlets
-from otel_fr_collector.outlets.webhook import body_of
+from otel_fr_collector.outlets.webhook import Webhook
 from otel_fr_collector.service import Service
 from rich.console import Console
 
@@ -175,7 +176,8 @@ def alert_of(play: Play) -> dict[str, Any]:
 
 def webhook_of(play: Play, incident: Incident) -> dict[str, Any]:
     """What a webhook gets with the latest change."""
-    return body_of(play.changes[-1].kind, incident, LINKS, play.wall())
+    links = links_of(LINKS, incident, play.wall())
+    return Webhook("http://webhook").body(play.changes[-1].kind, incident, links)
 
 
 def terminal_of(play: Play, incident: Incident) -> str:

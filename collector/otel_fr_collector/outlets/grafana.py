@@ -7,143 +7,85 @@ from __future__ import annotations
 
 import html
 import json
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from urllib.parse import urlencode, urlsplit
 
 from otel_fr.incident import told
 from otel_fr.printable import one_line, printable
-from otel_fr_collector.incidents.incident import ChangeKind, Incident, IncidentChange, is_told
-from otel_fr_collector.incidents.links import Links
-from otel_fr_collector.metrics import Metrics
+from otel_fr_collector.incidents.incident import ChangeKind, Incident
 from otel_fr_collector.network.http_client import Answer
-from otel_fr_collector.network.tokens import tenant_of
-from otel_fr_collector.outlets.delivery import Attempt, DeliveryQueue, Outcome, attempt_of, deliver_once, make_client
-from otel_fr_collector.outlets.outlet import Outlet, TenantOf, links_of, owner_of
-from otel_fr_collector.storage.store import Store
+from otel_fr_collector.outlets.changes import Change
+from otel_fr_collector.outlets.outbox import Attempt, Outcome, attempt_of, make_client
 
-OUTLET = "grafana"
 TAG = "otel-fr"
 """Tag of all our annotations, by which a dashboard's annotation query filters."""
 MAX_KNOWN = 2_000
 
 
-@dataclass(frozen=True)
-class _Mark:
-    """The annotation of an incident in its current state."""
-
-    incident: str
-    mark: str
-    body: dict[str, object]
-
-
-class Grafana(Outlet):
-    """One Grafana. Only causes are annotated, no consequences.
+class Grafana:
+    """One receiver (`otel_fr_collector.outlets.changes.Receiver`): an annotation for each cause.
 
     Args:
         url: base, e.g. ``http://grafana:3000``. token: of a service account that may write annotations.
-        store: remembers what was delivered, so that neither a restart nor another collector repeats anything.
     """
 
-    def __init__(
-        self,
-        url: str,
-        token: str,
-        metrics: Metrics,
-        *,
-        links: Links | None = None,
-        store: Store | None = None,
-        tenant_of: TenantOf = tenant_of,
-        wall: Callable[[], float] = time.time,
-    ) -> None:
+    noted_as = "grafana"
+    replaced = frozenset(ChangeKind)
+
+    def __init__(self, url: str, token: str) -> None:
+        self.name = f"grafana {urlsplit(url).hostname}"
         self._url = url.rstrip("/") + "/api/annotations"
         self._headers = {"Content-Type": "application/json", "Accept": "application/json"}
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
-        self._links = links or Links()
-        self._store = store
-        self._wall = wall
-        self.name = f"grafana {urlsplit(url).hostname}"
         self._ids: dict[str, int | None] = {}
-        """Of the annotations, by incident; None: it was made before the restart, or by another collector."""
-        self._tenant_of = tenant_of
+        """Of the annotations, by incident; None: not made yet, or made before a restart or elsewhere."""
         self._http = make_client()
-        self._queue: DeliveryQueue[_Mark] = DeliveryQueue(self.name, self._deliver, metrics)
 
-    def start(self) -> None:
-        self._queue.start()
+    def wants(self, incident: Incident, *, was_told: bool) -> bool:
+        """A cause that becomes a consequence keeps its annotation, which ends with it."""
+        if was_told or incident.cause is None:
+            self._ids.setdefault(incident.id, None)
+            for oldest in list(self._ids)[:-MAX_KNOWN]:
+                self._ids.pop(oldest, None)
+        return incident.id in self._ids
 
-    def publish(self, change: IncidentChange) -> None:
-        # A cause that becomes a consequence keeps its annotation, which ends with it.
-        if change.incident.cause is None or change.incident.id in self._ids:
-            self._put(change.incident, change.kind)
-
-    def resume(self, incidents: Sequence[Incident]) -> None:
-        """Continue the annotations made before the restart, and deliver what was not delivered then."""
-        if self._store is None:
-            return
-        noted = self._store.notes(OUTLET)
-        for incident in incidents:
-            kind = ChangeKind.UPDATED if incident.is_open else ChangeKind.RESOLVED
-            told = noted.get(incident.id)
-            if told is not None:
-                self._ids.setdefault(incident.id, None)
-            behind = incident.is_open if told is None else not is_told(told, incident.mark(kind))
-            if behind and (told is not None or incident.cause is None):
-                self._put(incident, kind)
-
-    async def stop(self, seconds: float) -> None:
-        await self._queue.stop(seconds)
-
-    def _put(self, incident: Incident, kind: ChangeKind) -> None:
-        text = text_of(incident, links_of(self._links, incident, self._wall()))
+    def body(self, _: ChangeKind, incident: Incident, links: dict[str, str]) -> dict[str, object]:
         body: dict[str, object] = {
             "time": int((incident.started or incident.detected) * 1000),
             "tags": tags_of(incident),
-            "text": text,
+            "text": text_of(incident, links),
         }
         if incident.resolved is not None:
             body["timeEnd"] = int(incident.resolved * 1000)
-        mark = _Mark(incident.id, incident.mark(kind), body)
-        owner = owner_of(incident, self._tenant_of)
-        self._queue.put(mark, owner, len(text), lambda old: old.incident == mark.incident)
+        return body
 
-    def _deliver(self, mark: _Mark) -> Attempt:
-        attempt = deliver_once(self._store, OUTLET, mark.incident, mark.mark, lambda: self._show(mark))
-        if attempt.outcome is Outcome.SENT:
-            self._ids.setdefault(mark.incident, None)
-        return attempt
-
-    def _show(self, mark: _Mark) -> Attempt:
-        number = self._ids.get(mark.incident)
+    def post(self, change: Change) -> Attempt:
+        number = self._ids.get(change.incident)
         if number is None:
             # An attempt whose response was lost may have made it, or another collector.
-            query = urlencode([("tags", TAG), ("tags", f"incident:{mark.incident}"), ("limit", "1")])
-            answer = self._request("GET", f"{self._url}?{query}", None)
+            query = urlencode([("tags", TAG), ("tags", f"incident:{change.incident}"), ("limit", "1")])
+            answer = self._request("GET", f"{self._url}?{query}")
             attempt = attempt_of(answer)
             if attempt.outcome is Outcome.FAILED:
                 return attempt
             number = _found(answer)
         if number is None:
-            answer = self._request("POST", self._url, mark.body)
+            answer = self._request("POST", self._url, change.body)
             attempt = attempt_of(answer)
             if attempt.outcome is not Outcome.SENT:
                 return attempt
             number = int(json.loads(answer.body)["id"])
         else:
-            answer = self._request("PATCH", f"{self._url}/{number}", mark.body)
+            answer = self._request("PATCH", f"{self._url}/{number}", change.body)
             is_deleted = answer.status == 404  # by a user
             attempt = Attempt(Outcome.SENT) if is_deleted else attempt_of(answer)
             if attempt.outcome is not Outcome.SENT:
                 return attempt
-        self._ids[mark.incident] = number
-        while len(self._ids) > MAX_KNOWN:
-            del self._ids[next(iter(self._ids))]
+        self._ids[change.incident] = number
         return attempt
 
-    def _request(self, method: str, url: str, body: dict[str, object] | None) -> Answer:
-        return self._http.request(method, url, self._headers, None if body is None else json.dumps(body).encode())
+    def _request(self, method: str, url: str, body: bytes | None = None) -> Answer:
+        return self._http.request(method, url, self._headers, body)
 
 
 def _found(answer: Answer) -> int | None:

@@ -6,19 +6,12 @@ import base64
 import binascii
 import hashlib
 import hmac
-import json
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from otel_fr_collector.incidents.incident import ChangeKind, Incident, IncidentChange, is_told
-from otel_fr_collector.incidents.links import Links
-from otel_fr_collector.metrics import Metrics
-from otel_fr_collector.network.tokens import tenant_of
-from otel_fr_collector.outlets.delivery import Attempt, DeliveryQueue, attempt_of, deliver_once, make_client
-from otel_fr_collector.outlets.outlet import Outlet, TenantOf, links_of, owner_of
-from otel_fr_collector.storage.store import Store
+from otel_fr_collector.incidents.incident import ChangeKind, Incident
+from otel_fr_collector.outlets.changes import Change
+from otel_fr_collector.outlets.outbox import Attempt, attempt_of, make_client
 
 MIN_SECRET = 16
 """Bytes of the shortest secret that is accepted."""
@@ -49,105 +42,33 @@ def sign(secret: bytes, number: str, timestamp: int, body: bytes) -> str:
     return "v1," + base64.b64encode(hmac.new(secret, content, hashlib.sha256).digest()).decode()
 
 
-def body_of(kind: ChangeKind, incident: Incident, links: Links, wall: float) -> dict[str, object]:
-    """What is posted of a change; ``wall``: Unix time now."""
-    return {
-        "version": 1,
-        "change": kind.value,
-        "incident": incident.data,
-        "links": links_of(links, incident, wall),
-    }
-
-
-@dataclass(frozen=True)
-class _Delivery:
-    """``mark``: of the change, the same for each attempt and collector: a receiver recognises a repeated post."""
-
-    kind: ChangeKind
-    incident: str
-    mark: str
-    body: bytes
-
-
-class Webhook(Outlet):
-    """One receiver. Every change of every incident is posted, changes of one job in order (docs/guide/alerts.md).
+class Webhook:
+    """One receiver (`otel_fr_collector.outlets.changes.Receiver`). It is told of all incidents.
 
     Args:
         secret: signs each post; None: unsigned.
-        store: remembers what was delivered, so that neither a restart nor another collector repeats anything.
     """
 
-    def __init__(
-        self,
-        url: str,
-        metrics: Metrics,
-        *,
-        secret: bytes | None = None,
-        links: Links | None = None,
-        store: Store | None = None,
-        tenant_of: TenantOf = tenant_of,
-        wall: Callable[[], float] = time.time,
-    ) -> None:
+    replaced = frozenset({ChangeKind.UPDATED})
+
+    def __init__(self, url: str, secret: bytes | None = None) -> None:
         # Paths and queries of webhooks hold their secrets: only the host is shown.
         self.name = f"webhook {urlsplit(url).hostname}"
-        self._outlet = "webhook/" + hashlib.blake2b(url.encode(), digest_size=8).hexdigest()
+        self.noted_as = "webhook/" + hashlib.blake2b(url.encode(), digest_size=8).hexdigest()
         self._url = url
         self._secret = secret
-        self._links = links or Links()
-        self._store = store
-        self._wall = wall
-        self._tenant_of = tenant_of
         self._http = make_client()
-        self._queue: DeliveryQueue[_Delivery] = DeliveryQueue(self.name, self._deliver, metrics)
 
-    def start(self) -> None:
-        self._queue.start()
+    def wants(self, _: Incident, *, was_told: bool) -> bool:
+        return True
 
-    def publish(self, change: IncidentChange) -> None:
-        self._put(change.kind, change.incident)
+    def body(self, kind: ChangeKind, incident: Incident, links: dict[str, str]) -> dict[str, object]:
+        return {"version": 1, "change": kind.value, "incident": incident.data, "links": links}
 
-    def resume(self, incidents: Sequence[Incident]) -> None:
-        """Deliver what was not delivered before the restart."""
-        if self._store is None:
-            return
-        noted = self._store.notes(self._outlet)
-        skipped: dict[str, str] = {}
-        for incident in incidents:
-            kind = ChangeKind.UPDATED if incident.is_open else ChangeKind.RESOLVED
-            note, opened, mark = noted.get(incident.id), incident.mark(ChangeKind.OPENED), incident.mark(kind)
-            if is_told(note, mark):
-                continue
-            if not noted and not incident.is_open:  # a new receiver gets no incidents that are over
-                skipped[incident.id] = mark
-                continue
-            if incident.is_open and not is_told(note, opened):
-                # Perhaps it was, and the note of it was lost with the collector: then the receiver knows this id.
-                self._put(ChangeKind.OPENED, incident)
-                if mark == opened:
-                    continue
-            self._put(kind, incident)
-        if skipped:
-            self._store.note(self._outlet, skipped)
-
-    async def stop(self, seconds: float) -> None:
-        await self._queue.stop(seconds)
-
-    def _put(self, kind: ChangeKind, incident: Incident) -> None:
-        body = body_of(kind, incident, self._links, self._wall())
-        item = _Delivery(kind, incident.id, incident.mark(kind), json.dumps(body).encode())
-        self._queue.put(
-            item,
-            owner_of(incident, self._tenant_of),
-            len(item.body),
-            lambda old: old.kind is ChangeKind.UPDATED and old.incident == item.incident,
-        )
-
-    def _deliver(self, item: _Delivery) -> Attempt:
-        return deliver_once(self._store, self._outlet, item.incident, item.mark, lambda: self._post(item))
-
-    def _post(self, item: _Delivery) -> Attempt:
-        number = f"{item.incident}-{item.mark}"
-        timestamp = int(self._wall())
+    def post(self, change: Change) -> Attempt:
+        """Post a change. A receiver recognises a repeated post by its id."""
+        number = f"{change.incident}-{change.mark}"
+        timestamp = int(time.time())
         headers = {
             "Content-Type": "application/json",
             "User-Agent": "otel-fr",
@@ -156,5 +77,5 @@ class Webhook(Outlet):
             "webhook-timestamp": str(timestamp),
         }
         if self._secret is not None:
-            headers["webhook-signature"] = sign(self._secret, number, timestamp, item.body)
-        return attempt_of(self._http.request("POST", self._url, headers, item.body))
+            headers["webhook-signature"] = sign(self._secret, number, timestamp, change.body)
+        return attempt_of(self._http.request("POST", self._url, headers, change.body))

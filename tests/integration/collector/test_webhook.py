@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 from otel_fr_collector.incidents.links import Links
 from otel_fr_collector.metrics import Metrics
-from otel_fr_collector.outlets import delivery, webhook
+from otel_fr_collector.outlets import outbox, webhook
+from otel_fr_collector.outlets.changes import Changes
 from otel_fr_collector.outlets.grafana import Grafana
 from otel_fr_collector.outlets.outlet import Outlet
 from otel_fr_collector.outlets.webhook import sign
@@ -98,12 +99,12 @@ def test_the_snippet_of_the_documentation_verifies_a_post(tmp_path: Path) -> Non
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A delivery that has failed is tried again soon."""
-    monkeypatch.setattr(delivery, "FIRST_PAUSE", 0.05)
+    monkeypatch.setattr(outbox, "FIRST_PAUSE", 0.05)
 
 
 def to(*hooks: Receiver) -> Callable[[Metrics, Store | None], list[Outlet]]:
     """Outlets for these receivers."""
-    return lambda metrics, store: [webhook.Webhook(hook.url, metrics, store=store) for hook in hooks]
+    return lambda metrics, store: [Changes(webhook.Webhook(hook.url), metrics, store=store) for hook in hooks]
 
 
 @pytest.mark.usefixtures("impatient")
@@ -201,7 +202,7 @@ def test_a_post_before_whose_answer_the_collector_was_killed_is_recognised_when_
 
 
 def marking(grafana: FakeGrafana, links: Links | None = None) -> Callable[[Metrics, Store | None], list[Outlet]]:
-    return lambda metrics, store: [Grafana(grafana.url, FakeGrafana.TOKEN, metrics, links=links, store=store)]
+    return lambda metrics, store: [Changes(Grafana(grafana.url, FakeGrafana.TOKEN), metrics, links=links, store=store)]
 
 
 def test_an_incident_is_a_mark_in_grafana_and_a_region_once_it_is_over(grafana: FakeGrafana) -> None:
@@ -258,6 +259,25 @@ def test_a_damaged_note_of_a_mark_does_not_keep_the_collector_from_starting(
             db.execute("UPDATE notes SET value = '{'")
 
     mark_and_restart(tmp_path, grafana, damage)
+
+
+def test_an_incident_that_was_over_before_grafana_could_be_told_is_a_region_after_a_restart(
+    tmp_path: Path, grafana: FakeGrafana
+) -> None:
+    with VirtualCollector(data=tmp_path, outlets=marking(grafana)) as first:
+        with first.job(2, job_id="told") as job:
+            job.hang(1)
+            first.deliver(lambda: grafana.marks)
+        grafana.status = 503
+        with first.job(2, job_id="untold") as job:
+            waiting = job.hang(1)
+            first.wait_cause(lambda one: one["job"] == "untold")
+            job.go_on(waiting)
+            first.wait_cause(lambda one: (one["job"], one["state"]) == ("untold", "resolved"))
+    grafana.status = 200
+    with VirtualCollector(first.time, data=tmp_path, outlets=marking(grafana)) as second:
+        second.deliver(lambda: [mark["tags"][2] for mark in grafana.marks.values()] == ["job:told", "job:untold"])
+        assert "timeEnd" in grafana.marks[2]
 
 
 def test_grafana_that_refuses_is_logged_and_costs_no_incident(

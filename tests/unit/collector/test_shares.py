@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple, TypeVar
 
 import pytest
 from hypothesis import given
@@ -18,9 +21,8 @@ from otel_fr_collector.incidents.incident import ChangeKind, IncidentChange
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.tokens import Access, Tokens, tenant_of
-from otel_fr_collector.outlets import alertmanager, delivery
+from otel_fr_collector.outlets import alertmanager, outbox
 from otel_fr_collector.outlets.alertmanager import Alertmanager
-from otel_fr_collector.outlets.delivery import Attempt, DeliveryQueue, Outcome
 from otel_fr_collector.outlets.event_stream import (
     MAX_LISTENERS,
     MAX_PENDING_BYTES,
@@ -29,13 +31,16 @@ from otel_fr_collector.outlets.event_stream import (
     Listener,
     TooManyListenersError,
 )
+from otel_fr_collector.outlets.outbox import Attempt, Message, Outbox, Outcome
 from otel_fr_collector.shares import FairQueue, Holdings, Owner
 
 from otel_fr.incident import incident_id
 from otel_fr.match import Category
 from tests.support.incident_data import incident_change
 from tests.support.services import value
+from tests.support.waiting import PATIENCE
 
+T = TypeVar("T")
 owners = st.builds(Owner, st.sampled_from("abc"), st.sampled_from("123"))
 
 
@@ -87,56 +92,65 @@ def test_who_has_the_most_is_known_whenever_it_is_asked(steps: list[tuple[Owner,
             assert held[loser] == max(count for one, count in held.items() if one.tenant == loser.tenant)
 
 
-@given(st.lists(st.tuples(owners, st.integers(0, 60)), max_size=60))
-def test_a_queue_is_bounded_and_in_order_for_each_tenant(steps: list[tuple[Owner, int]]) -> None:
+class Item(NamedTuple):
+    """What waits; ``text`` begins with the job's name."""
+
+    text: str
+    owner: Owner
+    size: int = 1
+
+
+def items(tenant: str, *texts: str) -> list[Item]:
+    return [Item(text, Owner(tenant or text[0], text[0])) for text in texts]
+
+
+def taken(queue: FairQueue[Item]) -> list[str]:
+    """All that is in the queue."""
+    return [queue.take().text for _ in range(len(queue))]
+
+
+@given(st.lists(st.builds(Item, st.uuids().map(str), owners, st.integers(0, 60)), max_size=60))
+def test_a_queue_is_bounded_and_in_order_for_each_tenant(steps: list[Item]) -> None:
     """A size of 0 stands for taking an item."""
-    queue: FairQueue[tuple[int, int]] = FairQueue(5, 100)
-    kept: list[tuple[Owner, tuple[int, int]]] = []
-    for number, (owner, size) in enumerate(steps):
-        if size:
-            losers = queue.put((number, size), owner, size, lambda _: False)
-            kept.append((owner, (number, size)))
+    queue: FairQueue[Item] = FairQueue(5, 100)
+    kept: list[Item] = []
+    for item in steps:
+        if item.size:
+            losers = queue.put(item)
+            kept.append(item)
             for loser in losers:
-                kept.remove(next(entry for entry in kept if entry[0] == loser))
+                kept.remove(next(one for one in kept if one.owner == loser))
         elif kept:
-            item, taken, _ = queue.take()
-            assert (taken, item) == next(entry for entry in kept if entry[0].tenant == taken.tenant)
-            kept.remove((taken, item))
+            first = queue.take()
+            assert first == next(one for one in kept if one.owner.tenant == first.owner.tenant)
+            kept.remove(first)
         assert len(queue) == len(kept) <= 5
-        assert sum(item[1] for _, item in kept) <= 100
+        assert sum(one.size for one in kept) <= 100
 
 
 def test_tenants_are_served_in_turn_and_a_failed_one_comes_last() -> None:
-    queue: FairQueue[str] = FairQueue(10, 10)
-    for text in ("a1", "a2", "b1", "a3", "c1"):
-        queue.put(text, Owner(text[0], text[0]), 1, lambda _: False)
-    queue.put_back(*queue.take())
-    assert [queue.take()[0] for _ in range(len(queue))] == ["b1", "c1", "a1", "a2", "a3"]
+    queue: FairQueue[Item] = FairQueue(10, 10)
+    for item in items("", "a1", "a2", "b1", "a3", "c1"):
+        queue.put(item)
+    queue.put_back(queue.take())
+    assert taken(queue) == ["b1", "c1", "a1", "a2", "a3"]
 
 
-def test_a_delivery_that_fails_lets_the_other_jobs_of_its_tenant_pass_and_stays_the_first_of_its_own() -> None:
-    queue: FairQueue[str] = FairQueue(10, 10)
-    for text in ("a1", "a2", "b1", "a3", "b2"):
-        queue.put(text, Owner("team", text[0]), 1, lambda _: False)
-    queue.put_back(*queue.take())
-    assert [queue.take()[0] for _ in range(len(queue))] == ["b1", "b2", "a1", "a2", "a3"]
+def test_what_fails_lets_the_other_jobs_of_its_tenant_pass_and_stays_the_first_of_its_own() -> None:
+    queue: FairQueue[Item] = FairQueue(10, 10)
+    for item in items("team", "a1", "a2", "b1", "a3", "b2"):
+        queue.put(item)
+    queue.put_back(queue.take())
+    assert taken(queue) == ["b1", "b2", "a1", "a2", "a3"]
 
 
-def test_a_newer_delivery_replaces_the_waiting_ones_of_its_own_job_only() -> None:
-    queue: FairQueue[str] = FairQueue(10, 10)
-    for owner in (Owner("a", "1"), Owner("a", "2")):
-        queue.put("old", owner, 1, lambda _: True)
-    queue.put("new", Owner("a", "1"), 1, lambda _: True)
-    assert sorted(queue.take()[0] for _ in range(len(queue))) == ["new", "old"]
-
-
-def test_the_large_deliveries_of_one_tenant_leave_room_for_the_small_ones_of_another() -> None:
-    queue: FairQueue[str] = FairQueue(1_000, 100)
+def test_the_large_items_of_one_tenant_leave_room_for_the_small_ones_of_another() -> None:
+    queue: FairQueue[Item] = FairQueue(1_000, 100)
     for number in range(5):
-        queue.put(f"a{number}", Owner("a", f"{number}"), 40, lambda _: False)
-        queue.put(f"b{number}", Owner("b", "1"), 1, lambda _: False)
-    assert sorted(queue.take()[0] for _ in range(len(queue))) == ["a0", "a1", "b0", "b1", "b2", "b3", "b4"]
-    assert queue.put("c", Owner("c", "c"), 101, lambda _: False) == [Owner("c", "c")]
+        queue.put(Item(f"a{number}", Owner("a", f"{number}"), 40))
+        queue.put(Item(f"b{number}", Owner("b", "1")))
+    assert sorted(taken(queue)) == ["a0", "a1", "b0", "b1", "b2", "b3", "b4"]
+    assert queue.put(Item("c", Owner("c", "c"), 101)) == [Owner("c", "c")]
     assert not len(queue)
 
 
@@ -183,19 +197,77 @@ def test_the_alert_of_an_incident_that_still_needs_something_lasts_until_people_
         assert ("what_to_do" in alert.annotations) is bool(least)
 
 
-def test_deliveries_about_one_tenant_do_not_push_out_those_about_another(
+def message(text: str, owner: Owner, *, is_state: bool = False) -> Message[str]:
+    return Message(text[0], owner, text, 1, is_state)
+
+
+def waiting(box: Outbox[T]) -> list[Message[T]]:
+    """Take all that waits."""
+    return [box._queue.take() for _ in range(len(box._queue))]
+
+
+def outbox_of(metrics: Metrics, send: Callable[[str], Outcome] = lambda _: Outcome.SENT) -> Outbox[str]:
+    return Outbox("webhook h", lambda messages: Attempt(send(messages[0].content)), metrics)
+
+
+def test_messages_about_one_tenant_do_not_push_out_those_about_another(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(delivery, "MAX_QUEUED", 10)
-    metrics = Metrics()
-    queue: DeliveryQueue[str] = DeliveryQueue("webhook h", lambda _: Attempt(Outcome.SENT), metrics)
-    queue.put("b", Owner("b", "b/1"), 1, lambda _: False)
+    monkeypatch.setattr(outbox, "MAX_QUEUED", 10)
+    box = outbox_of(metrics := Metrics())
+    box.put(message("b", Owner("b", "b/1")))
     for number in range(30):
-        queue.put(str(number), Owner("a", f"a/{number % 15}"), 1, lambda _: False)
-    assert len(queue._queue) == 10
+        box.put(message(str(number), Owner("a", f"a/{number % 15}")))
+    assert len(box._queue) == 10
     assert value(metrics, "otel_fr_collector_deliveries_total", outlet="webhook h", outcome="dropped") == 21
-    assert "b" in [queue._queue.take()[0] for _ in range(10)]
+    assert "b" in [one.content for one in waiting(box)]
     assert caplog.text.count("webhook h: the queue is full; dropping a delivery: of job 'a/") == 1
+
+
+def test_a_later_message_takes_the_place_of_a_waiting_state_of_its_own_job_only() -> None:
+    box = outbox_of(Metrics())
+    one_job, other_job = Owner("a", "1"), Owner("a", "2")
+    for owner in (one_job, other_job):
+        box.put(message("x is new", owner))
+        box.put(message("x has changed", owner, is_state=True))
+    box.put(message("y is new", one_job, is_state=True))
+    box.put(message("x is over", one_job))
+    left = waiting(box)
+    assert [one.content for one in left if one.owner == one_job] == ["x is new", "y is new", "x is over"]
+    assert [one.content for one in left if one.owner == other_job] == ["x is new", "x has changed"]
+
+
+@pytest.mark.parametrize("is_newer", [True, False])
+def test_a_state_that_fails_while_a_later_one_comes_or_it_is_withdrawn_is_not_repeated(
+    monkeypatch: pytest.MonkeyPatch, *, is_newer: bool
+) -> None:
+    monkeypatch.setattr(outbox, "FIRST_PAUSE", 0.0)
+    owner, told = Owner("a", "1"), list[str]()
+    is_asked, may_answer = threading.Event(), threading.Event()
+
+    def send(text: str) -> Outcome:
+        told.append(text)
+        is_asked.set()
+        assert may_answer.wait(PATIENCE)
+        return Outcome.FAILED if len(told) == 1 else Outcome.SENT
+
+    async def play() -> None:
+        box = outbox_of(Metrics(), send)
+        box.start()
+        box.put(message("x fires", owner, is_state=True))
+        await asyncio.to_thread(is_asked.wait, PATIENCE)
+        if is_newer:
+            box.put(message("x is over", owner, is_state=True))
+        else:
+            box.withdraw(owner, "x")
+        box.put(message("y fires", owner))
+        may_answer.set()
+        while "y fires" not in told:
+            await asyncio.sleep(0.001)
+        await box.stop(PATIENCE)
+
+    asyncio.run(asyncio.wait_for(play(), PATIENCE))
+    assert told == ["x fires", *(["x is over"] if is_newer else []), "y fires"]
 
 
 def test_listeners_of_one_access_do_not_shut_out_those_of_another() -> None:

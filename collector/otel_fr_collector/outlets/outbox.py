@@ -1,4 +1,4 @@
-"""Deliveries over HTTP, repeated until they succeed. The event loop never waits for them."""
+"""Messages to one receiver over HTTP: bounded, in order, repeated until one succeeds. Nothing waits for them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import Generic, NamedTuple, TypeVar
 
@@ -15,13 +16,12 @@ from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.http_client import Answer, HttpClient, HttpError, Workers
 from otel_fr_collector.shares import FairQueue, Owner
 from otel_fr_collector.storage.backend import StoreError
-from otel_fr_collector.storage.store import Store
 from otel_fr_collector.throttle import Throttle
 
 _log = logging.getLogger(__name__)
 
 MAX_QUEUED = 1_000
-"""Deliveries that wait; beyond it some are dropped (`otel_fr_collector.shares`)."""
+"""Messages that wait; beyond it some are dropped (`otel_fr_collector.shares`)."""
 MAX_QUEUED_BYTES = 16 * 1024 * 1024
 _RETRYABLE = frozenset({408, 425, 429})
 """Besides 500 to 599; other errors will not change by a repetition (RFC 9110, 15.5)."""
@@ -46,7 +46,7 @@ class Outcome(Enum):
 
 
 class Attempt(NamedTuple):
-    """One attempt to deliver.
+    """One attempt to tell a receiver.
 
     Attributes:
         problem: empty if it was sent.
@@ -58,69 +58,91 @@ class Attempt(NamedTuple):
     retry_after: float | None = None
 
 
-def deliver_once(store: Store | None, outlet: str, incident: str, mark: str, deliver: Callable[[], Attempt]) -> Attempt:
-    """Make one attempt, unless any collector has sent this change of the incident to the receiver before.
+@dataclass(frozen=True, eq=False)
+class Message(Generic[T]):
+    """Something that a receiver must know.
 
-    Args:
-        store: knows what was delivered; None: nobody does.
-        mark: of the change (`Incident.mark`).
-
-    Raises:
-        StoreError: another collector is about to tell the receiver.
+    Attributes:
+        about: the incident, or the alert.
+        content: does not change any more: another thread reads it.
+        size: bytes, about.
+        is_state: a later message about the same says all of it, and takes its place while it waits.
     """
-    if store is None:
-        return deliver()
-    with store.turn(outlet, incident, mark) as turn:
-        if turn.is_told:
-            return Attempt(Outcome.SENT)
-        attempt = deliver()
-        turn.is_told = attempt.outcome is not Outcome.FAILED
-        return attempt
+
+    about: Hashable
+    owner: Owner
+    content: T
+    size: int
+    is_state: bool
 
 
-class DeliveryQueue(Generic[T]):
-    """A bounded queue for one receiver, and the one thread that delivers what is in it.
+class Outbox(Generic[T]):
+    """A bounded queue for one receiver, and the one thread that sends what is in it.
 
-    Tenants are served in turn, and a delivery that keeps failing delays only deliveries of its own job, which are in
+    Tenants are served in turn, and a message that keeps failing delays only messages of its own job, which are in
     order.
 
     Args:
         name: the outlet in metrics and logs; without secrets.
-        deliver: makes one attempt, in the thread.
+        send: makes one attempt with one message or more, in the thread.
+        at_once: messages of one attempt at most.
+        max_pause: seconds between two attempts at most, unless the receiver asks for more.
     """
 
-    def __init__(self, name: str, deliver: Callable[[T], Attempt], metrics: Metrics) -> None:
+    def __init__(
+        self,
+        name: str,
+        send: Callable[[Sequence[Message[T]]], Attempt],
+        metrics: Metrics,
+        *,
+        at_once: int = 1,
+        max_pause: float = MAX_PAUSE,
+    ) -> None:
         self._name = name
-        self._deliver = deliver
+        self._send = send
         self._metrics = metrics
-        self._queue: FairQueue[T] = FairQueue(MAX_QUEUED, MAX_QUEUED_BYTES)
+        self._at_once = at_once
+        self._max_pause = max_pause
+        self._queue: FairQueue[Message[T]] = FairQueue(MAX_QUEUED, MAX_QUEUED_BYTES)
         self._worker = Workers(1, f"otel-fr {name}")
         self._wake = asyncio.Event()
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._in_progress = self._given_up = 0
+        self._on_their_way: list[Message[T]] = []
+        """They wait again if the attempt fails."""
+        self._given_up = 0
         self._log = Throttle()
         metrics.watch_deliveries(name)
 
     def start(self) -> None:
-        """Start to deliver; needs a running event loop."""
+        """Start to send; needs a running event loop."""
         self._task = asyncio.get_running_loop().create_task(self._run())
 
-    def put(self, item: T, owner: Owner, size: int, supersedes: Callable[[T], bool]) -> None:
-        """Queue a delivery of ``size`` bytes, in place of the waiting ones of its owner that it supersedes."""
-        for loser in self._queue.put(item, owner, size, supersedes):
+    def put(self, message: Message[T]) -> None:
+        """Queue a message in place of the waiting state of what it is about."""
+        self.withdraw(message.owner, message.about)
+        for loser in self._queue.put(message):
             self._metrics.deliveries.labels(self._name, "dropped").inc()
             self._log_once_a_minute("the queue is full; dropping a delivery", f"of job {loser.job!r}")
         self._wake.set()
 
+    def withdraw(self, owner: Owner, about: Hashable) -> None:
+        """The waiting state of something is told no more."""
+
+        def is_old(message: Message[T]) -> bool:
+            return message.is_state and message.about == about
+
+        self._queue.discard(owner, is_old)
+        self._on_their_way = [message for message in self._on_their_way if not is_old(message)]
+
     async def stop(self, seconds: float) -> None:
-        """Deliver what waits, within ``seconds`` seconds; a failed attempt is not repeated."""
+        """Send what waits, within ``seconds`` seconds; a failed attempt is not repeated."""
         self._stopping.set()
         self._wake.set()
         if self._task is not None:
             await asyncio.wait({self._task}, timeout=seconds)
             self._task.cancel()
-        waiting = len(self._queue) + self._in_progress + self._given_up
+        waiting = len(self._queue) + len(self._on_their_way) + self._given_up
         if waiting:
             _log.warning("%s: %d deliveries still pending at shutdown", self._name, waiting)
 
@@ -132,27 +154,28 @@ class DeliveryQueue(Generic[T]):
                     return
                 self._wake.clear()
                 await self._wake.wait()
-            item, owner, size = self._queue.take()
-            self._in_progress = 1
-            outcome, problem, asked = await self._worker.run(functools.partial(self._attempt, item))
-            self._in_progress = 0
-            self._metrics.deliveries.labels(self._name, outcome.value).inc()
+            messages = [self._queue.take() for _ in range(min(self._at_once, len(self._queue)))]
+            self._on_their_way = messages
+            outcome, problem, asked = await self._worker.run(functools.partial(self._attempt, messages))
+            again, self._on_their_way = self._on_their_way, []
+            self._metrics.deliveries.labels(self._name, outcome.value).inc(len(messages))
             if problem:
                 self._log_once_a_minute("could not deliver an incident", problem)
             if outcome is not Outcome.FAILED:
                 pause = FIRST_PAUSE
                 continue
             if self._stopping.is_set():
-                self._given_up += 1  # the others have their one attempt, too
+                self._given_up += len(again)  # the others have their one attempt, too
                 continue
-            self._queue.put_back(item, owner, size)
+            for message in reversed(again):
+                self._queue.put_back(message)
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), max(pause, asked or 0.0))
-            pause = min(2 * pause, MAX_PAUSE)
+            pause = min(2 * pause, self._max_pause)
 
-    def _attempt(self, item: T) -> Attempt:
+    def _attempt(self, messages: Sequence[Message[T]]) -> Attempt:
         try:
-            return self._deliver(item)
+            return self._send(messages)
         except (HttpError, StoreError) as error:
             return Attempt(Outcome.FAILED, str(error))
         except Exception as error:  # noqa: BLE001  an unexpected response must not end the deliveries
@@ -170,7 +193,7 @@ def make_client() -> HttpClient:
 
 
 def attempt_of(answer: Answer) -> Attempt:
-    """The outcome of a delivery by the status of the response."""
+    """The outcome of an attempt by the status of the response."""
     if answer.status < 300:
         return Attempt(Outcome.SENT)
     problem = f"status {answer.status}: {answer.body[:200]!r}"

@@ -1,0 +1,132 @@
+"""The way of incident changes to a receiver that is told each of them once."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from otel_fr_collector.incidents.incident import ChangeKind, Incident, IncidentChange, is_told
+from otel_fr_collector.incidents.links import Links
+from otel_fr_collector.metrics import Metrics
+from otel_fr_collector.network.tokens import tenant_of
+from otel_fr_collector.outlets.outbox import Attempt, Message, Outbox, Outcome
+from otel_fr_collector.outlets.outlet import Outlet, TenantOf, links_of, owner_of
+from otel_fr_collector.storage.store import Store
+
+
+class Change(NamedTuple):
+    """One change of an incident, as a receiver is told it.
+
+    Attributes:
+        mark: of the change (`Incident.mark`), the same for each attempt and collector.
+        body: JSON.
+    """
+
+    incident: str
+    mark: str
+    body: bytes
+
+
+class Receiver(Protocol):
+    """Who is told.
+
+    Attributes:
+        name: as of `Outlet`.
+        noted_as: the name under which the store notes what was told.
+        replaced: the kinds of changes that need not be told if a later one of the same incident is.
+    """
+
+    name: str
+    noted_as: str
+    replaced: frozenset[ChangeKind]
+
+    def wants(self, incident: Incident, *, was_told: bool) -> bool:
+        """Whether it needs to know of the incident. ``was_told``: the store says that it has been told before."""
+
+    def body(self, kind: ChangeKind, incident: Incident, links: dict[str, str]) -> dict[str, object]:
+        """What it is told of a change."""
+
+    def post(self, change: Change) -> Attempt:
+        """Make one attempt to tell it, in the outbox's thread.
+
+        Raises:
+            HttpError: there was no response.
+        """
+
+
+class Changes(Outlet):
+    """Tells one receiver what changes, changes of one job in order (docs/guide/alerts.md).
+
+    Args:
+        store: remembers what was told, so that neither a restart nor another collector repeats anything.
+    """
+
+    def __init__(
+        self,
+        receiver: Receiver,
+        metrics: Metrics,
+        *,
+        links: Links | None = None,
+        store: Store | None = None,
+        tenant_of: TenantOf = tenant_of,
+    ) -> None:
+        self.name = receiver.name
+        self._receiver = receiver
+        self._links = links or Links()
+        self._store = store
+        self._tenant_of = tenant_of
+        self._outbox: Outbox[Change] = Outbox(self.name, self._send, metrics)
+
+    def start(self) -> None:
+        self._outbox.start()
+
+    def publish(self, change: IncidentChange) -> None:
+        if self._receiver.wants(change.incident, was_told=False):
+            self._put(change.kind, change.incident)
+
+    def resume(self, incidents: Sequence[Incident]) -> None:
+        """Tell what was not told before the restart."""
+        if self._store is None:
+            return
+        noted = self._store.notes(self._receiver.noted_as)
+        skipped: dict[str, str] = {}
+        for incident in incidents:
+            kind = ChangeKind.UPDATED if incident.is_open else ChangeKind.RESOLVED
+            note, opened, mark = noted.get(incident.id), incident.mark(ChangeKind.OPENED), incident.mark(kind)
+            if not self._receiver.wants(incident, was_told=note is not None) or is_told(note, mark):
+                continue
+            if not noted and not incident.is_open:  # a new receiver gets no incidents that are over
+                skipped[incident.id] = mark
+                continue
+            if incident.is_open and not is_told(note, opened):
+                # Perhaps it was, and the note of it was lost with the collector: then the receiver knows this id.
+                self._put(ChangeKind.OPENED, incident)
+                if mark == opened:
+                    continue
+            self._put(kind, incident)
+        if skipped:
+            self._store.note(self._receiver.noted_as, skipped)
+
+    async def stop(self, seconds: float) -> None:
+        await self._outbox.stop(seconds)
+
+    def _put(self, kind: ChangeKind, incident: Incident) -> None:
+        body = self._receiver.body(kind, incident, links_of(self._links, incident, time.time()))
+        change = Change(incident.id, incident.mark(kind), json.dumps(body).encode())
+        owner = owner_of(incident, self._tenant_of)
+        is_state = kind in self._receiver.replaced
+        self._outbox.put(Message(incident.id, owner, change, len(change.body), is_state))
+
+    def _send(self, messages: Sequence[Message[Change]]) -> Attempt:
+        """Make one attempt, unless any collector has told the receiver of this change before."""
+        (change,) = [message.content for message in messages]
+        if self._store is None:
+            return self._receiver.post(change)
+        with self._store.turn(self._receiver.noted_as, change.incident, change.mark) as turn:
+            if turn.is_told:
+                return Attempt(Outcome.SENT)
+            attempt = self._receiver.post(change)
+            turn.is_told = attempt.outcome is not Outcome.FAILED
+            return attempt
