@@ -86,7 +86,7 @@ _BACKEND = Label("backend")
 _DROPPED_REASONS = ("queue_full", "expired", "rejected", "retries_exhausted", "shutdown")
 _OUTLET = Label("outlet")
 _PARTS = ("ingest", "judge", "housekeeping", "publish", "control", "forward", "delivery", "incidents_file", "store")
-_DELIVERY = "--webhook or --grafana"
+_DELIVERY = "--alertmanager, --webhook or --grafana"
 
 _WAITS_SAMPLED = "In groups with more than 16 collectives a second, one in 4 is measured and counts as 4."
 
@@ -305,25 +305,10 @@ _PUBLISHING = (
         needs="--data or --store",
     ),
     _counter(
-        "otel_fr_collector_alerts_dropped",
-        "alerts",
-        "Alerts dropped because there were too many. The tenant, and then the job, with the most alerts loses one.",
-        act="Act when it grows: the log names the job (OtelFrAlertsDropped).",
-        needs="--alertmanager",
-    ),
-    _counter(
-        "otel_fr_collector_alert_posts",
-        "posts",
-        "Posts of all alerts to one Alertmanager; a failed one is repeated.",
-        Label("outcome", ("sent", "failed")),
-        act="Act when failed grows (OtelFrAlertPostsFail).",
-        needs="--alertmanager",
-    ),
-    _counter(
         "otel_fr_collector_deliveries",
         "deliveries",
-        "Deliveries of incident changes: sent, failed (repeated later), rejected by the receiver, or dropped from a"
-        " full queue.",
+        "Requests with incidents: sent, failed (repeated later), or rejected by the receiver. And alerts and incident"
+        " changes that were dropped from a full queue.",
         *(_OUTLET, Label("outcome", ("sent", "failed", "rejected", "dropped"))),
         act="Act when any but sent grows (OtelFrDeliveriesFail).",
         needs=_DELIVERY,

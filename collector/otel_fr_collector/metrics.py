@@ -36,8 +36,6 @@ class Metrics:
         self.store_up = Gauge(store.name, store.help, registry=None)
         self.forward_sent = self._counter("otel_fr_collector_forward_requests_sent")
         self.forward_dropped = self._counter("otel_fr_collector_forward_requests_dropped")
-        self.alert_posts = self._counter("otel_fr_collector_alert_posts")
-        self.alerts_dropped = self._counter("otel_fr_collector_alerts_dropped")
         self.output_dropped = self._counter("otel_fr_collector_output_lines_dropped")
         self.deliveries = self._counter("otel_fr_collector_deliveries")
         self._has_deliveries = False
@@ -71,11 +69,6 @@ class Metrics:
             _add_series(counter, name, backend=sizes)
             self.registry.register(counter)
         self.registry.register(_ForwardQueues(sizes, max_bytes))
-
-    def watch_alerts(self) -> None:
-        """Serve the posts to Alertmanager."""
-        self.registry.register(self.alert_posts)
-        self.registry.register(self.alerts_dropped)
 
     def watch_deliveries(self, outlet: str) -> None:
         """Serve the deliveries of one outlet. Outlets of one name are added up."""

@@ -170,7 +170,7 @@ class Play:
 
 def alert_of(play: Play) -> dict[str, Any]:
     """What is posted to Alertmanager."""
-    (alert,) = play.alertmanager._held()
+    (alert,) = play.alertmanager._firing.values()
     return alert.payload(play.wall())
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import logging
+import copy
+import json
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from urllib.parse import urlsplit
 
 from otel_fr.incident import CollectorIncidentData, machines_of, told
 from otel_fr.presentation import place_text, rank_list
@@ -17,21 +21,54 @@ from otel_fr_collector.incidents.links import Links
 from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.tokens import tenant_of
-from otel_fr_collector.outlets.alert_lane import Alert, AlertLane, Labels
+from otel_fr_collector.outlets.outbox import Attempt, Message, Outbox, attempt_of, make_client
 from otel_fr_collector.outlets.outlet import Outlet, TenantOf, links_of, owner_of
-from otel_fr_collector.shares import Holdings, Owner
-from otel_fr_collector.throttle import Throttle
-
-_log = logging.getLogger(__name__)
+from otel_fr_collector.shares import Owner
 
 ALERT_NAME = "TorchDistributedIncident"
-MAX_ALERTS = 1_000
-"""Alerts held; beyond it some are dropped (`otel_fr_collector.shares`)."""
+BATCH = 64
+"""Alerts in one post, as in Prometheus."""
+MAX_PAUSE = 5.0
+"""Seconds before a failed post is retried, at most: after an outage, people must be paged soon."""
 _LABEL_NAME = re.compile("[a-zA-Z_][a-zA-Z0-9_]*")
+
+Labels = tuple[tuple[str, str], ...]
+
+
+@dataclass(slots=True)
+class Alert:
+    """One label set.
+
+    Attributes:
+        sources: the incidents that hold it firing, by run and id.
+        ended: Unix time of its resolution; None: it fires.
+    """
+
+    labels: Labels
+    owner: Owner
+    starts: float
+    sources: set[tuple[RunId, str]] = field(default_factory=set)
+    annotations: dict[str, str] = field(default_factory=dict)
+    page: str = ""
+    ended: float | None = None
+
+    def payload(self, now: float) -> dict[str, object]:
+        """Alertmanager's form of it (its OpenAPI specification, postableAlert)."""
+        payload: dict[str, object] = {
+            "labels": dict(self.labels),
+            "annotations": self.annotations,
+            "startsAt": _time(self.starts),
+            "endsAt": _time(now + timeline.ALERT_HOLD if self.ended is None else self.ended),
+        }
+        if self.page:
+            payload["generatorURL"] = self.page
+        return payload
 
 
 class Alertmanager(Outlet):
     """Posts to every URL (every replica of a cluster needs them), to each at its own pace.
+
+    It holds the alerts that fire, not more than there are open incidents. One that ends is in the outboxes only.
 
     Args:
         urls: bases, e.g. ``http://alertmanager:9093``.
@@ -52,21 +89,16 @@ class Alertmanager(Outlet):
         self._links = links or Links()
         self._labels = dict(labels or {})
         self._tenant_of = tenant_of
-        self._metrics = metrics
-        self._alerts: dict[Labels, Alert] = {}
-        self._by_owner: dict[Owner, dict[Labels, Alert]] = {}
-        self._holdings = Holdings()
-        self._of_incident: dict[tuple[object, str], Labels] = {}
-        self._changes = 0
-        self._log = Throttle()
-        self._lanes = [AlertLane(url, metrics, self._held, self._delivered) for url in dict.fromkeys(urls)]
-        self._tasks: set[asyncio.Task[None]] = set()
-        metrics.watch_alerts()
+        self._firing: dict[Labels, Alert] = {}
+        self._of_incident: dict[tuple[RunId, str], Labels] = {}
+        self._outboxes = [self._outbox(url, metrics) for url in dict.fromkeys(urls)]
+        self._repeating: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Start posting; needs a running event loop."""
-        loop = asyncio.get_running_loop()
-        self._tasks = {loop.create_task(lane.run()) for lane in self._lanes}
+        for outbox in self._outboxes:
+            outbox.start()
+        self._repeating = asyncio.get_running_loop().create_task(self._repeat())
 
     def publish(self, change: IncidentChange) -> None:
         """A cause fires while it is open, or longer (`Incident.told_until`). A consequence does not, even if it did."""
@@ -84,96 +116,67 @@ class Alertmanager(Outlet):
     def forget(self, run: RunId) -> None:
         """The alerts continue: another collector posts them, or they end after `timeline.ALERT_HOLD`."""
         for key in [key for key in self._of_incident if key[0] == run]:
-            alert = self._alerts.get(self._of_incident.pop(key))
+            alert = self._let_go(key)
             if alert is not None:
-                alert.sources.discard(key)
-                if not alert.sources:
-                    self._drop(alert)
+                for outbox in self._outboxes:
+                    outbox.withdraw(alert.owner, alert.labels)
 
     def _fire(self, incident: Incident) -> None:
-        if not self._lanes:
-            return
         key = (incident.run, incident.id)
-        labels = self._of_incident.get(key) or self._labels_of(incident)
-        alert = self._alerts.get(labels)
-        if alert is None or alert.ended is not None:
-            owner = owner_of(incident, self._tenant_of)
-            if alert is None and not self._make_room(owner):
-                return
-            if alert is not None:
-                self._drop(alert)
-            alert = self._keep(Alert(labels, owner, incident.detected))
-        self._of_incident[key] = labels
+        labels = self._of_incident.setdefault(key, self._labels_of(incident))
+        if labels not in self._firing:
+            self._firing[labels] = Alert(labels, owner_of(incident, self._tenant_of), incident.detected)
+        alert = self._firing[labels]
         alert.sources.add(key)
         self._annotate(alert, incident)
 
     def _resolve(self, incident: Incident) -> None:
-        key = (incident.run, incident.id)
-        labels = self._of_incident.pop(key, None)
-        alert = self._alerts.get(labels) if labels is not None else None
-        if alert is None:
-            return
-        alert.sources.discard(key)
-        if not alert.sources:
+        alert = self._let_go((incident.run, incident.id))
+        if alert is not None:
             alert.ended = max(time.time(), 0.0 if incident.is_open else incident.told_until)
             self._annotate(alert, incident)
+
+    def _let_go(self, key: tuple[RunId, str]) -> Alert | None:
+        """That incident holds its alert firing no more; returns the alert if no other one does."""
+        labels = self._of_incident.pop(key, None)
+        if labels is None:
+            return None
+        sources = self._firing[labels].sources
+        sources.discard(key)
+        return None if sources else self._firing.pop(labels)
 
     def _annotate(self, alert: Alert, incident: Incident) -> None:
         links = links_of(self._links, incident, time.time())
         alert.annotations = annotations_of(incident.data, links)
         alert.page = links.get("page", "")
-        self._changes += 1
-        alert.change = self._changes
-        for lane in self._lanes:
-            lane.wake()
+        self._tell(alert)
 
-    def _make_room(self, newcomer: Owner) -> bool:
-        """Make room for one more alert; False: there is none for this one."""
-        if len(self._alerts) >= MAX_ALERTS:
-            self._drop_ended()
-        if len(self._alerts) < MAX_ALERTS:
-            return True
-        loser = self._holdings.gives_way(newcomer)
-        self._metrics.alerts_dropped.inc()
-        if self._log.allows():
-            _log.error("limit of %d alerts reached: dropping an alert of job %r", MAX_ALERTS, (loser or newcomer).job)
-        if loser is None:
-            return False
-        self._drop(next(reversed(self._by_owner[loser].values())))
-        return True
+    def _tell(self, alert: Alert) -> None:
+        """Put its state as it is now into the outbox of every replica."""
+        size = sum(map(len, alert.annotations.values()))
+        for outbox in self._outboxes:
+            outbox.put(Message(alert.labels, alert.owner, copy.copy(alert), size, is_state=True))
 
-    def _keep(self, alert: Alert) -> Alert:
-        self._alerts[alert.labels] = self._by_owner.setdefault(alert.owner, {})[alert.labels] = alert
-        self._holdings.add(alert.owner)
-        return alert
+    async def _repeat(self) -> None:
+        """Put the alerts that fire into the outboxes again and again."""
+        while True:
+            await asyncio.sleep(timeline.ALERT_RESEND)
+            for alert in list(self._firing.values()):
+                if self._firing.get(alert.labels) is alert:
+                    self._tell(alert)
+                await asyncio.sleep(0)  # requests come between: there may be a thousand
 
-    def _drop_ended(self) -> None:
-        """Drop alerts that ended so long ago that every replica has resolved them on its own."""
-        before = time.time() - timeline.ALERT_HOLD
-        for alert in [alert for alert in self._alerts.values() if alert.ended is not None and alert.ended < before]:
-            self._drop(alert)
+    def _outbox(self, url: str, metrics: Metrics) -> Outbox[Alert]:
+        http, path = make_client(), url.rstrip("/") + "/api/v2/alerts"
 
-    def _drop(self, alert: Alert) -> None:
-        del self._alerts[alert.labels]
-        own = self._by_owner[alert.owner]
-        del own[alert.labels]
-        if not own:
-            del self._by_owner[alert.owner]
-        self._holdings.add(alert.owner, -1)
-        for key in alert.sources:
-            self._of_incident.pop(key, None)
+        def post(messages: Sequence[Message[Alert]]) -> Attempt:
+            now = time.time()
+            body = json.dumps([message.content.payload(now) for message in messages]).encode()
+            # Alertmanager answers 400 if one alert of a post is not valid, and takes the others (api/v2/api.go).
+            attempt = attempt_of(http.request("POST", path, {"Content-Type": "application/json"}, body))
+            return attempt._replace(retry_after=None)  # it might be longer than alerts last
 
-    def _held(self) -> list[Alert]:
-        """What a replica is to know."""
-        self._drop_ended()
-        return list(self._alerts.values())
-
-    def _delivered(self, url: str, alerts: Sequence[Alert]) -> None:
-        """A replica has accepted resolved alerts; those that all have accepted are dropped."""
-        for alert in alerts:
-            alert.resolved_on.add(url)
-            if len(alert.resolved_on) == len(self._lanes) and self._alerts.get(alert.labels) is alert:
-                self._drop(alert)
+        return Outbox(f"{self.name} {urlsplit(url).hostname}", post, metrics, at_once=BATCH, max_pause=MAX_PAUSE)
 
     def _labels_of(self, incident: Incident) -> Labels:
         """The labels that identify the alert: few values each; sequence numbers and ranks are annotations."""
@@ -181,12 +184,9 @@ class Alertmanager(Outlet):
 
     async def stop(self, seconds: float) -> None:
         """Post what is pending, within ``seconds`` seconds. Firing alerts stay firing: their faults still exist."""
-        for lane in self._lanes:
-            lane.stop()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=seconds)
-        for task in self._tasks:
-            task.cancel()
+        if self._repeating is not None:
+            self._repeating.cancel()
+        await asyncio.gather(*(outbox.stop(seconds) for outbox in self._outboxes))
 
 
 def parse_label(text: str) -> tuple[str, str]:
@@ -232,3 +232,7 @@ def annotations_of(data: CollectorIncidentData, links: Mapping[str, str]) -> dic
         **{f"{name}_url": url for name, url in links.items()},
     }
     return {name: printable(str(value)) for name, value in texts.items() if value is not None}
+
+
+def _time(seconds: float) -> str:
+    return (datetime.fromtimestamp(0, tz=timezone.utc) + timedelta(seconds=seconds)).isoformat()

@@ -233,11 +233,12 @@ def test_a_hung_job_whose_alert_the_collector_has_posted_is_no_second_alert_of_p
     (rule,) = [rule for rule in rules() if rule.get("alert") == "TorchDistributedIncidentOpen"]
     with watched(tmp_path, posts=True) as (job, prometheus, alertmanager):
         # The count of posts begins at 0: an increase is seen only after a scrape of that.
-        assert wait_for(lambda: samples(prometheus, 'otel_fr_collector_alert_posts_total{outcome="sent"} == 0'))
+        posts = 'otel_fr_collector_deliveries_total{outlet="alertmanager 127.0.0.1",outcome="sent"}'
+        assert wait_for(lambda: samples(prometheus, f"{posts} == 0"))
         job.step()
         waiting = job.skip(1)
         assert wait_for(lambda: set(incidents(alertmanager)) == {ALERT_NAME}), incidents(alertmanager)
-        both = "otel_fr_incidents_open > 0 and on (job, instance) increase(otel_fr_collector_alert_posts_total[3m]) > 0"
+        both = f"otel_fr_incidents_open > 0 and on (job, instance) increase({posts}[3m]) > 0"
         assert wait_for(lambda: samples(prometheus, both)), (tmp_path / "prometheus.log").read_text()
         assert samples(prometheus, rule["expr"]) == []
         job.go_on(waiting)

@@ -95,8 +95,8 @@ def test_answers_are_neither_read_whole_nor_decompressed(tmp_path: Path) -> None
             return bool(wait_for(lambda: collector.metric(f"otel_fr_collector_{name}_total", **labels) >= 1))
 
         for outcome in ("sent", "failed"):
-            assert counted("alert_posts", outcome=outcome)
-            assert counted("deliveries", outlet="webhook 127.0.0.1", outcome=outcome)
+            for outlet in ("alertmanager", "webhook"):
+                assert counted("deliveries", outlet=f"{outlet} 127.0.0.1", outcome=outcome)
         assert counted("deliveries", outlet="grafana 127.0.0.1", outcome="failed")
         assert counted("forward_requests_sent", backend=good + "/otlp")
         assert counted("forward_requests_dropped", backend=bad + "/otlp", reason="rejected")

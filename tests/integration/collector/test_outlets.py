@@ -8,6 +8,7 @@ import os
 import re
 import resource
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,8 @@ import grpc
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
-from otel_fr_collector.outlets import alert_lane
+from otel_fr_collector import timeline
+from otel_fr_collector.outlets import outbox
 from otel_fr_collector.outlets.alertmanager import Alertmanager
 
 from otel_fr import identity, semconv
@@ -78,7 +80,7 @@ def test_every_alertmanager_gets_the_alert_and_its_end(tmp_path: Path, alerts: A
 def test_an_alertmanager_that_fails_is_retried_and_delays_nothing(
     alerts: AlertSink, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(alert_lane, "RETRY", 0.05)
+    monkeypatch.setattr(outbox, "FIRST_PAUSE", 0.05)
     alerts.status = 500
     with (
         VirtualCollector(outlets=lambda metrics, _: [Alertmanager([alerts.url], metrics)]) as collector,
@@ -86,10 +88,37 @@ def test_an_alertmanager_that_fails_is_retried_and_delays_nothing(
     ):
         job.skip(1)
         collector.wait_cause()
-        collector.deliver(lambda: collector.metric("otel_fr_collector_alert_posts_total", outcome="failed") >= 2)
+        failed = {"outlet": "alertmanager 127.0.0.1", "outcome": "failed"}
+        collector.deliver(lambda: collector.metric("otel_fr_collector_deliveries_total", **failed) >= 2)
         alerts.status = 200
         collector.deliver(lambda: alerts.posts)
-    assert caplog.text.count("alerts could not be posted") == 1
+    assert caplog.text.count("alertmanager 127.0.0.1: could not deliver an incident: status 500") == 1
+
+
+def test_an_alert_is_posted_again_and_again_while_it_fires_also_after_a_refusal(
+    alerts: AlertSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Alertmanager forgets an alert that is not posted, and a post may be refused for another alert in it."""
+    monkeypatch.setattr(timeline, "ALERT_RESEND", 0.05)
+    alerts.status = 400
+    with (
+        VirtualCollector(outlets=lambda metrics, _: [Alertmanager([alerts.url], metrics)]) as collector,
+        collector.job(2) as job,
+    ):
+        waiting = job.hang(1)
+        collector.wait_cause()
+        collector.deliver(lambda: len(alerts.requests) >= 2)
+        alerts.status = 200
+        collector.deliver(lambda: len(alerts.posts) >= 3)
+        first, second = (post[0] for post in alerts.posts[:2])
+        assert (first["labels"], first["startsAt"]) == (second["labels"], second["startsAt"])
+        assert first["endsAt"] < second["endsAt"]
+        job.go_on(waiting)
+        collector.deliver(lambda: alerts.posts[-1][0]["endsAt"] < first["endsAt"])
+        told = len(alerts.posts)
+        collector.time.advance(2.0)
+        time.sleep(0.2)
+        assert len(alerts.posts) == told
 
 
 def test_traces_are_forwarded_byte_for_byte_with_an_incident_trace_above_them() -> None:

@@ -67,7 +67,7 @@ def test_a_terminal_without_unicode_does_not_end_the_output() -> None:
 def test_alerts_and_annotations_have_no_control_characters() -> None:
     outlet = Alertmanager(["http://127.0.0.1:9"], Metrics())
     outlet.publish(HOSTILE)
-    alert = outlet._held()[0]
+    (alert,) = outlet._firing.values()
     assert all(is_clean(value, kept="") for _, value in alert.labels)
     assert all(is_clean(value) for value in alert.annotations.values())
     assert all(is_clean(tag, kept="") for tag in grafana.tags_of(HOSTILE.incident))

@@ -21,8 +21,8 @@ from otel_fr_collector.incidents.incident import ChangeKind, IncidentChange
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.tokens import Access, Tokens, tenant_of
-from otel_fr_collector.outlets import alertmanager, outbox
-from otel_fr_collector.outlets.alertmanager import Alertmanager
+from otel_fr_collector.outlets import outbox
+from otel_fr_collector.outlets.alertmanager import Alert, Alertmanager
 from otel_fr_collector.outlets.event_stream import (
     MAX_LISTENERS,
     MAX_PENDING_BYTES,
@@ -154,49 +154,6 @@ def test_the_large_items_of_one_tenant_leave_room_for_the_small_ones_of_another(
     assert not len(queue)
 
 
-def test_the_alert_of_another_tenant_is_sent_when_one_has_filled_all(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(alertmanager, "MAX_ALERTS", 10)
-    outlet = Alertmanager(["http://127.0.0.1:9"], metrics := Metrics())
-    for number in range(12):
-        outlet.publish(incident_change(f"team-a/{number}", str(number)))
-    assert value(metrics, "otel_fr_collector_alerts_dropped_total") == 2
-    outlet.publish(incident_change("team-b/1", "b"))
-    held = [dict(alert.labels)["job_id"] for alert in outlet._held()]
-    assert held == [*(f"team-a/{number}" for number in range(9)), "team-b/1"]
-    assert value(metrics, "otel_fr_collector_alerts_dropped_total") == 3
-    assert caplog.text.count("limit of 10 alerts reached: dropping an alert of job 'team-a/10'") == 1
-    # Room again: what was left out is sent with its next change, and an alert that ended holds none of it for long.
-    outlet.publish(incident_change("team-a/0", "0", ChangeKind.RESOLVED))
-    outlet._delivered("http://127.0.0.1:9/api/v2/alerts", [alert for alert in outlet._held() if alert.ended])
-    outlet.publish(incident_change("team-a/11", "11", ChangeKind.UPDATED))
-    assert "team-a/11" in [dict(alert.labels)["job_id"] for alert in outlet._held()]
-
-
-def test_a_replica_that_is_down_does_not_hold_ended_alerts(monkeypatch: pytest.MonkeyPatch) -> None:
-    outlet = Alertmanager(["http://127.0.0.1:9", "http://127.0.0.1:10"], metrics := Metrics())
-    outlet.publish(incident_change())
-    outlet.publish(incident_change(kind=ChangeKind.RESOLVED))
-    assert len(outlet._held()) == 1
-    monkeypatch.setattr(timeline, "ALERT_HOLD", -1.0)
-    monkeypatch.setattr(alertmanager, "MAX_ALERTS", 1)
-    outlet.publish(incident_change("other", "1"))
-    assert [dict(alert.labels)["job_id"] for alert in outlet._held()] == ["other"]
-    assert value(metrics, "otel_fr_collector_alerts_dropped_total") == 0
-
-
-def test_the_alert_of_an_incident_that_still_needs_something_lasts_until_people_are_told() -> None:
-    outlet = Alertmanager(["http://127.0.0.1:9"], Metrics())
-    for category, least in (("missing_rank", 0.0), ("size_mismatch", timeline.TOLD_SECONDS)):
-        outlet.publish(incident_change(category, category, category=Category(category)))
-        change = incident_change(category, category, ChangeKind.RESOLVED, category=Category(category))
-        outlet.publish(change)
-        (alert,) = [one for one in outlet._held() if dict(one.labels)["job_id"] == category]
-        assert alert.ended == pytest.approx(change.incident.detected + least, abs=1.0)
-        assert ("what_to_do" in alert.annotations) is bool(least)
-
-
 def message(text: str, owner: Owner, *, is_state: bool = False) -> Message[str]:
     return Message(text[0], owner, text, 1, is_state)
 
@@ -268,6 +225,43 @@ def test_a_state_that_fails_while_a_later_one_comes_or_it_is_withdrawn_is_not_re
 
     asyncio.run(asyncio.wait_for(play(), PATIENCE))
     assert told == ["x fires", *(["x is over"] if is_newer else []), "y fires"]
+
+
+def told(outlet: Alertmanager) -> list[Alert]:
+    """Take all alerts that wait to be posted."""
+    (box,) = outlet._outboxes
+    return [one.content for one in waiting(box)]
+
+
+def test_an_alert_that_ends_is_posted_as_ended_and_held_no_more() -> None:
+    outlet = Alertmanager(["http://127.0.0.1:9"], Metrics())
+    outlet.publish(incident_change())
+    outlet.publish(incident_change(kind=ChangeKind.RESOLVED))
+    assert not outlet._firing
+    (alert,) = told(outlet)
+    assert alert.ended is not None
+
+
+def test_an_alert_that_another_collector_continues_is_posted_no_more() -> None:
+    outlet = Alertmanager(["http://127.0.0.1:9"], Metrics())
+    mine, others = incident_change("mine"), incident_change("others")
+    for change in (mine, others):
+        outlet.publish(change)
+    outlet.forget(others.incident.run)
+    assert [dict(alert.labels)["job_id"] for alert in told(outlet)] == ["mine"]
+    outlet.publish(incident_change("others", kind=ChangeKind.RESOLVED))
+    assert told(outlet) == []
+
+
+def test_the_alert_of_an_incident_that_still_needs_something_lasts_until_people_are_told() -> None:
+    outlet = Alertmanager(["http://127.0.0.1:9"], Metrics())
+    for category, least in (("missing_rank", 0.0), ("size_mismatch", timeline.TOLD_SECONDS)):
+        outlet.publish(incident_change(category, category, category=Category(category)))
+        change = incident_change(category, category, ChangeKind.RESOLVED, category=Category(category))
+        outlet.publish(change)
+        (alert,) = told(outlet)
+        assert alert.ended == pytest.approx(change.incident.detected + least, abs=1.0)
+        assert ("what_to_do" in alert.annotations) is bool(least)
 
 
 def test_listeners_of_one_access_do_not_shut_out_those_of_another() -> None:
@@ -346,7 +340,7 @@ def test_two_jobs_that_send_one_run_id_have_incidents_of_their_own() -> None:
         outlet.publish(change)
     for change in book.resolve_run(thief.id, 0.0):
         outlet.publish(change)
-    firing = [dict(alert.labels)["job_id"] for alert in outlet._held() if alert.ended is None]
+    firing = [dict(labels)["job_id"] for labels in outlet._firing]
     assert firing == ["team-a/1"]
     assert [change.incident.id for change in book.resolve_run(victim.id, 0.0)] == numbers[:2]
 
