@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from pathlib import Path
@@ -30,15 +32,19 @@ SIGNATURES = [signature(shape) for shape in range(40)]
 
 
 def cpu_seconds(pid: int) -> float:
-    """Of all threads of a process, so far."""
+    """Of all threads of a process, and of its children that have ended, so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def memory_mb(pid: int, key: str, file: str = "status") -> float:
     """A line of ``/proc/PID/status``, such as VmRSS or VmHWM (the highest so far), or of another file there."""
     found = re.search(rf"^{key}:\s+(\d+)", Path(f"/proc/{pid}/{file}").read_text(), re.MULTILINE)
     return int(found[1]) / 1024 if found else 0.0
+
+
+WATCH_SECONDS = 0.2
+"""Between two looks at the memory of a server's children."""
 
 
 class Server:
@@ -54,13 +60,27 @@ class Server:
                 raise RuntimeError(errors.read_text())
             time.sleep(0.02)
         self.address, self.http = found.groups()
+        self._highest = 0.0
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        """Note the memory of the process together with what its children do not share with it."""
+        pid = self.process.pid
+        with contextlib.suppress(OSError):  # it has ended
+            while True:
+                total = memory_mb(pid, "VmRSS")
+                for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+                    with contextlib.suppress(OSError):
+                        total += memory_mb(int(child), "Private_Dirty", "smaps_rollup")
+                self._highest = max(self._highest, total)
+                time.sleep(WATCH_SECONDS)
 
     def cpu(self) -> float:
         return cpu_seconds(self.process.pid)
 
     def memory(self) -> float:
-        """Resident MB, the highest so far."""
-        return memory_mb(self.process.pid, "VmHWM")
+        """Resident MB with the children's, the highest so far."""
+        return max(self._highest, memory_mb(self.process.pid, "VmHWM"))
 
     def metric(self, name: str, **labels: str) -> float:
         from prometheus_client.parser import text_string_to_metric_families

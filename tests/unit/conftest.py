@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from otel_fr_collector.incidents import judge
 
 from otel_fr.dumps import read
 from otel_fr.dumps.processes import Work
 from otel_fr.dumps.safe_parse import Limits, UnreadableDump
+from tests.support.in_place import InPlace
 
 _FORBIDDEN = [
     (subprocess.Popen, "__init__"),
@@ -53,3 +55,8 @@ def _files_are_read_here(monkeypatch: pytest.MonkeyPatch) -> None:
                 yield path, error
 
     monkeypatch.setattr(read, "read_all", read_all)
+
+
+@pytest.fixture(autouse=True)
+def _large_runs_are_judged_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judge, "Aside", InPlace)

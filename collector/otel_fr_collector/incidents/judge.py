@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import itertools
 import logging
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 from otel_fr.match import Category, Finding, diagnose
 from otel_fr_collector import timeline
+from otel_fr_collector.aside import Aside
 from otel_fr_collector.incidents import credibility, slowness, triggers, witnesses
 from otel_fr_collector.incidents.book import IncidentBook
 from otel_fr_collector.incidents.incident import IncidentChange
@@ -24,29 +24,23 @@ from otel_fr_collector.jobs import open_waits, stops
 from otel_fr_collector.jobs.open_waits import OpenWait
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.jobs.runs import Runs
-from otel_fr_collector.jobs.snapshot import Snapshot, in_pieces, largest_size
+from otel_fr_collector.jobs.snapshot import Snapshot, largest_size, snapshot
 from otel_fr_collector.metrics import Metrics
-from otel_fr_collector.network.http_client import Workers
 
 _log = logging.getLogger(__name__)
 
 MAX_SIZE_ON_LOOP = 300
-"""Ranks and calls of a run that is judged on the event loop (some milliseconds); larger runs are judged in a thread."""
+"""Ranks and calls of a run that is judged on the event loop (some milliseconds); larger runs are judged aside."""
 STEP_SECONDS = 0.02
 """Longest work of one step, but for the run with which it ends; what is left is done in the next one."""
 TURN_SECONDS = 0.002
 """Of a step, what one tenant gets before the next has its turn."""
-THREADS = 8
-"""Threads for larger runs. Each tenant may use one."""
-MANY_THREADS = 4
-"""Threads in use from which no tenant gets a second one: they share one interpreter."""
-PIECES_SECONDS = 0.03
-"""For which the state of a large run is taken before others have a turn: in each, many requests may do some work."""
+CHILDREN = 4
+"""Processes for larger runs. Each takes a core, and memory for what it touches."""
+MANY_CHILDREN = 2
+"""Processes in use from which no tenant gets a second one."""
 SOON = 1.5
 """Seconds. Ranks that move as usual report more often than a wait takes to come so near to its threshold."""
-WAITED_SHARE = 0.5
-"""Of the time that a judgement took, in which it also waited for the processor: reports, which did so too, come first
-for half as long. The next verdict may be the one that finds what this one lacked reports for."""
 LOOK_SECONDS, LOOK_PAUSE, LEAST_LOOK_PAUSE = 0.001, 20.0, 5.0
 """If the check whether to judge a run takes more CPU time than this, as it does for thousands of ranks, the checks are
 spaced so that they take a twentieth of the time; a fifth at most, so that a wait is seen as soon as it is long."""
@@ -55,7 +49,7 @@ MAX_LOGGED_FAILURES = 1_000
 
 
 class Judge:
-    """Judges runs, small ones on the event loop and large ones in a few threads of its own.
+    """Judges runs, small ones on the event loop and large ones in child processes (`aside`).
 
     Tenants have turns, and so have the jobs of one tenant: a thousand dead jobs of one tenant delay the verdict on
     another's by one turn, not by a thousand verdicts.
@@ -85,26 +79,25 @@ class Judge:
         self._publish = publish
         self._clock = clock
         self._wall = wall
-        self._workers = Workers(THREADS, "otel-fr judge")
         self._judging: defaultdict[RunId, Judging] = defaultdict(Judging)
-        self._in_thread: dict[RunId, asyncio.Task[None]] = {}
-        self._threads_of: Counter[str] = Counter()
+        self._aside: dict[RunId, asyncio.Task[None]] = {}
+        self._aside_of: Counter[str] = Counter()
         self._rounds: dict[str, deque[Run]] = {}
         """By tenant, the runs that were not looked at in its round so far; the tenant whose turn it is comes first."""
         self._failed: set[RunId] = set()
 
     @property
     def in_progress(self) -> int:
-        """How many runs are being judged in a thread."""
-        return len(self._in_thread)
+        """How many runs are being judged aside."""
+        return len(self._aside)
 
     def is_busy(self, run: RunId) -> bool:
-        """A thread is judging the run."""
-        return run in self._in_thread
+        """The run is being judged aside."""
+        return run in self._aside
 
     def is_due_soon(self, now: float) -> bool:
         """A run is being judged, or is likely to be within `SOON` seconds: nothing else should take long now."""
-        return bool(self._in_thread) or any(abs(one.next_wait_at - now) < SOON for one in self._judging.values())
+        return bool(self._aside) or any(abs(one.next_wait_at - now) < SOON for one in self._judging.values())
 
     def forget_dropped(self) -> None:
         """Forget the runs that are no longer known."""
@@ -144,7 +137,7 @@ class Judge:
                 not_judged += loop.time() >= until or not await self._judge_last(run, until)
             except Exception:  # noqa: BLE001  as in `step`
                 self._cannot_judge(run)
-        for task in list(self._in_thread.values()):
+        for task in list(self._aside.values()):
             task.cancel()
         if not_judged:
             _log.warning("%d jobs were not judged one last time before shutdown", not_judged)
@@ -160,10 +153,10 @@ class Judge:
 
     async def _is_judged(self, run: Run, until: float) -> bool:
         """Wait for a judgement that is in progress; False: it takes longer than ``until``."""
-        if run.id in self._in_thread:
+        if run.id in self._aside:
             loop = asyncio.get_running_loop()
-            await asyncio.wait({self._in_thread[run.id]}, timeout=max(0.0, until - loop.time()))
-        return run.id not in self._in_thread
+            await asyncio.wait({self._aside[run.id]}, timeout=max(0.0, until - loop.time()))
+        return run.id not in self._aside
 
     def _take_turn(self, waiting: deque[Run], now: float) -> None:
         end = time.perf_counter() + TURN_SECONDS
@@ -180,7 +173,7 @@ class Judge:
                 return
 
     def _judge_if_due(self, run: Run, now: float, *, final: bool = False) -> None:
-        if run.is_replaced or run.id in self._in_thread or not (final or self._has_room(run)):
+        if run.is_replaced or run.id in self._aside or not (final or self._has_room(run)):
             return
         if self._grace.waits_for(run, now):
             return  # also at shutdown: its ranks are reconnecting and report to the next collector
@@ -211,75 +204,59 @@ class Judge:
             self._publish(self._book.note_slowness(run, now, self._wall(), late), now)
 
     def _has_room(self, run: Run) -> bool:
-        """Whether a thread is free for the run, should it need one."""
+        """Whether a process may be started for the run, should it need one."""
         # Ranks first: to add up the calls of 25,000 groups, ten times a second, takes a hundredth of a core.
         if len(run.ranks) <= MAX_SIZE_ON_LOOP and largest_size(run) <= MAX_SIZE_ON_LOOP:
             return True
-        most = 2 if len(self._in_thread) < MANY_THREADS else 1
-        return len(self._in_thread) < THREADS and self._threads_of[run.tenant] < most
+        most = 2 if len(self._aside) < MANY_CHILDREN else 1
+        return len(self._aside) < CHILDREN and self._aside_of[run.tenant] < most
 
     def _judge(self, run: Run, judging: Judging, reason: Triggers, now: float) -> None:
-        """Judge a small run now, a large one in a thread."""
-        spent = _Spent()
-        pieces = in_pieces(run, now, self._wall())
-        with spent.cpu():
-            taken = next(pieces)
+        """Judge a small run now, a large one aside."""
+        begun = time.perf_counter()
+        wall = self._wall()
+        taken = snapshot(run, now, wall) if len(run.ranks) <= MAX_SIZE_ON_LOOP else None
+        work = functools.partial(_verdict, taken, run, now, wall)
+        aside = Aside(work) if taken is None or taken.size > MAX_SIZE_ON_LOOP else None
         judging.judged_at = now
         run.mark_judged(mismatch=reason.mismatch, bad_end=reason.bad_end)
-        if taken is not None and taken.size <= MAX_SIZE_ON_LOOP:
-            self._conclude(run, taken, reason, _verdict(taken, spent), spent)
+        if aside is None:
+            self._conclude(run, work(), reason, begun)
             return
-        work = self._judge_in_thread(run, taken, pieces, reason, spent)
-        self._in_thread[run.id] = asyncio.get_running_loop().create_task(work)
-        self._threads_of[run.tenant] += 1
+        self._aside[run.id] = asyncio.get_running_loop().create_task(self._await(run, aside, reason, begun))
+        self._aside_of[run.tenant] += 1
 
-    async def _judge_in_thread(
-        self,
-        run: Run,
-        taken: Snapshot | None,
-        pieces: Iterator[Snapshot | None],
-        reason: Triggers,
-        spent: _Spent,
-    ) -> None:
-        """Judge a large run while the event loop continues to take requests."""
+    async def _await(self, run: Run, aside: Aside[_Verdict], reason: Triggers, begun: float) -> None:
         try:
-            while taken is None:
-                await asyncio.sleep(0)
-                end = time.perf_counter() + PIECES_SECONDS
-                with spent.cpu():
-                    while taken is None and time.perf_counter() < end:
-                        taken = next(pieces)
-            verdict = await self._workers.run(functools.partial(_verdict, taken, spent))
+            verdict = await aside.result()
             if self._runs.by_id.get(run.id) is run and not run.is_replaced:
-                self._conclude(run, taken, reason, verdict, spent)
+                self._conclude(run, verdict, reason, begun)
         except Exception:  # noqa: BLE001  as in `step`
             self._cannot_judge(run)
         finally:
-            self._in_thread.pop(run.id, None)
-            self._threads_of[run.tenant] -= 1
-            if not self._threads_of[run.tenant]:
-                del self._threads_of[run.tenant]
+            self._aside.pop(run.id, None)
+            self._aside_of[run.tenant] -= 1
+            if not self._aside_of[run.tenant]:
+                del self._aside_of[run.tenant]
 
-    def _conclude(
-        self,
-        run: Run,
-        taken: Snapshot,
-        reason: Triggers,
-        verdict: _Verdict,
-        spent: _Spent,
-    ) -> None:
-        """Publish what follows from the findings, which hold for the moment of the snapshot, and count its waits."""
+    def _conclude(self, run: Run, verdict: _Verdict, reason: Triggers, begun: float) -> None:
+        """Publish what follows from the findings, which hold for the moment of the snapshot, and count its waits.
+
+        Args:
+            begun: the `time.perf_counter` when the judgement began.
+        """
         now = self._clock()
-        findings = verdict.findings
+        taken, findings = verdict.taken, verdict.findings
         open_waits.count(run, verdict.waits, now)
         run.to_ask |= verdict.to_ask
-        self._judging[run.id].note_verdict(now, spent.pause, taken.silent_since)
-        self._metrics.judgement_duration.observe(spent.seconds)
+        seconds = time.perf_counter() - begun
+        self._judging[run.id].note_verdict(now, taken.silent_since, seconds=seconds, cpu=verdict.cpu)
+        self._metrics.judgement_duration.observe(seconds)
         dead = {rank for one in findings if one.category is Category.RANK_DEAD for rank in one.culprit_ranks}
         if stops.is_stopped(run, now, dead):
             self._publish(self._book.resolve_run(run.id, now, Resolution.STOPPED), now)
             return
-        credible = self._credible(run, taken, findings, reason)
+        credible = self._credible(run, verdict, reason)
         keys = {finding.key for finding in credible}
         told = [one for one in self._book.open_faults(run.id) if keys.isdisjoint(one.keys)]
         over = {one.id for one in told if credibility.has_moved_on(run, one.finding)}
@@ -291,72 +268,61 @@ class Judge:
             changes += self._book.note_end(run.id, now)
         self._publish(changes, now)
 
-    def _credible(self, run: Run, taken: Snapshot, findings: list[Finding], reason: Triggers) -> list[Finding]:
+    def _credible(self, run: Run, verdict: _Verdict, reason: Triggers) -> list[Finding]:
         """The causes that rest on recent reports, and the consequences of these or of causes published before.
 
         A wait that a section of the program's own explains is no incident, unless it has become one before.
         """
-        findings = [finding for finding in findings if not credibility.has_completed(run, finding)]
+        findings = [finding for finding in verdict.findings if not credibility.has_completed(run, finding)]
         known = {key for incident in self._book.open_of(run.id) for key in incident.keys}
         causes = [
             one
             for one in findings
             if one.caused_by is None
             and (one.key in known or not one.is_excused)
-            and credibility.is_credible(run, taken, one, reason)
-            and not witnesses.is_early(taken, one)
+            and one.key not in verdict.early
+            and credibility.is_credible(run, verdict.taken, one, reason)
         ]
         known.update(finding.key for finding in causes)
         return causes + [f for f in findings if f.caused_by is not None and f.caused_by in known]
 
     def _cannot_judge(self, run: Run) -> None:
         self._metrics.errors.labels("judge").inc()
-        self._judging[run.id].judged_at = self._clock()
+        self._judging[run.id].note_failure(self._clock())
         run.mark_judged(mismatch=True, bad_end=True)
         if run.id not in self._failed and len(self._failed) < MAX_LOGGED_FAILURES:
             self._failed.add(run.id)
             _log.exception("could not judge job %r", run.id.job)
 
 
-class _Spent:
-    """What a judgement has taken: of one after the other in several threads."""
-
-    def __init__(self) -> None:
-        self._started = time.perf_counter()
-        self._cpu = 0.0
-
-    @contextlib.contextmanager
-    def cpu(self) -> Iterator[None]:
-        """What the calling thread does in the block is part of the judgement."""
-        begun = time.thread_time()
-        try:
-            yield
-        finally:
-            self._cpu += time.thread_time() - begun
-
-    @property
-    def seconds(self) -> float:
-        """Since it began."""
-        return time.perf_counter() - self._started
-
-    @property
-    def pause(self) -> float:
-        """Seconds until the next may begin: what it took of a processor, or `WAITED_SHARE` of its time."""
-        return max(self._cpu, WAITED_SHARE * self.seconds)
-
-
 class _Verdict(NamedTuple):
-    """What follows from a snapshot. ``to_ask``: see `witnesses`."""
+    """What follows from a snapshot.
 
+    Attributes:
+        taken: the snapshot, as far as `credibility` needs it.
+        to_ask: see `witnesses`. early: keys of findings that are (`witnesses.is_early`).
+        cpu: seconds that it took of a processor, with what is left of the snapshot at the beginning.
+    """
+
+    taken: Snapshot
     findings: list[Finding]
     waits: list[OpenWait]
     to_ask: set[int]
+    early: frozenset[str]
+    cpu: float
 
 
-def _verdict(taken: Snapshot, spent: _Spent) -> _Verdict:
-    with spent.cpu():
-        findings = diagnose(taken.evidence())
-        return _Verdict(findings, open_waits.find(taken), witnesses.to_ask(taken, findings))
+def _verdict(taken: Snapshot | None, run: Run, now: float, wall: float) -> _Verdict:
+    """Args:
+    taken: None: it is taken here.
+    """
+    begun = time.thread_time()  # not of other programs that take the processor
+    taken = taken or snapshot(run, now, wall)
+    findings = diagnose(taken.evidence())
+    waits, to_ask = open_waits.find(taken), witnesses.to_ask(taken, findings)
+    early = frozenset(one.key for one in findings if witnesses.is_early(taken, one))
+    about = taken.about(findings)
+    return _Verdict(about, findings, waits, to_ask, early, time.thread_time() - begun)
 
 
 def _in_turn(runs: Runs) -> list[Run]:

@@ -13,6 +13,13 @@ from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.jobs.snapshot import reported_calls
 from otel_fr_collector.jobs.stops import may_follow_a_stop
 
+WAITED_SHARE = 0.5
+"""Of the time that a judgement took, in which it also waited for the processor: reports, which did so too, come first
+for half as long. The next verdict may be the one that finds what this one lacked reports for."""
+
+FAILED_PAUSE = 5.0
+"""Seconds before a run is judged again whose judgement failed."""
+
 
 class Waits(NamedTuple):
     """How long the ranks of a run have waited.
@@ -70,9 +77,18 @@ class Judging:
     silent: frozenset[int] = frozenset()
     files_seen: int = 0
 
-    def note_verdict(self, now: float, pause: float, silent: Iterable[int]) -> None:
-        """A judgement ended now; the next one comes ``pause`` seconds later at the earliest."""
-        self.judged_at, self.pause, self.silent = now, pause, frozenset(silent)
+    def note_verdict(self, now: float, silent: Iterable[int], *, seconds: float, cpu: float) -> None:
+        """A judgement ended now; the next one comes after a pause.
+
+        Args:
+            seconds: that it took. cpu: those in which it had the processor.
+        """
+        self.judged_at, self.silent = now, frozenset(silent)
+        self.pause = max(cpu, WAITED_SHARE * seconds)
+
+    def note_failure(self, now: float) -> None:
+        """A judgement failed now, maybe because memory or processes ran out."""
+        self.judged_at, self.pause = now, FAILED_PAUSE
 
 
 def due(run: Run, judging: Judging, now: float, *, has_open: bool, last_change: float, final: bool = False) -> Triggers:

@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 
-from otel_fr.match import UNENDED, WAIT_SHARE, CallState, Ending, Evidence, Group, Overdue, Progress, Rank, window_of
+from otel_fr.match import (
+    UNENDED,
+    WAIT_SHARE,
+    CallState,
+    Ending,
+    Evidence,
+    Finding,
+    Group,
+    Overdue,
+    Progress,
+    Rank,
+    window_of,
+)
 from otel_fr.match.facts.instances import InstanceKey
 from otel_fr.rank_report import DEFAULT_INTERVAL, RankReport
 from otel_fr_collector import timeline
@@ -17,8 +29,6 @@ from otel_fr_collector.jobs.ranks import DESTROYED, RankState
 from otel_fr_collector.jobs.run import MAX_RANKS_PER_RUN, Run
 
 MAX_CALLS = 50_000
-PIECE = 512
-"""Ranks that are taken at once: some 10 ms."""
 MAX_EXPECTED = MAX_RANKS_PER_RUN
 """Most ranks of a run that are named although they never reported: more are not taken in of one run either."""
 _Known = dict[tuple[int, int, bool, int | None, str], Progress]
@@ -28,7 +38,6 @@ _Known = dict[tuple[int, int, bool, int | None, str], Progress]
 class Snapshot:
     """The evidence for a run's verdict at one moment: nothing in it changes later.
 
-    It is taken on the event loop, of a large run in pieces (`in_pieces`); `evidence` may run in another thread.
 
     Attributes:
         moment: when it was taken (monotonic).
@@ -85,6 +94,19 @@ class Snapshot:
         window = window_of(self.stall)
         return Evidence(groups=self.groups, calls=calls, ranks=self.ranks, window=window, world_size=self.world_size)
 
+    def about(self, findings: Iterable[Finding]) -> Snapshot:
+        """Without groups, calls, and what is known of ranks that these findings do not concern or only wait in them."""
+        culprits = {rank for one in findings for rank in one.culprit_ranks}
+        concerned = culprits.union(*(one.waiting_ranks for one in findings))
+        return replace(
+            self,
+            groups={},
+            calls=[],
+            until={},
+            ranks={rank: info for rank, info in self.ranks.items() if rank in culprits},
+            reported_at={rank: at for rank, at in self.reported_at.items() if rank in concerned},
+        )
+
 
 def largest_size(run: Run) -> int:
     """An upper bound of `Snapshot.size`: expected ranks, members of groups, and calls."""
@@ -94,15 +116,6 @@ def largest_size(run: Run) -> int:
 
 def snapshot(run: Run, now: float, wall: float = 0.0) -> Snapshot:
     """The run at the monotonic time ``now``. ``wall``: Unix time."""
-    return next(taken for taken in in_pieces(run, now, wall) if taken is not None)
-
-
-def in_pieces(run: Run, now: float, wall: float = 0.0) -> Iterator[Snapshot | None]:
-    """As `snapshot`, with a pause after every `PIECE` ranks (None), in which more may arrive.
-
-    Each rank is taken as it is when its turn comes, so what the snapshot has of two ranks may be as far apart as the
-    reports of two ranks always are. A wait that ends in a pause has ended before the verdict is published.
-    """
     stall, floor, behind = run.stall, run.silence_floor, max(run.lateness(now), run.lags.quiet(now))
     taken = Snapshot(
         moment=now,
@@ -116,11 +129,11 @@ def in_pieces(run: Run, now: float, wall: float = 0.0) -> Iterator[Snapshot | No
         bad_end_pending=run.bad_end_since is not None,
     )
     calls = _Calls(run)
-    for group in list(run.groups.values()):
+    for group in run.groups.values():
         calls.add_group(group)
     known: _Known = {}
     longest = max((state.silence for state in run.ranks.values() if state.ended is None), default=timeline.SILENCE)
-    for number, state in enumerate(list(run.ranks.values()), 1):
+    for state in run.ranks.values():
         calls.add_rank(state)
         silent = state.is_silent(now, floor, behind)
         until = taken.until[state.rank] = _until(state, now)
@@ -130,10 +143,8 @@ def in_pieces(run: Run, now: float, wall: float = 0.0) -> Iterator[Snapshot | No
         if silent and state.report is not None:
             taken.silent_since[state.rank] = state.sent
             taken.ranks[state.rank].heard_at = wall - (now - state.sent) if wall else None
-        if number % PIECE == 0:
-            yield None
     taken.calls = calls.all()
-    yield taken
+    return taken
 
 
 def reported_calls(run: Run, state: RankState) -> list[RankCall]:

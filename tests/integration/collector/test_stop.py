@@ -34,7 +34,7 @@ def ends_in_time(collector: Collector) -> None:
     assert "Traceback" not in collector.err_file.read_text()
 
 
-@pytest.mark.parametrize("where", ["loop", "thread"])
+@pytest.mark.parametrize("where", ["loop", "aside"])
 def test_a_judgement_in_progress_does_not_delay_the_end(tmp_path: Path, where: str) -> None:
     program = (sys.executable, str(SLOW_JUDGE), where)
     with (

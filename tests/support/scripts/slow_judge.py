@@ -1,4 +1,4 @@
-"""``otel-fr`` with a match engine that takes a minute: ``slow_judge.py loop|thread ...`` says where it judges."""
+"""``otel-fr`` with a match engine that takes a minute: ``slow_judge.py loop|aside ...`` says where it judges."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
-import threading
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ from otel_fr_collector.otlp.signals import LOGS, TRACES
 from otel_fr_collector.service import Service
 
 from otel_fr import identity, semconv
-from otel_fr.match import Finding, diagnose
+from tests.support.in_place import InPlace
 from tests.support.otlp_messages import logs_request, order_attributes, rank_resource, report_record, spans_request
 from tests.support.played_job import Group, Issued
 from tests.support.services import Clock, new_service
@@ -131,15 +131,11 @@ WAIT: dict[str, Any] = {
 
 
 class Aside:
-    """A service that judges every run in a thread, which waits until `settle`."""
+    """A service that judges every run aside, and has the verdict after `settle`."""
 
     def __init__(self) -> None:
-        self.clock, self.go = Clock(), threading.Event()
+        self.clock, self.go = Clock(), asyncio.Event()
         self.service = new_service(self.clock)
-
-    def diagnose(self, evidence: Any) -> list[Finding]:
-        self.go.wait(10)
-        return diagnose(evidence)
 
     async def report_all(self, number: int, age: float, culprit: int = 2) -> None:
         """All but the culprit wait."""
@@ -169,7 +165,7 @@ class Aside:
 def aside(monkeypatch: pytest.MonkeyPatch) -> Aside:
     made = Aside()
     monkeypatch.setattr(judge_module, "MAX_SIZE_ON_LOOP", 0)
-    monkeypatch.setattr(judge_module, "diagnose", made.diagnose)
+    monkeypatch.setattr(judge_module, "Aside", functools.partial(InPlace, go=made.go))
     return made
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-import time
 
 import pytest
 from hypothesis import given
@@ -12,7 +10,7 @@ from hypothesis import strategies as st
 from otel_fr_collector import timeline
 from otel_fr_collector.incidents import judge as judge_module
 from otel_fr_collector.incidents import triggers
-from otel_fr_collector.incidents.triggers import Waits, look_at_waits
+from otel_fr_collector.incidents.triggers import Judging, Waits, look_at_waits
 from otel_fr_collector.jobs import stops
 from otel_fr_collector.jobs.calls import RankCall
 from otel_fr_collector.jobs.ranks import RankState
@@ -135,12 +133,8 @@ def test_a_wait_is_seen_as_soon_as_it_is_long_although_looking_takes_long(monkey
 
 @pytest.mark.parametrize(("wall", "cpu", "pause"), [(4.0, 0.5, 2.0), (4.0, 3.0, 3.0)])
 def test_a_judgement_that_waited_for_the_processor_delays_the_next_one_less(
-    monkeypatch: pytest.MonkeyPatch, wall: float, cpu: float, pause: float
+    wall: float, cpu: float, pause: float
 ) -> None:
-    walls, cpus = itertools.chain([0.0], itertools.repeat(wall)), iter([10.0, 10.0 + cpu])
-    monkeypatch.setattr(time, "perf_counter", lambda: next(walls))
-    monkeypatch.setattr(time, "thread_time", lambda: next(cpus))
-    spent = judge_module._Spent()
-    with spent.cpu():
-        pass
-    assert (spent.seconds, spent.pause) == (wall, pause)
+    judging = Judging()
+    judging.note_verdict(100.0, [], seconds=wall, cpu=cpu)
+    assert (judging.judged_at, judging.pause) == (100.0, pause)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
+import functools
 import time
 from typing import Any
 
@@ -21,8 +21,9 @@ from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.otlp.signals import LOGS
 
 from otel_fr.control.v1 import control_pb2
-from otel_fr.match import CallState, Finding, Group, Signature, compare, diagnose
+from otel_fr.match import CallState, Group, Signature, compare
 from tests.support import floods
+from tests.support.in_place import InPlace
 from tests.support.services import Clock, new_service
 from tests.support.told import run_in, wait_alone
 
@@ -77,15 +78,10 @@ def test_one_tenants_thousand_jobs_delay_the_verdict_on_anothers_by_one_turn(mon
     assert len(service.book.known()) == 51
 
 
-def test_a_tenant_has_at_most_two_large_runs_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    go = threading.Event()
-
-    def wait(evidence: Any) -> list[Finding]:
-        go.wait(10)
-        return diagnose(evidence)
-
+def test_a_tenant_has_at_most_two_large_runs_judged_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    go = asyncio.Event()
     monkeypatch.setattr(judge_module, "MAX_SIZE_ON_LOOP", 0)
-    monkeypatch.setattr(judge_module, "diagnose", wait)
+    monkeypatch.setattr(judge_module, "Aside", functools.partial(InPlace, go=go))
     service = new_service(Clock(2.1))
 
     async def play() -> None:
@@ -94,10 +90,10 @@ def test_a_tenant_has_at_most_two_large_runs_in_threads(monkeypatch: pytest.Monk
                 wait_alone(run_in(service.runs, job=f"{tenant}/{number}"))
         while not service.judge.step(2.1):
             pass  # on a busy machine, a step is over before all were looked at
-        assert service.judge.in_progress == judge_module.THREADS
-        running = service.judge._threads_of
+        assert service.judge.in_progress == judge_module.CHILDREN
+        running = service.judge._aside_of
         assert max(running.values()) <= 2
-        assert len(running) >= judge_module.MANY_THREADS
+        assert len(running) >= judge_module.MANY_CHILDREN
         go.set()
         is_done = False
         while service.judge.in_progress or not is_done:

@@ -1,0 +1,141 @@
+"""Work aside: in a child process, which has this process's memory as it was at the fork, and a core of its own.
+
+The state of a large run changes with each request, and to copy 100,000 ranks takes a second. A child needs no copy: the
+system copies the pages that change while it works. It holds up neither the event loop nor the interpreter of the
+process that takes requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import gc
+import os
+import pickle
+import resource
+import signal
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Generic, NoReturn, TypeVar, cast
+
+SECONDS = 120.0
+"""After which a child is killed: 100,000 ranks take a few. A lock that another thread held at the fork stays locked."""
+PART = 1 << 20
+"""Bytes that are read of an answer at once."""
+_FIRST_TO_KILL = "1000"
+"""Of oom_score_adj (proc(5)): where memory runs out, the child goes, not the process that takes requests."""
+_PR_SET_PDEATHSIG = 1
+"""Of prctl(2)."""
+
+_T = TypeVar("_T")
+
+
+class AsideError(Exception):
+    """The work failed, with its traceback, or its process did."""
+
+
+class Aside(Generic[_T]):
+    """One piece of work; it has begun when this has been made.
+
+    Args:
+        work: uses memory only: no thread, lock, file or connection of this process. Its result can be pickled.
+
+    Raises:
+        OSError: no process can be started.
+    """
+
+    def __init__(self, work: Callable[[], _T]) -> None:
+        self._pipe, writing = os.pipe()
+        program = os.getpid()
+        try:
+            self._pid = os.fork()
+            if self._pid == 0:
+                _serve(work, writing, program)
+        except OSError:
+            os.close(self._pipe)
+            raise
+        finally:
+            os.close(writing)
+
+    async def result(self) -> _T:
+        """What the work returns. If this is cancelled, the child is killed.
+
+        Raises:
+            AsideError: the work raised something, or its process ended or took `SECONDS`.
+        """
+        try:
+            data = await _read(self._pipe)
+        finally:
+            os.close(self._pipe)
+            status = self._end()
+        if not data:
+            raise AsideError(f"its process ended with status {status}")
+        # Written by our own program.
+        is_done, result = pickle.loads(data)  # noqa: S301
+        if not is_done:
+            raise AsideError(result)
+        return cast("_T", result)
+
+    def _end(self) -> int:
+        """End the child, all of whose answer is there, or for which nobody waits. Returns its status."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)
+        try:
+            return os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+        except ChildProcessError:  # whoever started this program has it ignore SIGCHLD
+            return 0
+
+
+async def _read(pipe: int) -> bytes:
+    """All that is written into a pipe.
+
+    Raises:
+        AsideError: it was not closed within `SECONDS`.
+    """
+    loop = asyncio.get_running_loop()
+    ended = loop.create_future()
+    parts: list[bytes] = []
+
+    def read() -> None:
+        part = os.read(pipe, PART)
+        if part:
+            parts.append(part)
+        elif not ended.done():
+            ended.set_result(None)
+
+    loop.add_reader(pipe, read)
+    try:
+        done, _ = await asyncio.wait({ended}, timeout=SECONDS)
+    finally:
+        loop.remove_reader(pipe)
+    if not done:
+        raise AsideError(f"it took longer than {SECONDS:.0f} s")
+    return b"".join(parts)
+
+
+def _serve(work: Callable[[], Any], writing: int, program: int) -> NoReturn:
+    """The child."""
+    try:
+        gc.disable()  # it would touch, and so copy, all memory
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != program:
+            os._exit(1)
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)  # a signal for the group: the program decides what follows from it
+        # A connection that the program closes must not stay open here. Standard output and error are left.
+        os.closerange(3, writing)
+        os.closerange(writing + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        with contextlib.suppress(OSError):
+            Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_KILL, "ascii")
+        try:
+            data = pickle.dumps((True, work()), pickle.HIGHEST_PROTOCOL)
+        except Exception:  # noqa: BLE001  it is raised where it is waited for
+            data = pickle.dumps((False, traceback.format_exc()))
+        with open(writing, "wb") as pipe:
+            pipe.write(data)
+    finally:
+        os._exit(0)

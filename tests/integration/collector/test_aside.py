@@ -1,0 +1,112 @@
+"""Work in a child process, which has this process's memory as it was."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from otel_fr_collector import aside as aside_module
+from otel_fr_collector.aside import Aside, AsideError
+
+from tests.support.waiting import PATIENCE
+
+
+def run(work: Callable[[], Any]) -> Any:
+    """Its result; the process is gone then, also after an error."""
+    children: list[int] = []
+
+    async def scene() -> Any:
+        child = Aside(work)
+        children.append(child._pid)
+        return await child.result()
+
+    try:
+        return asyncio.run(scene())
+    finally:
+        assert not Path(f"/proc/{children[0]}").exists()
+
+
+def test_it_sees_the_memory_as_it_was_when_the_work_began_and_changes_nothing_of_it() -> None:
+    seen = [1]
+
+    def work() -> list[int]:
+        seen.append(2)
+        return seen
+
+    async def scene() -> list[int]:
+        child = Aside(work)
+        seen.append(3)
+        return await child.result()
+
+    assert asyncio.run(scene()) == [1, 2]
+    assert seen == [1, 3]
+
+
+def test_a_result_that_does_not_fit_into_a_pipe_arrives() -> None:
+    assert run(lambda: list(range(1_000_000))) == list(range(1_000_000))
+
+
+def test_what_it_raises_is_told_with_its_traceback() -> None:
+    def broken() -> None:
+        raise ValueError("no such rank")
+
+    with pytest.raises(AsideError, match=r"in broken[\s\S]*ValueError: no such rank"):
+        run(broken)
+
+
+def test_a_result_that_cannot_be_pickled_and_a_process_that_dies_are_errors() -> None:
+    with pytest.raises(AsideError, match="pickle"):
+        run(lambda: lambda: None)
+    with pytest.raises(AsideError, match="status -9"):
+        run(lambda: os.kill(os.getpid(), signal.SIGKILL))
+
+
+def test_one_that_never_ends_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aside_module, "SECONDS", 0.01)
+    with pytest.raises(AsideError, match="longer than"):
+        run(lambda: time.sleep(PATIENCE))
+
+
+def test_one_that_is_not_waited_for_any_more_is_killed() -> None:
+    async def scene() -> None:
+        child = Aside(lambda: time.sleep(PATIENCE))
+        task = asyncio.ensure_future(child.result())
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not Path(f"/proc/{child._pid}").exists()
+
+    asyncio.run(scene())
+
+
+def test_connections_that_are_closed_here_are_closed_for_their_peers() -> None:
+    ours, theirs = socket.socketpair()
+    theirs.settimeout(PATIENCE)
+
+    async def scene() -> None:
+        work = Aside(lambda: time.sleep(PATIENCE)).result()
+        task = asyncio.ensure_future(work)
+        ours.close()
+        assert await asyncio.to_thread(theirs.recv, 1) == b""
+        task.cancel()
+
+    asyncio.run(scene())
+
+
+def test_no_process_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused() -> int:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    before = set(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(os, "fork", refused)
+    with pytest.raises(OSError, match="temporarily unavailable"):
+        Aside(lambda: None)
+    assert set(os.listdir("/proc/self/fd")) == before
