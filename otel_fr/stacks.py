@@ -60,6 +60,29 @@ class Frame(NamedTuple):
         return f"{self.file}:{self.line} {self.name}"
 
 
+class Loop(NamedTuple):
+    """A loop of a program. ``first``, ``last``: its lines. ``is_nested``: the program may enter it again."""
+
+    file: str
+    first: int
+    last: int
+    function: str
+    is_nested: bool = False
+
+    @property
+    def text(self) -> str:
+        """``"train.py:38-44 main"``."""
+        lines = f"{self.first}-{self.last}" if self.last > self.first else f"{self.first}"
+        return f"{self.file}:{lines} {self.function}"
+
+    def has(self, place: str) -> bool:
+        """``place``, ``"file:line function"``, is in it."""
+        where, _, function = place.rpartition(" ")
+        file, _, line = where.rpartition(":")
+        is_there = file == self.file and function == self.function and line.isdecimal()
+        return is_there and self.first <= int(line) <= self.last
+
+
 def threads_of(text: str, most: int | None = None) -> list[str]:
     """The first ``most`` threads of a process's stacks, each from its heading."""
     starts: list[int] = []

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from otel_fr.match.case import Case
 from otel_fr.match.facts.endings import may_run
 from otel_fr.match.facts.joined import gave_up
 from otel_fr.match.facts.overdue import CATEGORIES, EXCUSABLE, by_kind, is_excused
 from otel_fr.match.facts.stack_groups import groups_of
-from otel_fr.match.finding import MAX_PLACED_CULPRITS, MAX_PLACED_WAITING, Category, Finding
+from otel_fr.match.finding import MAX_PLACED_CULPRITS, MAX_PLACED_WAITING, Category, Finding, StackGroup
 from otel_fr.match.model import UNENDED, UNPLACED, Evidence, Overdue, Place
 from otel_fr.match.rules import decide
 from otel_fr.match.rules.claims import Claim
 from otel_fr.match.rules.mismatches import THREADS
 from otel_fr.match.texts import decisions, ending_texts
+from otel_fr.match.texts.loops import left_texts
 from otel_fr.match.texts.rank_texts import sharing_text
 from otel_fr.match.texts.sentences import MAX_ENDINGS
 from otel_fr.presentation import ranks_text, summary_text
@@ -73,6 +74,13 @@ class _Maker:
             details += filter(None, [*differed.values(), decisions.replays_text(culprits, members, ranks)])
         ended = [rank for rank in culprits if not may_run(case.evidence, rank)]
         is_waiting = any(rank in self._in_call and may_run(case.evidence, rank) for rank in claim.waiting)
+        sites = {
+            rank: site
+            for rank in sorted(blamed.union(claim.waiting))
+            if (site := self._site(claim, rank, is_culprit=rank in blamed))
+        }
+        stack_groups = groups_of(concerned, stacks)
+        details += self._left(culprits, claim.waiting, sites, stack_groups)
         is_lost = bool(culprits) and case.lost.keys() >= set(culprits)
         return Finding(
             key=claim.key,
@@ -88,13 +96,9 @@ class _Maker:
             details=tuple([summary_text(text) for text in details]),
             field=claim.field,
             values={**claim.values, **own},
-            call_sites={
-                rank: site
-                for rank in sorted(blamed.union(claim.waiting))
-                if (site := self._site(claim, rank, is_culprit=rank in blamed))
-            },
+            call_sites=sites,
             stacks={rank: stacks[rank] for rank in culprits if stacks.get(rank)},
-            stack_groups=groups_of(concerned, stacks),
+            stack_groups=stack_groups,
             caused_by=claim.caused_by,
             age=claim.age,
             p2p=None if instance is None else instance.p2p,
@@ -141,6 +145,25 @@ class _Maker:
             if site := sites[0] or sites[1]:
                 return site
         return case.lasts[rank].call.site if rank in case.lasts and is_culprit else ""
+
+    def _left(
+        self,
+        culprits: Sequence[int],
+        waiting: Sequence[int],
+        sites: Mapping[int, str],
+        stack_groups: Iterable[StackGroup],
+    ) -> list[str]:
+        """Which culprits have left a loop in which others wait."""
+        ranks = self._case.evidence.ranks
+        astray = [ranks[rank] for rank in culprits if rank in ranks and ranks[rank].left_loops]
+        if not astray:
+            return []
+        in_call = sorted({*waiting, *self._in_call.intersection(culprits)})
+        places = {rank: [sites.get(rank, "")] for rank in in_call}
+        for group in stack_groups:
+            for rank in places.keys() & set(group.ranks):
+                places[rank] += group.frames
+        return left_texts(astray, places, [rank for rank in in_call if not may_run(self._case.evidence, rank)])
 
     def _places(self, culprits: tuple[int, ...], waiting: tuple[int, ...]) -> dict[int, Place]:
         """Where they run, as far as it is known."""

@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 from otel_fr.communication_errors import tells_of_user
 from otel_fr.identity import Stream
 from otel_fr.operations import DESTRUCTIONS, NewGroup
+from otel_fr.stacks import Loop
 
 Sizes = tuple[tuple[int, ...], ...]
 
@@ -149,8 +150,7 @@ class Progress:
         enqueued, completed: sequence number of the last collective enqueued / completed; 0: none yet.
         messages: sequence number of the last send or receive enqueued; 0: none yet. A rank's own count.
         first_recorded: the oldest collective still in the rank's recorder; None: no older one was dropped.
-        destroyed: the rank has destroyed the group.
-        destroyed_at: ``"file:line function"`` that did so; empty: unknown.
+        destroyed: the rank has destroyed the group. destroyed_at: ``"file:line function"`` that did so; empty: unknown.
     """
 
     enqueued: int | None = None
@@ -241,7 +241,7 @@ class Rank:
     """What is known about one rank.
 
     Attributes:
-        place: where it runs.
+        place: where it runs. file: its flight-recorder file.
         ending: how its process ended; ``signal``, ``exit_code`` and ``exception`` have the details.
         kill_reason: why the kernel killed it: ``"out of memory (cgroup limit 4.0 GiB)"``; "": nothing shows
             that it did.
@@ -253,8 +253,8 @@ class Rank:
         idle: seconds since it last enqueued or ended a call; None: unknown.
         completed_age: seconds since it enqueued the newest call that is known to have completed; None: not known.
         ended_for: seconds since it ended in which newer evidence of all running ranks arrived; None: not known.
-        site: ``"file:line function"``, the current line of its thread.
-        stack: text, the rank's thread first.
+        site: ``"file:line function"``, the current line of its thread. stack: text, the rank's thread first.
+        left_loops: that it has left since the latest calls in them, the latest first.
         progress: by group id; a group is missing if the rank has not used it.
         has_gaps: errors of its recording: its calls and counts may lack some, so they are no ground for a verdict. Of
             one that is unheard: the collector had no room for it.
@@ -262,7 +262,6 @@ class Rank:
         unlisted: seconds that it has waited in a call that the evidence does not have; None: in none.
         records_creations: its recorder records the creation of groups; other recorders, and an otel-fr that was started
             after the default group was created, do not.
-        file: its flight-recorder file.
         heard_at: Unix time of its last report, if it has fallen silent; None: it has not, or was never heard of.
         overdue: what has lasted longer than it may, when this was last known.
         within: the open section that may last longest, if its limit has not passed and nothing is overdue.
@@ -292,6 +291,7 @@ class Rank:
     ended_for: float | None = None
     site: str = ""
     stack: str = ""
+    left_loops: tuple[Loop, ...] = ()
     progress: dict[str, Progress] = dataclasses.field(default_factory=dict)
     has_gaps: bool = False
     complete: bool = True

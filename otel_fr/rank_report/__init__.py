@@ -30,6 +30,7 @@ from otel_fr.rank_report.bounds import (
     MAX_GROUP_ID,
     MAX_GROUPS,
     MAX_LENGTH,
+    MAX_LOOPS,
     MAX_NUMBER,
     MAX_PATH,
     MAX_RANK,
@@ -55,6 +56,7 @@ from otel_fr.rank_report.sections import (
     ReportedException,
     ReportedExit,
     ReportedGroup,
+    ReportedLoop,
     ReportedRange,
     ReportedRoundTrip,
 )
@@ -73,6 +75,7 @@ __all__ = [
     "MAX_GROUPS",
     "MAX_GROUP_ID",
     "MAX_LENGTH",
+    "MAX_LOOPS",
     "MAX_NUMBER",
     "MAX_PATH",
     "MAX_RANK",
@@ -91,6 +94,7 @@ __all__ = [
     "ReportedExit",
     "ReportedFact",
     "ReportedGroup",
+    "ReportedLoop",
     "ReportedRange",
     "ReportedRas",
     "ReportedRoundTrip",
@@ -181,6 +185,14 @@ class RankReport(Section, frozen=True, tag_field=VERSION_KEY, tag=VERSION):
         tuple[ReportedDecision, ...],
         Meta(max_length=MAX_DECISIONS, description="decisions of the program, in order, at most 48"),
     ] = ()
+    left_loops: Annotated[
+        tuple[ReportedLoop, ...],
+        Meta(
+            max_length=MAX_LOOPS,
+            description="loops of the program in which it made its latest calls, and which it had left when stacks were"
+            " last taken; the latest first, at most 4",
+        ),
+    ] = field(name="left", default=())
     interval_s: Annotated[
         float, Meta(ge=1, le=60, title="seconds", description="seconds to the next report at the latest, if not 1")
     ] = field(name="every_s", default=DEFAULT_INTERVAL)
@@ -219,6 +231,7 @@ SECTIONS: Final[dict[str, type[Section]]] = {
     "EXCEPTION": ReportedException,
     "ACTIVITY": ReportedActivity,
     "DECISION": ReportedDecision,
+    "LOOP": ReportedLoop,
     "RANGE": ReportedRange,
     "ROUND_TRIP": ReportedRoundTrip,
     "RAS": ReportedRas,

@@ -37,6 +37,8 @@ MAX_DECISIONS: Final = 48
 """Runs of equal decisions of a report; each name has its newest ones."""
 MAX_DECIDED: Final = 120
 """Characters of a decision's name and of its value."""
+MAX_LOOPS: Final = 4
+"""Loops of a program that a rank has left."""
 MAX_ROUND_TRIPS: Final = 8
 """Hosts that a rank's round trips to take long; a rank of a ring sends to one or two."""
 MAX_DOING: Final = 512

@@ -178,6 +178,18 @@ class ReportedDecision(Section, frozen=True):
     step: Annotated[Integer | None, Meta(description="step of the first of them")] = None
 
 
+class ReportedLoop(Section, frozen=True):
+    """A loop of the program."""
+
+    file: Annotated[Name, Meta(description="path of its source")]
+    first: Annotated[Count, Meta(description="line in which it begins")]
+    last: Annotated[Count, Meta(description="line in which its body ends")]
+    function: Annotated[Name, Meta(description="the function that has it")]
+    is_nested: Annotated[bool, Meta(description="true: the program may enter it again")] = field(
+        name="nested", default=False
+    )
+
+
 class ReportedRoundTrip(Section, frozen=True):
     """A packet and its acknowledgement take long."""
 

@@ -160,6 +160,7 @@ class RankState:
         if report is not None:
             size += sum(map(len, (report.doing, report.running_here, report.site, report.exit_site)))
             size += UNIT * (len(report.addresses) + len(report.unreached) + len(report.round_trips))
+            size += sum([UNIT + len(one.file) + len(one.function) for one in report.left_loops])
         return self.contents.held + max(0, size - 2 * UNIT) // UNIT
 
     def cut(self, calls: int, length: int) -> None:
@@ -184,6 +185,7 @@ class RankState:
                 addresses=(),
                 unreached=(),
                 round_trips=(),
+                left_loops=(),
             )
 
     def take_counts(self, given: RankReport, now: float, lag: float) -> None:

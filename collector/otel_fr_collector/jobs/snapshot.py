@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from msgspec.structs import astuple
+
 from otel_fr.match import (
     UNENDED,
     WAIT_SHARE,
@@ -21,6 +23,7 @@ from otel_fr.match import (
 )
 from otel_fr.match.facts.instances import InstanceKey
 from otel_fr.rank_report import DEFAULT_INTERVAL, RankReport
+from otel_fr.stacks import Loop
 from otel_fr_collector import timeline
 from otel_fr_collector.jobs.calls import RankCall, expand
 from otel_fr_collector.jobs.groups import GroupState
@@ -207,6 +210,7 @@ def _rank(state: RankState, now: float, until: float, silent: bool, longest: flo
         addresses=report.addresses if report is not None else (),
         unreached=report.unreached if report is not None else (),
         round_trips=trips_of(report),
+        left_loops=loops_of(report),
         place=state.place,
         decisions=state.decisions,
         step=state.decided_in,
@@ -216,6 +220,11 @@ def _rank(state: RankState, now: float, until: float, silent: bool, longest: flo
 def trips_of(report: RankReport | None) -> tuple[tuple[str, float], ...]:
     """Its `Rank.round_trips`."""
     return () if report is None else tuple([(one.peer, one.seconds) for one in report.round_trips])
+
+
+def loops_of(report: RankReport | None) -> tuple[Loop, ...]:
+    """Its `Rank.left_loops`."""
+    return () if report is None else tuple([Loop(*astuple(one)) for one in report.left_loops])
 
 
 def _within(state: RankState, now: float) -> Overdue | None:

@@ -18,17 +18,19 @@ from otel_fr.rank_report import (
     MAX_ACTIVITIES,
     MAX_DECISIONS,
     MAX_DOING,
+    MAX_LOOPS,
     MAX_THREAD_EXCEPTIONS,
     DropCounts,
     ReportedActivity,
     ReportedDecision,
     ReportedException,
     ReportedExit,
+    ReportedLoop,
     names_of,
     section_of,
     sections_of,
 )
-from otel_fr.stacks import site_of
+from otel_fr.stacks import Loop, site_of
 
 
 def rank_of(dump: Dump, ids: Mapping[str, str]) -> Rank:
@@ -39,6 +41,7 @@ def rank_of(dump: Dump, ids: Mapping[str, str]) -> Rank:
     of_threads = sections_of(ReportedException, facts.get("thread_exceptions"), MAX_THREAD_EXCEPTIONS)
     decisions = sections_of(ReportedDecision, facts.get("decisions"), MAX_DECISIONS)
     activities = sections_of(ReportedActivity, facts.get("activity"), MAX_ACTIVITIES)
+    loops = sections_of(ReportedLoop, facts.get("left"), MAX_LOOPS)
     dropped = section_of(DropCounts, facts.get("dropped"))
     ending, signal, code = _end(dump, exit_, exception.text)
     rank = Rank(
@@ -52,6 +55,7 @@ def rank_of(dump: Dump, ids: Mapping[str, str]) -> Rank:
         python_blocked=facts.get("python_blocked") is True,
         site=dump.text("site") or site_of(dump.text("stack")),
         stack=dump.text("stack") or exception.stack,
+        left_loops=tuple([Loop(*structs.astuple(item)) for item in loops]),
         progress={
             ids[key]: Progress(of.enqueued, of.completed, of.first_recorded, of.destroyed, of.messages)
             for key, of in dump.groups.items()

@@ -30,6 +30,7 @@ from otel_fr.match import (
     ThreadException,
     diagnose,
 )
+from otel_fr.stacks import Loop
 from tests.support import mesh_model
 from tests.support.device_model import Machine
 from tests.support.evidence import (
@@ -89,6 +90,8 @@ def missing() -> Cases:
     frames = "\n    ".join(["Thread 7 (idle)", "read (s3.py:8)", "Shards.__getitem__ (data.py:31)", fetch])
     workers = f"Native stacks, by py-spy:\nThread 6 (idle)\n\nDataLoader worker, process 7, sleeping:\n{frames}"
     yield "one of its DataLoader workers hangs", without_rank_1(doing="reading a pipe", stack=workers)
+    left = (Loop("train.py", 38, 44, "main", is_nested=True),)
+    yield "it has left their loop", without_rank_1(peers={"site": "train.py:40 main"}, left_loops=left)
     clean: dict[str, Any] = {"ending": Ending.CLEAN, "exit_code": 0, "site": ""}
     yield "it has ended without an error", without_rank_1(**clean)
     yield "nothing is known of it", verdict([call(0), call(2)], [rank(0, 5), Rank(1, **UNHEARD), rank(2, 5)])
