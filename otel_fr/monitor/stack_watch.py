@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -10,11 +11,14 @@ from typing import Any, Final
 from otel_fr import semconv as names
 from otel_fr.config import Config
 from otel_fr.monitor.control.link import Link
+from otel_fr.monitor.dumping import process_start_wall_ns
 from otel_fr.monitor.process.ending import RankProcess
+from otel_fr.monitor.process.left_loops import LOOK_SECONDS, LeftLoops
 from otel_fr.monitor.process.native_stacks import Native, NativeLook
-from otel_fr.monitor.process.stacks import MAX_STACK, StackRequest
+from otel_fr.monitor.process.stacks import MAX_STACK, StackRequest, Stacks
 from otel_fr.monitor.process.state import Look
 from otel_fr.monitor.telemetry.reporter import Reporter
+from otel_fr.ring import RingReader
 from otel_fr.stacks import parts_of
 
 _log = logging.getLogger("otel_fr.monitor")
@@ -33,7 +37,7 @@ class StackWatch:
     incident names it as the culprit. A rank that only waits for others is not stopped for them.
 
     Args:
-        meta: of the ring. link: the socket to the rank, if there is one.
+        reader: of the ring. link: the socket to the rank, if there is one.
         dump: called with a reason to write the flight-recorder file of a fault.
         has_file: whether the newest file shows the fault in which the rank still is. It is written anew with stacks.
     """
@@ -41,7 +45,7 @@ class StackWatch:
     def __init__(
         self,
         process: RankProcess,
-        meta: Callable[[], Mapping[str, object]],
+        reader: RingReader,
         link: Link | None,
         config: Config,
         reporter: Reporter,
@@ -49,7 +53,8 @@ class StackWatch:
         has_file: Callable[[], bool],
     ) -> None:
         self._process = process
-        self._meta = meta
+        self._reader = reader
+        self._loops = LeftLoops(reader, process_start_wall_ns(reader.pid_start_ns) / 1e9)
         self._link = link
         self._takes_native = config.native_stacks == "auto"
         self._reporter = reporter
@@ -59,7 +64,8 @@ class StackWatch:
         self._look: Look | None = None
         self._thread = self._looked_at = process.pid
         self._number = 0
-        self._event = ""
+        self._event = self._caller = ""
+        self._is_at_loops = False
         self._native: NativeLook | None = None
         self._native_at = float("-inf")
         self._is_culprit = False
@@ -75,11 +81,12 @@ class StackWatch:
             # Another event waits for the same answer: it is sent with the stacks known so far.
             self._reporter.send(self._event, stacks=True)
         self._number += 1
-        ident, name = self._reporter.tail.caller
-        wanted = {"cmd": "stacks", "id": self._number, "ident": ident, "name": name}
+        ident, self._caller = self._reporter.tail.caller
+        wanted = {"cmd": "stacks", "id": self._number, "ident": ident, "name": self._caller}
         asked = self._link is not None and self._link.send(wanted)
-        self._request = StackRequest(self._process, self._meta(), now, asked, ident)
-        self._event = event
+        self._request = StackRequest(self._process, self._reader.meta, now, asked, ident)
+        self._event, self._is_at_loops = event, False
+        self._loops.forget()
         self._look = Look(self._process.pid, now)
         self._thread = self._looked_at = self._process.pid
 
@@ -93,9 +100,24 @@ class StackWatch:
         """An incident names this rank."""
         self._is_culprit = True
 
+    def note_end(self, is_clean: bool) -> None:
+        """The rank has ended: report the loops that it had left then. Waits `LOOK_SECONDS` at most."""
+        reporter = self._reporter
+        raised, known = reporter.exception(), reporter.known_stacks()
+        stack = "" if raised is None else raised.stack
+        if known is not None and not stack and not is_clean:
+            return  # it was there when it ended
+        self._loops.begin(reporter.tail.caller[1], stack, time.monotonic(), is_over=is_clean)
+        if found := self._loops.found(LOOK_SECONDS):
+            reporter.remember_stacks(replace(known or Stacks(), left_loops=found))
+
     def step(self, now: float) -> None:
         """Continue. ``now``: monotonic seconds."""
         self._step_python(now)
+        if self._loops.is_late and self._request is None:
+            known, loops = self._reporter.known_stacks(), self._loops.found()
+            if known is not None:
+                self._reporter.remember_stacks(replace(known, left_loops=loops))
         if self._is_culprit and self._request is None:
             self._is_culprit = False
             known = self._reporter.known_stacks()
@@ -110,9 +132,16 @@ class StackWatch:
         if self._thread != self._looked_at:  # the rank is in another thread than the main thread
             self._look = Look(self._process.pid, now, self._thread)
             self._looked_at = self._thread
-        if self._request.result is None or not self._look.is_over(now):
+        if self._request.result is None:
             return
-        found = replace(self._request.result, doing=self._look.text or "", connections=self._look.connections)
+        if not self._is_at_loops and self._request.result.text:
+            self._is_at_loops = True
+            self._loops.begin(self._caller, self._request.result.text, now)
+        if not self._look.is_over(now) or not self._loops.is_over(now):
+            return
+        loops, look = self._loops.found() if self._is_at_loops else (), self._look
+        found = replace(self._request.result, doing=look.text or "", connections=look.connections, left_loops=loops)
+        self._is_at_loops = False
         self._reporter.remember_stacks(found)
         self._request = None
         self._reporter.send(self._event, stacks=True)

@@ -103,7 +103,7 @@ class Monitor:
         self._files = Files(ring, reader, config, reporter, self._ras, self.wake)
         self._stacks = StackWatch(
             process,
-            lambda: reader.meta,
+            reader,
             link,
             config,
             reporter,
@@ -382,7 +382,7 @@ class Monitor:
         self._clean_up(is_kept)
 
     def _report_exit(self, exit_: ReportedExit, now_ns: int) -> None:
-        reporter = self._reporter
+        reporter, file = self._reporter, self._files.last
         reporter.refresh()
         reporter.groups.refresh()
         self._recorder.close()
@@ -391,8 +391,8 @@ class Monitor:
         self._inspector.step(now_ns / 1e9, at_once=True)
         reporter.send_metrics()
         reporter.new_thread_exception()
-        raised, file = reporter.exception(), self._files.last
-        reporter.send(names.EVENT_EXITED, stacks=True, exit=exit_, exception=raised, file=file)
+        self._stacks.note_end(exit_.is_clean)
+        reporter.send(names.EVENT_EXITED, stacks=True, exit=exit_, exception=reporter.exception(), file=file)
         self._exporter.hurry()
 
     def _linger(self) -> None:

@@ -9,10 +9,12 @@ import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from otel_fr.monitor.process.connections import NO_CONNECTIONS, Connections
 from otel_fr.monitor.process.ending import RankProcess
 from otel_fr.monitor.process.state import Process, parse_status
+from otel_fr.rank_report import ReportedLoop
 from otel_fr.stacks import site_of, threads_of
 
 ANSWER_SECONDS = 0.3
@@ -45,6 +47,7 @@ class Stacks:
     """The result of a request. ``text`` and ``site`` are empty if unknown.
 
     ``doing``: what the kernel says of the rank, as `otel_fr.monitor.process.state.describe`. ``connections``: also.
+    ``left_loops``: as of the rank report.
     """
 
     text: str = ""
@@ -52,6 +55,12 @@ class Stacks:
     python_blocked: bool = False
     doing: str = ""
     connections: Connections = NO_CONNECTIONS
+    left_loops: tuple[ReportedLoop, ...] = ()
+
+    def reported(self) -> dict[str, Any]:
+        """What it says, by the fields of a rank report, without ``stack``."""
+        texts = {"site": self.site, "doing": self.doing, "left_loops": self.left_loops}
+        return {"python_blocked": self.python_blocked, **texts}
 
 
 def tgkill(pid: int, tid: int, signal: int) -> None:
