@@ -10,11 +10,12 @@ from otel_fr.match.facts.joined import gave_up
 from otel_fr.match.facts.overdue import CATEGORIES, EXCUSABLE, by_kind, is_excused
 from otel_fr.match.facts.stack_groups import groups_of
 from otel_fr.match.finding import MAX_PLACED_CULPRITS, MAX_PLACED_WAITING, Category, Finding, StackGroup
-from otel_fr.match.model import UNENDED, UNPLACED, Evidence, Overdue, Place
+from otel_fr.match.model import UNENDED, UNPLACED, Evidence, Group, Overdue, Place
 from otel_fr.match.rules import decide
 from otel_fr.match.rules.claims import Claim
 from otel_fr.match.rules.mismatches import THREADS
 from otel_fr.match.texts import decisions, ending_texts
+from otel_fr.match.texts.first_lines import MAX_ASTRAY, MAX_PEERS, first_line_texts
 from otel_fr.match.texts.loops import left_texts
 from otel_fr.match.texts.rank_texts import sharing_text
 from otel_fr.match.texts.sentences import MAX_ENDINGS
@@ -80,6 +81,8 @@ class _Maker:
             if (site := self._site(claim, rank, is_culprit=rank in blamed))
         }
         stack_groups = groups_of(concerned, stacks)
+        if instance is not None and instance.stream == "collective":
+            details += self._first_lines(culprits, instance.group)
         details += self._left(culprits, claim.waiting, sites, stack_groups)
         is_lost = bool(culprits) and case.lost.keys() >= set(culprits)
         return Finding(
@@ -145,6 +148,18 @@ class _Maker:
             if site := sites[0] or sites[1]:
                 return site
         return case.lasts[rank].call.site if rank in case.lasts and is_culprit else ""
+
+    def _first_lines(self, culprits: Sequence[int], group: Group) -> list[str]:
+        """Which calls culprits first made elsewhere than their peers."""
+        ranks, named = self._case.evidence.ranks, set(culprits)
+        known = [rank for rank in group.ranks if rank in ranks and ranks[rank].lines]
+        astray = [rank for rank in known if rank in named][:MAX_ASTRAY]
+        if not astray:
+            return []
+        peers = [rank for rank in known if rank not in named][:MAX_PEERS]
+        of = {rank: [one for one in ranks[rank].lines if one.group == group.id] for rank in (*astray, *peers)}
+        lines = {rank: own[0].by_number() for rank, own in of.items() if own}
+        return list(first_line_texts(lines, group, named))
 
     def _left(
         self,

@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 
 from otel_fr.communication_errors import tells_of_user
 from otel_fr.identity import Stream
+from otel_fr.match.call_lines import CallLines
 from otel_fr.operations import DESTRUCTIONS, NewGroup
 from otel_fr.stacks import Loop
 
@@ -243,10 +244,8 @@ class Rank:
     Attributes:
         place: where it runs. file: its flight-recorder file.
         ending: how its process ended; ``signal``, ``exit_code`` and ``exception`` have the details.
-        kill_reason: why the kernel killed it: ``"out of memory (cgroup limit 4.0 GiB)"``; "": nothing shows
-            that it did.
-        exception: of the main thread, ``"ValueError: bad sample 4711"``. exception_site: ``"file:line function"`` that
-            raised it.
+        kill_reason: why the kernel killed it: ``"out of memory (cgroup limit 4.0 GiB)"``; "": nothing shows it.
+        exception: of the main thread, ``"ValueError: bad sample 4711"``. exception_site: where it was raised.
         thread_exceptions: of its other threads, oldest first.
         exiting: alive, but its interpreter is ending. exit_message: what it passed to ``sys.exit``, if that is text.
         python_blocked: alive, but its Python threads do not run (GIL held in C code, or stopped).
@@ -255,6 +254,7 @@ class Rank:
         ended_for: seconds since it ended in which newer evidence of all running ranks arrived; None: not known.
         site: ``"file:line function"``, the current line of its thread. stack: text, the rank's thread first.
         left_loops: that it has left since the latest calls in them, the latest first.
+        lines: where it made its latest calls, as far as that is not known from its file.
         progress: by group id; a group is missing if the rank has not used it.
         has_gaps: errors of its recording: its calls and counts may lack some, so they are no ground for a verdict. Of
             one that is unheard: the collector had no room for it.
@@ -263,9 +263,8 @@ class Rank:
         records_creations: its recorder records the creation of groups; other recorders, and an otel-fr that was started
             after the default group was created, do not.
         heard_at: Unix time of its last report, if it has fallen silent; None: it has not, or was never heard of.
-        overdue: what has lasted longer than it may, when this was last known.
+        overdue: what has lasted longer than it may, when last known. ended_by_monitor: its monitor ended it for that.
         within: the open section that may last longest, if its limit has not passed and nothing is overdue.
-        ended_by_monitor: its monitor ended it for that.
         ended_for_peer: it ended because otel-fr had told it that a peer had failed.
         doing: what its kernel says of it, to follow "it is": ``"stopped by a signal (SIGSTOP)"``.
         addresses: its own, of its TCP connections. unreached: peers, ``"10.0.0.7:41234"``, that acknowledge nothing.
@@ -292,6 +291,7 @@ class Rank:
     site: str = ""
     stack: str = ""
     left_loops: tuple[Loop, ...] = ()
+    lines: tuple[CallLines, ...] = ()
     progress: dict[str, Progress] = dataclasses.field(default_factory=dict)
     has_gaps: bool = False
     complete: bool = True

@@ -30,6 +30,8 @@ from otel_fr.rank_report.bounds import (
     MAX_GROUP_ID,
     MAX_GROUPS,
     MAX_LENGTH,
+    MAX_LINES,
+    MAX_LINES_GROUPS,
     MAX_LOOPS,
     MAX_NUMBER,
     MAX_PATH,
@@ -56,6 +58,7 @@ from otel_fr.rank_report.sections import (
     ReportedException,
     ReportedExit,
     ReportedGroup,
+    ReportedLines,
     ReportedLoop,
     ReportedRange,
     ReportedRoundTrip,
@@ -75,6 +78,8 @@ __all__ = [
     "MAX_GROUPS",
     "MAX_GROUP_ID",
     "MAX_LENGTH",
+    "MAX_LINES",
+    "MAX_LINES_GROUPS",
     "MAX_LOOPS",
     "MAX_NUMBER",
     "MAX_PATH",
@@ -94,6 +99,7 @@ __all__ = [
     "ReportedExit",
     "ReportedFact",
     "ReportedGroup",
+    "ReportedLines",
     "ReportedLoop",
     "ReportedRange",
     "ReportedRas",
@@ -185,6 +191,10 @@ class RankReport(Section, frozen=True, tag_field=VERSION_KEY, tag=VERSION):
         tuple[ReportedDecision, ...],
         Meta(max_length=MAX_DECISIONS, description="decisions of the program, in order, at most 48"),
     ] = ()
+    lines: Annotated[
+        tuple[ReportedLines, ...],
+        Meta(max_length=MAX_LINES_GROUPS, description="where it made its latest collectives; with stacks only"),
+    ] = ()
     left_loops: Annotated[
         tuple[ReportedLoop, ...],
         Meta(
@@ -231,6 +241,7 @@ SECTIONS: Final[dict[str, type[Section]]] = {
     "EXCEPTION": ReportedException,
     "ACTIVITY": ReportedActivity,
     "DECISION": ReportedDecision,
+    "LINES": ReportedLines,
     "LOOP": ReportedLoop,
     "RANGE": ReportedRange,
     "ROUND_TRIP": ReportedRoundTrip,

@@ -39,6 +39,12 @@ MAX_DECIDED: Final = 120
 """Characters of a decision's name and of its value."""
 MAX_LOOPS: Final = 4
 """Loops of a program that a rank has left."""
+MAX_LINES: Final = 4_096
+"""Latest collectives for which a report says where they were made."""
+MAX_LINES_GROUPS: Final = 2
+MAX_PLACES: Final = 64
+"""Different places of these."""
+MAX_PLACE_FRAMES: Final = 4
 MAX_ROUND_TRIPS: Final = 8
 """Hosts that a rank's round trips to take long; a rank of a ring sends to one or two."""
 MAX_DOING: Final = 512

@@ -11,6 +11,9 @@ from otel_fr.rank_report.bounds import (
     MAX_DECIDED,
     MAX_DOING,
     MAX_EXCEPTION,
+    MAX_LINES,
+    MAX_PLACE_FRAMES,
+    MAX_PLACES,
     Count,
     Fingerprint,
     GroupId,
@@ -176,6 +179,24 @@ class ReportedDecision(Section, frozen=True):
     first: Annotated[Count, Meta(description="number, from 1 for each name, of the first of these equal decisions")]
     last: Annotated[Count, Meta(description="number of the last of them")]
     step: Annotated[Integer | None, Meta(description="step of the first of them")] = None
+
+
+class ReportedLines(Section, frozen=True):
+    """Where the rank made its latest collectives in one process group."""
+
+    group: Annotated[GroupId, Meta(description="id of the process group")] = field(name="g")
+    first: Annotated[Count, Meta(description="sequence number of the first of these calls")]
+    calls: Annotated[
+        str,
+        Meta(
+            max_length=MAX_LINES,
+            description="a character for each call: its place's position in `0-9a-zA-Z-_`; a space: not known",
+        ),
+    ]
+    places: Annotated[
+        tuple[Annotated[tuple[Name, ...], Meta(max_length=MAX_PLACE_FRAMES)], ...],
+        Meta(max_length=MAX_PLACES, description="up to four frames each, `file:line function`, the innermost first"),
+    ]
 
 
 class ReportedLoop(Section, frozen=True):

@@ -1,8 +1,10 @@
-"""A real job whose ranks have data of different lengths: the incident says who left the loop, live and from files."""
+"""Real jobs with uneven data: the incident says who left the loop, and the first call made elsewhere; so do files."""
 
 from __future__ import annotations
 
 from pathlib import Path
+
+import pytest
 
 from tests.support import torchrun
 from tests.support.paths import JOBS
@@ -12,17 +14,30 @@ from tests.support.whole_text import whole_text
 
 pytestmark = torchrun.needed
 
+PROGRAM = JOBS / "uneven.py"
 
-def test_a_rank_with_a_batch_fewer_is_said_to_have_left_the_loop(tmp_path: Path) -> None:
-    lines = (JOBS / "uneven.py").read_text().splitlines()
-    first = next(at for at, line in enumerate(lines, 1) if "for batch in" in line)
-    last = next(at for at, line in enumerate(lines, 1) if "optimizer.step()" in line)
-    loop = f"{JOBS / 'uneven.py'}:{first}-{last} main"
+
+def line_of(part: str) -> int:
+    return next(number for number, line in enumerate(PROGRAM.read_text().splitlines(), 1) if part in line)
+
+
+LOOP = f"{PROGRAM}:{line_of('for batch in')}-{line_of('        average(model)')} main"
+LEFT = f"rank 2 has left the loop at {LOOP}, in which ranks 0, 1 wait"
+ELSEWHERE = (
+    f"the first call that rank 2 made elsewhere: number 9 of group default_pg (0), at {PROGRAM}:"
+    f"{line_of('all_reduce(parameter.grad)')} average; the others at {PROGRAM}:{line_of('all_reduce(loss')} main"
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "texts"), [("skips", [LEFT, ELSEWHERE]), pytest.param("early", [LEFT], marks=pytest.mark.long)]
+)
+def test_what_a_rank_did_otherwise_is_said(kind: str, texts: list[str], tmp_path: Path) -> None:
     with torchrun.collector(tmp_path / "collector") as running:
         env = torchrun.endpoint(running, 1.0)
-        job = torchrun.run(tmp_path / "job", "uneven.py", str(tmp_path), env=env)
-        (live,) = until(lambda: [one for one in running.causes() if loop in whole_text(one)])
+        job = torchrun.run(tmp_path / "job", "uneven.py", kind, str(tmp_path), env=env)
+        (live,) = until(lambda: [one for one in running.causes() if texts[-1] in whole_text(one)])
     (offline,) = cause_incidents(job.analyze()[1]["incidents"])
     for incident in (live, offline):
         assert incident["culprit_ranks"] == [2], incident["summary"]
-        assert f"rank 2 has left the loop at {loop}, in which ranks 0, 1 wait" in whole_text(incident)
+        assert all(text in whole_text(incident) for text in texts), whole_text(incident)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import chain
 from sys import getsizeof
 from typing import Any, Final
 
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from otel_fr.match import UNPLACED, Decision, Ending, Overdue, Place, ThreadException
+from otel_fr.match.call_lines import CallLines
 from otel_fr.match.facts import overdue
 from otel_fr.match.facts.endings import process_ending
 from otel_fr.rank_report import RankReport
@@ -21,7 +23,7 @@ from otel_fr_collector.jobs.rank_reports import NOTHING, Contents
 
 ELSEWHERE: Final[dict[str, Any]] = {
     "groups": (), "in_flight": (), "failed": (), "last": None, "activity": (), "fetched": None, "ras": None,
-    "exit": None, "exception": None, "thread_exceptions": (), "decisions": (), "stack": "", "file": "",
+    "exit": None, "exception": None, "thread_exceptions": (), "decisions": (), "lines": (), "stack": "", "file": "",
     "reason": "", "error": "",
 }  # fmt: skip
 """What is kept of these in another form, or not at all."""
@@ -80,6 +82,8 @@ class RankState:
     exit_site: str = ""
     thread_exceptions: tuple[ThreadException, ...] = ()
     decisions: tuple[Decision, ...] = ()
+    lines: tuple[CallLines, ...] = ()
+    """With its stack."""
     decided_in: int | None = None
     file: str = ""
     has_gaps: bool = False
@@ -156,6 +160,7 @@ class RankState:
         raised = [text for one in self.thread_exceptions for text in (one.exception, one.site, one.thread)]
         size += UNIT * len(self.thread_exceptions) + sum(map(getsizeof, raised))
         size += sum([UNIT + getsizeof(item.name) for item in self.contents.overdue]) + UNIT * len(self.decisions)
+        size += sum([UNIT + len(one.calls) + sum(map(len, chain.from_iterable(one.places))) for one in self.lines])
         report = self.report
         if report is not None:
             size += sum(map(len, (report.doing, report.running_here, report.site, report.exit_site)))
@@ -175,7 +180,8 @@ class RankState:
             within=None if said.within is None else said.within._replace(name=said.within.name[:length]),
         )
         self.stack, self.exception, self.thread_exceptions = self.stack[:length], self.exception[:length], ()
-        self.exit_message, self.kill_reason, self.decisions = self.exit_message[:length], self.kill_reason[:length], ()
+        self.exit_message, self.kill_reason = self.exit_message[:length], self.kill_reason[:length]
+        self.decisions, self.lines = (), ()
         if self.report is not None:
             more += self.report.in_flight_more
             self.report = replace(
@@ -245,8 +251,10 @@ class RankState:
         moves = moves_of(report)
         if stack:
             self.stack = stack
+            self.lines = tuple([CallLines(*astuple(one)) for one in report.lines]) or self.lines
         elif self.ended is None and moves != self.stack_moves:
             self.stack = self.site = ""
+            self.lines = ()
         self.site = report.site or (site_of(stack) if stack else self.site)
         self.stack_moves = moves if self.stack or self.site else 0
         if report.python_blocked is not None or not self.stack:

@@ -211,6 +211,7 @@ def _rank(state: RankState, now: float, until: float, silent: bool, longest: flo
         unreached=report.unreached if report is not None else (),
         round_trips=trips_of(report),
         left_loops=loops_of(report),
+        lines=state.lines,
         place=state.place,
         decisions=state.decisions,
         step=state.decided_in,

@@ -57,10 +57,11 @@ class Stacks:
     connections: Connections = NO_CONNECTIONS
     left_loops: tuple[ReportedLoop, ...] = ()
 
-    def reported(self) -> dict[str, Any]:
-        """What it says, by the fields of a rank report, without ``stack``."""
-        texts = {"site": self.site, "doing": self.doing, "left_loops": self.left_loops}
-        return {"python_blocked": self.python_blocked, **texts}
+    def reported(self, *, with_text: bool) -> dict[str, Any]:
+        """What it says, by the fields of a rank report."""
+        text = self.text if with_text else ""
+        found = {"stack": text, "site": self.site, "doing": self.doing, "left_loops": self.left_loops}
+        return {"python_blocked": self.python_blocked, **found}
 
 
 def tgkill(pid: int, tid: int, signal: int) -> None:

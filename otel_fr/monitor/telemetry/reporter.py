@@ -27,6 +27,7 @@ from otel_fr.monitor.process.link_watch import LinkWatch
 from otel_fr.monitor.process.stacks import Stacks
 from otel_fr.monitor.rank_identity import RankIdentity
 from otel_fr.monitor.ring.activity_watch import ActivityWatch
+from otel_fr.monitor.ring.call_lines import call_lines
 from otel_fr.monitor.ring.tail import Tail
 from otel_fr.monitor.rules import Situation
 from otel_fr.monitor.telemetry import report_builder
@@ -343,8 +344,8 @@ class Reporter:
             idle_s=report_builder.seconds_between(self.moved_ns, now_ns),
             dropped=self.dropped(),
             last=None if last is None else report_builder.reported_call(devices.current(last), now_ns),
-            stack=known.text if known is not None and stacks else "",
-            **({} if known is None else known.reported()),
+            lines=call_lines(self._reader) if stacks and known is not None and known.text else (),
+            **({} if known is None else known.reported(with_text=stacks)),
             **self._links.reported(known),
             is_exiting=meta.get("exiting") is True,
             exit_message=_text(meta.get("exit_message")),

@@ -1,4 +1,7 @@
-"""A training loop with a batch fewer on rank 2 than on its peers. argv[1]: a folder. Rank 2 goes on to evaluate."""
+"""A training on uneven data: argv[1] says how; argv[2]: a folder. Rank 2 ends its loop before its peers, and evaluates.
+
+early: it has a batch fewer. skips: one of its batches is bad, and it leaves the average of the loss out.
+"""
 
 import os
 import sys
@@ -7,9 +10,10 @@ import time
 import torch
 import torch.distributed as dist
 
+kind = sys.argv[1]
 dist.init_process_group(
     "gloo",
-    init_method=f"file://{sys.argv[1]}/store",
+    init_method=f"file://{sys.argv[2]}/store",
     rank=int(os.environ["RANK"]),
     world_size=int(os.environ["WORLD_SIZE"]),
 )
@@ -28,13 +32,16 @@ def evaluate() -> None:
 
 
 def main() -> None:
-    model = torch.nn.Linear(8, 8)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for batch in range(12 - (rank == 2)):
-        optimizer.zero_grad()
-        model(torch.full((4, 8), float(batch))).sum().backward()
+    model = torch.nn.Linear(8, 1, bias=False)
+    batches = 12 - (kind == "early" and rank == 2)
+    for batch in range(batches):
+        model.zero_grad()
+        loss = model(torch.full((1, 8), float(batch)))
+        loss.backward()
+        is_bad = kind == "skips" and rank == 2 and batch == 4
+        if not is_bad:
+            dist.all_reduce(loss.detach().repeat(1, 8))
         average(model)
-        optimizer.step()
     evaluate()
     dist.all_reduce(torch.zeros(1))
 

@@ -279,13 +279,15 @@ def test_reports_are_cut_short_when_all_together_hold_too_much(monkeypatch: pyte
     everything = Runs()
     run = run_in(everything)
     waits = [{**WAITS[0], "seq": number, "rec": number} for number in range(60)]
+    lines = {"g": "g", "first": 1, "calls": "0" * 4_096, "places": [["train.py:1 main"]]}
     for number in (1, 2):
         for rank in range(8):
-            take(run, rank, number, inflight=waits, stack="x" * 5_000)
+            take(run, rank, number, inflight=waits, stack="x" * 5_000, lines=[lines])
     state = run.ranks[7]
     assert state.report is not None
     kept = len(state.contents.inflight), state.report.in_flight_more, len(state.stack)
     assert kept == (run_module.CUT_CALLS, 60 - run_module.CUT_CALLS, run_module.CUT_STACK)
+    assert state.lines == ()
     assert everything.usage.reported <= 200 + 8 * (1 + run_module.CUT_CALLS + run_module.CUT_STACK // 256)
     everything.drop_ended(timeline.IDLE_FORGET + 1)
     assert everything.usage.reported == 0

@@ -17,6 +17,7 @@ from otel_fr_collector.jobs.snapshot import snapshot
 
 from otel_fr.match import Ending
 from otel_fr.rank_report import parse
+from otel_fr.stacks import Loop
 from tests.support.told import new_run
 
 GROUPS = {
@@ -132,6 +133,10 @@ def test_a_brief_report_after_the_first_takes_the_short_way() -> None:
     assert run.to_ask == set()
 
 
+LINES = {"g": "a1", "first": 4, "calls": "01", "places": [["a.py:1 f"], ["a.py:2 f", "a.py:9 g"]]}
+LOOP = {"file": "a.py", "first": 3, "last": 7, "function": "f"}
+
+
 def waiting(number: int, now: float, enqueued: int = 6, **more: Any) -> str:
     """A full report at ``now`` of a rank that waits in a call since 10."""
     call = CALL | {"age_s": now - 10.0}
@@ -160,6 +165,7 @@ def test_a_rank_that_still_waits_takes_the_short_way_until_anything_else_is_said
         {"dropped": {"spans": 0, "reports": 0, "records": 0, "hook_errors": 1}}, {"on_hang": "kill"},
         {"activity": [{"kind": "heartbeat", "age_s": 9.0, "limit_s": 5.0, "overdue": True}]},
         {"decisions": [{"name": "n", "value": "v", "digest": 1, "first": 1, "last": 1}]},
+        {"lines": [LINES]}, {"left": [LOOP]},
     ]  # fmt: skip
     for other in others:
         text = json.loads(waiting(3, 15.0)) | other
@@ -171,12 +177,17 @@ def test_a_stack_goes_with_the_first_report_of_a_rank_that_moves_and_stays_while
     waits_at: tuple[float, ...], moved_at: float
 ) -> None:
     run = new_run(world_size=4)
-    assert take(run, waiting(1, 14.0, stack="Thread MainThread", site="a.py:1 f"), 14.0) is not None
+    told: dict[str, Any] = {"site": "a.py:1 f", "left": [LOOP]}
+    assert take(run, waiting(1, 14.0, stack="Thread MainThread", lines=[LINES], **told), 14.0) is not None
     for number, now in enumerate(waits_at, 2):
-        assert take(run, waiting(number, now, site="a.py:1 f"), now) is not None
-    assert (run.ranks[1].stack, run.ranks[1].site) == ("Thread MainThread", "a.py:1 f")
+        assert take(run, waiting(number, now, **told), now) is not None
+    known = snapshot(run, 17.0).ranks[1]
+    assert (known.stack, known.site) == ("Thread MainThread", "a.py:1 f")
+    assert known.lines[0].by_number() == {4: ("a.py:1 f",), 5: ("a.py:2 f", "a.py:9 g")}
+    assert known.left_loops == (Loop("a.py", 3, 7, "f"),)
     assert take(run, waiting(9, moved_at, 7, site="", idle_s=0.1), moved_at) is not None
-    assert (run.ranks[1].stack, run.ranks[1].site) == ("", "")
+    known = snapshot(run, 17.0).ranks[1]
+    assert (known.stack, known.site, known.lines, known.left_loops) == ("", "", (), ())
 
 
 def test_a_rank_is_silent_only_once_the_report_that_it_announced_is_late() -> None:

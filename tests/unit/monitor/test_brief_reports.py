@@ -21,6 +21,7 @@ from otel_fr.rank_report import (
     ReportedDecision,
     ReportedException,
     ReportedGroup,
+    ReportedLoop,
     ReportedRoundTrip,
     build,
 )
@@ -142,9 +143,10 @@ WAITS = moved(in_flight=(replace(CALL, record=50, age_s=9.0),), idle_s=9.0, site
 
 
 def test_a_rank_that_is_no_witness_says_only_that_it_waits() -> None:
-    report = told().form(replace(WAITS, doing="sleeping"), 1.0, is_witness=False)
+    left = (ReportedLoop("x.py", 1, 2, "f"),)
+    report = told().form(replace(WAITS, doing="sleeping", left_loops=left), 1.0, is_witness=False)
     assert (report.is_brief, report.in_flight, report.unlisted_s) == (True, (), 9.0)
-    assert (report.site, report.doing, report.python_blocked) == ("", "", None)
+    assert (report.site, report.doing, report.python_blocked, report.left_loops) == ("", "", None, ())
     assert told().form(WAITS, 1.0) is WAITS, "a witness says where"
 
 
