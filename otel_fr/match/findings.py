@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from otel_fr.match.call_lines import CallLines, Lines
 from otel_fr.match.case import Case
 from otel_fr.match.facts.endings import may_run
 from otel_fr.match.facts.joined import gave_up
@@ -15,7 +16,7 @@ from otel_fr.match.rules import decide
 from otel_fr.match.rules.claims import Claim
 from otel_fr.match.rules.mismatches import THREADS
 from otel_fr.match.texts import decisions, ending_texts
-from otel_fr.match.texts.first_lines import MAX_ASTRAY, MAX_PEERS, first_line_texts
+from otel_fr.match.texts.first_lines import MAX_ASTRAY, MAX_DIFFERENT, MAX_PEERS, first_line_texts
 from otel_fr.match.texts.loops import left_texts
 from otel_fr.match.texts.rank_texts import sharing_text
 from otel_fr.match.texts.sentences import MAX_ENDINGS
@@ -157,8 +158,12 @@ class _Maker:
         if not astray:
             return []
         peers = [rank for rank in known if rank not in named][:MAX_PEERS]
-        of = {rank: [one for one in ranks[rank].lines if one.group == group.id] for rank in (*astray, *peers)}
-        lines = {rank: own[0].by_number() for rank, own in of.items() if own}
+        read: dict[CallLines, Lines] = {}
+        lines: dict[int, Lines] = {}
+        for rank in (*astray, *peers):
+            own = next((one for one in ranks[rank].lines if one.group == group.id), None)
+            if own is not None and (own in read or len(read) < MAX_DIFFERENT):
+                lines[rank] = read[own] = read.get(own) or own.by_number()
         return list(first_line_texts(lines, group, named))
 
     def _left(

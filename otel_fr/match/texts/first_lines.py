@@ -19,6 +19,8 @@ MAX_APART: Final = 8
 MAX_ASTRAY: Final = 8
 MAX_PEERS: Final = 64
 """Ranks that are compared: more have not gone astray one by one, and all run alike."""
+MAX_DIFFERENT: Final = 16
+"""Of ranks that report their calls, so many different ones are compared, which takes a few hundredths of a second."""
 
 
 def first_line_texts(lines: Mapping[int, Lines], group: Group, astray: Collection[int]) -> Iterator[str]:
@@ -27,7 +29,8 @@ def first_line_texts(lines: Mapping[int, Lines], group: Group, astray: Collectio
     Args:
         lines: of the ranks of a group. astray: those that are compared with the others.
     """
-    common = _common(own for rank, own in lines.items() if rank not in astray)
+    # Of peers that are alike, one tells all.
+    common = _common({id(own): own for rank, own in lines.items() if rank not in astray}.values())
     found: list[tuple[int, str]] = []
     for rank in sorted(lines.keys() & set(astray)):
         number = _first(lines[rank], common)

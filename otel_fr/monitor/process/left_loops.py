@@ -106,7 +106,7 @@ def _left(call: Sequence[Place], present: Now, sources: Sources) -> ReportedLoop
 
 def _may_be_in_loop(place: Place, sources: Sources) -> bool:
     function = sources.function(place)
-    return function is None or bool(function.loops_at(place[1]))
+    return function is None or function.repeats(place[1])
 
 
 def _reported(place: Place, loop: SourceLoop, is_nested: bool) -> ReportedLoop | None:

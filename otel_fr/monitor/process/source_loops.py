@@ -34,7 +34,8 @@ class SourceLoop:
 class Function:
     """A function, a class's body or a module. ``is_paused``: it may leave the stack before it is over, and come back.
 
-    ``loops``: its own, the outer ones before those in them.
+    ``loops``: its own, the outer ones before those in them. ``comprehensions``: first and last lines; from Python 3.12
+    on they have no frames.
     """
 
     name: str
@@ -42,10 +43,15 @@ class Function:
     last: int
     is_paused: bool = False
     loops: list[SourceLoop] = field(default_factory=list)
+    comprehensions: list[tuple[int, int]] = field(default_factory=list)
 
     def loops_at(self, line: int) -> list[SourceLoop]:
         """Those that have the line."""
         return [loop for loop in self.loops if loop.first <= line <= loop.last]
+
+    def repeats(self, line: int) -> bool:
+        """It may come to this line again and again."""
+        return bool(self.loops_at(line)) or any(first <= line <= last for first, last in self.comprehensions)
 
 
 def functions_of(tree: ast.Module) -> list[Function]:
@@ -67,6 +73,8 @@ def functions_of(tree: ast.Module) -> list[Function]:
             head = [node.test] if isinstance(node, ast.While) else [node.target, node.iter]
             todo += [(one, function, (*loops, loop)) for one in (*head, *node.body)]
             continue
+        elif isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp):
+            function.comprehensions.append((node.lineno, node.end_lineno or node.lineno))
         elif isinstance(node, ast.Yield | ast.YieldFrom):
             function.is_paused = True
         elif isinstance(node, ast.Call) and loops and _STEP in _name_of(node.func):

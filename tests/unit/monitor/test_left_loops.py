@@ -242,6 +242,22 @@ def test_each_kind_of_loop(text: str, tmp_path: Path) -> None:
     assert (loop.function, loop.is_nested) == (now.frames[0][2], False)
 
 
+def test_a_comprehension_begins_the_loops_in_it_again(tmp_path: Path) -> None:
+    text = """
+    def train(epoch):
+        for batch in range(1):
+            step_point()
+        point()
+
+    def main():
+        [train(epoch) for epoch in range(2)]
+
+    main()
+    """
+    call, now, *_ = play(program(tmp_path, text))
+    assert [loop.is_nested for loop in said(call, now)] == [True]
+
+
 def test_a_function_that_waits_for_its_next_turn_has_left_nothing(tmp_path: Path) -> None:
     text = """
     def batches():
