@@ -35,6 +35,8 @@ STOP_SIGNALS: Final = frozenset({SIGHUP, SIGINT, SIGTERM})
 """Signals with which launchers and users end a rank that is not at fault (torchrun sends SIGTERM to its peers)."""
 _INTERRUPT: Final = KeyboardInterrupt.__name__
 """What Ctrl-C raises, unless the program handles the signal."""
+FROM: Final = " (from "
+"""In the text of an exception, before what it was raised from or while (`otel_fr.capture.exceptions`)."""
 _NAMES: Final = "|".join(sorted(signal.name for signal in STOP_SIGNALS))
 _STOP: Final = re.compile(
     rf"(?:while handling )?(?:{_INTERRUPT}|SignalException|SystemExit: 0|(?:{_NAMES})\b)|[^\n]*\(from {_INTERRUPT}\b"

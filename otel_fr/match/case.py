@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from otel_fr.match.facts.aftermath import first_mismatches
+from otel_fr.match.facts.caught import mark_caught
 from otel_fr.match.facts.device_sync import DeviceSyncs
 from otel_fr.match.facts.instances import Completions, Instance, InstanceKey, LastCall, last_calls, line_up
 from otel_fr.match.facts.machines import Machines, lost
 from otel_fr.match.facts.mismatch import Mismatch
 from otel_fr.match.facts.overdue import worst_of
 from otel_fr.match.facts.recording import (
-    mark_caught,
     mark_timed_out,
     not_failed_by_abort,
     set_aside,

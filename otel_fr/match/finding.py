@@ -102,6 +102,7 @@ class Finding:
             ``"lost"`` (nothing is heard any more of its machine); None: not known.
         ended_ranks: culprits that have ended, and waiting ranks that have given up: their calls timed out, or they were
             aborted while they waited.
+        is_apart: its culprits had caught the failure of an earlier call: it does not follow from what caused that.
         is_excused: ranks wait for culprits only that are in sections whose limits have not passed: no fault so far.
         differed: the decisions in which culprits first differed from their peers: (name, value, step).
         summary: one sentence for the user. details: further sentences about the same evidence.
@@ -128,6 +129,7 @@ class Finding:
     stuck_on: Literal["host", "device", "lost"] | None = None
     ended_ranks: tuple[int, ...] = ()
     is_waiting: bool = False
+    is_apart: bool = False
     is_excused: bool = False
     places: dict[int, Place] = dataclasses.field(default_factory=dict)
     differed: tuple[tuple[str, str, int | None], ...] = ()

@@ -49,6 +49,7 @@ class _Maker:
         self._overdue = dict(case.overdue)
         """The overdue ranks that no cause named before."""
         self._in_call = {call.rank for call in case.evidence.calls if call.state in UNENDED}
+        self._recovering = {call.rank for call in case.evidence.calls if call.left and not call.caught}
 
     def finding(self, claim: Claim) -> Finding:
         """Causes must come in their order: the first one that names an overdue rank says so."""
@@ -109,6 +110,7 @@ class _Maker:
             stuck_on="lost" if is_lost else claim.stuck_on,
             ended_ranks=tuple(sorted({*aborted, *ended, *_gave_up(claim)})),
             is_waiting=is_waiting,
+            is_apart=bool(culprits) and self._recovering.issuperset(culprits),
             is_excused=is_waiting and not aborted and bool(culprits) and len(excused) == len(culprits),
             places=self._places(culprits, claim.waiting),
             differed=tuple([(one.name, one.value, one.step) for one in differed]),

@@ -82,8 +82,7 @@ class Group:
 class Call:
     """One rank's part in one collective (or one send or receive). Nobody changes one.
 
-    It is not frozen, because a frozen one takes three times as long to make, and a verdict needs one or two of each
-    rank.
+    It is not frozen: a frozen one takes three times as long to make, and a verdict needs one or two of each rank.
 
     Attributes:
         group: `Group.id`.
@@ -99,7 +98,7 @@ class Call:
         thread: name of the program's thread that made it; empty: the main thread, one of PyTorch's, or unknown.
         batch: shared by the calls of one coalesced batch; None: not in a batch.
         queued: its device has not begun it; None: it is in flight on a device, and that is not known.
-        caught: it failed, and its rank went on; set by the engine (`otel_fr.match.facts.recording`).
+        left, caught: it failed, and its rank went on; and completed a later call (set by `otel_fr.match.facts.caught`).
     """
 
     rank: int
@@ -119,6 +118,7 @@ class Call:
     batch: int | None = None
     queued: bool | None = False
     thread: str = ""
+    left: bool = False
     caught: bool = False
 
     @property

@@ -112,7 +112,7 @@ def _failed_by_itself(info: Rank, calls: Iterable[Call]) -> bool:
             return False
         if was_stopped(info):
             return False
-        failed = any(call.state is CallState.FAILED and not call.caught for call in calls)
+        failed = any(call.state is CallState.FAILED and not call.left for call in calls)
         return not failed or is_device_error(info.exception)
     return False
 
@@ -250,7 +250,7 @@ def _may_be_stopped(info: Rank) -> bool:
 
 
 def _open_calls(calls: Iterable[Call]) -> list[Call]:
-    return [call for call in calls if call.state in (CallState.IN_FLIGHT, CallState.FAILED) and not call.caught]
+    return [call for call in calls if call.state in (CallState.IN_FLIGHT, CallState.FAILED) and not call.left]
 
 
 def culprit_deaths(
@@ -271,7 +271,7 @@ def culprit_deaths(
     for call in evidence.calls:
         by_rank.setdefault(call.rank, []).append(call)
     timed_out = bool(excused) or any(
-        call.state is CallState.FAILED and call.error == "timeout" and not call.caught for call in evidence.calls
+        call.state is CallState.FAILED and call.error == "timeout" and not call.left for call in evidence.calls
     )
     candidates = {
         r

@@ -45,7 +45,9 @@ def stragglers(calls: list[Call], aborted: Container[int]) -> list[Call]:
     The peers waited for their full timeout, or until a watchdog aborted them; the late rank spent about that long or
     longer between its previous call and this one.
     """
-    ended = [c for c in calls if gave_up(c) or (c.rank in aborted and c.state is not CallState.COMPLETED)]
+    ended = [
+        c for c in calls if gave_up(c) or (c.rank in aborted and c.state is not CallState.COMPLETED and not c.left)
+    ]
     if not ended or len(ended) == len(calls):
         return []
     patience = min(c.lasted or 0.0 for c in ended)

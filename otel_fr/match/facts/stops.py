@@ -87,7 +87,7 @@ def _time_until(evidence: Evidence, instance: Instance, rank: int, last: Mapping
     if _is_next(instance, newest):
         return info.idle
     call = instance.call(rank) if rank in instance.calls else None
-    if call is not newest or call.state is CallState.COMPLETED:
+    if call is not newest or call.state is CallState.COMPLETED or call.left:
         return None
     has_reacted = call.state is CallState.FAILED and was_stopped(info)
     seconds = call.duration if has_reacted else call.age

@@ -108,7 +108,7 @@ def aborted_ranks(evidence: Evidence, instances: Mapping[InstanceKey, Instance])
     ended -= {r for r in ended if is_device_error(evidence.ranks[r].exception)}
     times: dict[int, list[float | None]] = {}
     for call in evidence.calls if ended else ():
-        if call.rank in ended and call.state is not CallState.COMPLETED and not call.caught:
+        if call.rank in ended and call.state is not CallState.COMPLETED and not call.left:
             times.setdefault(call.rank, []).append(call.lasted)
     return frozenset(r for r, waited in times.items() if _reach(waited, evidence.window))
 
@@ -161,7 +161,7 @@ def _missing(evidence: Evidence, instance: Instance) -> list[int]:
 
 def _lasted(call: Call, window: float) -> bool:
     """It has not completed, and is known to have lasted for the window."""
-    is_over = call.state is CallState.COMPLETED or call.caught
+    is_over = call.state is CallState.COMPLETED or call.left
     return not is_over and call.lasted is not None and call.lasted >= window
 
 

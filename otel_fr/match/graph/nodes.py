@@ -15,6 +15,7 @@ class Node:
 
     Attributes:
         waiting: the ranks that wait in it, ascending.
+        is_left: its calls failed, and all these ranks have gone on: they waited for what the others did then.
         dead: members whose ending is a cause and blocks it.
         idle: members that have not joined and wait nowhere.
         not_begun: members that have joined, whose device has not begun it and waits in no other call.
@@ -29,6 +30,7 @@ class Node:
 
     instance: Instance
     waiting: tuple[int, ...]
+    is_left: bool = False
     dead: list[int] = field(default_factory=list)
     idle: list[int] = field(default_factory=list)
     not_begun: list[int] = field(default_factory=list)

@@ -24,7 +24,7 @@ class Patience:
         seconds = self._evidence.window
         for call in (instance.call(r) for r in instance.calls):
             info = self._evidence.ranks.get(call.rank)
-            if gave_up(call) and not call.caught and info is not None and info.ending is not Ending.RUNNING:
+            if gave_up(call) and not call.left and info is not None and info.ending is not Ending.RUNNING:
                 seconds = min(seconds, call.duration or seconds)
         return seconds
 

@@ -40,7 +40,7 @@ def build(  # noqa: C901
     for key, instance in instances.items():
         waiting = _waiting_in(evidence, instance, deaths, syncs)
         if waiting and not _was_cancelled(evidence, instance, waiting, deaths):
-            nodes[key] = Node(instance, waiting)
+            nodes[key] = Node(instance, waiting, all(instance.call(rank).left for rank in waiting))
             bad = lasting.get((instance.group.id, instance.stream))
             if bad is not None and instance.sequence_id >= bad.instance.sequence_id:
                 nodes[key].mismatch = bad
@@ -52,10 +52,10 @@ def build(  # noqa: C901
             for node in nodes.values():
                 if node.mismatch is None and node.instance.stream != "group" and node.instance.group.name in names:
                     node.mismatch = bad
-    waits = _Waits(nodes)
+    waits = _Waits(nodes, {call.rank for call in evidence.calls if call.left and not call.caught})
     joined = {key for key, node in nodes.items() if _all_joined(evidence, node.instance, deaths)}
     reached = _reached(evidence) if joined else {}
-    heads: dict[tuple[str, str], InstanceKey] = {}
+    heads: dict[tuple[str, str, bool], InstanceKey] = {}
     takes_any = _takes_any(evidence)
     in_any = {rank for _, rank in takes_any}
     patience, queues = Patience(evidence), Queues(evidence, nodes)
@@ -67,8 +67,9 @@ def build(  # noqa: C901
     }
     for key, node in nodes.items():
         stream_key = (node.instance.group.id, node.instance.stream)
-        if node.instance.stream != "p2p" and stream_key in heads:
-            node.behind = heads[stream_key]
+        head_key = (*stream_key, node.is_left)
+        if node.instance.stream != "p2p" and head_key in heads:
+            node.behind = heads[head_key]
             continue
         no_later = node.instance.stream == "p2p" or _is_ahead(node.instance, reached)
         is_later = (lambda _: False) if no_later else _joined_later(node, nodes, joined)
@@ -78,29 +79,39 @@ def build(  # noqa: C901
         if node.instance.stream != "p2p":
             _spare_receivers(node, in_any)
         if node.culprits or node.silent or node.next or node.undecided or node.unrecorded:
-            heads[stream_key] = key
+            heads[head_key] = key
     _put_behind(nodes, joined)
     return nodes
 
 
 class _Waits:
-    """The instances in which each rank waits."""
+    """The instances in which each rank waits, or did until it caught their failure."""
 
-    def __init__(self, nodes: Mapping[InstanceKey, Node]) -> None:
+    def __init__(self, nodes: Mapping[InstanceKey, Node], recovering: Iterable[int]) -> None:
+        """``recovering``: ranks that have caught a failure and completed no call since."""
         self._nodes = nodes
         self._known: dict[int, list[InstanceKey]] = {}
-        waits = self._known
+        self._left: dict[int, list[InstanceKey]] = {rank: [] for rank in recovering}
         for key, node in nodes.items():
             for rank in node.waiting:
-                waits.setdefault(rank, []).append(key)
-        for rank, keys in waits.items():
-            if len(keys) > MAX_WAITS:
-                oldest = set(sorted(keys, key=lambda key: nodes[key].instance.call(rank).record)[:MAX_WAITS])
-                waits[rank] = [key for key in keys if key in oldest]
+                of = self._left if node.instance.call(rank).left else self._known
+                of.setdefault(rank, []).append(key)
+        for of in (self._known, self._left):
+            for rank, keys in of.items():
+                if len(keys) > MAX_WAITS:
+                    oldest = set(sorted(keys, key=lambda key: nodes[key].instance.call(rank).record)[:MAX_WAITS])
+                    of[rank] = [key for key in keys if key in oldest]
 
-    def of(self, rank: int) -> Sequence[InstanceKey]:
-        """`MAX_WAITS` at most: those that it enqueued first."""
-        return self._known.get(rank, ())
+    def of(self, rank: int, node: Node) -> Sequence[InstanceKey]:
+        """Those in which it waits while others wait for it in the node: `MAX_WAITS` at most, that it enqueued first.
+
+        Where these have all gone on, it waited in what it has left itself.
+        """
+        return self.before(rank, node) or self._known.get(rank) or ()
+
+    def before(self, rank: int, node: Node) -> Sequence[InstanceKey] | None:
+        """Those that it has left itself; None: it has left none, or this is not asked of the past."""
+        return self._left.get(rank) if node.is_left else None
 
     def counted(self, info: Rank) -> list[InstanceKey]:
         """The same by its counts, if the evidence does not have its call."""
@@ -178,6 +189,8 @@ def _put_behind(nodes: Mapping[InstanceKey, Node], joined: Container[InstanceKey
         for key in blocking:
             for rank in nodes[key].waiting:
                 record = nodes[key].instance.call(rank).record
+                if nodes[key].instance.call(rank).left:
+                    continue
                 if rank not in firsts or record < firsts[rank][0]:
                     firsts[rank] = record, key
         blocking = [key for key in left if _is_put_behind(nodes, key, firsts, reached)]
@@ -231,9 +244,9 @@ def _waiting_in(evidence: Evidence, instance: Instance, deaths: frozenset[int], 
     waiting = []
     for rank in sorted(instance.calls):
         call = instance.call(rank)
-        if rank in deaths or not (is_waiting(call, window) or syncs.waits_in(call)):
+        if (rank in deaths and not call.left) or not (is_waiting(call, window) or syncs.waits_in(call)):
             continue
-        if evidence.ending_of(rank) is Ending.CLEAN and not failed_late(call, evidence.window):
+        if evidence.ending_of(rank) is Ending.CLEAN and not failed_late(call, window):
             continue
         if not _is_served(instance, rank):
             waiting.append(rank)
@@ -286,11 +299,11 @@ def _sort_members(  # noqa: C901, PLR0912
     for rank in instance.members:
         info = evidence.ranks.get(rank)
         joined = has_joined(instance, rank, info)
-        if rank in deaths:
+        if rank in deaths and waits.before(rank, node) is None:
             if joined is not True or _was_in_it(instance, rank):
                 node.dead.append(rank)
         elif joined is True:
-            queues.sort(node, rank, waits.of(rank))
+            queues.sort(node, rank, waits.of(rank, node))
         elif info is not None and info.has_gaps:
             node.unrecorded.append(rank)
         elif info is None or info.ending is Ending.UNKNOWN:
@@ -298,7 +311,7 @@ def _sort_members(  # noqa: C901, PLR0912
         elif joined is None:
             if info.records_creations or instance.stream != "group":
                 untold.append(rank)
-            elif elsewhere := list(waits.of(rank)):  # it is not known what it created, but it waits in another call
+            elif elsewhere := list(waits.of(rank, node)):  # what it created is not known, but it waits in another call
                 node.next[rank] = elsewhere
             else:
                 node.unrecorded.append(rank)
@@ -307,12 +320,12 @@ def _sort_members(  # noqa: C901, PLR0912
             node.undecided.append(rank)
         elif info.exiting and not info.has_destroyed(instance.group.id) and patience.may_join(info, seconds):
             node.undecided.append(rank)  # whether it ends well, and how soon, shows who is at fault
-        elif info.has_left(instance.group.id) and not info.exception:
+        elif info.has_left(instance.group.id) and not info.exception and waits.before(rank, node) is None:
             # One that is exiting because its own collective failed had waited there: it did not leave.
             node.idle.append(rank)
-        elif elsewhere := [key for key in waits.of(rank) if not is_later(key)] or waits.counted(info):
+        elif elsewhere := [key for key in waits.of(rank, node) if not is_later(key)] or waits.counted(info):
             node.next[rank] = elsewhere
-        elif info.unlisted is not None or patience.may_join(info, seconds):
+        elif info.unlisted is not None or waits.before(rank, node) is not None or patience.may_join(info, seconds):
             node.undecided.append(rank)
         else:
             node.idle.append(rank)
@@ -355,4 +368,5 @@ def _spare_receivers(node: Node, receivers: Container[int]) -> None:
 
 
 def _was_in_it(instance: Instance, rank: int) -> bool:
-    return rank in instance.calls and instance.call(rank).state is not CallState.COMPLETED
+    call = instance.call(rank) if rank in instance.calls else None
+    return call is not None and call.state is not CallState.COMPLETED and not call.left

@@ -9,7 +9,7 @@ from otel_fr.match.facts.endings import stayed_away
 from otel_fr.match.facts.instances import Instance, instance_key
 from otel_fr.match.facts.joined import failed_at_once
 from otel_fr.match.graph.nodes import Node
-from otel_fr.match.model import Ending
+from otel_fr.match.model import CallState, Ending
 
 
 def are_blocked(case: Case, node: Node, culprits: Iterable[int]) -> bool:
@@ -65,10 +65,11 @@ def may_wait(case: Case, rank: int) -> bool:
 
     It may wait in a call that all members joined, so it is no culprit if another cause is known.
     """
-    info = case.evidence.ranks.get(rank)
+    info, last = case.evidence.ranks.get(rank), case.lasts.get(rank)
     return (
         info is not None
         and info.ending is Ending.RUNNING
+        and (last is None or last.call.state is not CallState.FAILED)
         and not info.python_blocked
         and any(own.enqueued for own in info.progress.values())
         and not any(own.completed for own in info.progress.values())
