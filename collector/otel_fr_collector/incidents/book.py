@@ -186,7 +186,7 @@ class IncidentBook(KeptIncidents):
         Args:
             keys: of the findings of this judgement. The match engine knew these, so what follows from one says so.
         """
-        if finding.is_slowness:
+        if finding.is_slowness or finding.is_apart:
             return None
         open_causes = [one for one in self.open_faults(run) if one.cause is None]
         if finding.caused_by is not None:
@@ -335,16 +335,16 @@ class IncidentBook(KeptIncidents):
     def _still_follows(self, incident: Incident, finding: Finding, causes: set[str]) -> bool:
         """Whether a consequence remains one although the match engine now takes it for a cause.
 
-        It does, because less is known of ranks that have given up than of ranks that wait. It does not if what it
-        followed from is over, or names nobody while this finding does; nor if that is a mismatch of the same judgement,
-        in which the ranks are now known to have gone on after it; nor if a rank has died and what it followed
-        from is no cause any more: the rank that all waited for has come, and now waits for the dead one.
+        It does, because less is known of ranks that have given up than of ranks that wait. It does not if its culprits
+        have gone on, or what it followed from is over, or names nobody while this does; nor if that is a mismatch of
+        the same judgement, in which the ranks are now known to have gone on after it; nor if a rank has died and what
+        it followed from is no cause any more: the rank that all waited for has come, and now waits for the dead one.
 
         Args:
             causes: the keys of the findings that follow from no other.
         """
         cause = next((one for one in self.open_of(incident.run) if one.id == incident.cause), None)
-        if cause is None or (finding.culprit_ranks and not cause.finding.culprit_ranks):
+        if finding.is_apart or cause is None or (finding.culprit_ranks and not cause.finding.culprit_ranks):
             return False
         if cause.finding.category.is_mismatch and causes & set(cause.keys):
             return False

@@ -108,6 +108,13 @@ def test_ranks_that_give_up_stay_consequences_of_the_rank_they_waited_for() -> N
     assert culprits(*judged([MISSING, first], [late])) == [(1,)]
 
 
+def test_a_rank_that_fails_while_it_recovers_is_no_consequence_of_what_it_has_left() -> None:
+    second = dataclasses.replace(STALLED, culprit_ranks=(2,), waiting_ranks=(0,), is_apart=True)
+    first = dataclasses.replace(second, culprit_ranks=(), caused_by=MISSING.key, is_apart=False)
+    assert culprits(*judged([MISSING, first], [MISSING, second])) == [(1,), (2,)]
+    assert culprits(*judged([MISSING], [second])) == [(1,), (2,)]
+
+
 def test_a_missed_heartbeat_and_the_wait_for_that_rank_are_one_fault_however_late_that_is_known() -> None:
     """At first rank 0 was unheard, so it was not known for whom rank 2 waited."""
     nameless = dataclasses.replace(MISSING, culprit_ranks=(), waiting_ranks=(2,))
