@@ -4,7 +4,8 @@ python benchmarks/verdicts.py [--programs 10000] [--pairs 4000] [--healthy 10000
 
 Prints by fault and by layout how often the verdict was right (tests/support/random_jobs/scoring.py defines it),
 precision, recall and F1 of the ranks named; how often several faults of one job were named
-(tests/support/random_jobs/several_faults.py); how many roots each rule of the engine decided; the findings in healthy
+(tests/support/random_jobs/several_faults.py), and how often both if the second struck while ranks recovered from the
+first (tests/support/random_jobs/recovery.py); how many roots each rule of the engine decided; the findings in healthy
 jobs, and how verdicts on the same jobs from flight-recorder files and of the collector differ from these
 (tests/support/random_jobs/paths.py). The exit status is 1
 if `LEAST_RIGHT` and the other limits below are not held. benchmarks/RESULTS.md has the figures.
@@ -31,6 +32,7 @@ sys.path.insert(0, str(ROOT))
 from tests.support.random_jobs.healthy import HealthyRun, healthy_run  # noqa: E402
 from tests.support.random_jobs.paths import Comparison, compare_paths  # noqa: E402
 from tests.support.random_jobs.programs import LAYOUTS  # noqa: E402
+from tests.support.random_jobs.recovery import Recovery, recovery  # noqa: E402
 from tests.support.random_jobs.scoring import Score, judge  # noqa: E402
 from tests.support.random_jobs.several_faults import is_right, several_faults  # noqa: E402
 from tests.support.random_jobs.trials import KINDS, cells, random_trial  # noqa: E402
@@ -61,6 +63,11 @@ def _several(job: tuple[int, str, int]) -> tuple[int, bool, tuple[str, ...], Cou
     right, _ = is_right(trial)
     kinds = tuple(sorted(fault.kind for fault in trial.faults))
     return len(trial.must_name), right, kinds, decide(Case(trial.evidence)).decided
+
+
+def _recovery(job: tuple[int, str]) -> tuple[Recovery, str] | None:
+    trial = recovery(*job)
+    return (trial, trial.wrong()) if trial is not None else None
 
 
 def _compared(job: tuple[int, str, str]) -> Comparison | None:
@@ -110,6 +117,19 @@ def judge_several(
     for kinds, number in wrong.most_common(show):
         print(f"  {' and '.join(kinds)}: {number} not right")
     return sum(right for _, right, _, _ in found) / len(found) if found else 1.0
+
+
+def judge_recoveries(count: int, seed: int, pool: multiprocessing.pool.Pool, show: int) -> float:
+    """Print how often the verdicts are right where a second fault strikes during recovery; the share of right ones."""
+    found: list[tuple[Recovery, str]] = []
+    jobs = ((number, layout) for number in itertools.count(seed) for layout in LAYOUTS)
+    while len(found) < count:
+        found += [one for one in pool.imap(_recovery, itertools.islice(jobs, 240), chunksize=16) if one is not None]
+    right = sum(not wrong for _, wrong in found)
+    print(f"{right} of {len(found)} verdicts right on faults in recovery: {_share(right, len(found))}")
+    for one, wrong in [one for one in found if one[1]][:show]:
+        print(f"  {one.first}, then {one.second} ({one.how}): {wrong}")
+    return right / len(found) if found else 1.0
 
 
 def compare_all(count: int, seed: int, kinds: Collection[str], show: int, pool: multiprocessing.pool.Pool) -> float:
@@ -186,7 +206,9 @@ def is_good(score: Score) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--programs", type=int, default=10_000)
-    parser.add_argument("--pairs", type=int, default=4_000, help="programs with two faults; with three, a quarter")
+    parser.add_argument(
+        "--pairs", type=int, default=4_000, help="programs with two faults; with three, a quarter; in recovery, as many"
+    )
     parser.add_argument("--healthy", type=int, default=1_000_000, help="collectives of healthy jobs")
     parser.add_argument("--paths", type=int, default=250, help="programs judged from files and live as well")
     parser.add_argument("--seed", type=int, default=0)
@@ -209,6 +231,7 @@ def main() -> int:
                 print(f"{score.kind}, {score.layout}, seed {score.seed}: {score.outcome}, rank {score.truth},"
                       f" named {score.named}: {score.summary}")  # fmt: skip
         several = [judge_several(of, args.pairs // share, args.seed, pool, hits, args.show) for of, share in SEVERAL]
+        several.append(judge_recoveries(args.pairs, args.seed, pool, args.show))
         print("\n| rule | roots decided |\n| --- | ---: |")
         print("\n".join(f"| {rule.name} | {hits[rule.name]} |" for rule in rules()), flush=True)
         collectives = judgements = alarms = 0

@@ -20,9 +20,9 @@ def natural_ends(job: Simulation, *faults: Fault) -> Ends:
     for rank, at in job.stopped_at.items():
         if rank in job.stops.host and any(rank == fault.rank for fault in faults):
             continue
-        failed = [call for call in job.calls[rank] if call.state is CallState.FAILED]
+        failed = [call for call in job.calls[rank][-1:] if call.state is CallState.FAILED]
         ends.at[rank] = at + 0.01
-        ends.infos[rank] = _raised(rank, failed[0], TRUNCATED) if failed else _clean(rank)
+        ends.infos[rank] = raised(rank, failed[0], TRUNCATED) if failed else _clean(rank)
     for fault in faults:
         _end_of(job, fault, ends)
     return ends
@@ -31,8 +31,8 @@ def natural_ends(job: Simulation, *faults: Fault) -> Ends:
 def _end_of(job: Simulation, fault: Fault, ends: Ends) -> None:
     """How the faulty rank ended, or what it does."""
     for rank in fault.threads:
-        raised = ThreadException("prefetch", "ValueError: bad sample 4711", "loader.py:9 fill")
-        ends.infos.setdefault(rank, Rank(rank)).thread_exceptions = (raised,)
+        alone = ThreadException("prefetch", "ValueError: bad sample 4711", "loader.py:9 fill")
+        ends.infos.setdefault(rank, Rank(rank)).thread_exceptions = (alone,)
     rank = fault.rank
     if rank in job.stops.host:
         threads = ends.infos[rank].thread_exceptions if rank in ends.infos else ()
@@ -53,7 +53,8 @@ def _clean(rank: int) -> Rank:
     return Rank(rank, ending=Ending.CLEAN, exit_code=0)
 
 
-def _raised(rank: int, call: SimulatedCall, text: str) -> Rank:
+def raised(rank: int, call: SimulatedCall, text: str) -> Rank:
+    """The rank ended by an exception of the call."""
     return Rank(rank, ending=Ending.RAISED, exit_code=1, exception=f"RuntimeError: {text}", exception_site=call.op.site)
 
 
@@ -77,8 +78,8 @@ def peers_fail(job: Simulation, fault: Fault, ends: Ends, rng: random.Random) ->
             if call.op.is_message and left != call.op.peer:
                 continue
             last = at = last + rng.uniform(0.001, 0.01)
-            _fail(call, at, "error")
-            ends.at[rank], ends.infos[rank] = at, _raised(rank, call, "Connection closed by peer [10.0.0.7]:2345")
+            fail(call, at, "error")
+            ends.at[rank], ends.infos[rank] = at, raised(rank, call, "Connection closed by peer [10.0.0.7]:2345")
             gone.append(rank)
     return _launcher_ends_the_rest(job, fault, ends, rng, last) if rng.random() < 0.5 else last
 
@@ -116,18 +117,18 @@ def _aborted(rank: int, how: str, call: SimulatedCall, at: float, rng: random.Ra
     """How a rank ends that has waited in the call for too long: by a watchdog of the backend or of the program, or by
     an exception of the call, raised by the backend or by a handler of the program's own limit."""
     if how == "timeout":
-        _fail(call, at, "timeout")
-        return _raised(rank, call, f"Timed out waiting {(at - call.enqueued) * 1000:.0f}ms for recv operation")
+        fail(call, at, "timeout")
+        return raised(rank, call, f"Timed out waiting {(at - call.enqueued) * 1000:.0f}ms for recv operation")
     if how == "own limit":
-        _fail(call, at, "error")
-        return _raised(rank, call, "the step took too long")
+        fail(call, at, "error")
+        return raised(rank, call, "the step took too long")
     if rng.random() < 0.3:
-        _fail(call, at, "timeout")
+        fail(call, at, "timeout")
     if how == "SIGABRT":
         return Rank(rank, ending=Ending.KILLED, signal=SIGABRT)
     if how == "os._exit":
         return Rank(rank, ending=Ending.RAISED, exit_code=3)
-    info = _raised(rank, call, "")
+    info = raised(rank, call, "")
     info.exception = "torch.distributed.DistBackendError: NCCL communicator was aborted on rank"
     return info
 
@@ -143,17 +144,17 @@ def join_late(job: Simulation, fault: Fault, ends: Ends, rng: random.Random) -> 
         call = first_open(job, rank)
         if rank != fault.rank and rank not in ends.at and call is not None:
             at = call.enqueued + job.timeout
-            _fail(call, at, "timeout")
+            fail(call, at, "timeout")
             ends.at[rank] = at
-            ends.infos[rank] = _raised(rank, call, "Timed out waiting for recv operation")
+            ends.infos[rank] = raised(rank, call, "Timed out waiting for recv operation")
             last = max(last, at)
     at = last + rng.uniform(0.01, 3.0)
     ends.infos.pop(fault.rank)
     call = job.record(fault.rank, fault.program.calls[fault.rank][len(job.calls[fault.rank])], at)
     if rng.random() < 0.5:
-        _fail(call, at + 0.01, "error")
+        fail(call, at + 0.01, "error")
         ends.at[fault.rank] = at + 0.02
-        ends.infos[fault.rank] = _raised(fault.rank, call, "Connection closed by peer [10.0.0.7]:2345")
+        ends.infos[fault.rank] = raised(fault.rank, call, "Connection closed by peer [10.0.0.7]:2345")
     return at
 
 
@@ -177,5 +178,6 @@ def _launcher_ends_the_rest(job: Simulation, fault: Fault, ends: Ends, rng: rand
     return max(ends.at.values())
 
 
-def _fail(call: SimulatedCall, at: float, error: str) -> None:
+def fail(call: SimulatedCall, at: float, error: str) -> None:
+    """The call fails."""
     call.state, call.ended, call.error = CallState.FAILED, at, error

@@ -10,7 +10,7 @@ wrong, does not show which one it was.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from otel_fr.match import CallState, Evidence, Finding, diagnose
 from tests.support.random_jobs.endings import first_open, natural_ends
@@ -39,15 +39,21 @@ class SeveralFaults:
     may_name: frozenset[int]
 
 
-def several_faults(seed: int, layout: str, count: int = 2) -> SeveralFaults | None:
-    """The job of that seed with ``count`` faults; None: there is no place for all of them, or none shows."""
-    rng = random.Random(f"{'two' if count == 2 else count} {layout} {seed}")
+def several_faults(seed: int, layout: str, count: int = 2, *, at_begin: bool = False) -> SeveralFaults | None:
+    """The job of that seed with ``count`` faults; None: there is no place for all of them, or none shows.
+
+    Args:
+        at_begin: ranks stop before their first call.
+    """
+    rng = random.Random(f"{'begin ' if at_begin else ''}{'two' if count == 2 else count} {layout} {seed}")
     program = random_program(rng, layout)
     faults: list[Fault] = []
     for _ in range(count):
         fault = random_fault(rng, program, rng.choice(KINDS))
         if fault is None:
             return None
+        if at_begin and fault.rank in fault.stops.host:
+            fault = stop_at_begin(fault)
         faults.append(fault)
         program = fault.program
     if len({fault.rank for fault in faults}) < count:
@@ -68,12 +74,12 @@ def several_faults(seed: int, layout: str, count: int = 2) -> SeveralFaults | No
     found = evidence(job, view, now, ends, {})
     must, may = frozenset[int](), frozenset[int]()
     for fault in _in_order(job, *faults):
-        shown, doubtful = _shown(job, fault, found)
+        shows, doubtful = shown(job, fault, found)
         has_ended = any(other.ending for other in faults if other is not fault)
         if _may_wait(job, fault, view) or (has_ended and not (fault.ending or fault.blocks_python or fault.category)):
-            shown = frozenset()
+            shows = frozenset()
         if not (fault.category is not None and _group(fault) in {_group(f) for f in faults if f.rank in must}):
-            must |= shown
+            must |= shows
         may |= doubtful
     if not must:
         return None
@@ -85,6 +91,11 @@ def is_right(trial: SeveralFaults) -> tuple[bool, list[Finding]]:
     findings = diagnose(trial.evidence)
     named = {rank for finding in findings for rank in finding.culprit_ranks}
     return trial.must_name <= named <= trial.may_name, findings
+
+
+def stop_at_begin(fault: Fault) -> Fault:
+    """The same fault of a rank that stops, before its first call."""
+    return replace(fault, at=0, stops=replace(fault.stops, host={fault.rank: 0}, inside=set()))
 
 
 def _may_wait(job: Simulation, fault: Fault, view: View) -> bool:
@@ -110,7 +121,7 @@ def _in_order(job: Simulation, *faults: Fault) -> list[Fault]:
     return sorted(faults, key=when)
 
 
-def _shown(job: Simulation, fault: Fault, found: Evidence) -> tuple[frozenset[int], frozenset[int]]:
+def shown(job: Simulation, fault: Fault, found: Evidence) -> tuple[frozenset[int], frozenset[int]]:
     """The faulty rank if its fault shows, and all ranks that may be named for it."""
     places = by_place(job.calls)
     own = frozenset({fault.rank})

@@ -9,7 +9,8 @@ from __future__ import annotations
 import heapq
 import random
 from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from otel_fr.match import CallState
 from tests.support.random_jobs.programs import Op, Program
@@ -43,7 +44,8 @@ class SimulatedCall:
     @property
     def members(self) -> tuple[int, ...]:
         """The ranks that take part in it."""
-        return self.place[1:3] if len(self.place) == 5 else self.op.group.ranks
+        new = self.op.signature.new_group
+        return self.place[1:3] if len(self.place) == 5 else self.op.group.ranks if new is None else new.ranks
 
     @property
     def pair_index(self) -> int:
@@ -114,7 +116,27 @@ class Simulation:
 
     def run(self) -> None:
         """Let the ranks go on until nothing moves."""
-        self._heap = [(self._rng.uniform(0, 0.05), rank) for rank in self.program.calls]
+        self._run([(self._rng.uniform(0, 0.05), rank) for rank in self.program.calls])
+
+    def resume(self, program: Program, stops: Stops, starts: Mapping[int, float]) -> None:
+        """The calls in flight have failed, and ranks have caught that: they go on with another program.
+
+        Args:
+            program, stops: their numbers of calls begin with 0 again. starts: rank -> when it continues.
+        """
+        made = {rank: [call.op for call in calls] for rank, calls in self.calls.items()}
+        later = {rank: [*made[rank], *program.calls[rank]] for rank in starts}
+        groups = {group.id: group for group in (*self.program.groups, *program.groups)}
+        self.program = replace(self.program, groups=[*groups.values()], calls={**made, **later})
+        self.stops = replace(stops, host={rank: len(made[rank]) + at for rank, at in stops.host.items()})
+        self.stopped_at, self._blocked = {}, set()
+        self._open, self._queues = dict.fromkeys(self.calls, 0), {}
+        for rank, at in starts.items():
+            self._last_end[rank] = max((call.ended for call in self.calls[rank]), default=at)
+        self._run([(at, rank) for rank, at in starts.items()])
+
+    def _run(self, heap: list[tuple[float, int]]) -> None:
+        self._heap = heap
         heapq.heapify(self._heap)
         while self._heap:
             now, rank = heapq.heappop(self._heap)
@@ -168,6 +190,8 @@ class Simulation:
         return call
 
     def _place(self, rank: int, op: Op) -> tuple[int, Place]:
+        if op.signature.new_group is not None:
+            return (number := self._next(rank, op.group.id, "group")), (f"{op.group.id} group", number)
         if op.peer is None:
             return (number := self._next(rank, op.group.id)), (op.group.id, number)
         pair = (rank, op.peer) if op.signature.operation == "send" else (op.peer, rank)

@@ -106,6 +106,8 @@ def _rank(
         progress = info.progress.get(call.op.group.id)
         if progress is None:
             progress = info.progress[call.op.group.id] = Progress(0, 0, messages=0)
+        if call.op.signature.new_group is not None:
+            continue
         if call.op.is_message:
             progress.messages = call.number
             continue
@@ -116,6 +118,9 @@ def _rank(
     if info.ending is not Ending.RUNNING and view.form == "live":
         info.ended_for = max(0.0, seen_by - ends.at[rank])
     info.idle = (ends.at.get(rank, now) if info.ending is not Ending.RUNNING else now) - moved
+    done = [call for call in calls if call.ended <= moment and call.state is CallState.COMPLETED]
+    if done and view.ages and view.ends_shown:
+        info.completed_age = min(now, ends.at.get(rank, now)) - done[-1].enqueued
     return info
 
 
@@ -181,13 +186,13 @@ def _call(job: Simulation, call: SimulatedCall, moment: float, until: float, vie
     return Call(
         rank=call.rank,
         group=call.op.group.id,
-        stream="p2p" if call.op.is_message else "collective",
+        stream="p2p" if call.op.is_message else "group" if call.op.signature.new_group is not None else "collective",
         sequence_id=call.number,
         record=call.record,
         signature=call.op.signature,
         state=state,
         pair_index=call.pair_index,
-        age=until - call.enqueued if view.ages and open_ else None,
+        age=until - call.enqueued if view.ages and state is not CallState.COMPLETED else None,
         duration=call.ended - call.enqueued if not open_ else None,
         gap=max(0.0, call.gap),
         timeout=job.timeout,

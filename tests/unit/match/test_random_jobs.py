@@ -9,6 +9,7 @@ import pytest
 from tests.support.random_jobs.explanations import explains
 from tests.support.random_jobs.healthy import healthy_run
 from tests.support.random_jobs.programs import LAYOUTS
+from tests.support.random_jobs.recovery import FIRST, NEW, RUN, recovery
 from tests.support.random_jobs.scoring import judge
 from tests.support.random_jobs.several_faults import is_right, several_faults
 from tests.support.random_jobs.trials import cells, random_trial
@@ -17,6 +18,7 @@ SEEDS = 10
 LEAST_RIGHT = 0.99
 """On so few jobs; benchmarks/RESULTS.md has the figures of many."""
 LEAST_RIGHT_OF_SEVERAL = 0.97
+LEAST_RIGHT_IN_RECOVERY = 0.99
 RIGHT = ("right", "ambiguous", "unseen")
 SURE = (
     "missing step",
@@ -74,6 +76,21 @@ def test_several_faults_are_named_each_once_and_nobody_else(count: int, least: i
     for trial in trials:
         named = {rank for finding in is_right(trial)[1] for rank in finding.culprit_ranks}
         assert named <= trial.may_name
+
+
+def test_faults_that_strike_before_the_first_call_are_named() -> None:
+    found = [several_faults(seed, layout, 2, at_begin=True) for layout in LAYOUTS for seed in range(30)]
+    trials = [trial for trial in found if trial is not None]
+    assert len(trials) > 40
+    assert [trial.faults for trial in trials if not is_right(trial)[0]] == []
+
+
+def test_a_fault_during_recovery_from_another_is_named_beside_it() -> None:
+    found = [recovery(seed, layout) for layout in LAYOUTS for seed in range(40)]
+    trials = [trial for trial in found if trial is not None]
+    assert {(trial.first, trial.how) for trial in trials} >= set(itertools.product(FIRST, (NEW, RUN)))
+    wrong = [(trial.first, trial.second, text) for trial in trials if (text := trial.wrong())]
+    assert len(wrong) <= (1 - LEAST_RIGHT_IN_RECOVERY) * len(trials), wrong
 
 
 def test_a_rank_out_of_step_is_among_the_explanations_of_its_job() -> None:
