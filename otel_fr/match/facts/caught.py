@@ -45,7 +45,7 @@ def mark_caught(evidence: Evidence) -> Evidence:
 
     A rank has left a failed call, too, if it enqueued another one that has not completed (one that failed, if the rank
     has ended by an exception), if it ended well, or if it runs and nothing of it has moved for the window. And if it
-    was killed or ended by another exception, while others go on after such failures: so does the program.
+    was killed, exited or ended by another exception, while others go on after such failures: so does the program.
     """
     failed = [call for call in evidence.calls if call.state is CallState.FAILED]
     if not failed:
@@ -128,7 +128,7 @@ def _stands_elsewhere(evidence: Evidence, call: Call, *, others_go_on: bool) -> 
     if info.ending is Ending.RUNNING or was_stopped(info):
         since = went_on_for(call, 0.0) or 0.0
         return since >= evidence.window and not info.exiting and not info.exception
-    return others_go_on and (info.ending is Ending.KILLED or not _may_come_from(info, call))
+    return others_go_on and (info.ending is Ending.KILLED or not info.exception or not _may_come_from(info, call))
 
 
 def _may_come_from(info: Rank, call: Call) -> bool:

@@ -11,8 +11,8 @@ Calls that a rank makes while its watchdog ends it, after the call that timed ou
 ProcessGroupNCCL's watchdog aborts the communicators and then the process. In between, waits for the device return as if
 the call had completed, and the program makes its next calls, which no peer can meet.
 
-Calls that ended after a watchdog gave them up, or that failed and whose ranks caught the failure, or that failed only
-as a watchdog ended their rank: it still waited in them.
+Calls that ended after a watchdog gave them up, or that failed only as a watchdog ended their rank: it still waited in
+them.
 """
 
 from __future__ import annotations

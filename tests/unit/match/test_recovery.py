@@ -63,10 +63,20 @@ def test_a_rank_that_has_failed_just_now_may_still_come() -> None:
         ({**RAISED, "exception": f"my.LoadError: bad checkpoint (from {CLOSED})"}, True),
         ({**RAISED, "exception": CLOSED}, False),
         ({**RAISED, "exception": "ValueError: no gradient", "exception_site": "train.py:30 step"}, False),
+        ({"ending": Ending.RAISED, "exit_code": 1}, True),
         ({"ending": Ending.KILLED, "signal": 9}, True),
         ({"ending": Ending.KILLED, "signal": 15}, False),
     ],
-    ids=["raised", "while it handled it", "its own type", "raised again", "at its place", "killed", "stopped"],
+    ids=[
+        "raised",
+        "while it handled it",
+        "its own type",
+        "raised again",
+        "at its place",
+        "exited",
+        "killed",
+        "stopped",
+    ],
 )
 def test_who_ended_in_the_recovery_while_its_peers_went_on(end: dict[str, Any], is_named: bool) -> None:
     """Rank 3 was killed, and all others' calls failed at once. Rank 1 ended a second later."""
