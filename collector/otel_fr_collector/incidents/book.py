@@ -389,7 +389,7 @@ class IncidentBook(KeptIncidents):
         before = essence_of(incident.finding, incident.cause, incident.culprits)
         if not is_added and essence_of(finding, cause, culprits) == before:
             return changes
-        incident.finding, incident.cause, incident.culprits = finding, cause, culprits
+        incident.take(finding, cause, culprits)
         if enqueued is not None:
             incident.started = enqueued if incident.started is None else min(incident.started, enqueued)
         incident.note_wait(wall)

@@ -111,7 +111,9 @@ def test_ranks_that_give_up_stay_consequences_of_the_rank_they_waited_for() -> N
 def test_a_rank_that_fails_while_it_recovers_is_no_consequence_of_what_it_has_left() -> None:
     second = dataclasses.replace(STALLED, culprit_ranks=(2,), waiting_ranks=(0,), is_apart=True)
     first = dataclasses.replace(second, culprit_ranks=(), caused_by=MISSING.key, is_apart=False)
-    assert culprits(*judged([MISSING, first], [MISSING, second])) == [(1,), (2,)]
+    book, run = judged([MISSING, first], [MISSING, second])
+    assert culprits(book, run) == [(1,), (2,)]
+    assert book.everything()[1]["category"] == book.open_of(run.id)[1].labels["category"]
     assert culprits(*judged([MISSING], [second])) == [(1,), (2,)]
 
 
