@@ -58,7 +58,7 @@ class Judged:
 class Recovery:
     """Attributes:
     first, second: the faults. how: the ranks recover. is_early: the second strikes before the first call of that.
-    runs: what is to be judged; of a job that recovers as another run, both.
+    runs: what must be judged: of a job that recovers as another run, both.
     """
 
     first: str
@@ -124,7 +124,7 @@ def _first_fault(rng: random.Random, program: Program, kind: str) -> Fault | Non
 
 
 def _fail(job: Simulation, first: Fault, kind: str, ends: Ends, rng: random.Random) -> dict[int, float]:
-    """The calls in flight fail. Returns when each rank that catches that goes on."""
+    """The calls in flight fail. Returns when each rank that catches that continues."""
     job.timeout = rng.uniform(1.2, 5.0) * WINDOW
     starts: dict[int, float] = {}
     for rank in job.calls:
