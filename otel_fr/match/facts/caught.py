@@ -55,9 +55,10 @@ def mark_caught(evidence: Evidence) -> Evidence:
     gone_on = {id(call): instance_key(call) for call in failed if _has_gone_on(evidence, call, newest[call.rank])}
     known, are_recovering = set(gone_on.values()), not caught.issuperset(gone_on)
     left = caught.union(gone_on)
-    for call in failed:
-        is_usual = are_recovering or instance_key(call) in known or (gone_on and newest[call.rank].is_after(call))
-        if _stands_elsewhere(evidence, call, others_go_on=bool(is_usual)):
+    left.update(id(call) for call in failed if _stands_elsewhere(evidence, call))
+    for call in failed if gone_on else ():
+        is_usual = are_recovering or instance_key(call) in known or newest[call.rank].is_after(call)
+        if is_usual and _ended_elsewhere(evidence, call):
             left.add(id(call))
     calls = [
         dataclasses.replace(call, left=True, caught=id(call) in caught) if id(call) in left else call
@@ -118,17 +119,23 @@ def _has_gone_on(evidence: Evidence, call: Call, newest: _Newest) -> bool:
     return newest.failed_after(call) is not None if _ended_by_itself(info) else newest.is_after(call)
 
 
-def _stands_elsewhere(evidence: Evidence, call: Call, *, others_go_on: bool) -> bool:
-    """Its rank waits there no more, whether or not it has enqueued another one since."""
+def _stands_elsewhere(evidence: Evidence, call: Call) -> bool:
+    """Its rank, which does not end or has ended well, waits there no more."""
     info = evidence.ranks.get(call.rank)
-    if info is None or info.ending is Ending.UNKNOWN:
+    if info is None or not (info.ending in (Ending.RUNNING, Ending.CLEAN) or was_stopped(info)):
         return False
-    if info.ending is Ending.CLEAN:
-        return True
-    if info.ending is Ending.RUNNING or was_stopped(info):
-        since = went_on_for(call, 0.0) or 0.0
-        return since >= evidence.window and not info.exiting and not info.exception
-    return others_go_on and (info.ending is Ending.KILLED or not info.exception or not _may_come_from(info, call))
+    since = went_on_for(call, 0.0) or 0.0
+    return info.ending is Ending.CLEAN or (since >= evidence.window and not info.exiting and not info.exception)
+
+
+def _ended_elsewhere(evidence: Evidence, call: Call) -> bool:
+    """Its rank has ended, and not by that failure, if the program catches such."""
+    info = evidence.ranks.get(call.rank)
+    if info is None or was_stopped(info):
+        return False
+    return info.ending is Ending.KILLED or (
+        info.ending in (Ending.RAISED, Ending.GONE) and not (info.exception and _may_come_from(info, call))
+    )
 
 
 def _may_come_from(info: Rank, call: Call) -> bool:
