@@ -219,10 +219,14 @@ def _kind(group: Group) -> str:
 
 
 def _enqueued(evidence: Evidence, known: set[int]) -> dict[int, dict[str, int]]:
-    """Rank -> group -> how many calls of it the rank has enqueued: 0 if it has not used a group that it belongs to."""
+    """Rank -> group -> how many calls of it the rank has enqueued: 0 if it has not used a group that it belongs to.
+
+    Groups whose collectives failed are left out, if ranks caught that: each may have given up at another place.
+    """
     found: dict[int, dict[str, int]] = {rank: {} for rank in sorted(known)}
+    given_up = {call.group for call in evidence.calls if call.left and call.stream == "collective"}
     for id_, group in evidence.groups.items():
-        for rank in known.intersection(group.ranks):
+        for rank in known.intersection(group.ranks if id_ not in given_up else ()):
             progress = evidence.ranks[rank].progress.get(id_)
             count = 0 if progress is None else progress.enqueued
             if count is not None:

@@ -9,7 +9,7 @@ import pytest
 from tests.support.random_jobs.explanations import explains
 from tests.support.random_jobs.healthy import healthy_run
 from tests.support.random_jobs.programs import LAYOUTS
-from tests.support.random_jobs.recovery import FIRST, NEW, RUN, recovery
+from tests.support.random_jobs.recovery import FIRST, MISSING, NEW, RUN, recovery
 from tests.support.random_jobs.scoring import judge
 from tests.support.random_jobs.several_faults import is_right, several_faults
 from tests.support.random_jobs.trials import cells, random_trial
@@ -91,6 +91,13 @@ def test_a_fault_during_recovery_from_another_is_named_beside_it() -> None:
     assert {(trial.first, trial.how) for trial in trials} >= set(itertools.product(FIRST, (NEW, RUN)))
     wrong = [(trial.first, trial.second, text) for trial in trials if (text := trial.wrong())]
     assert len(wrong) <= (1 - LEAST_RIGHT_IN_RECOVERY) * len(trials), wrong
+
+
+@pytest.mark.parametrize(("layout", "seed"), [("tp_dp", 242), ("tp_dp_pp", 193), ("hsdp", 291)])
+def test_a_call_left_out_in_recovery_is_not_lost_among_the_places_where_ranks_gave_up(layout: str, seed: int) -> None:
+    trial = recovery(seed, layout)
+    assert trial is not None
+    assert (trial.second, trial.wrong()) == (MISSING, "")
 
 
 def test_a_rank_out_of_step_is_among_the_explanations_of_its_job() -> None:
