@@ -53,11 +53,13 @@ def mark_caught(evidence: Evidence) -> Evidence:
     newest = _newest(evidence, {call.rank for call in failed})
     caught = {id(call) for call in failed if _is_caught(evidence, call, newest[call.rank])}
     gone_on = {id(call): instance_key(call) for call in failed if _has_gone_on(evidence, call, newest[call.rank])}
-    known, are_recovering = set(gone_on.values()), not caught.issuperset(gone_on)
+    # A program that waits for messages may catch their time-outs all the time.
+    others = {id(call) for call in failed if id(call) in gone_on and call.stream != "p2p"}
+    known, are_recovering = set(gone_on.values()), not caught.issuperset(others)
     left = caught.union(gone_on)
     left.update(id(call) for call in failed if _stands_elsewhere(evidence, call))
     for call in failed if gone_on else ():
-        is_usual = are_recovering or instance_key(call) in known or newest[call.rank].is_after(call)
+        is_usual = are_recovering or instance_key(call) in known or (others and newest[call.rank].is_after(call))
         if is_usual and _ended_elsewhere(evidence, call):
             left.add(id(call))
     calls = [
@@ -108,7 +110,9 @@ def _is_caught(evidence: Evidence, call: Call, newest: _Newest) -> bool:
         return True
     if seconds < evidence.window:
         return False
-    return (newest.blocked is not None and newest.blocked < newest.completed) or not _may_come_from(info, call)
+    return (newest.blocked is not None and newest.blocked < newest.completed) or not _may_come_from(
+        info, call, info.exception
+    )
 
 
 def _has_gone_on(evidence: Evidence, call: Call, newest: _Newest) -> bool:
@@ -133,12 +137,11 @@ def _ended_elsewhere(evidence: Evidence, call: Call) -> bool:
     info = evidence.ranks.get(call.rank)
     if info is None or was_stopped(info):
         return False
-    return info.ending is Ending.KILLED or (
-        info.ending in (Ending.RAISED, Ending.GONE) and not (info.exception and _may_come_from(info, call))
-    )
+    said = info.exception.partition(FROM)[0]  # what it was raised from may be the failure that was being handled
+    is_other = not said or not _may_come_from(info, call, said)
+    return info.ending is Ending.KILLED or (info.ending in (Ending.RAISED, Ending.GONE) and is_other)
 
 
-def _may_come_from(info: Rank, call: Call) -> bool:
+def _may_come_from(info: Rank, call: Call, exception: str) -> bool:
     """True if the rank may have ended by the call's failure, not by what it did after it had caught that."""
-    said = info.exception.partition(FROM)[0]
-    return not said or info.exception_site == call.site or is_communication(said)
+    return not exception or info.exception_site == call.site or is_communication(exception)

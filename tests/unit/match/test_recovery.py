@@ -89,6 +89,18 @@ def test_who_ended_in_the_recovery_while_its_peers_went_on(end: dict[str, Any], 
     assert (Category.RANK_DEAD, (3,)) in found
 
 
+def test_a_rank_that_polls_for_messages_shows_not_that_the_others_catch_failures() -> None:
+    """Rank 3 polls, which fails and fails. Rank 2 hangs; ranks 0 and 1 raise their time-outs as an error of theirs."""
+    poll = Signature("recv", (), ((1,),), (), ("Float",), peer=2, tag=0)
+    polls: dict[str, Any] = {"group": WORLD, "stream": "p2p"}
+    calls = [failed(0, ago=0.5), failed(1, ago=0.5)]
+    calls.append(call(3, 1, CallState.FAILED, poll, age=8.0, duration=6.0, error="timeout", **polls))
+    calls.append(call(3, 2, CallState.IN_FLIGHT, poll, pair_index=1, age=1.0, **polls))
+    ends = {**RAISED, "exception": "ValueError: no step (from RuntimeError: [gloo] Timed out waiting 6000ms)"}
+    ranks = [*[rank(r, 5, 4, idle=0.5, **ends) for r in (0, 1)], rank(2, 4, idle=20.0), rank(3, 4, idle=1.0)]
+    assert named(judge(calls, ranks, [WORLD])) == [(Category.MISSING_RANK, (2,))]
+
+
 def test_what_ranks_waited_for_before_they_went_on_is_not_what_they_wait_for_now() -> None:
     """Rank 2 was late for its pair: all others timed out, each in another group. Rank 1 hangs in the recovery."""
     left, right = Group("p", "2", "pair", (2, 3)), Group("q", "3", "pair", (1, 2))
