@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from otel_fr import rank_report
 from otel_fr.dumps import torchview
 from otel_fr.dumps.decisions import reported_decisions
-from otel_fr.dumps.device_times import DeviceTimes, of_followed
+from otel_fr.dumps.device_times import DeviceTimes, by_device, of_followed
 from otel_fr.dumps.exceptions import reported_exception, reported_thread_exceptions
 from otel_fr.dumps.step_calls import step_calls, steps_of
 from otel_fr.identity import STREAMS, Stream, encode_ranks
@@ -91,7 +91,7 @@ class DumpContents:
         before = _open_calls(reader.groups())
         first = reader.first_record
         devices = devices or {}
-        records = [_by_device(record, devices.get(record.record_id)) for record in reader.records(first)]
+        records = [by_device(record, devices.get(record.record_id)) for record in reader.records(first)]
         # Of NCCL's calls, only PyTorch's recorder knows that they have completed.
         done = _furthest(record for record in records if record.state is RecordState.COMPLETED)
         groups = [replace(row, completed=max(row.completed, done.get(row.group.id, 0))) for row in reader.groups()]
@@ -350,13 +350,6 @@ class DumpContents:
             optional["otel_fr_awaits_all"] = new.awaits_all
         part.update((key, value) for key, value in optional.items() if value is not None)
         return part
-
-
-def _by_device(record: Record, seen: DeviceTimes | None) -> Record:
-    if seen is None or record.state is not RecordState.UNKNOWN:
-        return record
-    timeout = seen.timeout_ms or record.timeout_ms
-    return record._replace(state=seen.state, ended_ns=seen.ended_ns, waited_ns=seen.waited_ns, timeout_ms=timeout)
 
 
 def _furthest(records: Iterable[Record]) -> dict[str, int]:

@@ -49,3 +49,11 @@ def of_followed(record: Record) -> DeviceTimes | None:
     return DeviceTimes(
         record.state, began, record.ended_ns, is_queued=is_queued and record.state is not RecordState.COMPLETED
     )
+
+
+def by_device(record: Record, seen: DeviceTimes | None) -> Record:
+    """The record with what PyTorch's recorder has shown of its call, where the ring does not know it."""
+    if seen is None or record.state is not RecordState.UNKNOWN:
+        return record
+    timeout = seen.timeout_ms or record.timeout_ms
+    return record._replace(state=seen.state, ended_ns=seen.ended_ns, waited_ns=seen.waited_ns, timeout_ms=timeout)

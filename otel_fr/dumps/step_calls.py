@@ -19,7 +19,7 @@ from otel_fr.presentation import group_text
 from otel_fr.ring import KIND_COLLECTIVE, Activity, Decided, Record, RingReader, SignatureDef
 
 MAX_RECORDS: Final = 4096
-"""Newest records that are read, so that a monitor has them in a few hundredths of a second."""
+"""Newest records that a monitor reads for this, which takes it a few hundredths of a second."""
 MAX_GROUPS: Final = 4
 """Groups used last whose calls are counted; more fill reports of ranks that have dozens."""
 
@@ -35,28 +35,6 @@ class _Used:
     counts: dict[int, int] = field(default_factory=dict)
     firsts: dict[int, Record] = field(default_factory=dict)
     last: int = 0
-
-
-class StepCalls:
-    """Those of one ring, read again once there are new ones."""
-
-    def __init__(self, reader: RingReader) -> None:
-        self._reader = reader
-        self._of = (-1, -1)
-        self._found: list[Decided] = []
-
-    def decided(self) -> list[Decided]:
-        """As `step_calls`; of the newest `MAX_RECORDS` calls."""
-        reader = self._reader
-        head, activity = reader.head, reader.activity
-        if activity is None:
-            return []
-        now = head, activity.ended_count
-        if now != self._of:
-            first = max(head - MAX_RECORDS, reader.first_record)
-            self._found = step_calls(list(reader.records(first)), steps_of(reader))
-            self._of = now
-        return self._found
 
 
 def steps_of(reader: RingReader) -> list[Activity]:

@@ -205,6 +205,22 @@ class Decision(NamedTuple):
     step: int | None = None
 
 
+class MessagePattern(NamedTuple):
+    """A rank enqueued the same number of these sends (or receives) in each of its steps.
+
+    Attributes:
+        group: `Group.id`. source, destination: global ranks; one of them is the rank.
+        step: `Group.id`: up to its collective in flight of that group, whose collectives end the steps. "": up to its
+            last step, of any kind, in which it enqueued fewer.
+    """
+
+    group: str
+    source: int
+    destination: int
+    tag: int
+    step: str = ""
+
+
 MAX_HOST = 256
 """Characters kept of the name of a host, GPU, pod, node or namespace; a DNS name has at most 253 (RFC 1035, 2.3.4)."""
 
@@ -269,6 +285,7 @@ class Rank:
         doing: what its kernel says of it, to follow "it is": ``"stopped by a signal (SIGSTOP)"``.
         addresses: its own, of its TCP connections. unreached: peers, ``"10.0.0.7:41234"``, that acknowledge nothing.
         round_trips: to peers, ``"10.0.0.7"``, that take long, in seconds.
+        patterns: of its messages, one that it kept up to a call in flight, or broke in its last step.
         decisions: what its program has decided, in its order. step: the training step it was in then; None: not known.
         destroying: its call in flight that destroys a group, and leaving: the ids of the groups that this destroys; set
             by the engine (`otel_fr.match.facts.recording`).
@@ -308,6 +325,7 @@ class Rank:
     round_trips: tuple[tuple[str, float], ...] = ()
     kill_reason: str = ""
     place: Place = UNPLACED
+    patterns: tuple[MessagePattern, ...] = ()
     decisions: tuple[Decision, ...] = ()
     step: int | None = None
     heard_at: float | None = None
@@ -351,21 +369,6 @@ class Rank:
         return group in self.leaving or (progress is not None and progress.destroyed)
 
 
-class MessagePattern(NamedTuple):
-    """``rank`` enqueued the same number of these sends (or receives) before each collective of the group ``step``.
-
-    Attributes:
-        group, step: `Group.id`; "": steps of any kind. source, destination: global ranks; ``rank`` is one of them.
-    """
-
-    rank: int
-    group: str
-    source: int
-    destination: int
-    tag: int
-    step: str
-
-
 WAIT_SHARE = 0.87
 """Share of a rank's stall time after which its call counts as waiting: the rest is left for the way to the alert."""
 WINDOW_MARGIN = 0.05
@@ -383,8 +386,6 @@ class Evidence:
 
     Attributes:
         window: seconds a call must have been in flight before its rank counts as waiting. world_size: None: unknown.
-        kept_patterns: patterns that a rank kept up to a collective that is in flight now.
-        broken_patterns: patterns that a rank kept until its last step, in which it made fewer of these messages.
     """
 
     groups: Mapping[str, Group]
@@ -392,8 +393,6 @@ class Evidence:
     ranks: Mapping[int, Rank]
     window: float
     world_size: int | None = None
-    kept_patterns: frozenset[MessagePattern] = frozenset()
-    broken_patterns: frozenset[MessagePattern] = frozenset()
 
     def ending_of(self, rank: int) -> Ending:
         """How a rank ended; UNKNOWN also of one without evidence."""

@@ -35,6 +35,7 @@ from otel_fr.rank_report.bounds import (
     MAX_LOOPS,
     MAX_NUMBER,
     MAX_PATH,
+    MAX_PATTERNS,
     MAX_RANK,
     MAX_ROUND_TRIPS,
     MAX_STACK,
@@ -60,6 +61,7 @@ from otel_fr.rank_report.sections import (
     ReportedGroup,
     ReportedLines,
     ReportedLoop,
+    ReportedPattern,
     ReportedRange,
     ReportedRoundTrip,
 )
@@ -83,6 +85,7 @@ __all__ = [
     "MAX_LOOPS",
     "MAX_NUMBER",
     "MAX_PATH",
+    "MAX_PATTERNS",
     "MAX_RANK",
     "MAX_ROUND_TRIPS",
     "MAX_STACK",
@@ -101,6 +104,7 @@ __all__ = [
     "ReportedGroup",
     "ReportedLines",
     "ReportedLoop",
+    "ReportedPattern",
     "ReportedRange",
     "ReportedRas",
     "ReportedRoundTrip",
@@ -203,6 +207,13 @@ class RankReport(Section, frozen=True, tag_field=VERSION_KEY, tag=VERSION):
             " last taken; the latest first, at most 4",
         ),
     ] = field(name="left", default=())
+    patterns: Annotated[
+        tuple[ReportedPattern, ...],
+        Meta(
+            max_length=MAX_PATTERNS,
+            description="of a rank that stands still: messages that it made equally often in each step, at most 32",
+        ),
+    ] = ()
     interval_s: Annotated[
         float, Meta(ge=1, le=60, title="seconds", description="seconds to the next report at the latest, if not 1")
     ] = field(name="every_s", default=DEFAULT_INTERVAL)
@@ -243,6 +254,7 @@ SECTIONS: Final[dict[str, type[Section]]] = {
     "DECISION": ReportedDecision,
     "LINES": ReportedLines,
     "LOOP": ReportedLoop,
+    "PATTERN": ReportedPattern,
     "RANGE": ReportedRange,
     "ROUND_TRIP": ReportedRoundTrip,
     "RAS": ReportedRas,

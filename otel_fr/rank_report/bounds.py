@@ -45,6 +45,8 @@ MAX_LINES_GROUPS: Final = 2
 MAX_PLACES: Final = 64
 """Different places of these."""
 MAX_PLACE_FRAMES: Final = 4
+MAX_PATTERNS: Final = 32
+"""Patterns of messages of a report; a stage of a pipeline has up to eight."""
 MAX_ROUND_TRIPS: Final = 8
 """Hosts that a rank's round trips to take long; a rank of a ring sends to one or two."""
 MAX_DOING: Final = 512

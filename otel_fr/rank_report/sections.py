@@ -142,6 +142,22 @@ class ReportedGroup(Section, frozen=True):
     ] = field(name="fp", default=())
 
 
+class ReportedPattern(Section, frozen=True):
+    """The rank made equally many of these sends (or receives) in each step (`otel_fr.dumps.message_patterns`)."""
+
+    group: Annotated[GroupId, Meta(description="id of the messages' process group")] = field(name="g")
+    source: Annotated[Count, Meta(description="global rank that sends")] = field(name="src")
+    destination: Annotated[Count, Meta(description="global rank that receives")] = field(name="dst")
+    tag: Annotated[Integer, Meta(description="tag of the messages")] = 0
+    step: Annotated[
+        GroupId,
+        Meta(
+            description="id of the group whose calls end the steps: the rank kept the pattern up to its call in flight;"
+            " absent: until its last step, in which it made fewer"
+        ),
+    ] = ""
+
+
 class ReportedActivity(Section, frozen=True):
     """A section that is open, or the age of the last heartbeat."""
 

@@ -18,7 +18,7 @@ LONGER = {
     "collector/otel_fr_collector/jobs/numbers.py": 419,
     "collector/otel_fr_collector/jobs/run.py": 441,
     "otel_fr/capture/session.py": 418,
-    "otel_fr/monitor/telemetry/reporter.py": 453,
+    "otel_fr/monitor/telemetry/reporter.py": 451,
     "otel_fr/monitor/watch.py": 437,
     "tests/integration/collector/test_page.py": 530,
 }

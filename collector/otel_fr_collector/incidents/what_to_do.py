@@ -199,8 +199,7 @@ CASES: tuple[Case, ...] = (
         "Find what stopped the process (a signal, a debugger), and start the job again.",
     ),
     Case(
-        "End the job. Either one rank skipped a message (`otel-fr analyze` of its files may show which), or all send "
-        "(or all receive) first.",
+        "End the job. Either one rank skipped a message, or all send (or all receive) first.",
         (Category.DEADLOCK,),
         lambda data, _: data["operation"] in ("send", "recv"),
         "Give each message its other half, let one of the ranks send first, and start the job again.",

@@ -13,7 +13,7 @@ from otel_fr.match import UNPLACED, Decision, Ending, Overdue, Place, ThreadExce
 from otel_fr.match.call_lines import CallLines
 from otel_fr.match.facts import overdue
 from otel_fr.match.facts.endings import process_ending
-from otel_fr.rank_report import RankReport
+from otel_fr.rank_report import RankReport, ReportedPattern
 from otel_fr.stacks import site_of
 from otel_fr.waits.own_time import OwnTime
 from otel_fr_collector import timeline
@@ -68,7 +68,7 @@ class RankState:
     replica: str = ""
     stack: str = ""
     stack_moves: int = 0
-    """`moves_of` the reports to which its stack and site apply; 0: it has none."""
+    """`moves_of` the reports to which its stack, site and patterns apply; 0: it has none."""
     site: str = ""
     python_blocked: bool = False
     exit_code: int | None = None
@@ -85,6 +85,7 @@ class RankState:
     lines: tuple[CallLines, ...] = ()
     """With its stack."""
     decided_in: int | None = None
+    patterns: tuple[ReportedPattern, ...] = ()
     file: str = ""
     has_gaps: bool = False
     """A report showed errors of its recording."""
@@ -161,6 +162,7 @@ class RankState:
         size += UNIT * len(self.thread_exceptions) + sum(map(getsizeof, raised))
         size += sum([UNIT + getsizeof(item.name) for item in self.contents.overdue]) + UNIT * len(self.decisions)
         size += sum([UNIT + len(one.calls) + sum(map(len, chain.from_iterable(one.places))) for one in self.lines])
+        size += sum([UNIT + getsizeof(one.group) + getsizeof(one.step) for one in self.patterns])
         report = self.report
         if report is not None:
             size += sum(map(len, (report.doing, report.running_here, report.site, report.exit_site)))
@@ -181,7 +183,7 @@ class RankState:
         )
         self.stack, self.exception, self.thread_exceptions = self.stack[:length], self.exception[:length], ()
         self.exit_message, self.kill_reason = self.exit_message[:length], self.kill_reason[:length]
-        self.decisions, self.lines = (), ()
+        self.decisions, self.lines, self.patterns = (), (), ()
         if self.report is not None:
             more += self.report.in_flight_more
             self.report = replace(
@@ -192,6 +194,7 @@ class RankState:
                 unreached=(),
                 round_trips=(),
                 left_loops=(),
+                patterns=(),
             )
 
     def take_counts(self, given: RankReport, now: float, lag: float) -> None:
@@ -246,17 +249,19 @@ class RankState:
             self.completed_at = enqueued_at
 
     def keep_stack(self, report: RankReport) -> None:
-        """The last stack and site hold until the rank is seen to have moved."""
+        """The last stack, site and patterns hold until the rank is seen to have moved."""
         stack = report.stack or (report.exception.stack if report.exception is not None else "")
         moves = moves_of(report)
+        has_moved = self.ended is None and moves != self.stack_moves
+        self.patterns = report.patterns or (() if has_moved else self.patterns)
         if stack:
             self.stack = stack
             self.lines = tuple([CallLines(*astuple(one)) for one in report.lines]) or self.lines
-        elif self.ended is None and moves != self.stack_moves:
+        elif has_moved:
             self.stack = self.site = ""
             self.lines = ()
         self.site = report.site or (site_of(stack) if stack else self.site)
-        self.stack_moves = moves if self.stack or self.site else 0
+        self.stack_moves = moves if self.stack or self.site or self.patterns else 0
         if report.python_blocked is not None or not self.stack:
             self.python_blocked = bool(report.python_blocked)
 

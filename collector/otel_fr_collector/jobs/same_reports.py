@@ -59,10 +59,10 @@ def _name_of(within: Overdue | None) -> tuple[str, float] | None:
 
 
 def _are_texts_current(state: RankState, given: RankReport) -> bool:
-    """The rank has not ended, and has not moved since its stack and site were taken."""
+    """The rank has not ended, and has not moved since its stack, site and patterns were taken."""
     if state.ended is not None:
         return False
-    if not (state.stack or state.site):
+    if not (state.stack or state.site or state.patterns):
         return not state.python_blocked or given.python_blocked is True
     return moves_of(given) == state.stack_moves
 

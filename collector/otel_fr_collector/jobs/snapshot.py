@@ -22,6 +22,7 @@ from otel_fr.match import (
     window_of,
 )
 from otel_fr.match.facts.instances import InstanceKey
+from otel_fr.match.model import MessagePattern
 from otel_fr.rank_report import DEFAULT_INTERVAL, RankReport
 from otel_fr.stacks import Loop
 from otel_fr_collector import timeline
@@ -213,6 +214,7 @@ def _rank(state: RankState, now: float, until: float, silent: bool, longest: flo
         left_loops=loops_of(report),
         lines=state.lines,
         place=state.place,
+        patterns=tuple([MessagePattern(*astuple(one)) for one in state.patterns]),
         decisions=state.decisions,
         step=state.decided_in,
     )

@@ -1,93 +1,49 @@
-"""Ranks that sent or received as many messages in their last step as in each step before, or fewer."""
+"""Which messages ranks made equally often in each step, from their files."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from operator import itemgetter
 
 import numpy as np
+from msgspec import structs
 
-from otel_fr.analyze.assemble.messages import Messages, Pair
-from otel_fr.dumps.columns import COLLECTIVE, COMPLETED, Indices, Integers
+from otel_fr.analyze.assemble.messages import Messages
+from otel_fr.dumps.columns import COLLECTIVE, COMPLETED
+from otel_fr.dumps.message_patterns import OwnCall, message_patterns
 from otel_fr.dumps.model import Dump
-from otel_fr.match.model import MessagePattern
-from otel_fr.operations import other_half
-
-MIN_STEPS = 3
-"""Steps with the same number of messages, the last one included, that show a pattern: two may be equal by chance."""
+from otel_fr.dumps.step_calls import MAX_RECORDS
+from otel_fr.match.model import MessagePattern, Rank
 
 
-def message_patterns(
-    dumps: Sequence[Dump], found: Sequence[Messages], ids: Mapping[int, Mapping[str, str]]
-) -> tuple[frozenset[MessagePattern], frozenset[MessagePattern]]:
-    """The patterns that were kept, and those that were broken.
-
-    They are patterns of the ranks that are to issue the other half of a send or receive in flight. A step lies between
-    two collectives of a group: of one in which the rank has a collective in flight, or, for those that were broken, of
-    any, or between two messages like the first one that it has in flight. Steps count from the oldest known message.
-    """
-    halves = {own.rank: own.by_pair() for own in found}
-    by_rank = {own.rank: (dump, own) for dump, own in zip(dumps, found, strict=True)}
-    steps: dict[int, list[_Steps]] = {}
-    kept, broken = set[MessagePattern](), set[MessagePattern]()
-    for own in found:
-        for (pair, operation), positions in halves[own.rank].items():
-            other = pair.destination if operation == "send" else pair.source
-            if other not in by_rank or not (own.entries.state[positions] != COMPLETED).any():
-                continue
-            dump, theirs = by_rank[other]
-            if other not in steps:
-                steps[other] = [*_steps(dump), *_message_steps(theirs, halves[other])]
-            wanted = other_half(operation)
-            records = theirs.entries.record[halves[other].get((pair, wanted), np.empty(0, np.int32))]
-            for step in steps[other]:
-                counts = np.diff(np.searchsorted(records, step.marks))
-                if step.is_open and _is_steady(counts):
-                    kept.add(_pattern(other, pair, step.group, ids[other]))
-                elif _is_steady(counts[:-1]) and counts[-1] < counts[-2]:
-                    broken.add(_pattern(other, pair, None, ids[other]))
-    return frozenset(kept), frozenset(broken)
+def note_patterns(
+    dumps: Sequence[Dump], found: Sequence[Messages], ids: Mapping[int, Mapping[str, str]], ranks: Mapping[int, Rank]
+) -> None:
+    """Of the ranks that are the other end of a message in flight, `Rank.patterns`; nobody asks for those of others."""
+    awaited = {peer for own in found for peer in _peers_in_flight(own)}
+    for dump, own in zip(dumps, found, strict=True):
+        if dump.rank in awaited:
+            calls = sorted(_own_calls(dump, own, ids[dump.rank]), key=itemgetter(0))
+            patterns = message_patterns(calls)
+            ranks[dump.rank].patterns = tuple([MessagePattern(*structs.astuple(one)) for one in patterns])
 
 
-class _Steps(NamedTuple):
-    """Record ids of the calls that end the steps of a rank, up to the first in flight.
-
-    Attributes:
-        group: key of the group of these collectives; of messages "". is_open: the last one is in flight.
-    """
-
-    group: str
-    marks: Integers
-    is_open: bool
+def _peers_in_flight(own: Messages) -> Iterator[int | None]:
+    open_ = own.entries.signature[own.entries.state != COMPLETED]
+    return (own.entries.signatures[code].peer for code in np.unique(open_).tolist())
 
 
-def _steps(dump: Dump) -> Iterator[_Steps]:
-    """Of each group in which the rank has made collectives."""
-    entries = dump.entries
-    collective = entries.stream == COLLECTIVE
-    for code in np.unique(entries.group[collective]).tolist():
-        which = np.flatnonzero(collective & (entries.group == code))
-        _, firsts = np.unique(entries.sequence_id[which], return_index=True)
-        marks = which[firsts]
-        begun = np.flatnonzero(entries.state[marks] != COMPLETED)
-        last = begun[0] + 1 if len(begun) else len(marks)
-        yield _Steps(entries.groups[code], entries.record[marks[:last]], len(begun) > 0)
-
-
-def _message_steps(own: Messages, halves: Mapping[tuple[Pair, str], Indices]) -> Iterator[_Steps]:
-    """Of the messages like the first one in flight."""
-    begun = np.flatnonzero(own.entries.state != COMPLETED)
-    for positions in halves.values() if len(begun) else ():
-        marks = positions[positions <= begun[0]]
-        if len(marks) and marks[-1] == begun[0]:
-            yield _Steps("", own.entries.record[marks], is_open=False)
-
-
-def _is_steady(counts: Integers) -> bool:
-    counts = counts[np.flatnonzero(counts)[0] :] if counts.any() else counts[:0]
-    return len(counts) >= MIN_STEPS and bool((counts == counts[0]).all())
-
-
-def _pattern(rank: int, pair: Pair, group: str | None, ids: Mapping[str, str]) -> MessagePattern:
-    step = "" if group is None else ids[group]
-    return MessagePattern(rank, ids[pair.group], pair.source, pair.destination, pair.tag, step)
+def _own_calls(dump: Dump, own: Messages, ids: Mapping[str, str]) -> Iterator[OwnCall]:
+    """Of the newest calls, as many as a monitor looks at."""
+    entries, messages = dump.entries, own.entries
+    first = int(entries.record.max(initial=0)) + 1 - MAX_RECORDS
+    which = np.flatnonzero((entries.stream == COLLECTIVE) & (entries.record >= first))
+    columns = entries.record, entries.group, entries.state == COMPLETED, entries.sequence_id
+    for record, group, is_completed, number in zip(*[column[which].tolist() for column in columns], strict=True):
+        key = entries.groups[group]
+        yield OwnCall(record, ids.get(key, key), is_completed, number)
+    for (pair, _), positions in own.by_pair().items():
+        group, newest = ids.get(pair.group, pair.group), positions[messages.record[positions] >= first]
+        states = messages.state[newest] == COMPLETED
+        for record, is_completed in zip(messages.record[newest].tolist(), states.tolist(), strict=True):
+            yield OwnCall(record, group, is_completed, ends=pair[1:])

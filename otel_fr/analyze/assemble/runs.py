@@ -12,7 +12,7 @@ from otel_fr.analyze.assemble.ages import since, young_calls
 from otel_fr.analyze.assemble.clocks import clock_offsets
 from otel_fr.analyze.assemble.file_sets import split
 from otel_fr.analyze.assemble.message_numbers import number_messages
-from otel_fr.analyze.assemble.message_patterns import message_patterns
+from otel_fr.analyze.assemble.message_patterns import note_patterns
 from otel_fr.analyze.assemble.messages import Messages
 from otel_fr.analyze.assemble.only_open import complete_open_only
 from otel_fr.analyze.assemble.ranks import destroys, note_ends, number, rank_of
@@ -142,7 +142,7 @@ def _run(job: str, attempt: int, run_id: str, dumps: list[Dump]) -> Run:
         text = f"no file for {ranks_text(absent)}: {verb(absent, 'its', 'their')} progress is not known"
         notes.append(Note(NoteKind.NO_FILE, text))
     notes += _noted(NoteKind.OUTDATED_FILE, _drop_outdated(dumps, ranks, columns.last_completed()))
-    kept, broken = message_patterns(dumps, messages, ids)
+    note_patterns(dumps, messages, ids, ranks)
     written = max((dump.integer("written_at") or 0 for dump in dumps), default=0)
     return Run(
         job=job,
@@ -155,8 +155,6 @@ def _run(job: str, attempt: int, run_id: str, dumps: list[Dump]) -> Run:
             ranks=ranks,
             window=window,
             world_size=world_size,
-            kept_patterns=kept,
-            broken_patterns=broken,
         ),
         ids=ids,
         messages=messages,

@@ -37,7 +37,7 @@ def without_gaps(evidence: Evidence) -> Evidence:
     if not left_out:
         return evidence
     ranks = {
-        rank: dataclasses.replace(info, progress={}, idle=None, completed_age=None, complete=False)
+        rank: dataclasses.replace(info, progress={}, idle=None, completed_age=None, complete=False, patterns=())
         if rank in left_out
         else info
         for rank, info in evidence.ranks.items()
@@ -46,8 +46,6 @@ def without_gaps(evidence: Evidence) -> Evidence:
         evidence,
         ranks=ranks,
         calls=[call for call in evidence.calls if call.rank not in left_out],
-        kept_patterns=frozenset(pattern for pattern in evidence.kept_patterns if pattern.rank not in left_out),
-        broken_patterns=frozenset(pattern for pattern in evidence.broken_patterns if pattern.rank not in left_out),
     )
 
 

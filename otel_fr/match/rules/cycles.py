@@ -208,11 +208,15 @@ def _message(case: Case, cycle: Cycle) -> tuple[int, Instance, int] | None:
 
 
 def _left_out_half(case: Case, step: tuple[int, Instance, int]) -> bool:
-    return _pattern(step[2], step[1]) in case.evidence.broken_patterns
+    return _has_pattern(case, step[2], step[1])
 
 
-def _pattern(rank: int, message: Instance, step: str = "") -> MessagePattern | None:
-    return MessagePattern(rank, message.group.id, *message.p2p[:3], step) if message.p2p is not None else None
+def _has_pattern(case: Case, rank: int, message: Instance, step: str = "") -> bool:
+    """Of such messages, `MessagePattern.step`."""
+    info = case.evidence.ranks.get(rank)
+    if info is None or message.p2p is None:
+        return False
+    return MessagePattern(message.group.id, *message.p2p[:3], step) in info.patterns
 
 
 def _message_too_many(case: Case, _: Claims, cycle: Cycle) -> Outcome:
@@ -224,11 +228,7 @@ def _message_too_many(case: Case, _: Claims, cycle: Cycle) -> Outcome:
     out = case.steps.culprits.intersection((caller, blocker))
     if out == {caller}:
         text = sentences.one_message_more_text(caller, blocker, message, after, case.machines)
-    elif (
-        not out
-        and after.stream == "collective"
-        and _pattern(blocker, message, after.group.id) in case.evidence.kept_patterns
-    ):
+    elif not out and after.stream == "collective" and _has_pattern(case, blocker, message, after.group.id):
         text = sentences.one_more_text(caller, blocker, message, after, case.machines)
     else:
         return None

@@ -54,6 +54,7 @@ class Tail:
         last: the newest call, apart from those that destroy groups; so are `uncertain`, `failed` and `moved_ns`.
         reached: by group id, the group, its last collective enqueued, and its last one completed, as far as read.
         moved_ns: when a call was last enqueued or ended, as far as read; 0: never.
+        ended: how many calls have ended.
         fingerprints: of the calls of each group.
         missed: calls in flight whose end was not seen before their slots were overwritten.
     """
@@ -74,6 +75,7 @@ class Tail:
         self.last: Tracked | None = None
         self.reached: dict[str, Reached] = {}
         self.moved_ns = 0
+        self.ended = 0
         self.missed = 0
         self._callers: dict[str, Callers] = {}
         self.fingerprints = Fingerprints(first)
@@ -107,6 +109,7 @@ class Tail:
                 self._take(new, ended)
         ended += self._settle()
         if ended:
+            self.ended += len(ended)
             self._note_ends(ended)
         return ended
 

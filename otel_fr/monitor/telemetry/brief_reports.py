@@ -117,7 +117,9 @@ def _without_evidence(report: RankReport) -> RankReport:
     """Without what was taken and written because the rank waits; all of it if that shows more than a wait."""
     if report.python_blocked or report.unreached:
         return report
-    return replace(report, python_blocked=None, site="", doing="", addresses=(), decisions=(), left_loops=(), file="")
+    return replace(
+        report, python_blocked=None, site="", doing="", addresses=(), decisions=(), left_loops=(), patterns=(), file=""
+    )
 
 
 def _texts(group: ReportedGroup) -> tuple[object, ...]:

@@ -14,10 +14,8 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from otel_fr import rank_report
 from otel_fr import semconv as names
 from otel_fr.config import Config
-from otel_fr.dumps.decisions import reported_decisions
 from otel_fr.dumps.exceptions import reported_exception, reported_thread_exceptions
 from otel_fr.dumps.nccl_inspector import DeviceCall
-from otel_fr.dumps.step_calls import StepCalls
 from otel_fr.fault_tolerance.peers import EXIT_CODE
 from otel_fr.identity import encode_ranks
 from otel_fr.monitor.nccl.device_calls import DeviceCalls, Tracked
@@ -31,14 +29,15 @@ from otel_fr.monitor.ring.call_lines import call_lines
 from otel_fr.monitor.ring.tail import Tail
 from otel_fr.monitor.rules import Situation
 from otel_fr.monitor.telemetry import report_builder
-from otel_fr.monitor.telemetry.brief_reports import BriefReports
+from otel_fr.monitor.telemetry.brief_reports import STILL_SHARE, BriefReports
 from otel_fr.monitor.telemetry.call_ranges import reported_range
 from otel_fr.monitor.telemetry.export import Exporter
+from otel_fr.monitor.telemetry.history import History
 from otel_fr.monitor.telemetry.metrics import RankMetrics
 from otel_fr.monitor.telemetry.span_sender import SpanSender
 from otel_fr.monitor.witness import Witness
 from otel_fr.out_of_memory import OutOfMemory
-from otel_fr.rank_report import DropCounts, RankReport, ReportedDecision, ReportedException, ReportedExit, ReportedRas
+from otel_fr.rank_report import DropCounts, RankReport, ReportedException, ReportedExit, ReportedRas
 from otel_fr.ring import POSTED, ProcessState, RecordState, RingReader
 
 
@@ -73,7 +72,6 @@ class Reporter:
         self._exporter: Exporter | None = None
         self.devices = DeviceCalls()
         self.activity = ActivityWatch(reader, config)
-        self._step_calls = StepCalls(reader)
         self.on_hang = ""
         self.running_here: list[int] = []
         self.commands_lost = 0
@@ -128,6 +126,7 @@ class Reporter:
     def _follow_run(self) -> None:
         """Follow the calls of the run of `identity`: those before them are not its own."""
         self.tail = Tail(self._reader, self.identity.first_record, self.devices)
+        self._history = History(self._reader, self.tail, self.devices)
         self.groups = report_builder.GroupTracker(self._reader, self.identity.session, self.tail.reached)
         self._metrics = self._new_metrics()
 
@@ -332,6 +331,8 @@ class Reporter:
             now_ns,
         )
         known = self.known_stacks()
+        idle = report_builder.seconds_between(self.moved_ns, now_ns)
+        in_full, is_still = stacks or known is not None, idle >= STILL_SHARE * self._config.stall_seconds
         step = self.activity.step
         return RankReport(
             rank=self.identity.rank,
@@ -341,7 +342,7 @@ class Reporter:
             in_flight=in_flight,
             in_flight_more=in_flight_more,
             failed=tuple([report_builder.reported_call(item, now_ns) for item in self.tail.failed]),
-            idle_s=report_builder.seconds_between(self.moved_ns, now_ns),
+            idle_s=idle,
             dropped=self.dropped(),
             last=None if last is None else report_builder.reported_call(devices.current(last), now_ns),
             lines=call_lines(self._reader) if stacks and known is not None and known.text else (),
@@ -358,12 +359,9 @@ class Reporter:
             peer_timeout=self._config.peer_timeout,
             interval_s=max(rank_report.DEFAULT_INTERVAL, self.interval_s),
             running_here=encode_ranks(self.running_here) if len(self.running_here) > 1 else "",
-            decisions=self._decisions() if stacks or known is not None else (),
             sampled=self._sampled,
+            **(self._history.reported(self.identity.rank, in_full=in_full) if in_full or is_still else {}),
         )
-
-    def _decisions(self) -> tuple[ReportedDecision, ...]:
-        return reported_decisions(self._reader.decisions, self._step_calls.decided())
 
     def send(
         self,
@@ -389,7 +387,7 @@ class Reporter:
         self._links.step(time.monotonic())
         report = self.build(time.monotonic_ns(), stacks=stacks)
         if file and not report.decisions:  # the collector has asked for it, of a rank that continues
-            report = structs.replace(report, decisions=self._decisions())
+            report = structs.replace(report, **self._history.reported(self.identity.rank, in_full=True))
         report = structs.replace(
             report,
             exit=exit,

@@ -16,6 +16,7 @@ from otel_fr_collector.jobs.same_reports import says_the_same
 from otel_fr_collector.jobs.snapshot import snapshot
 
 from otel_fr.match import Ending
+from otel_fr.match.model import MessagePattern
 from otel_fr.rank_report import parse
 from otel_fr.stacks import Loop
 from tests.support.told import new_run
@@ -166,10 +167,25 @@ def test_a_rank_that_still_waits_takes_the_short_way_until_anything_else_is_said
         {"activity": [{"kind": "heartbeat", "age_s": 9.0, "limit_s": 5.0, "overdue": True}]},
         {"decisions": [{"name": "n", "value": "v", "digest": 1, "first": 1, "last": 1}]},
         {"lines": [LINES]}, {"left": [LOOP]},
+        {"patterns": [{"g": "a1", "src": 1, "dst": 2}]},
     ]  # fmt: skip
     for other in others:
         text = json.loads(waiting(3, 15.0)) | other
         assert not is_same(run, json.dumps(text), 15.0), other
+
+
+def test_patterns_stay_until_the_rank_moves_and_are_said_again_at_no_cost() -> None:
+    run = new_run(world_size=4)
+    said = [{"g": "a1", "src": 1, "dst": 2, "step": "a1"}, {"g": "a1", "src": 2, "dst": 1, "tag": 3}]
+    assert take(run, waiting(1, 14.0, patterns=said), 14.0) is not None
+    assert take(run, waiting(2, 15.0, patterns=said), 15.0) == 0
+    expected = (MessagePattern("a1", 1, 2, 0, "a1"), MessagePattern("a1", 2, 1, 3))
+    assert snapshot(run, 15.0).evidence().ranks[1].patterns == expected
+    assert take(run, waiting(3, 16.0), 16.0) is not None, "as of a rank that is no witness"
+    assert take(run, waiting(4, 17.0), 17.0) == 0
+    assert snapshot(run, 17.0).evidence().ranks[1].patterns == expected
+    assert take(run, waiting(5, 17.5, 7), 17.5) is not None
+    assert snapshot(run, 17.5).evidence().ranks[1].patterns == ()
 
 
 @pytest.mark.parametrize(("waits_at", "moved_at"), [((15.0, 16.0), 17.0), ((), 14.2)], ids=["it waits", "at once"])

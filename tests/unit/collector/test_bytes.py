@@ -133,6 +133,21 @@ def test_the_calls_of_a_report_count_by_their_size(monkeypatch: pytest.MonkeyPat
     assert last.in_flight_more == 10 - len(kept)
 
 
+def test_the_patterns_of_a_report_count_by_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "MAX_REPORTED", 5_000)
+    everything = Runs()
+    run = run_in(everything)
+    said = [{"g": "g" + WIDE * 200, "src": 0, "dst": peer, "step": WIDE * 200} for peer in range(32)]
+    for rank in range(80):
+        take(run, rank, 1, patterns=said)
+    kept = [len(state.patterns) for state in run.ranks.values()]
+    assert (kept[0], kept[-1]) == (32, 0)
+    assert sum(kept) * 2 * 4 * 200 < 5_000 * 300
+    assert all(
+        state.report is not None and len(state.report.patterns) == len(state.patterns) for state in run.ranks.values()
+    )
+
+
 def test_the_member_lists_of_one_report_are_read_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rank_reports, "MAX_NEW_MEMBERS", 100_000)
     groups = [{"id": f"g{n}", "ranks": f"{n}-{n + 60_000}"} for n in range(50)]

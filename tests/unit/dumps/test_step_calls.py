@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from otel_fr.dumps.decisions import RUNS, reported_decisions
-from otel_fr.dumps.step_calls import MAX_GROUPS, StepCalls, step_calls
+from otel_fr.dumps.step_calls import MAX_GROUPS, step_calls
 from otel_fr.fault_tolerance import decisions, open_sections, sections
 from otel_fr.match import Decision, Rank
 from otel_fr.match.texts.decisions import Divergence, first_divergence
@@ -161,31 +159,6 @@ def ring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RingWriter
     yield writer
     sections.detach()
     decisions.detach()
-
-
-def test_a_rings_steps_are_read_again_when_there_are_new_calls(ring: RingWriter) -> None:
-    group = ring.add_group(WORLD)
-    of, site, thread = (
-        ring.define_signature("s", float_signature()),
-        ring.define_site("t", SITE),
-        ring.define_thread(threading.get_ident(), "M"),
-    )
-
-    def call(number: int) -> None:
-        now = time.monotonic_ns()
-        ring.append(group, of, site, thread, ring.generation, KIND_COLLECTIVE, 0, number, 0, number, 0, 0, now)
-
-    with RingReader.open(ring.path) as reader:
-        found = StepCalls(reader)
-        assert found.decided() == []
-        for number in range(5):
-            sections.step(number)
-            call(number)
-        first = found.decided()
-        assert [(item.step, item.last - 1) for item in first if item.name.startswith("calls")] == [(0, 3)]
-        assert found.decided() is first
-        sections.step(5)
-        assert [(item.step, item.last - 1) for item in found.decided() if item.name.startswith("calls")] == [(0, 4)]
 
 
 def test_the_programs_own_decisions_have_precedence(ring: RingWriter) -> None:

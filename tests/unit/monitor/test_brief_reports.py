@@ -22,6 +22,7 @@ from otel_fr.rank_report import (
     ReportedException,
     ReportedGroup,
     ReportedLoop,
+    ReportedPattern,
     ReportedRoundTrip,
     build,
 )
@@ -139,14 +140,22 @@ def test_a_call_that_was_told_in_flight_is_told_until_it_has_ended() -> None:
     assert (report.is_brief, report.in_flight) == (True, (CALL,))
 
 
-WAITS = moved(in_flight=(replace(CALL, record=50, age_s=9.0),), idle_s=9.0, site="x.py:1 f", python_blocked=False)
+KEPT = ReportedPattern("a1", 1, 2, step="a1")
+WAITS = moved(
+    in_flight=(replace(CALL, record=50, age_s=9.0),),
+    idle_s=9.0,
+    site="x.py:1 f",
+    python_blocked=False,
+    patterns=(KEPT,),
+)
 
 
 def test_a_rank_that_is_no_witness_says_only_that_it_waits() -> None:
     left = (ReportedLoop("x.py", 1, 2, "f"),)
     report = told().form(replace(WAITS, doing="sleeping", left_loops=left), 1.0, is_witness=False)
     assert (report.is_brief, report.in_flight, report.unlisted_s) == (True, (), 9.0)
-    assert (report.site, report.doing, report.python_blocked, report.left_loops) == ("", "", None, ())
+    assert (report.site, report.doing, report.python_blocked) == ("", "", None)
+    assert (report.left_loops, report.patterns) == ((), ())
     assert told().form(WAITS, 1.0) is WAITS, "a witness says where"
 
 

@@ -1,0 +1,124 @@
+"""Messages that a rank makes equally often in each step, and those that it left out in its last step.
+
+Of ranks that wait for each other in messages, this shows which of them broke its own pattern. It needs the rank's own
+calls only, and many of them: a monitor has them in its ring, and `otel_fr.analyze` in the rank's file.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from otel_fr.operations import way
+from otel_fr.rank_report import MAX_PATTERNS, ReportedPattern
+from otel_fr.ring import KIND_COLLECTIVE, KIND_P2P, Record, RecordState
+
+MIN_STEPS: Final = 3
+"""Steps with the same number of messages, the last one included, that show a pattern: two may be equal by chance."""
+
+
+class OwnCall(NamedTuple):
+    """A collective, send or receive of the rank.
+
+    Attributes:
+        record: how many calls the rank enqueued before it. group: `otel_fr.match.Group.id`.
+        number: of a collective, in its group. ends: of a message: source, destination (global ranks) and tag.
+    """
+
+    record: int
+    group: str
+    is_completed: bool
+    number: int = 0
+    ends: tuple[int, int, int] | None = None
+
+
+_Kind = tuple[str, int, int, int]
+"""Group, source, destination and tag. A rank's sends and receives differ in the first of the two ranks."""
+
+
+class _Steps(NamedTuple):
+    """Records of the calls that end the steps of a rank, up to the first in flight.
+
+    Attributes:
+        group: of these collectives; of messages "". is_open: the last one is a collective in flight.
+    """
+
+    group: str
+    marks: list[int]
+    is_open: bool
+
+
+def message_patterns(calls: Iterable[OwnCall]) -> tuple[ReportedPattern, ...]:
+    """The patterns that were broken, then those that were kept up to now.
+
+    A step lies between two collectives of a group: of one in which the rank has a collective in flight, or, for those
+    that were broken, of any, or between two messages like the first one that it has in flight. Steps count from the
+    oldest known message.
+
+    Args:
+        calls: oldest first.
+    """
+    messages: list[OwnCall] = []
+    collectives: defaultdict[str, dict[int, OwnCall]] = defaultdict(dict)
+    for call in calls:
+        if call.ends is not None:
+            messages.append(call)
+        else:
+            collectives[call.group].setdefault(call.number, call)
+    kept, broken = dict[ReportedPattern, None](), dict[ReportedPattern, None]()
+    for steps in (*_between_collectives(collectives), *_between_messages(messages)):
+        count = len(steps.marks) - 1
+        for kind, by_step in _counts(messages, steps.marks).items():
+            if steps.is_open and _usual(by_step, count):
+                kept[ReportedPattern(*kind, steps.group)] = None
+            elif by_step[count - 1] < _usual(by_step, count - 1):
+                broken[ReportedPattern(*kind)] = None
+    return (*broken, *kept)[:MAX_PATTERNS]
+
+
+def own_calls(records: Iterable[Record], rank: int) -> Iterator[OwnCall]:
+    """What `message_patterns` needs of a ring's records."""
+    for record in records:
+        group, what, is_completed = record.group.id, record.signature, record.state is RecordState.COMPLETED
+        if record.kind == KIND_COLLECTIVE:
+            yield OwnCall(record.record_id, group, is_completed, number=record.coll_seq)
+        elif record.kind == KIND_P2P and what.peer is not None and not what.any_source:
+            ends = *way(what.operation, rank, what.peer), what.tag or 0
+            yield OwnCall(record.record_id, group, is_completed, ends=ends)
+
+
+def _between_collectives(found: Mapping[str, Mapping[int, OwnCall]]) -> Iterator[_Steps]:
+    """Of each group. ``found``: by group and number; of a batch, the first call."""
+    for group, by_number in found.items():
+        ends = list(by_number.values())
+        open_ = next((at for at, call in enumerate(ends) if not call.is_completed), None)
+        marks = [call.record for call in (ends if open_ is None else ends[: open_ + 1])]
+        yield _Steps(group, marks, open_ is not None)
+
+
+def _between_messages(found: Sequence[OwnCall]) -> Iterator[_Steps]:
+    """Of the messages like the first one in flight."""
+    at = next((at for at, call in enumerate(found) if not call.is_completed), None)
+    if at is not None:
+        kind = found[at].group, found[at].ends
+        yield _Steps("", [call.record for call in found[: at + 1] if (call.group, call.ends) == kind], is_open=False)
+
+
+def _counts(messages: Iterable[OwnCall], marks: Sequence[int]) -> dict[_Kind, Counter[int]]:
+    """How many messages of each kind there are in each step, where there are any."""
+    found: defaultdict[_Kind, Counter[int]] = defaultdict(Counter)
+    for call in messages:
+        step = bisect_right(marks, call.record) - 1
+        if call.ends is not None and 0 <= step < len(marks) - 1:
+            kind = call.group, *call.ends
+            found[kind][step] += 1
+    return found
+
+
+def _usual(by_step: Mapping[int, int], count: int) -> int:
+    """How many there are in each of the first ``count`` steps, from the first with any; 0: that is no pattern."""
+    own = [number for step, number in by_step.items() if step < count]
+    is_steady = len(own) == count - next(iter(by_step)) >= MIN_STEPS and len(set(own)) == 1
+    return own[0] if is_steady else 0
