@@ -1,4 +1,4 @@
-"""Messages that a rank makes equally often in each step, and those that it left out in its last step.
+"""Messages that a rank makes equally often in each step, and those that it left out in its last step, or put off.
 
 Of ranks that wait for each other in messages, this shows which of them broke its own pattern. It needs the rank's own
 calls only, and many of them: a monitor has them in its ring, and `otel_fr.analyze` in the rank's file.
@@ -17,6 +17,8 @@ from otel_fr.ring import KIND_COLLECTIVE, KIND_P2P, Record, RecordState
 
 MIN_STEPS: Final = 3
 """Steps with the same number of messages, the last one included, that show a pattern: two may be equal by chance."""
+MAX_GROUPS: Final = 16
+"""Groups used last whose collectives end steps: each message is counted once for each."""
 
 
 class OwnCall(NamedTuple):
@@ -50,12 +52,12 @@ class _Steps(NamedTuple):
     is_open: bool
 
 
-def message_patterns(calls: Iterable[OwnCall]) -> tuple[ReportedPattern, ...]:
+def message_patterns(calls: Sequence[OwnCall]) -> tuple[ReportedPattern, ...]:
     """The patterns that were broken, then those that were kept up to now.
 
     A step lies between two collectives of a group: of one in which the rank has a collective in flight, or, for those
     that were broken, of any, or between two messages like the first one that it has in flight. Steps count from the
-    oldest known message.
+    oldest known message. A message that the rank was to make next, and made another one instead, is broken as well.
 
     Args:
         calls: oldest first.
@@ -75,6 +77,8 @@ def message_patterns(calls: Iterable[OwnCall]) -> tuple[ReportedPattern, ...]:
                 kept[ReportedPattern(*kind, steps.group)] = None
             elif by_step[count - 1] < _usual(by_step, count - 1):
                 broken[ReportedPattern(*kind)] = None
+    if (put_off := _put_off(calls)) is not None:
+        broken[ReportedPattern(*put_off)] = None
     return (*broken, *kept)[:MAX_PATTERNS]
 
 
@@ -91,8 +95,8 @@ def own_calls(records: Iterable[Record], rank: int) -> Iterator[OwnCall]:
 
 def _between_collectives(found: Mapping[str, Mapping[int, OwnCall]]) -> Iterator[_Steps]:
     """Of each group. ``found``: by group and number; of a batch, the first call."""
-    for group, by_number in found.items():
-        ends = list(by_number.values())
+    used = sorted(((group, list(by_number.values())) for group, by_number in found.items()), key=lambda one: one[1][-1])
+    for group, ends in used[-MAX_GROUPS:]:
         open_ = next((at for at, call in enumerate(ends) if not call.is_completed), None)
         marks = [call.record for call in (ends if open_ is None else ends[: open_ + 1])]
         yield _Steps(group, marks, open_ is not None)
@@ -122,3 +126,23 @@ def _usual(by_step: Mapping[int, int], count: int) -> int:
     own = [number for step, number in by_step.items() if step < count]
     is_steady = len(own) == count - next(iter(by_step)) >= MIN_STEPS and len(set(own)) == 1
     return own[0] if is_steady else 0
+
+
+def _put_off(calls: Sequence[OwnCall]) -> _Kind | None:
+    """The message in whose place the rank made another one of its messages, after steps with the same order of calls.
+
+    Of the possible lengths of a step the largest counts: parts of a step may repeat within it.
+    """
+    numbers: dict[object, int] = {}
+    order = [numbers.setdefault((call.group, call.ends), len(numbers)) for call in calls]
+    for length in range(len(order) // MIN_STEPS, 0, -1):
+        last = range(len(order) - length, len(order))
+        at = next((at for at in last if order[at] != order[at - length]), len(order))
+        first = at - (MIN_STEPS - 1) * length
+        if first < length or order[first:at] != order[first - length : at - length]:
+            continue
+        if at == len(order) or calls[at].ends is None or order[at] not in order[first:at]:
+            return None
+        wanted = calls[at - length]
+        return None if wanted.ends is None else (wanted.group, *wanted.ends)
+    return None

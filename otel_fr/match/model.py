@@ -211,7 +211,7 @@ class MessagePattern(NamedTuple):
     Attributes:
         group: `Group.id`. source, destination: global ranks; one of them is the rank.
         step: `Group.id`: up to its collective in flight of that group, whose collectives end the steps. "": up to its
-            last step, of any kind, in which it enqueued fewer.
+            last step, of any kind, in which it enqueued fewer, or another one first.
     """
 
     group: str

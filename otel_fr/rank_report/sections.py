@@ -153,7 +153,7 @@ class ReportedPattern(Section, frozen=True):
         GroupId,
         Meta(
             description="id of the group whose calls end the steps: the rank kept the pattern up to its call in flight;"
-            " absent: until its last step, in which it made fewer"
+            " absent: until its last step, in which it made fewer, or another one first"
         ),
     ] = ""
 

@@ -34,7 +34,7 @@ class History:
             newest = reader.records(max(reader.head - MAX_RECORDS, reader.first_record))
             records = [by_device(record, seen.get(record.record_id)) for record in newest]
             self._noticed = step_calls(records, steps_of(reader))
-            self._patterns = message_patterns(own_calls(records, rank))
+            self._patterns = message_patterns(list(own_calls(records, rank)))
             self._of = now
         decisions = reported_decisions(reader.decisions, self._noticed) if in_full else ()
         return {"decisions": decisions, "patterns": self._patterns}

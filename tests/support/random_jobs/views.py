@@ -7,7 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from msgspec.structs import astuple
+
+from otel_fr.dumps.message_patterns import OwnCall, message_patterns
 from otel_fr.match import UNENDED, Call, CallState, Ending, Evidence, Progress, Rank
+from otel_fr.match.model import MessagePattern
 from tests.support.random_jobs.simulation import Place, SimulatedCall, Simulation
 
 WINDOW = 2.0
@@ -79,6 +83,8 @@ def evidence(
                 for call in lost:
                     if call.op.is_message and call.op.group.id not in kept:
                         ranks[rank].progress[call.op.group.id].messages = None
+    for rank, calls in known.items():
+        ranks[rank].patterns = _patterns(calls, moments[rank], view)
     chosen = _of_files(known, moments, view) if view.form == "files" else _live(known, moments, view)
     joined = set[Place]()
     if view.form == "live" and not view.ends_shown:
@@ -122,6 +128,15 @@ def _rank(
     if done and view.ages and view.ends_shown:
         info.completed_age = min(now, ends.at.get(rank, now)) - done[-1].enqueued
     return info
+
+
+def _patterns(calls: list[SimulatedCall], moment: float, view: View) -> tuple[MessagePattern, ...]:
+    own: list[OwnCall] = []
+    for call in calls:
+        is_completed = view.ends_shown and call.ended <= moment and call.state is CallState.COMPLETED
+        ends = (*call.place[1:3], call.op.signature.tag or 0) if len(call.place) == 5 else None
+        own.append(OwnCall(call.record, call.op.group.id, is_completed, call.number, ends))
+    return tuple([MessagePattern(*astuple(one)) for one in message_patterns(own)])
 
 
 def by_place(known: Mapping[int, list[SimulatedCall]]) -> dict[Place, list[SimulatedCall]]:

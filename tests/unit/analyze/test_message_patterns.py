@@ -63,14 +63,14 @@ ASK, ANSWER = (SEND[0], RECV[0]), (RECV[1], SEND[1])
     [
         ([*ASK * 4], [*ANSWER * 3, RECV[1], RECV[1]], ("unmatched_p2p", [1])),
         ([*ASK * 3], [*ANSWER * 2, RECV[1], RECV[1]], ("deadlock", [0, 1])),
-        ([*ASK * 3, RECV[0]], [*ANSWER * 3, RECV[1]], ("deadlock", [0, 1])),
+        ([*ASK * 3, RECV[0]], [*ANSWER * 3, RECV[1]], ("unmatched_p2p", [0])),
         (
             [*(SEND[0], SEND[0], RECV[0], RECV[0], "broadcast") * 4, SEND[0], SEND[0], RECV[0], RECV[0]],
             [*(RECV[1], RECV[1], SEND[1], SEND[1], "broadcast") * 4, RECV[1], RECV[1], SEND[1], "broadcast", RECV[1]],
             ("unmatched_p2p", [1]),
         ),
     ],
-    ids=["an answer less", "too few turns", "waits for one more", "an answer less in a step"],
+    ids=["an answer less", "too few turns", "an ask less", "an answer less in a step"],
 )
 def test_of_ranks_that_wait_for_each_other_the_one_that_left_out_a_message_is_named(
     asks: list[str], answers: list[str], found: tuple[str, list[int]], tmp_path: Path

@@ -50,11 +50,16 @@ def found(text: str) -> list[str]:
         ("|ssr|ssr|ssr|sr|.", ["broken s", "kept r"]),
         ("|sr|sr|sr|r|", ["broken s"]),
         ("|sr|sr|sr|", []),
-        ("|sr|sr|sr|ssr|.", ["kept r"]),
+        ("|sr|sr|sr|ssr|.", ["broken r", "kept r"]),
+        ("|sr|sr|sr|srs|.", ["kept r"]),
         ("rsrsrsrsr.", []),
         ("rsrsrsrr.", ["broken s"]),
         ("rsrsrr.", []),
         ("rssrssrssrsr.", ["broken s"]),
+        ("|ssrsrr|ssrsrr|ssrsrr|sr.", ["broken s"]),
+        ("|ssrsrr|ssrsrr|sr.", []),
+        ("|ssrsrr|ssrsrr|ssrsrr|ssr.", []),
+        ("|sss|sss|sss|s|.", ["broken s"]),
         ("", []),
         ("s.", []),
     ],
@@ -64,10 +69,23 @@ def test_steps_end_with_collectives_or_with_messages_like_the_one_in_flight(text
     assert found(text) == expected
 
 
+def put_off(names: str) -> set[str]:
+    """The definition, spelled out: what follows three equal steps. Of the lengths of a step, the largest counts."""
+    for length in range(len(names), 0, -1):
+        for after in range(length):
+            end = len(names) - length + after
+            steps = [names[end - number * length :][:length] for number in (3, 2, 1)] if end >= 3 * length else []
+            if len({*steps}) == 1 and names[end] != steps[0][0]:
+                wanted, made = steps[0][0], names[end]
+                return {f"broken {wanted}"} if "|" not in (wanted, made) and made in steps[0] else set()
+        if len(names) >= 3 * length and names.endswith(names[len(names) - length :] * 3):
+            return set()
+    return set()
+
+
 def of_dense_counts(text: str) -> set[str]:
-    """The definition, spelled out: each step has a count, and zeros before the first message are no steps."""
+    """The same of the counts: each step has one, and zeros before the first message are no steps."""
     names = text.rstrip(".")
-    last = len(names) - 1
     ends = [("|", text.endswith("|."))]
     if text.endswith(("s.", "r.")):
         ends.append((names[-1], False))
@@ -82,17 +100,23 @@ def of_dense_counts(text: str) -> set[str]:
                     some = some[1:]
                 return len(some) >= MIN_STEPS and len(set(some)) == 1
 
-            if is_open and is_steady(counts) and marks[-1] == last:
+            if is_open and is_steady(counts):
                 expected.add(f"kept {kind}")
             elif is_steady(counts[:-1]) and counts[-1] < counts[-2]:
                 expected.add(f"broken {kind}")
     return expected
 
 
-@given(st.text(alphabet="|sr", max_size=40), st.sampled_from(["", "."]))
+@given(
+    st.text(alphabet="|sr", max_size=40)
+    | st.builds(
+        lambda step, last: step * 4 + last, st.text(alphabet="|sr", max_size=6), st.text(alphabet="|sr", max_size=6)
+    ),
+    st.sampled_from(["", "."]),
+)
 def test_any_calls_are_counted_as_the_definition_says(names: str, open_: str) -> None:
     text = names + open_ if names else ""
-    assert set(found(text)) == of_dense_counts(text)
+    assert set(found(text)) == of_dense_counts(text) | put_off(names)
 
 
 def test_only_the_calls_up_to_the_first_in_flight_count() -> None:
@@ -102,7 +126,7 @@ def test_only_the_calls_up_to_the_first_in_flight_count() -> None:
     assert third.number == 3
     made[6] = third._replace(is_completed=False)
     assert message_patterns(made) == ()
-    made = calls("|sr|sr|sr|r|")
+    made = calls("|sr|sr|sr|s|")
     made[9] = made[9]._replace(is_completed=False)
     assert {one.step for one in message_patterns(made)} == {"world"}
 
@@ -152,4 +176,4 @@ def test_as_many_calls_as_a_monitor_reads_take_little_time(groups: int) -> None:
     ]
     before = time.process_time()
     message_patterns(made)
-    assert time.process_time() - before < 5.0
+    assert time.process_time() - before < 1.0
