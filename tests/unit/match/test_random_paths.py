@@ -53,6 +53,9 @@ def test_a_few_witnesses_of_each_group_lead_to_the_same_verdict(kind: str) -> No
         ("SIGABRT before the stall time", "tp_dp_pp", 0),
         ("stuck on the host", "world", 3),
         ("Python blocked", "overlap", 1),
+        ("missing call", "tp_dp_pp", 43),
+        ("extra call", "pairs", 97),
+        ("wrong peer", "tp_dp_pp", 44),
     ],
 )
 def test_paths_that_led_to_another_verdict(kind: str, layout: str, seed: int) -> None:
