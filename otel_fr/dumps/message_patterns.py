@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from otel_fr.operations import way
@@ -36,8 +37,8 @@ class OwnCall(NamedTuple):
     ends: tuple[int, int, int] | None = None
 
 
-_Kind = tuple[str, int, int, int]
-"""Group, source, destination and tag. A rank's sends and receives differ in the first of the two ranks."""
+_Kind = tuple[str, tuple[int, int, int]]
+"""Group and ends of a message. A rank's sends and receives differ in the first of the two ranks."""
 
 
 class _Steps(NamedTuple):
@@ -62,23 +63,32 @@ def message_patterns(calls: Sequence[OwnCall]) -> tuple[ReportedPattern, ...]:
     Args:
         calls: oldest first.
     """
-    messages: list[OwnCall] = []
+    messages: defaultdict[_Kind, list[int]] = defaultdict(list)
     collectives: defaultdict[str, dict[int, OwnCall]] = defaultdict(dict)
+    open_: OwnCall | None = None
     for call in calls:
-        if call.ends is not None:
-            messages.append(call)
-        else:
+        if call.ends is None:
             collectives[call.group].setdefault(call.number, call)
+            continue
+        messages[call.group, call.ends].append(call.record)
+        if open_ is None and not call.is_completed:
+            open_ = call
+    found = list(_between_collectives(collectives))
+    if open_ is not None and open_.ends is not None:
+        like = messages[open_.group, open_.ends]
+        found.append(_Steps("", like[: like.index(open_.record) + 1], is_open=False))
     kept, broken = dict[ReportedPattern, None](), dict[ReportedPattern, None]()
-    for steps in (*_between_collectives(collectives), *_between_messages(messages)):
+    for steps in found:
         count = len(steps.marks) - 1
-        for kind, by_step in _counts(messages, steps.marks).items():
+        for (group, ends), records in messages.items():
+            by_step = Counter(map(partial(bisect_right, steps.marks), records))  # 1: in the first one; 0: before that
+            del by_step[0]
             if steps.is_open and _usual(by_step, count):
-                kept[ReportedPattern(*kind, steps.group)] = None
-            elif by_step[count - 1] < _usual(by_step, count - 1):
-                broken[ReportedPattern(*kind)] = None
+                kept[ReportedPattern(group, *ends, steps.group)] = None
+            elif by_step[count] < _usual(by_step, count - 1):
+                broken[ReportedPattern(group, *ends)] = None
     if (put_off := _put_off(calls)) is not None:
-        broken[ReportedPattern(*put_off)] = None
+        broken[ReportedPattern(put_off[0], *put_off[1])] = None
     return (*broken, *kept)[:MAX_PATTERNS]
 
 
@@ -102,29 +112,10 @@ def _between_collectives(found: Mapping[str, Mapping[int, OwnCall]]) -> Iterator
         yield _Steps(group, marks, open_ is not None)
 
 
-def _between_messages(found: Sequence[OwnCall]) -> Iterator[_Steps]:
-    """Of the messages like the first one in flight."""
-    at = next((at for at, call in enumerate(found) if not call.is_completed), None)
-    if at is not None:
-        kind = found[at].group, found[at].ends
-        yield _Steps("", [call.record for call in found[: at + 1] if (call.group, call.ends) == kind], is_open=False)
-
-
-def _counts(messages: Iterable[OwnCall], marks: Sequence[int]) -> dict[_Kind, Counter[int]]:
-    """How many messages of each kind there are in each step, where there are any."""
-    found: defaultdict[_Kind, Counter[int]] = defaultdict(Counter)
-    for call in messages:
-        step = bisect_right(marks, call.record) - 1
-        if call.ends is not None and 0 <= step < len(marks) - 1:
-            kind = call.group, *call.ends
-            found[kind][step] += 1
-    return found
-
-
 def _usual(by_step: Mapping[int, int], count: int) -> int:
     """How many there are in each of the first ``count`` steps, from the first with any; 0: that is no pattern."""
-    own = [number for step, number in by_step.items() if step < count]
-    is_steady = len(own) == count - next(iter(by_step)) >= MIN_STEPS and len(set(own)) == 1
+    own = [number for step, number in by_step.items() if step <= count]
+    is_steady = len(own) >= MIN_STEPS and len(own) == count + 1 - next(iter(by_step)) and len(set(own)) == 1
     return own[0] if is_steady else 0
 
 
@@ -144,5 +135,5 @@ def _put_off(calls: Sequence[OwnCall]) -> _Kind | None:
         if at == len(order) or calls[at].ends is None or order[at] not in order[first:at]:
             return None
         wanted = calls[at - length]
-        return None if wanted.ends is None else (wanted.group, *wanted.ends)
+        return None if wanted.ends is None else (wanted.group, wanted.ends)
     return None

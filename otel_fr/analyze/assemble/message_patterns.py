@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import repeat
 from operator import itemgetter
 
 import numpy as np
@@ -23,8 +24,7 @@ def note_patterns(
     awaited = {peer for own in found for peer in _peers_in_flight(own)}
     for dump, own in zip(dumps, found, strict=True):
         if dump.rank in awaited:
-            calls = sorted(_own_calls(dump, own, ids[dump.rank]), key=itemgetter(0))
-            patterns = message_patterns(calls)
+            patterns = message_patterns(_own_calls(dump, own, ids[dump.rank]))
             ranks[dump.rank].patterns = tuple([MessagePattern(*structs.astuple(one)) for one in patterns])
 
 
@@ -33,17 +33,16 @@ def _peers_in_flight(own: Messages) -> Iterator[int | None]:
     return (own.entries.signatures[code].peer for code in np.unique(open_).tolist())
 
 
-def _own_calls(dump: Dump, own: Messages, ids: Mapping[str, str]) -> Iterator[OwnCall]:
-    """Of the newest calls, as many as a monitor looks at."""
+def _own_calls(dump: Dump, own: Messages, ids: Mapping[str, str]) -> list[OwnCall]:
+    """Of the newest calls, as many as a monitor looks at; oldest first."""
     entries, messages = dump.entries, own.entries
     first = int(entries.record.max(initial=0)) + 1 - MAX_RECORDS
     which = np.flatnonzero((entries.stream == COLLECTIVE) & (entries.record >= first))
     columns = entries.record, entries.group, entries.state == COMPLETED, entries.sequence_id
-    for record, group, is_completed, number in zip(*[column[which].tolist() for column in columns], strict=True):
-        key = entries.groups[group]
-        yield OwnCall(record, ids.get(key, key), is_completed, number)
+    records, groups, states, numbers = [column[which].tolist() for column in columns]
+    calls = [*map(OwnCall, records, [ids.get(key := entries.groups[at], key) for at in groups], states, numbers)]
     for (pair, _), positions in own.by_pair().items():
-        group, newest = ids.get(pair.group, pair.group), positions[messages.record[positions] >= first]
-        states = messages.state[newest] == COMPLETED
-        for record, is_completed in zip(messages.record[newest].tolist(), states.tolist(), strict=True):
-            yield OwnCall(record, group, is_completed, ends=pair[1:])
+        newest = positions[messages.record[positions] >= first]
+        records, states = messages.record[newest].tolist(), (messages.state[newest] == COMPLETED).tolist()
+        calls += map(OwnCall, records, repeat(ids.get(pair.group, pair.group)), states, repeat(0), repeat(pair[1:]))
+    return sorted(calls, key=itemgetter(0))
