@@ -26,7 +26,7 @@ class OwnCall(NamedTuple):
     """A collective, send or receive of the rank.
 
     Attributes:
-        record: how many calls the rank enqueued before it. group: `otel_fr.match.Group.id`.
+        record: how many calls the rank enqueued before it. group: id of `otel_fr.match.Group`.
         number: of a collective, in its group. ends: of a message: source, destination (global ranks) and tag.
     """
 
