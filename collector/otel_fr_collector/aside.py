@@ -13,7 +13,6 @@ import ctypes
 import gc
 import os
 import pickle
-import resource
 import signal
 import traceback
 from collections.abc import Callable
@@ -22,8 +21,8 @@ from typing import Any, Generic, NoReturn, TypeVar, cast
 
 SECONDS = 120.0
 """After which a child is killed: 100,000 ranks take a few. A lock that another thread held at the fork stays locked."""
-PART = 1 << 20
-"""Bytes that are read of an answer at once."""
+PART = 1 << 16
+"""Bytes that are read of an answer at once: what a pipe holds."""
 _FIRST_TO_KILL = "1000"
 """Of oom_score_adj (proc(5)): where memory runs out, the child goes, not the process that takes requests."""
 _PR_SET_PDEATHSIG = 1
@@ -70,10 +69,10 @@ class Aside(Generic[_T]):
         finally:
             os.close(self._pipe)
             status = self._end()
-        if not data:
-            raise AsideError(f"its process ended with status {status}")
-        # Written by our own program.
-        is_done, result = pickle.loads(data)  # noqa: S301
+        try:
+            is_done, result = pickle.loads(data)  # noqa: S301  written by our own program
+        except (EOFError, pickle.UnpicklingError) as error:  # nothing was, or a part
+            raise AsideError(f"its process ended with status {status}") from error
         if not is_done:
             raise AsideError(result)
         return cast("_T", result)
@@ -92,14 +91,19 @@ async def _read(pipe: int) -> bytes:
     """All that is written into a pipe.
 
     Raises:
-        AsideError: it was not closed within `SECONDS`.
+        AsideError: it was not closed within `SECONDS`, or there is no memory to read it.
     """
     loop = asyncio.get_running_loop()
     ended = loop.create_future()
     parts: list[bytes] = []
 
     def read() -> None:
-        part = os.read(pipe, PART)
+        try:
+            part = os.read(pipe, PART)
+        except (OSError, MemoryError) as error:  # it would be called again at once
+            loop.remove_reader(pipe)
+            ended.set_exception(error)
+            return
         if part:
             parts.append(part)
         elif not ended.done():
@@ -112,26 +116,16 @@ async def _read(pipe: int) -> bytes:
         loop.remove_reader(pipe)
     if not done:
         raise AsideError(f"it took longer than {SECONDS:.0f} s")
+    if (error := ended.exception()) is not None:
+        raise AsideError(f"its answer cannot be read: {error!r}")
     return b"".join(parts)
 
 
 def _serve(work: Callable[[], Any], writing: int, program: int) -> NoReturn:
     """The child."""
     try:
-        gc.disable()  # it would touch, and so copy, all memory
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != program:
-            os._exit(1)
-        signal.set_wakeup_fd(-1)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, signal.SIG_IGN)  # a signal for the group: the program decides what follows from it
-        # A connection that the program closes must not stay open here. Standard output and error are left.
-        os.closerange(3, writing)
-        os.closerange(writing + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-        with contextlib.suppress(OSError):
-            Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_KILL, "ascii")
         try:
+            _leave(writing, program)
             data = pickle.dumps((True, work()), pickle.HIGHEST_PROTOCOL)
         except Exception:  # noqa: BLE001  it is raised where it is waited for
             data = pickle.dumps((False, traceback.format_exc()))
@@ -139,3 +133,22 @@ def _serve(work: Callable[[], Any], writing: int, program: int) -> NoReturn:
             pipe.write(data)
     finally:
         os._exit(0)
+
+
+def _leave(writing: int, program: int) -> None:
+    """Give up what this child has of the program, but for its memory, standard output and error."""
+    gc.disable()  # it would touch, and so copy, all memory
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != program:
+        os._exit(1)
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)  # a signal for the group: the program decides what follows from it
+    # A connection that the program closes must not stay open here. The limit of descriptors says nothing: it may have
+    # been lowered, and where it is a thousand million, an older system takes minutes to go up to it.
+    last = max(map(int, os.listdir("/dev/fd")))
+    os.closerange(3, writing)
+    os.closerange(writing + 1, last + 1)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_KILL, "ascii")

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import fcntl
 import os
+import resource
+import select
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +72,53 @@ def test_a_result_that_cannot_be_pickled_and_a_process_that_dies_are_errors() ->
         run(lambda: os.kill(os.getpid(), signal.SIGKILL))
 
 
+def test_a_process_that_dies_while_it_answers_is_an_error() -> None:
+    async def scene() -> None:
+        child = Aside(lambda: bytes(1 << 20))
+        assert select.select([child._pipe], [], [], PATIENCE)[0]
+        os.kill(child._pid, signal.SIGKILL)  # it waits for us to read: no pipe holds so much
+        await child.result()
+
+    with pytest.raises(AsideError, match="status -9"):
+        asyncio.run(scene())
+
+
+def test_an_answer_for_which_there_is_no_memory_is_an_error_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+
+    def no_memory(*_: int) -> bytes:
+        read.append(1)
+        raise MemoryError
+
+    async def scene() -> None:
+        child = Aside(lambda: None)
+        monkeypatch.setattr(os, "read", no_memory)
+        await child.result()
+
+    with pytest.raises(AsideError, match="MemoryError"):
+        asyncio.run(scene())
+    assert len(read) == 1
+
+
+def test_what_fails_before_the_work_begins_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: int) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "closerange", refused)
+    with pytest.raises(AsideError, match="not permitted"):
+        run(lambda: None)
+
+
+def test_where_whoever_started_the_program_ignores_ends_of_children() -> None:
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        assert run(lambda: 1) == 1
+        with pytest.raises(AsideError, match="its process ended"):
+            run(lambda: os.kill(os.getpid(), signal.SIGKILL))
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
 def test_one_that_never_ends_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(aside_module, "SECONDS", 0.01)
     with pytest.raises(AsideError, match="longer than"):
@@ -87,14 +138,29 @@ def test_one_that_is_not_waited_for_any_more_is_killed() -> None:
     asyncio.run(scene())
 
 
+@contextlib.contextmanager
+def file_limit(number: int) -> Iterator[None]:
+    """No descriptor from this one on can be opened meanwhile."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (number, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 def test_connections_that_are_closed_here_are_closed_for_their_peers() -> None:
+    """Also one that was opened before the limit of descriptors was lowered."""
     ours, theirs = socket.socketpair()
     theirs.settimeout(PATIENCE)
+    high = fcntl.fcntl(ours, fcntl.F_DUPFD_CLOEXEC, 800)
 
     async def scene() -> None:
-        work = Aside(lambda: time.sleep(PATIENCE)).result()
+        with file_limit(800):
+            work = Aside(lambda: time.sleep(PATIENCE)).result()
         task = asyncio.ensure_future(work)
         ours.close()
+        os.close(high)
         assert await asyncio.to_thread(theirs.recv, 1) == b""
         task.cancel()
 
