@@ -44,20 +44,31 @@ ABOVE: Final = 20
 """Descriptors that are received are moved above those that a program is given."""
 
 
-def import_first(modules: Sequence[str]) -> None:
-    """What the programs need not import; without otel-fr's settings, so that it is not active here."""
+def import_first(modules: Sequence[str]) -> dict[str, str]:
+    """What the programs need not import; without otel-fr's settings, so that it is not active here.
+
+    Returns:
+        the environment variables that the modules have set.
+    """
     settings = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("OTEL_")}
+    before = dict(os.environ)
     sys.path.insert(1, ROOT)
     for module in modules:
         importlib.import_module(module)
     del sys.path[1]
+    found = {name: value for name, value in os.environ.items() if before.get(name) != value}
     for module in ("otel_fr.monitor.__main__", "otel_fr.cli"):
         sys.modules.pop(module, None)  # Python runs them under another name
     os.environ.update(settings)
+    return found
 
 
-def serve(listener: socket.socket, held: int) -> list[str]:
-    """Returns the command of each program that is asked for, in a process with its environment, folder and files."""
+def serve(listener: socket.socket, held: int, variables: Mapping[str, str]) -> list[str]:
+    """Returns the command of each program that is asked for, in a process with its environment, folder and files.
+
+    Args:
+        variables: which what is imported would set.
+    """
     while True:
         ready, _, _ = select.select([listener.fileno(), held], [], [])
         if held in ready:
@@ -80,7 +91,7 @@ def serve(listener: socket.socket, held: int) -> list[str]:
             os.close(held)
             take(dict(zip(files, received, strict=True)))
             os.environ.clear()
-            os.environ.update(environment)
+            os.environ.update({**environment, **variables})
             given = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
             sys.path[1:1] = [part for part in given if part not in sys.path]
             os.chdir(folder)
@@ -160,9 +171,9 @@ def torchrun() -> None:
 def main() -> None:
     name, path, services, listener, held = sys.argv[1:]
     warm.known.update({warm.SERVICES: services, name: path})
-    import_first(SERVICES if name == warm.SERVICES else RANKS)
+    variables = import_first(SERVICES if name == warm.SERVICES else RANKS)
     gc.freeze()  # or each program goes through all of torch's objects when it ends, which takes 0.2 s
-    become(serve(socket.socket(fileno=int(listener)), int(held)))
+    become(serve(socket.socket(fileno=int(listener)), int(held), variables))
 
 
 if __name__ == "__main__":
