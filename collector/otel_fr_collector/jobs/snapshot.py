@@ -42,7 +42,6 @@ _Known = dict[tuple[int, int, bool, int | None, str], Progress]
 class Snapshot:
     """The evidence for a run's verdict at one moment: nothing in it changes later.
 
-
     Attributes:
         moment: when it was taken (monotonic).
         until: rank -> the monotonic time up to which its calls in flight have aged.
