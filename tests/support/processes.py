@@ -27,6 +27,19 @@ def processes_with(text: str, file: str = "cmdline") -> list[int]:
     return found
 
 
+def children(pid: int) -> list[int]:
+    """Ids of the processes that this one has started and not waited for."""
+    return [int(one) for file in Path(f"/proc/{pid}/task").glob("*/children") for one in file.read_text().split()]
+
+
+def is_gone(pid: int) -> bool:
+    """The process has ended, though perhaps nobody has waited for it."""
+    try:
+        return ") Z " in Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return True
+
+
 def monitor_of(pid: int, rings: Path) -> int:
     """The process id of the monitor of the rank with that id; 0: there is none yet.
 

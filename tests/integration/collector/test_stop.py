@@ -19,6 +19,7 @@ from tests.support.otlp_backends import grpc_backend
 from tests.support.otlp_messages import spans
 from tests.support.paths import ROOT
 from tests.support.played_job import Job
+from tests.support.processes import children, is_gone, kill
 from tests.support.waiting import PATIENCE, wait_for
 
 STOP = ("--stop-seconds", "2")
@@ -46,9 +47,27 @@ def test_a_judgement_in_progress_does_not_delay_the_end(tmp_path: Path, where: s
             rank.issue(job.world)
         job.ranks[1].exit(signal=signal.SIGKILL)
         assert wait_for(lambda: "judging" in collector.out_file.read_text())
+        for child in children(collector.process.pid):
+            kill(child, signal.SIGTERM)  # as a signal for the process group does
         ends_in_time(collector)
         text = "--stop-seconds elapsed" if where == "loop" else "1 jobs were not judged one last time"
         assert text in collector.err_file.read_text()
+
+
+def test_a_killed_collector_leaves_no_child_and_its_ports_and_data_are_free(tmp_path: Path) -> None:
+    data = ("--data", str(tmp_path / "data"))
+    program = (sys.executable, str(SLOW_JUDGE), "aside")
+    with running(tmp_path / "1", *data, program=program) as first, Job(first, 2) as job:
+        for rank in job.ranks:
+            rank.issue(job.world)
+        job.ranks[1].exit(signal=signal.SIGKILL)
+        assert wait_for(lambda: "judging" in first.out_file.read_text())
+        (child,) = children(first.process.pid)
+        first.kill()
+    same = ("--grpc", first.grpc, "--http", first.http.removeprefix("http://"))
+    with running(tmp_path / "2", *data, *same) as second:
+        assert (second.grpc, second.http) == (first.grpc, first.http)
+        assert wait_for(lambda: is_gone(child))
 
 
 def test_locked_files_do_not_delay_the_end(tmp_path: Path) -> None:
