@@ -147,6 +147,7 @@ def test_a_train_job_has_only_fields_that_kubeflow_trainer_knows() -> None:
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not here")
 def test_the_systemd_unit_is_valid_and_hardened(tmp_path: Path) -> None:
     unit = (DEPLOY / "systemd" / "otel-fr-collector.service").read_text()
+    assert "\nOOMPolicy=continue\n" in unit, "a child that is killed for memory would end the collector"
     program = shutil.which("true")
     copy = tmp_path / "otel-fr-collector.service"
     copy.write_text(unit.replace("/opt/otel-fr/bin/otel-fr", str(program)))
