@@ -20,6 +20,7 @@ from otel_fr.match.facts.recording import (
     without_gaps,
     without_run_on,
 )
+from otel_fr.match.facts.starvation import is_starved, not_blocked_by_host
 from otel_fr.match.facts.threads import sharing
 from otel_fr.match.graph.aborted import separate
 from otel_fr.match.graph.device import OpenCalls, open_calls
@@ -48,7 +49,7 @@ class Case:
     lasts: dict[int, LastCall] = field(init=False)
 
     def __post_init__(self) -> None:
-        recorded = without_run_on(without_gaps(set_aside(self.evidence)))
+        recorded = not_blocked_by_host(without_run_on(without_gaps(set_aside(self.evidence))))
         self.evidence = not_failed_by_abort(mark_caught(mark_timed_out(recorded)))
         self.instances = line_up(self.evidence)
         self.mismatches = first_mismatches(self.evidence, self.instances)
@@ -106,6 +107,11 @@ class Case:
         """The ranks with something that has lasted longer than it may, and what says most of it."""
         found = {rank: worst_of(info) for rank, info in self.evidence.ranks.items()}
         return {rank: item for rank, item in found.items() if item is not None}
+
+    @cached_property
+    def starved(self) -> frozenset[int]:
+        """The ranks whose host gives them no processor."""
+        return frozenset(r for r, info in self.evidence.ranks.items() if is_starved(info, self.evidence.window))
 
     @cached_property
     def lost(self) -> Mapping[int, str]:

@@ -265,7 +265,7 @@ class Rank:
         thread_exceptions: of its other threads, oldest first.
         exiting: alive, but its interpreter is ending. exit_message: what it passed to ``sys.exit``, if that is text.
         python_blocked: alive, but its Python threads do not run (GIL held in C code, or stopped).
-        idle: seconds since it last enqueued or ended a call; None: unknown.
+        idle: seconds since it last enqueued or ended a call; None: unknown. starved: of these, for want of a processor.
         completed_age: seconds since it enqueued the newest call that is known to have completed; None: not known.
         ended_for: seconds since it ended in which newer evidence of all running ranks arrived; None: not known.
         site: ``"file:line function"``, the current line of its thread. stack: text, the rank's thread first.
@@ -287,8 +287,7 @@ class Rank:
         round_trips: to peers, ``"10.0.0.7"``, that take long, in seconds.
         patterns: of its messages, one that it kept up to a call in flight, or broke in its last step.
         decisions: what its program has decided, in its order. step: the training step it was in then; None: not known.
-        destroying: its call in flight that destroys a group, and leaving: the ids of the groups that this destroys; set
-            by the engine (`otel_fr.match.facts.recording`).
+        destroying: its call in flight that destroys groups; leaving: the ids of these groups. The engine sets both.
     """
 
     rank: int
@@ -303,6 +302,7 @@ class Rank:
     exit_message: str = ""
     python_blocked: bool = False
     idle: float | None = None
+    starved: float = 0.0
     completed_age: float | None = None
     ended_for: float | None = None
     site: str = ""

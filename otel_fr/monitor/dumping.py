@@ -238,6 +238,8 @@ def rank_info(reporter: Reporter, meta: Mapping[str, Any]) -> dict[str, Any]:
         texts = {"stack": known.text, "site": known.site, "doing": known.doing, **known.connections._asdict()}
         info |= {"python_blocked": known.python_blocked} | {key: text for key, text in texts.items() if text}
         info |= {"left": [rank_report.to_object(loop) for loop in known.left_loops]} if known.left_loops else {}
+    if reporter.processor.seconds:
+        info["starved_s"] = reporter.processor.seconds
     exception = reporter.exception()
     if exception is not None:
         info["exception"] = rank_report.to_object(exception)

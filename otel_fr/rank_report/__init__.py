@@ -140,6 +140,9 @@ class RankReport(Section, frozen=True, tag_field=VERSION_KEY, tag=VERSION):
     )
     failed: Annotated[Calls, Meta(description="calls that failed, newest last, at most 16")] = ()
     idle_s: Annotated[Seconds | None, Meta(description="since its last call was enqueued or ended")] = None
+    starved_s: Annotated[
+        Seconds, Meta(description="of these, for how long its main thread has waited for a processor")
+    ] = 0.0
     dropped: Annotated[DropCounts | None, Meta(description="what was lost")] = None
     last: Annotated[ReportedCall | None, Meta(description="the newest call")] = None
     python_blocked: Annotated[

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,6 +46,20 @@ def test_the_incident_says_what_the_stuck_rank_is_doing(tmp_path: Path) -> None:
     assert found.text("doing").split(" (")[0] in whole_text(incident)
     if native_stacks.executable():
         assert NATIVE in native_part(found.text("stack"))
+
+
+def test_a_rank_whose_host_gives_it_no_processor_is_late_and_not_stuck(tmp_path: Path) -> None:
+    with torchrun.collector(tmp_path / "collector") as running:
+        env = {**torchrun.endpoint(running), "OTEL_FR_STALL_SECONDS": "4"}
+        job = torchrun.start(tmp_path, "stuck.py", "starved", str(tmp_path), env=env)
+        incident = running.wait_cause()
+        os.kill(int(until((tmp_path / "other").read_text)), signal.SIGKILL)
+        running.wait_cause(lambda one: one["state"] == "resolved")
+        assert job.wait(PATIENCE) == 0
+        job.communicate()
+    assert incident["culprit_ranks"] == [1], incident["summary"]
+    assert "for a processor; ranks 0, 2 wait" in incident["summary"]
+    assert {(one["category"], one["severity"]) for one in running.lines()} == {("straggler", "warning")}
 
 
 HIDDEN = (

@@ -59,7 +59,7 @@ class Incident:
         ras: what NCCL's RAS said of its run after it began; None: nothing.
         revision: how often it has changed; 1: only opened.
         openings: how often it has opened. changes: how often it has changed since it opened last, that included.
-        labels: its alert's labels; fixed when it opens, or becomes a cause, so that the same alert resolves.
+        labels: its alert's labels; fixed when it opens, becomes a cause or critical, so that the same alert resolves.
         size: bytes that it takes, about; as of when it last changed.
         owner: of the room that it takes while it is open (`otel_fr_collector.shares`).
         data: the incident as it was last published (docs/reference/incident.md).
@@ -193,10 +193,11 @@ class Incident:
             self.waiting = wall - finding.age
 
     def take(self, finding: Finding, cause: str | None, culprits: list[CulpritData]) -> None:
-        """What is known by now. Of a consequence that turns out to be a cause, an alert is sent from now on."""
-        is_turned = self.cause is not None and cause is None
+        """What is known by now. Of a consequence that turns out to be a cause, an alert is sent from now on; of a
+        warning that has become critical, another one, which may reach other people."""
+        is_turned, before = self.cause is not None and cause is None, self.severity
         self.finding, self.cause, self.culprits = finding, cause, culprits
-        if is_turned:
+        if is_turned or (before, self.severity) == ("warning", "critical"):
             self.take_labels()
 
     def take_labels(self) -> None:

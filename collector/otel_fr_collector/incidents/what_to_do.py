@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from otel_fr.incident import CulpritData, IncidentData
 from otel_fr.match import Category, Ending
 from otel_fr.match.facts.exceptions import is_device_error
-from otel_fr.match.rules.blocked import EXTRA_CALL
+from otel_fr.match.rules.blocked import EXTRA_CALL, STARVED
 from otel_fr.match.rules.mismatches import THREADS
 from otel_fr.stacks import frames_of
 from otel_fr_collector.incidents.bounds import EXITING
@@ -156,6 +156,11 @@ CASES: tuple[Case, ...] = (
         "the incident began.",
         tuple(one for one in Category if one.is_mismatch),
         lambda data, _: data["rule"] == THREADS,
+    ),
+    Case(
+        "Look at what else runs on the rank's host, and at the CPU limit of its container: the rank gets no processor.",
+        (Category.STRAGGLER,),
+        lambda data, _: data["rule"] == STARVED,
     ),
     Case(FIND_HOST, tuple(Category), lambda data, _: data["stuck_on"] == "lost"),
     Case("Drain the host: the rank's device has failed.", _DIED, _error(HARDWARE)),

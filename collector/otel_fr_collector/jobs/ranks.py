@@ -205,6 +205,7 @@ class RankState:
                 self.report,
                 number=given.number,
                 idle_s=given.idle_s,
+                starved_s=given.starved_s,
                 step=given.step,
                 step_s=given.step_s,
                 interval_s=given.interval_s,

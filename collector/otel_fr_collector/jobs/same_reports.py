@@ -33,6 +33,7 @@ def says_the_same(state: RankState, given: RankReport, sent: float) -> bool:
         given,
         number=known.number,
         idle_s=known.idle_s,
+        starved_s=known.starved_s,
         step=known.step,
         step_s=known.step_s,
         interval_s=known.interval_s,

@@ -193,6 +193,7 @@ def _rank(state: RankState, now: float, until: float, silent: bool, longest: flo
         thread_exceptions=state.thread_exceptions,
         python_blocked=state.python_blocked,
         idle=report.idle_s + since if report and report.idle_s is not None else None,
+        starved=0.0 if report is None else report.starved_s,
         completed_age=None if state.completed_at is None else max(0.0, until - state.completed_at),
         ended_for=max(0.0, now - state.ended - longest) if state.ended is not None else None,
         site=state.site,

@@ -123,7 +123,10 @@ class Alertmanager(Outlet):
 
     def _fire(self, incident: Incident) -> None:
         key = (incident.run, incident.id)
-        labels = self._of_incident.setdefault(key, self._labels_of(incident))
+        labels = self._labels_of(incident)
+        if self._of_incident.get(key, labels) != labels:
+            self._resolve(incident)  # it has become critical
+        self._of_incident[key] = labels
         if labels not in self._firing:
             self._firing[labels] = Alert(labels, owner_of(incident, self._tenant_of), incident.detected)
         alert = self._firing[labels]

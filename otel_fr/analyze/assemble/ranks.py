@@ -75,6 +75,7 @@ def rank_of(dump: Dump, ids: Mapping[str, str]) -> Rank:
         kill_reason="" if exit_ is None else exit_.reason,
     )
     rank.signal, rank.exit_code = signal, code
+    rank.starved = number(facts.get("starved_s")) or 0.0
     rank.idle, rank.completed_age, rank.place = _idle(dump), _completed_age(dump), _place(dump)
     rank.addresses, rank.unreached = names_of(facts.get("addresses")), names_of(facts.get("unreached"))
     _note_destroyed(dump, ids, rank)

@@ -14,11 +14,13 @@ from otel_fr.match.facts.stops import by_user, was_stopped
 from otel_fr.match.finding import Category
 from otel_fr.match.graph.misdirected import MisdirectedMessage, misdirected_message
 from otel_fr.match.graph.nodes import Node, waited
-from otel_fr.match.model import CallState, Ending
+from otel_fr.match.model import Ending
 from otel_fr.match.rules.claims import Claim, Claims, Follows, Outcome, Rule, Stage, beside
 from otel_fr.match.rules.standing import (
     are_blocked,
     callers_of_extra,
+    died_in_mismatch,
+    is_in_barrier,
     is_in_no_call,
     last_of_all,
     may_wait,
@@ -27,6 +29,7 @@ from otel_fr.match.rules.standing import (
 from otel_fr.match.texts import device_texts, ending_texts, sentences
 
 EXTRA_CALL: Final = "call_too_many"
+STARVED: Final = "starved_rank"
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +210,15 @@ def _was_away(case: Case, node: Node, rank: int, ended: float, waited_there: flo
         return window <= waited_there <= idle
     if info.ending is not Ending.RUNNING:
         return is_halted(info)  # its launcher killed it, because it did not react
-    return info.python_blocked or idle >= ended + window
+    return info.python_blocked or (idle >= ended + window and rank not in case.starved)
+
+
+def _starved(case: Case, claims: Claims, root: Blocked) -> Outcome:
+    culprits = _named(case, root)
+    if root.node.dead or not case.starved.issuperset(culprits):
+        return None
+    said = sentences.starved_texts(case, root.node, culprits)
+    return _claim(case, claims, root, Category.STRAGGLER, culprits, said)
 
 
 def _message_missing(case: Case, claims: Claims, root: Blocked) -> Outcome:
@@ -228,7 +239,11 @@ def _absent(case: Case, claims: Claims, root: Blocked) -> Outcome:
 
 
 def _named(case: Case, root: Blocked) -> Sequence[int]:
-    return root.culprits if root.node.dead else case.with_lost(others(case, root.culprits))
+    """The ranks to name: those that are only late if it waits for no other."""
+    if root.node.dead:
+        return root.culprits
+    found = others(case, root.culprits)
+    return case.with_lost([rank for rank in found if rank not in case.starved] or found)
 
 
 def _category(case: Case, node: Node, culprits: Iterable[int]) -> Category:
@@ -259,11 +274,11 @@ def _claim(
         said.append(sentences.only_unheard_text(node.waiting))
     stuck_on: Literal["host", "device"] | None = None
     if category is Category.MISSING_RANK and all(
-        case.syncs.of(rank) and not _is_in_barrier(case, rank) for rank in culprits
+        case.syncs.of(rank) and not is_in_barrier(case, rank) for rank in culprits
     ):
         stuck_on = "device"
         said += device_texts.sync_texts(case, culprits)
-    elif category is not Category.RANK_DEAD and are_blocked(case, node, culprits):
+    elif category not in (Category.RANK_DEAD, Category.STRAGGLER) and are_blocked(case, node, culprits):
         stuck_on = "host"
         said.append(ending_texts.host_text(case.evidence, node.instance, culprits))
     return Claim(
@@ -278,12 +293,6 @@ def _claim(
         explains=(root.key,),
         blames=tuple(culprits) if ahead is None else (),
     )
-
-
-def _is_in_barrier(case: Case, rank: int) -> bool:
-    """It waits in a barrier that is known to be in flight: for its peers, not for its device."""
-    last = case.lasts.get(rank)
-    return last is not None and last.call.state is CallState.IN_FLIGHT and last.call.signature.operation == "barrier"
 
 
 def absent_claim(case: Case, node: Node, ranks: Sequence[int], detail: str, explains: Iterable[InstanceKey]) -> Claim:
@@ -309,16 +318,6 @@ def _ahead_of_others(case: Case, claims: Claims, node: Node, culprits: Iterable[
     for bad in case.mismatches:
         if bad.has_majority and bad.differing == node.waiting and bad.instance.key in claims.cause_of:
             return claims.cause_of[bad.instance.key]
-    return None
-
-
-def died_in_mismatch(case: Case, claims: Claims, ranks: Iterable[int]) -> str | None:
-    """The key of a mismatch whose calls these ranks had not ended when they did: backends abort ranks for one."""
-    unended = (CallState.IN_FLIGHT, CallState.FAILED)
-    for bad in case.mismatches:
-        one = bad.instance
-        if not bad.is_over and all(r in one.calls and one.call(r).state in unended for r in ranks):
-            return claims.cause_of.get(one.key)
     return None
 
 
@@ -371,6 +370,12 @@ RULES = (
         "A member ended by its own fault and blocks the call. Ranks that the same signal ended at the same time are"
         " named with it; members that run no Python, or had been away for the window before that, separately.",
         _dead,
+    ),
+    Rule(
+        STARVED,
+        "The members that have not joined have waited for a processor most of the time since they moved, and have had"
+        " less than the window for themselves: they are late.",
+        _starved,
     ),
     Rule(
         "message_missing",

@@ -10,8 +10,8 @@ from otel_fr.match.facts.overdue import CATEGORIES, by_kind
 from otel_fr.match.facts.stops import was_stopped
 from otel_fr.match.finding import Category
 from otel_fr.match.model import CallState, Ending, Overdue, Rank
-from otel_fr.match.rules.blocked import died_in_mismatch
 from otel_fr.match.rules.claims import Claim, Claims, stage_of_one
+from otel_fr.match.rules.standing import died_in_mismatch
 from otel_fr.match.texts import ending_texts, sentences
 
 DEATHS = "ranks"

@@ -1,4 +1,4 @@
-"""What ranks that others wait for do: blocked on the host, in no call, or waiting unseen by their backend."""
+"""What ranks that others wait for do: blocked on the host, in no call, or waiting unseen by their backend; or did."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from otel_fr.match.facts.instances import Instance, instance_key
 from otel_fr.match.facts.joined import failed_at_once
 from otel_fr.match.graph.nodes import Node
 from otel_fr.match.model import CallState, Ending
+from otel_fr.match.rules.claims import Claims
 
 
 def are_blocked(case: Case, node: Node, culprits: Iterable[int]) -> bool:
@@ -74,6 +75,22 @@ def may_wait(case: Case, rank: int) -> bool:
         and any(own.enqueued for own in info.progress.values())
         and not any(own.completed for own in info.progress.values())
     )
+
+
+def died_in_mismatch(case: Case, claims: Claims, ranks: Iterable[int]) -> str | None:
+    """The key of a mismatch whose calls these ranks had not ended when they did: backends abort ranks for one."""
+    unended = (CallState.IN_FLIGHT, CallState.FAILED)
+    for bad in case.mismatches:
+        one = bad.instance
+        if not bad.is_over and all(r in one.calls and one.call(r).state in unended for r in ranks):
+            return claims.cause_of.get(one.key)
+    return None
+
+
+def is_in_barrier(case: Case, rank: int) -> bool:
+    """It waits in a barrier that is known to be in flight: for its peers, not for its device."""
+    last = case.lasts.get(rank)
+    return last is not None and last.call.state is CallState.IN_FLIGHT and last.call.signature.operation == "barrier"
 
 
 def callers_of_extra(case: Case, node: Node, missing: Sequence[int], *, unseen: bool) -> list[int]:

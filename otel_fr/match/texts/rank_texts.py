@@ -11,6 +11,7 @@ from otel_fr.match.facts.endings import runs_not, stayed_away
 from otel_fr.match.facts.instances import Instance, LastCall, is_posted
 from otel_fr.match.facts.machines import machines_by_address, names_text, slow_links
 from otel_fr.match.facts.recording import DEFAULT_GROUP
+from otel_fr.match.facts.starvation import lacks_processor
 from otel_fr.match.facts.stops import was_stopped
 from otel_fr.match.model import Call, CallState, Ending, Evidence, Group, Progress, Rank
 from otel_fr.match.texts.calls import call_text, group_of
@@ -115,11 +116,19 @@ def where_texts(case: Case, rank: int, instance: Instance | None = None) -> list
 
 def _doing_texts(info: Rank) -> list[str]:
     """What its kernel says of it, and where its DataLoader workers are, for which it may wait."""
+    lacks = [starved_text([info])] if lacks_processor(info) else []
     if not info.doing or info.python_blocked or info.ending not in (Ending.RUNNING, Ending.KILLED):
-        return []
+        return lacks
     be = "is" if info.ending is Ending.RUNNING else "was"
     workers = [f"its DataLoader worker, process {pid}, {be} at {site}" for pid, site in loader_workers(info.stack)]
-    return [f"it {be} {message_text(info.doing)}", *workers]
+    return [f"it {be} {message_text(info.doing)}", *lacks, *workers]
+
+
+def starved_text(infos: Sequence[Rank]) -> str:
+    """``"its process has waited 4.8 of the last 5.0 s for a processor"``; of several ranks, the shortest wait."""
+    waited, idle = min(info.starved for info in infos), max(info.idle or 0.0 for info in infos)
+    whose = "its process has" if len(infos) == 1 else "each of their processes has"
+    return f"{whose} waited {waited:.1f} of the last {duration_text(idle)} for a processor"
 
 
 def _may_be_in(call: Call) -> bool:

@@ -18,6 +18,7 @@ from otel_fr.match.texts.rank_texts import (
     link_texts,
     raised_texts,
     silence_text,
+    starved_text,
     unreached_texts,
     where_texts,
 )
@@ -107,6 +108,20 @@ def holding_texts(case: Case, node: Node, culprits: Sequence[int]) -> list[str]:
     if 2 * len(missing) > len(instance.members) and node.waiting and len(missing) > 1:
         details.append(f"it is also possible that {ranks_text(node.waiting)} made one extra call")
     return ["; ".join(parts), *details]
+
+
+def starved_texts(case: Case, node: Node, culprits: Sequence[int]) -> list[str]:
+    """``"rank 1 (gpu-17) has not joined X yet: its process has waited 4.8 of the last 5.0 s for a processor; ..."``,
+    and details."""
+    instance = node.instance
+    did_not = "joined" if instance.p2p is None else "made the other half of"
+    text = (
+        f"{case.machines.named(culprits)} {verb(culprits, 'has', 'have')} not {did_not} {instance_text(instance)} yet"
+    )
+    why = starved_text([case.evidence.ranks[rank] for rank in culprits])
+    wheres = [where_texts(case, rank, instance) for rank in culprits[:MAX_ENDINGS]]
+    waits = waits_text(case.evidence, instance, node.waiting, node.age)
+    return [f"{text}: {why}; {waits}", *("; ".join(text for text in texts if text != why) for texts in wheres)]
 
 
 def _common_site(evidence: Evidence, ranks: Iterable[int]) -> str:

@@ -47,6 +47,10 @@ class Tracked(NamedTuple):
     gap_s: float | None
     device: DeviceTimes | None = None
 
+    def as_posted(self) -> Tracked:
+        """As a call that no thread waits for."""
+        return self._replace(record=self.record._replace(waited_ns=POSTED))
+
 
 class _Held(NamedTuple):
     """A call. ``untimed``: it has ended so; for how long it ran is known once PyTorch's watchdog retires it."""

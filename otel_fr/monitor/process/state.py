@@ -59,12 +59,14 @@ class Sample(NamedTuple):
     Attributes:
         state: the letter in ``/proc/PID/stat``; "": not known. wchan: the kernel function it waits in; "": not known.
         call: None: it runs, or that may not be read. switches: how often it has left a CPU; None: not known.
+        ran: nanoseconds on a CPU, as text; "": not known.
     """
 
     state: str = ""
     wchan: str = ""
     call: SystemCall | None = None
     switches: int | None = None
+    ran: str = ""
 
 
 def parse_call(text: str) -> SystemCall | None:
@@ -131,6 +133,7 @@ class Process:
             wchan=self.waits_in(f"{folder}/"),
             call=parse_call(self.text(f"{folder}/syscall")),
             switches=sum(map(int, switches)) if all(map(str.isdigit, switches)) else None,
+            ran=self.text(f"{folder}/schedstat").partition(" ")[0],
         )
 
     def threads(self) -> Iterator[int]:
@@ -205,7 +208,7 @@ def describe(process: Process, before: Sample, after: Sample) -> str:
     if any(part in after.wchan for part in _FREEZER):
         return "frozen by its cgroup"
     if before.state == after.state == "R":
-        return "running on a CPU"
+        return "running on a CPU" + (", or waiting for one" if after.ran and after.ran == before.ran else "")
     if after.call is None and not after.wchan:
         return "in an uninterruptible wait in the kernel" if before.state == after.state == "D" else ""
     has_waited = after.switches is not None and after.switches == before.switches and after.state in "DS"

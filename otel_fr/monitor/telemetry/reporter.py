@@ -22,6 +22,7 @@ from otel_fr.monitor.nccl.device_calls import DeviceCalls, Tracked
 from otel_fr.monitor.process import error_file
 from otel_fr.monitor.process.ending import Exit
 from otel_fr.monitor.process.link_watch import LinkWatch
+from otel_fr.monitor.process.processor_wait import ProcessorWait
 from otel_fr.monitor.process.stacks import Stacks
 from otel_fr.monitor.rank_identity import RankIdentity
 from otel_fr.monitor.ring.activity_watch import ActivityWatch
@@ -38,7 +39,7 @@ from otel_fr.monitor.telemetry.span_sender import SpanSender
 from otel_fr.monitor.witness import Witness
 from otel_fr.out_of_memory import OutOfMemory
 from otel_fr.rank_report import DropCounts, RankReport, ReportedException, ReportedExit, ReportedRas
-from otel_fr.ring import POSTED, ProcessState, RecordState, RingReader
+from otel_fr.ring import ProcessState, RecordState, RingReader
 
 
 class Reporter:
@@ -46,7 +47,7 @@ class Reporter:
 
     Attributes:
         identity, witness: of the rank. tail, groups, activity: what has been read of the ring.
-        devices: what PyTorch's recorder has shown.
+        devices: what PyTorch's recorder has shown. processor: how long the rank waits for one.
         on_hang: what was done because a limit had passed; "": nothing.
         running_here: as `Node.running` last found them. commands_lost: by `ControlClient.lost`.
         thread_exceptions: that threads did not catch, as last reported.
@@ -72,6 +73,7 @@ class Reporter:
         self._exporter: Exporter | None = None
         self.devices = DeviceCalls()
         self.activity = ActivityWatch(reader, config)
+        self.processor = ProcessorWait(reader.pid)
         self.on_hang = ""
         self.running_here: list[int] = []
         self.commands_lost = 0
@@ -231,6 +233,7 @@ class Reporter:
         call blocks nothing, because no thread waits for it; one that destroys a group waits for no other rank.
         """
         tail = self.tail
+        self.processor.step(now_ns, self.moved_ns)
         uncertain = [item.record for item in tail.uncertain.values() if not item.record.is_posted]
         oldest = min(uncertain, key=lambda record: record.since_ns, default=None)
         for record in (item.record for item in self.in_flight(now_ns).values() if not item.record.destroys):
@@ -255,7 +258,7 @@ class Reporter:
         found = self.tail.in_flight
         if not self.devices.is_stale(now_ns):
             return found
-        return {id_: item if item.device is None else _posted(item) for id_, item in found.items()}
+        return {id_: item if item.device is None else item.as_posted() for id_, item in found.items()}
 
     @property
     def moved_ns(self) -> int:
@@ -343,6 +346,7 @@ class Reporter:
             in_flight_more=in_flight_more,
             failed=tuple([report_builder.reported_call(item, now_ns) for item in self.tail.failed]),
             idle_s=idle,
+            starved_s=self.processor.seconds,
             dropped=self.dropped(),
             last=None if last is None else report_builder.reported_call(devices.current(last), now_ns),
             lines=call_lines(self._reader) if stacks and known is not None and known.text else (),
@@ -441,10 +445,6 @@ class Reporter:
         spans, reports = (0, 0) if exporter is None else (exporter.spans.dropped, exporter.reports.dropped)
         records = self._reader.lost + self._reader.torn + self.tail.missed + counters.get("dropped", 0)
         return DropCounts(spans, reports, records, counters.get("hook_errors", 0), self.commands_lost)
-
-
-def _posted(item: Tracked) -> Tracked:
-    return item._replace(record=item.record._replace(waited_ns=POSTED))
 
 
 def _text(value: object) -> str:

@@ -3,6 +3,7 @@
 import datetime
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -42,6 +43,19 @@ def memory() -> None:
         kept.append(b"x" * (16 << 20))
 
 
+def starved() -> None:
+    """Another program takes the processor that this process has, until somebody ends it."""
+    other = subprocess.Popen([sys.executable, "-c", "while True: pass"], env={})
+    for pid in (0, other.pid):
+        os.sched_setaffinity(pid, {min(os.sched_getaffinity(0))})
+    (folder / "other.new").write_text(str(other.pid))
+    os.rename(folder / "other.new", folder / "other")
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    begun = time.thread_time()
+    while time.thread_time() - begun < 0.2:
+        pass
+
+
 @record  # type: ignore[untyped-decorator]
 def load() -> None:
     raise ValueError("bad sample 4711")
@@ -62,7 +76,7 @@ def end() -> None:
     os._exit(0)
 
 
-FAULTS = {"fifo": fifo, "memory": memory, "hidden": hidden}
+FAULTS = {"fifo": fifo, "memory": memory, "starved": starved, "hidden": hidden}
 if rank == 1:
     (folder / "pid").write_text(str(os.getpid()))
 for step in range(3):

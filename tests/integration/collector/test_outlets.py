@@ -22,6 +22,7 @@ from otel_fr_collector.outlets.alertmanager import Alertmanager
 
 from otel_fr import identity, semconv
 from otel_fr.control.v1 import control_pb2
+from otel_fr.incident import unix
 from otel_fr.incident_trace import LEAD
 from tests.support.collector_process import Collector, running
 from tests.support.commands import otel_fr
@@ -75,6 +76,29 @@ def test_every_alertmanager_gets_the_alert_and_its_end(tmp_path: Path, alerts: A
         assert "rank 1 (node-0) did not join" in first["annotations"]["summary"]
         assert first["endsAt"] > last["endsAt"]  # in the future while it fired, in the past once resolved
         assert first["labels"] == last["labels"]
+
+
+def test_a_rank_that_is_late_and_then_stuck_has_an_alert_of_each(alerts: AlertSink) -> None:
+    with (
+        VirtualCollector(outlets=lambda metrics, _: [Alertmanager([alerts.url], metrics)]) as collector,
+        collector.job(3) as job,
+    ):
+        job.step()
+        job.ranks[1].extra |= {"starved_s": 0.9 * STALL, "python_blocked": True}
+        job.skip(1)
+        late = collector.wait_cause()
+        assert (late["category"], late["severity"], late["rule"]) == ("straggler", "warning", "starved_rank")
+        collector.deliver(lambda: alerts.posts)
+        collector.time.advance(STALL)
+        stuck = collector.wait_cause(lambda one: one["category"] == "rank_stuck")
+        assert (stuck["id"], stuck["severity"]) == (late["id"], "critical")
+
+        def firing() -> dict[str, bool]:
+            """By severity, whether its alert lasts."""
+            found = {one["labels"]["severity"]: one for post in alerts.posts for one in post}
+            return {severity: (unix(one["endsAt"]) or 0.0) > time.time() for severity, one in found.items()}
+
+        collector.deliver(lambda: firing() == {"warning": False, "critical": True})
 
 
 def test_an_alertmanager_that_fails_is_retried_and_delays_nothing(

@@ -357,17 +357,12 @@ def stalls() -> Cases:
 
 def late() -> Cases:
     timed_out: dict[str, Any] = {"state": FAILED, "error": "timeout", "duration": 6.0, "timeout": 6.0, "gap": 0.01}
-    failed: dict[str, Any] = {
-        "state": FAILED,
-        "error": "collective_failed",
-        "duration": 0.1,
-        "timeout": 6.0,
-        "gap": 8.0,
-    }
+    failed: dict[str, Any] = {**timed_out, "error": "collective_failed", "duration": 0.1, "gap": 8.0}
     calls = [call(r, **(failed if r == 1 else timed_out)) for r in range(3)]
     job = Job()
     job.steps(300, 1)
     yield "it comes last in most steps", [change.incident.finding for change in job.judge()]
+    yield "its host gives it no processor", without_rank_1(starved=8.4, python_blocked=True)
     yield "it came after the timeout", verdict(calls, [rank(r, 5, ending=Ending.RAISED) for r in range(3)])
 
 
