@@ -9,9 +9,10 @@ import contextlib
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 
-HEADERS, RST_STREAM, SETTINGS, CONTINUATION = 1, 3, 4, 9
+HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, CONTINUATION = 1, 3, 4, 6, 7, 9
 END_STREAM, END_HEADERS = 1, 4
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 LOGS = b"/opentelemetry.proto.collector.logs.v1.LogsService/Export"
@@ -116,3 +117,38 @@ def attack(address: str, kind: Attack, size: int) -> int:
             client.sendall(piece)
             sent += len(piece)
     return sent
+
+
+def pinged(address: str, times: int, pause: float) -> str:
+    """What a server says as it ends a connection on which nothing comes but pings (its GOAWAY); "": it continues.
+
+    Args:
+        pause: seconds after each ping.
+    """
+    host, _, port = address.rpartition(":")
+    received = b""
+    with contextlib.suppress(ConnectionError), socket.create_connection((host, int(port)), SECONDS) as client:
+        client.sendall(PREFACE + settings())
+        for _ in range(times):
+            client.sendall(frame(PING, 0, 0, bytes(8)))
+            received += _until(client, time.monotonic() + pause)
+    while len(received) >= 9:
+        length, kind = int.from_bytes(received[:3], "big"), received[3]
+        if kind == GOAWAY:
+            return received[17 : 9 + length].decode()
+        received = received[9 + length :]
+    return ""
+
+
+def _until(client: socket.socket, moment: float) -> bytes:
+    """What comes until then (monotonic), or until the other end closes."""
+    received = b""
+    while (left := moment - time.monotonic()) > 0:
+        client.settimeout(left)
+        piece = b""
+        with contextlib.suppress(TimeoutError):
+            piece = client.recv(1 << 16)
+        if not piece:
+            break
+        received += piece
+    return received

@@ -15,6 +15,7 @@ import pytest
 from tests.support.collector_process import Collector, running
 from tests.support.external_programs import OTELCOL, get, load, needs_otelcol, started
 from tests.support.grpc_calls import METRICS, unary
+from tests.support.hostile_http2 import pinged
 from tests.support.paths import DEPLOY
 from tests.support.played_job import Job
 from tests.support.ports import free_address
@@ -25,8 +26,8 @@ from tests.support.waiting import wait_for
 class Gateway:
     """A running OpenTelemetry Collector, to be sent to as a `torchrun.Collector` is."""
 
-    def __init__(self, channel: grpc.Channel, process: subprocess.Popen[bytes]) -> None:
-        self.channel, self.process = channel, process
+    def __init__(self, channel: grpc.Channel, process: subprocess.Popen[bytes], address: str = "") -> None:
+        self.channel, self.process, self.address = channel, process, address
 
     def send(self, method: str, data: bytes, **options: Any) -> bytes:
         return unary(self.channel, method)(data, wait_for_ready=True, **options)
@@ -39,7 +40,7 @@ def gateway(folder: Path, name: str, **env: str) -> Iterator[Gateway]:
     with started(log, str(OTELCOL), "--config", str(DEPLOY / "otelcol" / f"{name}.yaml"), env=own) as process:
         assert wait_for(lambda: get(f"http://{own['HEALTH']}")), log.read_text()
         with grpc.insecure_channel(own["OTLP_GRPC"]) as channel:
-            yield Gateway(channel, process)
+            yield Gateway(channel, process, own["OTLP_GRPC"])
 
 
 OVERLAYS = {"loadbalancing-tls", "loadbalancing-tokens"}
@@ -69,6 +70,18 @@ def test_a_connection_that_loses_everything_is_given_up_soon(name: str) -> None:
     """The kernel sends again at longer and longer intervals: after an outage of 30 s, the next time is 20 s later."""
     for exporter in to_otel_fr(name):
         assert exporter["keepalive"] == {"time": "10s", "timeout": "5s"}
+    receiver = load(f"otelcol/{name}.yaml")["receivers"]["otlp"]["protocols"]["grpc"]
+    assert receiver["keepalive"]["enforcement_policy"] == {"min_time": "5s", "permit_without_stream": True}
+
+
+@needs_otelcol
+@pytest.mark.long
+@pytest.mark.parametrize("name", FILES)
+def test_senders_may_look_after_their_connections(tmp_path: Path, name: str) -> None:
+    """An OpenTelemetry Collector allows a ping each five minutes, if nothing else is said, and two more."""
+    with gateway(tmp_path, name, OTEL_FR_ENDPOINT=free_address(), QUEUE=str(tmp_path / "queue")) as between:
+        assert pinged(between.address, times=20, pause=0.05) == "too_many_pings"
+        assert pinged(between.address, times=4, pause=5.1) == ""
 
 
 @needs_otelcol
