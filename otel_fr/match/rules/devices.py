@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from otel_fr.match.case import Case
 from otel_fr.match.facts.endings import is_halted
@@ -10,8 +11,9 @@ from otel_fr.match.facts.instances import InstanceKey
 from otel_fr.match.finding import Category
 from otel_fr.match.graph.device import StuckDevice, stuck_devices
 from otel_fr.match.graph.nodes import Node
-from otel_fr.match.rules.claims import Claim, Claims, Follows, Outcome, Rule, Stage, stage_of_one
-from otel_fr.match.texts import device_texts
+from otel_fr.match.rules.claims import Claim, Claims, Follows, Outcome, Rule, Stage
+from otel_fr.match.texts import device_texts, rank_texts
+from otel_fr.match.texts.calls import waiting_text
 
 
 def _stuck(case: Case, claims: Claims) -> Iterator[Claim]:
@@ -44,6 +46,34 @@ def _stuck(case: Case, claims: Claims) -> Iterator[Claim]:
         )
 
 
+def _cut_off(case: Case, _: Claims, stuck: Claim) -> Outcome:
+    """A rank that has done its part of a call may wait for what a lost host, or one that it does not reach, has not
+    sent, while others have all that they need."""
+    instance = stuck.instance
+    if instance is None or stuck.stuck_on != "device":
+        return None
+    lost = case.with_lost([rank for rank in instance.members if rank in case.lost])
+    hosts, details = rank_texts.unreached_texts(case.evidence, instance.members)
+    if not lost and not hosts:
+        return None
+    text = rank_texts.silence_text(case, lost) if lost else hosts
+    said = [f"{text}; {waiting_text(stuck.culprits, instance)}, which others completed", *details]
+    waiting = tuple(sorted({*stuck.culprits, *stuck.waiting}))
+    return replace(
+        stuck,
+        category=Category.STALLED_COLLECTIVE,
+        culprits=tuple(lost),
+        waiting=waiting,
+        said=said,
+        stuck_on=None,
+        blames=tuple(lost),
+    )
+
+
+def _not_completing(_: Case, __: Claims, stuck: Claim) -> Outcome:
+    return stuck
+
+
 def _queued(case: Case, claims: Claims) -> list[Node]:
     """Each where its own device would begin first."""
     nodes = [node for key, node in case.nodes.items() if key not in claims.cause_of and node.is_blocked_by_device]
@@ -73,13 +103,24 @@ def _not_begun(case: Case, _: Claims, node: Node) -> Outcome:
 
 
 STAGES = (
-    stage_of_one(
+    Stage(
         "device",
         "Ranks with a call in flight that others completed.",
         _stuck,
-        "device_not_completing",
-        "The rank enqueued the call and does not complete it. The call needs every rank, or all others completed it"
-        " long ago.",
+        (
+            Rule(
+                "cut_off_in_call",
+                "A member's machine sends no more reports, or members' hosts do not reach each other: what the rank"
+                " waits for did not come.",
+                _cut_off,
+            ),
+            Rule(
+                "device_not_completing",
+                "The rank enqueued the call and does not complete it. The call needs every rank, or all others"
+                " completed it long ago.",
+                _not_completing,
+            ),
+        ),
     ),
     Stage(
         "queue",

@@ -36,6 +36,25 @@ def test_a_host_whose_end_broke_the_others_calls_is_named_although_these_end_bef
     assert found["what_to_do"] == FIND_HOST
 
 
+def test_a_host_that_is_lost_in_the_middle_of_a_call_is_named_and_no_rank_that_waits_for_it() -> None:
+    with VirtualCollector() as collector, collector.job(6) as job:
+        for rank in job.ranks:
+            rank.host = f"n{rank.rank // 2}"
+        job.step()
+        calls = [rank.issue(job.world) for rank in job.ranks]
+        job.all_reported()
+        for rank in job.ranks[2:4]:
+            rank.silent = True
+        for call in calls:
+            if call.rank in (0, 4, 5):
+                job.ranks[call.rank].complete(call)
+                job.ranks[call.rank].issue(job.world)
+        found = collector.wait_cause(lambda one: one["culprit_ranks"])
+        collector.time.advance(10.0)
+        assert {tuple(one["culprit_ranks"]) for one in collector.causes()} == {(2, 3)}
+    assert (found["rule"], found["stuck_on"]) == ("cut_off_in_call", "lost")
+
+
 def test_ranks_that_end_for_a_node_that_joins_are_no_fault_nor_is_what_follows() -> None:
     with VirtualCollector() as collector, collector.job(4) as job:
         job.step()

@@ -340,6 +340,8 @@ def stalls() -> Cases:
     closed: dict[str, Any] = {"ending": Ending.RAISED, "exception": "RuntimeError: Connection closed by peer"}
     yield "it failed for all", verdict(failed, [rank(r, 5, **closed) for r in range(3)])
     yield "it failed for one", verdict(failed[:1], [rank(0, 5, **closed), rank(1, 4, idle=0.5), rank(2, 4, idle=0.5)])
+    ranks = [rank(0, 6, place=Place("n0")), rank(1, 5), rank(2, 5, 4, **UNHEARD, heard_at=1e3, place=Place("n1"))]
+    yield "a host is lost in the middle of it", verdict([call(1, 5), call(0, 6)], ranks)
     timed_out = [made(r, 1, state=FAILED, age=300.0, duration=300.0, error="timeout") for r in range(4)]
     yield "the making of a group timed out", verdict(timed_out, [rank(r, 0) for r in range(4)], size=4)
     groups = [Group("t0", "t0", "tp", (0, 1)), Group("d0", "d0", "dp", (0, 2)), Group("d1", "d1", "dp", (1, 3))]
