@@ -254,8 +254,11 @@ class Verdict:
             files = [file for file, _ in failures.values() if file]
             if not failures:
                 self._say_incidents(at_once=True)
+            all_stopped = all(stopped for _, stopped in failures.values())
             if files and self.node.is_first("end"):
-                self._say(Path(files[0]).parent, all(stopped for _, stopped in failures.values()), error, poll)
+                self._say(Path(files[0]).parent, all_stopped, error, poll)
+            elif not all_stopped and self.node.is_first("end"):
+                self._say_told(error, poll)
         error.close()
 
     def leave(self, *, patient: bool = True) -> None:
@@ -291,6 +294,14 @@ class Verdict:
             if text not in said:
                 said = text
                 error.write(f"otel-fr: verdict, corrected by the collector: {text}")
+
+    def _say_told(self, error: Stderr, poll: Callable[[], bool]) -> None:
+        """No file could be written: what the collector says is all that is known here."""
+        end = time.monotonic() + CORRECTION_SECONDS
+        while self._told is None and poll() and time.monotonic() < end and error.left() > 0:
+            time.sleep(0.02)
+        if self._told is not None:
+            error.write(f"otel-fr: verdict: {_cut(one_line(self._told.summary))} ({self._told.where})")
 
     def _is_complete(self, found: Mapping[str, Any]) -> bool:
         """Whether there were files of all ranks."""

@@ -173,6 +173,25 @@ def test_the_verdict_at_the_end_is_corrected_once_by_what_the_collector_says_las
     assert clock.monotonic() - began < 4 * CORRECTION_SECONDS
 
 
+@pytest.mark.parametrize("stopped", [False, True])
+def test_where_no_file_could_be_written_the_collectors_verdict_is_said(
+    stopped: bool, tmp_path: Path, clock: VirtualTime
+) -> None:
+    clock.sleep = clock.advance  # type: ignore[attr-defined]
+    one, output = verdict(tmp_path), Output()
+    one.node.join()
+    one.node.note_failure("", stopped=stopped)
+    told = iter([(), (), ("ab", "rank 1 raised ValueError")])
+
+    def poll() -> bool:
+        one.note_incident(*found) if (found := next(told)) else None
+        return True
+
+    one.last_words(output, poll)
+    said = ["otel-fr: verdict: rank 1 raised ValueError (otel-fr incidents show ab)"]
+    assert output.lines == ([] if stopped else said)
+
+
 def test_a_collector_cannot_fill_the_output(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, clock: VirtualTime
 ) -> None:
