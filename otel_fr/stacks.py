@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+import string
+from typing import Final, NamedTuple
 
 NATIVE_HEADING = "Native stacks, by py-spy:"
 """Begins the part of a stack's text with native frames, which comes last."""
@@ -30,6 +31,8 @@ NEWEST_FIRST = f"{ORDER}first"
 _LIBRARIES = ("/torch/", "/otel_fr/", "/torchcomms/", "/torchinductor_", "/contextlib.py", "<frozen ", "<string>")
 _STANDARD_LIBRARY = re.compile(r"/lib(?:64)?/python3[^/]*/(?!(?:site|dist)-packages/)")
 _PACKAGES = "-packages/"
+ALPHABET: Final = string.digits + string.ascii_letters + "-_"
+"""A character for each place in which calls were made (docs/reference/rank-report.md)."""
 _WRAPPERS = ("/typing_extensions.py", "/wrapt/", "/decorator.py", "/opentelemetry/")
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import string
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import NamedTuple
+
+from otel_fr.stacks import ALPHABET
 
 Lines = Mapping[int, tuple[str, ...]]
 """By number of the collective, the frames that called it, ``"file:line function"``, the innermost first."""
-ALPHABET: Final = string.digits + string.ascii_letters + "-_"
-"""A character for each place (docs/reference/rank-report.md)."""
 
 
 class CallLines(NamedTuple):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from otel_fr.match.call_lines import ALPHABET
 from otel_fr.rank_report import MAX_LINES, MAX_LINES_GROUPS, ReportedLines
 from otel_fr.ring import KIND_COLLECTIVE, RingReader, SiteDef
+from otel_fr.stacks import ALPHABET
 
 MAX_FRAMES: Final = 4
 """Innermost frames that are reported: those that tell call sites apart (`otel_fr.capture.sites`)."""
