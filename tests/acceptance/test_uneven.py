@@ -29,9 +29,8 @@ ELSEWHERE = (
 )
 
 
-@pytest.mark.parametrize(
-    ("kind", "texts"), [("skips", [LEFT, ELSEWHERE]), pytest.param("early", [LEFT], marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("kind", "texts"), [("skips", [LEFT, ELSEWHERE]), ("early", [LEFT])])
 def test_what_a_rank_did_otherwise_is_said(kind: str, texts: list[str], tmp_path: Path) -> None:
     with torchrun.collector(tmp_path / "collector") as running:
         env = torchrun.endpoint(running, 1.0)
