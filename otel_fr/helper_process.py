@@ -1,8 +1,11 @@
-"""How processes of otel-fr's own are started beside the job: their command line and their environment."""
+"""How processes of otel-fr's own are started, with which command line and environment, and how they end."""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
+import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,6 +27,16 @@ sys.path[:] = [path for path in sys.path if path]
 import runpy
 runpy.run_module({module!r}, run_name="__main__", alter_sys=True)
 """
+
+_PR_SET_PDEATHSIG: Final = 1
+"""Of prctl(2)."""
+
+
+def end_with(parent: int) -> bool:
+    """Have the kernel kill this process when the thread that started it ends. False: the parent has ended already."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    return os.getppid() == parent
 
 
 def python_command(module: str, given: str = "2") -> list[str]:

@@ -1,4 +1,4 @@
-"""Work aside: in a child process, which has this process's memory as it was at the fork, and a core of its own.
+"""Work in a child process: it sees this process's memory as it was at the fork, and can use another core.
 
 The state of a large run changes with each request, and to copy 100,000 ranks takes a second. A child needs no copy: the
 system copies the pages that change while it works. It holds up neither the event loop nor the interpreter of the
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import gc
 import os
 import pickle
@@ -19,14 +18,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Generic, NoReturn, TypeVar, cast
 
+from otel_fr.helper_process import end_with
+
 SECONDS = 120.0
 """After which a child is killed: 100,000 ranks take a few. A lock that another thread held at the fork stays locked."""
 PART = 1 << 16
 """Bytes that are read of an answer at once: what a pipe holds."""
 _FIRST_TO_KILL = "1000"
 """Of oom_score_adj (proc(5)): where memory runs out, the child goes, not the process that takes requests."""
-_PR_SET_PDEATHSIG = 1
-"""Of prctl(2)."""
 
 _T = TypeVar("_T")
 
@@ -138,9 +137,7 @@ def _serve(work: Callable[[], Any], writing: int, program: int) -> NoReturn:
 def _leave(writing: int, program: int) -> None:
     """Give up what this child has of the program, but for its memory, standard output and error."""
     gc.disable()  # it would touch, and so copy, all memory
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != program:
+    if not end_with(program):
         os._exit(1)
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -160,7 +160,7 @@ class FairQueue(Generic[_Owned]):
         return losers
 
     def discard(self, owner: Owner, is_old: Callable[[_Owned], bool]) -> None:
-        """Remove those of the owner's items."""
+        """Remove those of the owner's items for which ``is_old`` is true."""
         for number in [number for number, item in self._by_owner.get(owner, {}).items() if is_old(item)]:
             self._remove(number, owner)
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import json
-import os
 import pkgutil
 import signal
 import sys
@@ -13,9 +10,7 @@ from typing import Any, Final
 
 from otel_fr.checks import model
 from otel_fr.checks.model import Outcome, Status
-
-_PR_SET_PDEATHSIG = 1
-"""Of prctl(2)."""
+from otel_fr.helper_process import end_with
 
 
 def main(arguments: list[str]) -> None:
@@ -26,7 +21,8 @@ def main(arguments: list[str]) -> None:
             it outlive the process that started it; the id of that process.
     """
     kind, given, limit, parent = arguments
-    _end_with_parent(int(parent))
+    if not end_with(int(parent)):  # its thread that started this one waits, so it counts
+        sys.exit(1)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, float(limit))
     try:
@@ -34,18 +30,6 @@ def main(arguments: list[str]) -> None:
     except Exception as error:  # noqa: BLE001 - whatever a check raises is what it found
         outcome = Outcome(Status.FAILED, f"the check itself failed: {type(error).__name__}: {error}")
     print(json.dumps([outcome.status.value, outcome.text]), flush=True)
-
-
-def _end_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when the thread that started it ends; that thread waits for this process.
-
-    Raises:
-        SystemExit: the process that started it has ended already.
-    """
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        sys.exit(1)
 
 
 _CHECKS: Final = {

@@ -8,9 +8,7 @@ continues with the next.
 
 from __future__ import annotations
 
-import contextlib
 import copyreg
-import ctypes
 import faulthandler
 import gc
 import multiprocessing
@@ -27,6 +25,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from otel_fr.dumps.safe_parse import MIB, TOO_DEEP, Limits, UnreadableDump
+from otel_fr.helper_process import end_with
 
 SECONDS_PER_BYTE: Final = 1.0 / MIB
 """CPU time for one file, beyond `Limits.seconds`; a recorder's takes about 0.05 s for 1 MiB."""
@@ -37,9 +36,6 @@ MAX_MEMORY: Final = 4096 * MIB
 ANSWER: Final = 16 * MIB
 ANSWER_PER_BYTE: Final = 2
 """Bytes that the process sends back of one file; of a recorder's file less than its size."""
-
-_PR_SET_PDEATHSIG: Final = 1
-"""Of prctl(2)."""
 
 Work = Callable[[Path, Callable[[int], None]], Any]
 """Reads a file. Called with its path and a function, to which it gives the number of the file's bytes as soon as that
@@ -148,24 +144,15 @@ def _start(ours: Connection, theirs: Connection) -> int:
         program = os.getpid()
         pid = os.fork()
         if pid == 0:
-            _end_with(program)
+            # After a fork only: it is the end of the parent's thread that counts, which there is the only one.
+            if not end_with(program):
+                os._exit(0)
             serve(theirs, ours)
         return pid
     path = [*filter(None, sys.path), str(Path(__file__).parents[2])]
     # Isolated: the folder that the program runs in may hold anything.
     command = [sys.executable, "-I", "-c", _CODE.format(path=path)]
     return os.posix_spawn(sys.executable, command, os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, theirs.fileno(), 0)])
-
-
-def _end_with(program: int) -> None:
-    """Have the system end this process with its parent, which may be killed while a file is read.
-
-    After a fork only: it is the end of the parent's thread that counts, which there is the only one.
-    """
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != program:
-        os._exit(0)
 
 
 def _death(status: int) -> str:

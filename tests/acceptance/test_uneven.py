@@ -34,8 +34,10 @@ ELSEWHERE = (
 def test_what_a_rank_did_otherwise_is_said(kind: str, texts: list[str], tmp_path: Path) -> None:
     with torchrun.collector(tmp_path / "collector") as running:
         env = torchrun.endpoint(running, 1.0)
-        job = torchrun.run(tmp_path / "job", "uneven.py", kind, str(tmp_path), env=env)
-        (live,) = until(lambda: [one for one in running.causes() if texts[-1] in whole_text(one)])
+        with torchrun.started(tmp_path / "job", "uneven.py", kind, str(tmp_path), env=env) as process:
+            (live,) = until(lambda: [one for one in running.causes() if all(text in whole_text(one) for text in texts)])
+            (tmp_path / "go").touch()
+            job = process.wait()
     (offline,) = cause_incidents(job.analyze()[1]["incidents"])
     for incident in (live, offline):
         assert incident["culprit_ranks"] == [2], incident["summary"]

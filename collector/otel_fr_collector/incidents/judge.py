@@ -300,8 +300,8 @@ class _Verdict(NamedTuple):
 
     Attributes:
         taken: the snapshot, as far as `credibility` needs it.
-        to_ask: see `witnesses`. early: keys of findings that are (`witnesses.is_early`).
-        cpu: seconds that it took of a processor, with what is left of the snapshot at the beginning.
+        to_ask: see `witnesses`. early: keys of the causes that are (`witnesses.is_early`).
+        cpu: seconds of a processor that the verdict took, and the snapshot if it was taken with it.
     """
 
     taken: Snapshot
@@ -320,7 +320,7 @@ def _verdict(taken: Snapshot | None, run: Run, now: float, wall: float) -> _Verd
     taken = taken or snapshot(run, now, wall)
     findings = diagnose(taken.evidence())
     waits, to_ask = open_waits.find(taken), witnesses.to_ask(taken, findings)
-    early = frozenset(one.key for one in findings if witnesses.is_early(taken, one))
+    early = frozenset(one.key for one in findings if one.caused_by is None and witnesses.is_early(taken, one))
     about = taken.about(findings)
     return _Verdict(about, findings, waits, to_ask, early, time.thread_time() - begun)
 

@@ -1,4 +1,4 @@
-"""The way of incident changes to a receiver that is told each of them once."""
+"""Sends each incident change to a receiver once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from otel_fr_collector.storage.store import Store
 
 
 class Change(NamedTuple):
-    """One change of an incident, as a receiver is told it.
+    """One change of an incident, as a receiver gets it.
 
     Attributes:
         mark: of the change (`Incident.mark`), the same for each attempt and collector.
@@ -30,7 +30,7 @@ class Change(NamedTuple):
 
 
 class Receiver(Protocol):
-    """Who is told.
+    """Whoever gets the changes.
 
     Attributes:
         name: as of `Outlet`.
@@ -46,7 +46,7 @@ class Receiver(Protocol):
         """Whether it needs to know of the incident. ``was_told``: the store says that it has been told before."""
 
     def body(self, kind: ChangeKind, incident: Incident, links: dict[str, str]) -> dict[str, object]:
-        """What it is told of a change."""
+        """The body of the message about a change."""
 
     def post(self, change: Change) -> Attempt:
         """Make one attempt to tell it, in the outbox's thread.

@@ -79,8 +79,8 @@ class Message(Generic[T]):
 class Outbox(Generic[T]):
     """A bounded queue for one receiver, and the one thread that sends what is in it.
 
-    Tenants are served in turn, and a message that keeps failing delays only messages of its own job, which are in
-    order.
+    Tenants are served in turn. Messages of one job are in order, so one that keeps failing delays those behind it, and
+    no others.
 
     Args:
         name: the outlet in metrics and logs; without secrets.
@@ -127,7 +127,7 @@ class Outbox(Generic[T]):
         self._wake.set()
 
     def withdraw(self, owner: Owner, about: Hashable) -> None:
-        """The waiting state of something is told no more."""
+        """Remove the waiting state of something."""
 
         def is_old(message: Message[T]) -> bool:
             return message.is_state and message.about == about

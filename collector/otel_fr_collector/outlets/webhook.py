@@ -43,7 +43,7 @@ def sign(secret: bytes, number: str, timestamp: int, body: bytes) -> str:
 
 
 class Webhook:
-    """One receiver (`otel_fr_collector.outlets.changes.Receiver`). It is told of all incidents.
+    """One receiver (`otel_fr_collector.outlets.changes.Receiver`). It gets all incidents.
 
     Args:
         secret: signs each post; None: unsigned.

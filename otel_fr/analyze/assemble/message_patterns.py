@@ -20,7 +20,7 @@ from otel_fr.match.model import MessagePattern, Rank
 def note_patterns(
     dumps: Sequence[Dump], found: Sequence[Messages], ids: Mapping[int, Mapping[str, str]], ranks: Mapping[int, Rank]
 ) -> None:
-    """Of the ranks that are the other end of a message in flight, `Rank.patterns`; nobody asks for those of others."""
+    """`Rank.patterns` of the ranks that are the other end of a message in flight: no rule needs those of others."""
     awaited = {peer for own in found for peer in _peers_in_flight(own)}
     for dump, own in zip(dumps, found, strict=True):
         if dump.rank in awaited:
