@@ -106,11 +106,14 @@ def test_the_abort_of_the_ranks_that_waited_does_not_hide_for_whom(tmp_path: Pat
     revisions = cause_incidents(running.lines())
     assert job.returncode != 0
     assert {revision["id"] for revision in revisions} == {offline["id"]}
-    case = Case("missing_rank", [1], "faults.py", more={"waiting_ranks": [0, 2], "stuck_on": "host"})
+    case = Case("missing_rank", [1], "faults.py", more={"stuck_on": "host"})
     for verdict in (*revisions, offline):
         case.check(verdict)
-    # The stall of the others can be reported before the stack of rank 1, which waits for a look at the process.
+    waiting = [verdict["waiting_ranks"] for verdict in revisions]
+    assert waiting == sorted(waiting, key=len), "no abort hides that a rank waited"
+    # One rank's wait can be reported before the other's, and before the stack of rank 1.
     for last in (revisions[-1], offline):
+        assert last["waiting_ranks"] == [0, 2]
         assert "idle" in last["stacks"]["1"]
         assert "SIGABRT" in whole_text(last)
         assert "SIGTERM" in whole_text(last)
