@@ -140,7 +140,8 @@ class PeerFailures:
         If half of the nodes are silent (of one node: half of its ranks), it is rather this collector that is cut off,
         unless a rank that is heard of does not reach a peer, either.
         """
-        floor, behind = max(run.silence_floor, self._started), run.lateness(now)
+        floor, behind = run.unheard(now)
+        floor = max(floor, self._started)
         silent = [
             state
             for state in run.ranks.values()

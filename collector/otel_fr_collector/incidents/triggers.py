@@ -119,7 +119,7 @@ def due(run: Run, judging: Judging, now: float, *, has_open: bool, last_change: 
 
 def _has_fallen_silent(run: Run, before: Container[int], now: float) -> bool:
     """Whether a rank is silent now that was not so ``before``: no report shows that."""
-    floor, behind = run.silence_floor, max(run.lateness(now), run.lags.quiet(now))
+    floor, behind = run.unheard(now)
     states = (state for state in run.ranks.values() if state.report is not None and state.rank not in before)
     return any(state.is_silent(now, floor, behind) for state in states)
 
@@ -143,7 +143,7 @@ def look_at_waits(run: Run, now: float) -> Waits:
     over: float | None = None
     next_at = math.inf
     is_overdue = False
-    behind = run.lateness(now)
+    floor, behind = run.unheard(now)
     for state in run.waiting.values():
         report = state.report
         if report is None or state.ended is not None:
@@ -160,7 +160,7 @@ def look_at_waits(run: Run, now: float) -> Waits:
         elif (
             (over is None or most > over)
             and said_from(oldest, report.stall_s) <= state.sent
-            and not state.is_silent(now, run.silence_floor, behind)
+            and not state.is_silent(now, floor, behind)
         ):
             for call in reported_calls(run, state):
                 if call.key() is not None and call.enqueued_at is not None:

@@ -3,7 +3,9 @@
 Two things show it. A collector that is blocked, or whose requests wait for their turn, notices that. What waits
 outside of it (in sockets, in gRPC, in a gateway) shows in the reports that do come: by the clock of the rank's machine
 each says when it was made, so one that took longer to come than that rank's quickest report was late by the difference.
-The clocks of two machines are never compared.
+Where requests wait from the start, as after a restart below a large job, no report is quick. But a monitor sends its
+next report only when the last one has been answered: reports that are made later than announced show it then. The
+clocks of two machines are never compared.
 """
 
 from __future__ import annotations
@@ -29,21 +31,25 @@ class Delay:
     Attributes:
         least, least_before: the quickest report since ``since`` (monotonic), and in the time before that.
         stamp: of the latest report.
+        held: seconds by which that was made later than the one before it had announced.
     """
 
     least: float = math.inf
     least_before: float = math.inf
     since: float = -math.inf
     stamp: float = -math.inf
+    held: float = 0.0
 
-    def lag(self, stamp: float, now: float) -> float:
+    def lag(self, stamp: float, now: float, announced: float = math.inf) -> float:
         """Seconds by which a report came later than the quickest one; reports are given in the order of their numbers.
 
         Args:
             stamp: when it was made, in seconds by its sender's clock.
             now: monotonic.
+            announced: the longest time from the report before to this one, in seconds.
         """
         took = now - stamp
+        self.held = max(0.0, stamp - self.stamp - announced) if math.isfinite(self.stamp) else 0.0
         if stamp < self.stamp:  # the clock was set back
             self.least = self.least_before = took
             self.since = now
@@ -55,36 +61,29 @@ class Delay:
         return took - min(self.least, self.least_before)
 
 
-class Lags:
-    """Of one run: by how much the reports of the last seconds were late."""
+class _Recent:
+    """Seconds that each report of the last `timeline.RECENT` seconds was late by."""
 
-    __slots__ = ("_late", "_latest", "_second", "_seconds", "gap")
+    __slots__ = ("_late", "_second", "_seconds")
 
     def __init__(self) -> None:
         self._second = 0
-        self._latest = 0.0
-        self.gap: tuple[float, float] | None = None
-        """The last time without a report that was longer than `timeline.OUTAGE`: its begin and its end (monotonic)."""
         self._seconds: deque[dict[int, int]] = deque()
         """For each of the last seconds, by step, how many reports were so late."""
         self._late = 0
 
-    def note(self, lag: float, now: float) -> None:
-        """A report has come. ``now``: monotonic."""
-        if now - self._latest > timeline.OUTAGE and self._seconds:
-            self.gap = self._latest, now
+    def note(self, late: float, now: float) -> None:
         if int(now) > self._second:
             self._go_on_to(int(now))
         elif not self._seconds:
             self._seconds.append({})
-        of_second, step = self._seconds[-1], min(int(lag * STEPS), MAX_STEP)
+        of_second, step = self._seconds[-1], min(int(late * STEPS), MAX_STEP)
         of_second[step] = of_second.get(step, 0) + 1
-        self._latest = now
         if step:
             self._late += 1
 
-    def recent(self, now: float) -> float:
-        """Seconds; 0 if nearly all came in time, or none came. While none comes, the next one is later by as much."""
+    def usual(self, now: float) -> float:
+        """Seconds by which more than one report of `SHARE` was late; 0 if nearly all were in time, or none came."""
         if int(now) > self._second:
             self._go_on_to(int(now))
         if not self._late:
@@ -96,13 +95,8 @@ class Lags:
         for step in sorted(found, reverse=True):
             later += found[step]
             if later * SHARE > total:
-                return (step + 1) / STEPS + max(0.0, now - self._latest) if step else 0.0
+                return (step + 1) / STEPS if step else 0.0
         return 0.0
-
-    def quiet(self, now: float) -> float:
-        """Seconds for which no rank is heard of, where some should be: a rank may be silent because nothing is read."""
-        seconds = now - self._latest
-        return seconds - timeline.QUIET if timeline.QUIET < seconds <= timeline.RECENT else 0.0
 
     def _go_on_to(self, second: int) -> None:
         for _ in range(min(second - self._second, timeline.RECENT)):
@@ -111,6 +105,40 @@ class Lags:
                 self._late -= sum(gone.values()) - gone.get(0, 0)
             self._seconds.append({})
         self._second = second
+
+
+class Lags:
+    """Of one run: by how much the reports of the last seconds were late."""
+
+    __slots__ = ("_came", "_latest", "_made", "gap")
+
+    def __init__(self) -> None:
+        self._came, self._made = _Recent(), _Recent()
+        self._latest = -math.inf
+        self.gap: tuple[float, float] | None = None
+        """The last time without a report that was longer than `timeline.OUTAGE`: its begin and its end (monotonic)."""
+
+    def note(self, lag: float, now: float, held: float = 0.0) -> None:
+        """A report has come. ``lag``: by how much it came late; ``held``: was made late. ``now``: monotonic."""
+        if timeline.OUTAGE < now - self._latest < math.inf:
+            self.gap = self._latest, now
+        self._latest = now
+        self._came.note(lag, now)
+        self._made.note(held, now)
+
+    def recent(self, now: float) -> float:
+        """Seconds; 0 if nearly all came in time, or none came. While none comes, the next one is later by as much."""
+        late = self._came.usual(now)
+        return late + max(0.0, now - self._latest) if late else 0.0
+
+    def answered_after(self, now: float) -> float:
+        """Seconds by which monitors could send their reports later than announced, for the last was not answered."""
+        return self._made.usual(now)
+
+    def quiet(self, now: float) -> float:
+        """Seconds for which no rank is heard of, where some should be: a rank may be silent because nothing is read."""
+        seconds = now - self._latest
+        return seconds - timeline.QUIET if timeline.QUIET < seconds <= timeline.RECENT else 0.0
 
 
 class Attention:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from itertools import chain
 from sys import getsizeof
@@ -129,7 +130,10 @@ class RankState:
 
     def measure_lag(self, stamp: float, now: float) -> float:
         """The lag of a report that is newer than those before. ``stamp``: by its sender's clock, 0: not known."""
-        return self.delay.lag(stamp, now) if stamp else 0.0
+        if not stamp:
+            return 0.0
+        announced = math.inf if self.report is None else self.report.interval_s
+        return self.delay.lag(stamp, now, announced)
 
     @property
     def silence(self) -> float:

@@ -144,13 +144,13 @@ class Run:
 
     def is_live(self, now: float) -> bool:
         """Some rank has not ended and still reports."""
-        behind = self.lateness(now)
-        return any(r.ended is None and not r.is_silent(now, self.silence_floor, behind) for r in self.ranks.values())
+        floor, behind = self.unheard(now)
+        return any(r.ended is None and not r.is_silent(now, floor, behind) for r in self.ranks.values())
 
-    @property
-    def silence_floor(self) -> float:
-        """No silence is counted before this time (monotonic)."""
-        return self.attention.floor
+    def unheard(self, now: float) -> tuple[float, float]:
+        """What `RankState.is_silent` needs: no silence counts before the first (monotonic), nor in the last seconds."""
+        behind = max(self.lateness(now), self.lags.quiet(now)) + self.lags.answered_after(now)
+        return self.attention.floor, min(behind, timeline.MAX_BEHIND)
 
     def lateness(self, now: float) -> float:
         """Seconds: what its ranks have sent since then may not have been taken in yet."""
@@ -246,16 +246,14 @@ class Run:
 
     def note_progress(self, state: RankState, group: str, enqueued: int, completed: int) -> list[int] | None:
         """The rank has reached at least these numbers in the group; None: there is no room to keep them."""
-        own = state.progress.get(group)
+        usage, own = self.usage, state.progress.get(group)
         if own is None:
-            if self.usage.progress_entries >= MAX_PROGRESS_ENTRIES or not self.usage.has_room(
-                PROGRESS_BYTES, self.size
-            ):
-                self.usage.refuse("progress", self.progress_entries, MAX_PROGRESS_ENTRIES, self.size)
+            if usage.progress_entries >= MAX_PROGRESS_ENTRIES or not usage.has_room(PROGRESS_BYTES, self.size):
+                usage.refuse("progress", self.progress_entries, MAX_PROGRESS_ENTRIES, self.size)
                 return None
             own = state.progress[group] = [0, 0, 0, 0, -1, self.levels.add(state.rank, group)]
             self.progress_entries += 1
-            self.usage.progress_entries += 1
+            usage.progress_entries += 1
         own[0] = self.levels.enqueued[own[5]] = max(own[0], enqueued)
         own[1] = self.levels.completed[own[5]] = max(own[1], completed)
         return own
@@ -278,7 +276,7 @@ class Run:
         known = self.ranks.get(given.rank)
         if known is not None and known.report is not None and given.number <= known.report.number:
             return None
-        lag = 0.0 if known is None or not stamp else known.measure_lag(stamp, now)
+        lag = 0.0 if known is None else known.measure_lag(stamp, now)
         contents = None
         if known is None or not says_the_same(known, given, now - lag):
             contents = read(given, interner, now=now - lag, wall=wall - lag)
@@ -287,12 +285,14 @@ class Run:
         named, state = MemberReader(interner).groups(new) if new else [], known or self.rank_state(given.rank)
         if state is None:
             return None
+        if known is None:
+            state.measure_lag(stamp, now)
         before = state.contents
         if contents is None:
             state.take_counts(given, now, lag)
         else:
             state.take_report(given, contents, now, lag)
-        self.lags.note(lag, now)
+        self.lags.note(lag, now, state.delay.held)
         self.last_seen = now
         self.has_news = True
         if given.step is not None:

@@ -119,7 +119,7 @@ def largest_size(run: Run) -> int:
 
 def snapshot(run: Run, now: float, wall: float = 0.0) -> Snapshot:
     """The run at the monotonic time ``now``. ``wall``: Unix time."""
-    stall, floor, behind = run.stall, run.silence_floor, max(run.lateness(now), run.lags.quiet(now))
+    stall, (floor, behind) = run.stall, run.unheard(now)
     taken = Snapshot(
         moment=now,
         groups={group_id: state.group for group_id, state in run.groups.items()},

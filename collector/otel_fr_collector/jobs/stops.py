@@ -60,13 +60,13 @@ def is_stopped(run: Run, now: float, dead: Container[int] = ()) -> bool:
     stopped = [(ended, rank) for ended, rank in ends if stops.was_stopped(rank)]
     if not stopped or any(rank.ended_by_monitor or rank.rank in dead for _, rank in stopped):
         return False
-    first, behind = min(ended for ended, _ in stopped), run.lateness(now)
+    first, (floor, behind) = min(ended for ended, _ in stopped), run.unheard(now)
     silent = [state for state in run.ranks.values() if state.ended is None]
     window = window_of(run.stall)
     return all(
         _is_over(rank, ended - first, dead) or (ended >= first and _lost_peer(run.ranks[rank.rank], window))
         for ended, rank in ends
-    ) and all(state.sent >= first and state.is_silent(now, run.silence_floor, behind) for state in silent)
+    ) and all(state.sent >= first and state.is_silent(now, floor, behind) for state in silent)
 
 
 def _is_over(rank: Rank, seconds: float, dead: Container[int]) -> bool:

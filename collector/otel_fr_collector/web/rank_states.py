@@ -33,7 +33,7 @@ async def not_running(run: Run, now: float, dead: Container[int]) -> NotRunning:
     Yields every `CHUNK` ranks.
     """
     found: dict[int, RankStateName] = {}
-    floor, behind, running = run.silence_floor, run.lateness(now), Ending.RUNNING
+    (floor, behind), running = run.unheard(now), Ending.RUNNING
     for count, state in enumerate(list(run.ranks.values()), 1):
         if count % CHUNK == 0:
             await asyncio.sleep(0)

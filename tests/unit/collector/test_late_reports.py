@@ -227,6 +227,39 @@ def test_one_slow_rank_of_many_is_no_lag_of_the_run() -> None:
     assert lags.recent(60.0) == 0.0, "seconds ago"
 
 
+def test_reports_that_were_made_later_than_announced_were_held() -> None:
+    delay = Delay()
+    held = []
+    for stamp, announced in ((5.0, 1.0), (6.0, 1.0), (9.5, 1.0), (14.5, 5.0), (2.0, 1.0)):
+        delay.lag(stamp, 100.0 + stamp, announced)
+        held.append(delay.held)
+    assert held == [0.0, 0.0, 2.5, 0.0, 0.0]
+
+
+def test_no_rank_is_silent_whose_monitor_waits_for_an_answer() -> None:
+    """After a restart below a large job: each report takes as long as the others, so none is seen to be late."""
+    way, ranks = 6.0, range(20)
+
+    async def scene() -> set[int]:
+        at, silent = Clock(0.0), set[int]()
+        service = new_service(at)
+        made = {rank: rank * way / len(ranks) for rank in ranks}
+        numbers = dict.fromkeys(ranks, 0)
+        while at.now < 8 * way:
+            for rank in ranks:
+                if at.now >= made[rank] + way:
+                    numbers[rank] += 1
+                    await service.take(LOGS, report(rank, numbers[rank], made[rank], None, 1.7e9))
+                    made[rank] += way
+            for run in service.runs.by_id.values():
+                if min(numbers.values()) > 1:
+                    silent |= {r for r, one in run.ranks.items() if one.is_silent(at.now, *run.unheard(at.now))}
+            at.advance(TICK)
+        return silent
+
+    assert asyncio.run(scene()) == set()
+
+
 @pytest.mark.parametrize(("gap", "is_named"), [(0.1, True), (0.9, False)])
 def test_no_silence_counts_for_time_in_which_the_event_loop_was_blocked(gap: float, is_named: bool) -> None:
     """A collector that gets hold of its processor for a moment now and then: it has read hardly anything."""
@@ -236,11 +269,12 @@ def test_no_silence_counts_for_time_in_which_the_event_loop_was_blocked(gap: flo
         service = new_service(at)
         for rank in EVERYONE:
             await service.take(LOGS, report(rank, 1, at.now, None, 0.0))
-        for _ in range(int(3.3 / gap)):
+        for step in range(int(3.3 / gap)):
             at.advance(gap)
+            await service.take(LOGS, report(0, 2 + step, at.now, None, 0.0))
             service.step()
         (run,) = service.runs.by_id.values()
-        return run.ranks[1].is_silent(at.now, run.silence_floor, run.lateness(at.now))
+        return run.ranks[1].is_silent(at.now, *run.unheard(at.now))
 
     assert asyncio.run(scene()) is is_named
 

@@ -42,7 +42,7 @@ def longest(run: Run, now: float) -> float | None:
     """By how much the longest wait of a rank that says so has passed its threshold, found the plain way."""
     found = []
     for state in run.ranks.values():
-        if state.report is None or state.ended is not None or state.is_silent(now, run.silence_floor):
+        if state.report is None or state.ended is not None or state.is_silent(now, *run.unheard(now)):
             continue
         threshold = WAIT_SHARE * state.report.stall_s
         begun = [call.enqueued_at for call in reported_calls(run, state) if call.enqueued_at is not None]
