@@ -15,6 +15,9 @@ from otel_fr_collector.outlets.outbox import Attempt, Message, Outbox, Outcome
 from otel_fr_collector.outlets.outlet import Outlet, TenantOf, links_of, owner_of
 from otel_fr_collector.storage.store import Store
 
+QUEUED = "/queued"
+"""With it, a receiver's name in the store notes the incidents that it was to be told of, whether or not it has been."""
+
 
 class Change(NamedTuple):
     """One change of an incident, as a receiver gets it.
@@ -43,7 +46,7 @@ class Receiver(Protocol):
     replaced: frozenset[ChangeKind]
 
     def wants(self, incident: Incident, *, was_told: bool) -> bool:
-        """Whether it needs to know of the incident. ``was_told``: the store says that it has been told before."""
+        """Whether it needs to know of the incident. ``was_told``: it has, or was to be, before."""
 
     def body(self, kind: ChangeKind, incident: Incident, links: dict[str, str]) -> dict[str, object]:
         """The body of the message about a change."""
@@ -91,14 +94,14 @@ class Changes(Outlet):
         if self._store is None:
             return
         noted = self._store.notes(self._receiver.noted_as)
-        skipped: dict[str, str] = {}
+        queued = self._store.notes(self._receiver.noted_as + QUEUED)
         for incident in incidents:
             kind = ChangeKind.UPDATED if incident.is_open else ChangeKind.RESOLVED
             note, opened, mark = noted.get(incident.id), incident.mark(ChangeKind.OPENED), incident.mark(kind)
-            if not self._receiver.wants(incident, was_told=note is not None) or is_told(note, mark):
+            was_queued = note is not None or incident.id in queued
+            if not self._receiver.wants(incident, was_told=was_queued) or is_told(note, mark):
                 continue
-            if not noted and not incident.is_open:  # a new receiver gets no incidents that are over
-                skipped[incident.id] = mark
+            if not was_queued and not incident.is_open:  # a new receiver gets no incidents that are over
                 continue
             if incident.is_open and not is_told(note, opened):
                 # Perhaps it was, and the note of it was lost with the collector: then the receiver knows this id.
@@ -106,13 +109,14 @@ class Changes(Outlet):
                 if mark == opened:
                     continue
             self._put(kind, incident)
-        if skipped:
-            self._store.note(self._receiver.noted_as, skipped)
 
     async def stop(self, seconds: float) -> None:
         await self._outbox.stop(seconds)
 
     def _put(self, kind: ChangeKind, incident: Incident) -> None:
+        if self._store is not None:
+            # In a row of its own: another collector that has its turn holds the row of what was told.
+            self._store.note(self._receiver.noted_as + QUEUED, {incident.id: ""})
         body = self._receiver.body(kind, incident, links_of(self._links, incident, time.time()))
         change = Change(incident.id, incident.mark(kind), json.dumps(body).encode())
         owner = owner_of(incident, self._tenant_of)

@@ -15,7 +15,7 @@ from otel_fr_collector.storage.serialization import dump_incident, dump_run
 MAX_JOBS = 256
 """Finished jobs that wait to be written; of more, the oldest are dropped."""
 MAX_NOTES = 16 * MAX_INCIDENTS
-"""Notes that wait to be written: one of each outlet for each incident that waits, of 16 outlets."""
+"""Notes that wait to be written: two of each outlet for each incident that waits, of 8 outlets."""
 
 IncidentKey = tuple[RunId, str]
 """The run and the id of an incident."""

@@ -128,8 +128,11 @@ class Store:
     def note(self, outlet: str, values: Mapping[str, str]) -> None:
         """Keep what an outlet has to remember of incidents, by their ids."""
         batch = of_notes(outlet, values)
-        self._remember(batch.notes)
-        self._put(batch)
+        with self._changed:
+            is_known = batch.notes.items() <= self._notes.items()
+        if not is_known:
+            self._remember(batch.notes)
+            self._put(batch)
 
     @contextlib.contextmanager
     def turn(self, outlet: str, number: str, mark: str) -> Iterator[Turn]:
@@ -181,9 +184,14 @@ class Store:
             return {number: value for (own, number), value in self._notes.items() if own == outlet}
 
     def take_new(self) -> bool:
-        """Return True once if an empty database was begun; what is held in memory is then to be saved again."""
+        """Return True once if an empty database was begun; incidents in memory are then to be saved again.
+
+        The notes are.
+        """
         with self._changed:
             is_new, self._is_new = self._is_new, False
+        if is_new:
+            self._put(Batch(notes=dict(self._notes)))
         return is_new
 
     def take_late(self) -> Saved | None:

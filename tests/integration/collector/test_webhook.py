@@ -169,6 +169,32 @@ def test_a_post_that_was_never_accepted_is_sent_after_a_restart(tmp_path: Path, 
         assert (body["change"], body["incident"]["id"]) == ("opened", incident["id"])
 
 
+def test_over_a_restart_what_is_over_is_told_to_whom_it_was_queued_for_and_once(tmp_path: Path, hook: Receiver) -> None:
+    """A receiver that has never accepted anything still gets it; a new one gets no incident that is over."""
+    hook.status = 500
+    accepts, new = Receiver(), Receiver()
+    with contextlib.closing(accepts), contextlib.closing(new):
+        with VirtualCollector(data=tmp_path, outlets=to(hook, accepts)) as first, first.job(2) as job:
+            waiting = job.hang(1)
+            incident = first.wait_cause()
+            first.deliver(lambda: hook.requests)
+            job.go_on(waiting)
+            first.deliver(lambda: len(accepts.requests) == 2)
+        hook.status = 200
+        before = len(hook.requests)
+        with VirtualCollector(first.time, data=tmp_path, outlets=to(hook, accepts, new)) as second:
+            second.deliver(lambda: len(hook.requests) > before)
+            body = json.loads(hook.requests[before][3])
+            assert (body["change"], body["incident"]["id"]) == ("resolved", incident["id"])
+        with VirtualCollector(second.time, data=tmp_path, outlets=to(hook, accepts, new)) as third, third.job(2) as job:
+            job.hang(1)
+            counts = [before + 2, 3, 1]
+            told = (hook, accepts, new)
+            third.deliver(lambda: all(len(one.requests) >= count for one, count in zip(told, counts, strict=True)))
+            assert [len(one.requests) for one in told] == counts
+            assert {json.loads(one.requests[-1][3])["change"] for one in told} == {"opened"}
+
+
 class Hesitant(Receiver):
     """Answers when it is ``released``; it has got the post all the same."""
 

@@ -14,7 +14,7 @@ from otel_fr_collector.outlets.outlets import Outlets
 from otel_fr_collector.service import Service
 from otel_fr_collector.storage.backend import StoreError
 from otel_fr_collector.storage.batch import Batch, FinishedJob
-from otel_fr_collector.storage.sqlite_backend import SqliteBackend
+from otel_fr_collector.storage.sqlite_backend import FILE_NAME, SqliteBackend
 from otel_fr_collector.storage.store import Store
 
 from tests.support.incident_data import incident_change
@@ -143,3 +143,20 @@ def test_the_end_does_not_wait_for_a_disk_that_hangs(tmp_path: Path) -> None:
     assert not backend.released.is_set()
     assert store.save([incident(2)]).is_done
     backend.released.set()
+
+
+def test_notes_go_on_in_a_new_file(tmp_path: Path) -> None:
+    """Else a receiver would be told again after the next restart."""
+    store = sqlite_store(tmp_path, Metrics())
+    store.save([incident(1)])
+    store.note("webhook", {incident(1).id: "1"})
+    assert store.settled(100.0)
+    (tmp_path / FILE_NAME).unlink()
+    store.save([])
+    until(store.take_new)
+    store.save([incident(1)])  # as the service does
+    store.close()
+    again = sqlite_store(tmp_path, Metrics())
+    again.load(10)
+    assert again.notes("webhook") == {incident(1).id: "1"}
+    again.close()
