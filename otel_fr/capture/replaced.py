@@ -44,6 +44,7 @@ class Attribute(Enum):
     UNRAISABLE_HOOK = "sys", "unraisablehook", "exceptions: what ends a thread of _thread"
     THREAD_HOOK = "threading", "excepthook", "exceptions: what ends a thread"
     EXIT = "sys", "exit", "exits: how the main thread calls it"
+    SIGNAL = "signal", "signal", "responder: a handler of the program's on the signal for stacks"
     END_BATCH = C10D, "ProcessGroup._end_coalescing", "native.batches: the Work of a batch"
     # While the process records, once one is needed.
     WAIT = C10D, "Work.wait", "waits: the end of calls without a future, and errors of calls that were ended"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import functools
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from otel_fr.capture.replaced import Attribute, Replacements
 from otel_fr.capture.sites import Sites
 from otel_fr.capture.stacks import all_stacks
 
@@ -110,13 +112,14 @@ class Responder:
 class StackSignal:
     """Writes all stacks to a file when a real-time signal comes, also while the GIL is held (`faulthandler`).
 
-    The monitor sends it to the responder's thread alone, so no system call of the job's is interrupted.
+    The monitor sends it to the responder's thread alone, so no system call of the job's is interrupted; and it sends
+    none unless the file is there. So the file goes once the program has set a handler of its own.
 
     Attributes:
         number: the signal. path: the file, of mode 0600.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, replaced: Replacements) -> None:
         """Raises OSError: no real-time signal is free, or the file cannot be made."""
         self.path = path
         for number in range(signal.SIGRTMAX - 2, signal.SIGRTMIN, -1):
@@ -125,19 +128,35 @@ class StackSignal:
         else:
             raise OSError("no real-time signal is free")
         self.number = int(number)
+        self._is_ours = True
         self._file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             faulthandler.register(self.number, file=self._file, all_threads=True, chain=False)
         except BaseException:
             os.close(self._file)
             raise
+        replaced.put(Attribute.SIGNAL, signal, self._hook)
+
+    def _hook(self, previous: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(previous)
+        def signal_(signalnum: int, handler: Any) -> Any:
+            before = previous(signalnum, handler)
+            if self._is_ours and signalnum == self.number:
+                self._is_ours = False
+                with contextlib.suppress(OSError):
+                    self.remove_file()
+            return before
+
+        return signal_
 
     def close(self, may_come: bool) -> None:
-        """Free the signal and remove the file.
+        """Free the signal, unless the program has taken it, and remove the file.
 
         Args:
             may_come: the monitor may still send it; it is then ignored from now on, since it would end the process.
         """
+        if not self._is_ours:
+            return
         faulthandler.unregister(self.number)
         if may_come:
             with contextlib.suppress(OSError, ValueError):

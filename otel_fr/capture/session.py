@@ -215,7 +215,7 @@ class Session:
 
     def _add_stack_signal(self, path: Path) -> None:
         try:
-            self._stack_signal = StackSignal(path)
+            self._stack_signal = StackSignal(path, self._replaced)
         except (OSError, RuntimeError) as error:
             _log.debug("otel-fr: no stacks while the GIL is held: %s", error)
         else:

@@ -164,12 +164,13 @@ class StackRequest:
 
     def _send_signal(self, now: float) -> None:
         self._signalled_at = now
-        sendable = self._signal and self._thread and self._file is not None and self._process.alive()
-        if not sendable or self._file is None:
+        sendable = self._signal and self._thread and self._process.alive()
+        # Without a handler the signal would end the rank.
+        if self._file is None or not sendable or not Process(self._process.pid).catches(self._signal):
             self._finish("")
             return
         try:
-            self._start = self._size = self._file.stat().st_size
+            self._start = self._size = self._file.stat().st_size  # it is gone once the handler is another one
             tgkill(self._process.pid, self._thread, self._signal)
         except OSError:
             self._finish("")

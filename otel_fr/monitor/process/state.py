@@ -146,6 +146,13 @@ class Process:
         """True if a thread runs or waits for a CPU."""
         return self.text(f"task/{tid}/stat").rpartition(")")[2].split()[:1] == ["R"]
 
+    def catches(self, number: int) -> bool:
+        """True if it has a handler of a signal; False also where that is not known."""
+        try:
+            return bool(int(parse_status(self.text("status"))["SigCgt"], 16) >> number - 1 & 1)
+        except (KeyError, ValueError):
+            return False
+
     def name_of(self, pid: str) -> str:
         """The command of another process; "" if it is not known."""
         try:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import os
-import platform
 import signal
 import subprocess
 import sys
@@ -16,14 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from otel_fr.ring import RingReader
 from tests.support import single_rank, warm
 from tests.support.otlp_sink import grpc_sink
 from tests.support.waiting import PATIENCE, until
 
 TORCH = tuple(int(part) for part in version("torch").split("+")[0].split(".")[:2])
-
-TGKILL = {"x86_64": 234, "aarch64": 131}.get(platform.machine())
 
 PLAYED = """
 def played(path, is_first=True):
@@ -131,51 +126,6 @@ theirs.close()
     assert lines[1] == "Thread MainThread (most recent call last):"
     assert lines[2] == "True False"
     assert lines[3] == "{'cmd': 'dump', 'reason': 'because'}"
-
-
-@pytest.mark.skipif(TGKILL is None, reason="the number of tgkill is not known here")
-def test_stacks_while_the_gil_is_held(tmp_path: Path) -> None:
-    program = single_rank.write(
-        tmp_path,
-        PLAYED
-        + """
-import ctypes
-class PollFd(ctypes.Structure):
-    _fields_ = [("fd", ctypes.c_int), ("events", ctypes.c_short), ("revents", ctypes.c_short)]
-def holds_the_gil():
-    return ctypes.PyDLL(None).poll(ctypes.byref(PollFd(0, 1, 0)), 1, 60_000)
-print(hook._state.session._writer.path, flush=True)
-assert holds_the_gil() == 1, "the signal interrupted the main thread"  # poll() is never restarted
-theirs.close()
-""",
-    )
-    rank = warm.rank(
-        [sys.executable, str(program)],
-        env=single_rank.environment(tmp_path, OTEL_FR_ENABLED="1"),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    try:
-        assert rank.stdout is not None
-        ring = RingReader.open(Path(rank.stdout.readline().strip()))
-        meta = ring.meta
-        file = Path(str(meta["stack_file"]))
-        assert file.stat().st_mode & 0o777 == 0o600
-        libc = ctypes.CDLL(None, use_errno=True)
-
-        def stacks() -> str | None:
-            assert TGKILL is not None
-            assert libc.syscall(TGKILL, ring.pid, meta["responder_tid"], meta["stack_signal"]) == 0
-            text = file.read_text()
-            return text if "holds_the_gil" in text else None
-
-        text = until(stacks)
-        assert "(most recent call first)" in text
-        rank.communicate("\n", timeout=PATIENCE)
-        assert rank.returncode == 0
-        assert int(signal.SIGRTMIN) < int(str(meta["stack_signal"])) < int(signal.SIGRTMAX)
-    finally:
-        rank.kill()
 
 
 @pytest.mark.usefixtures("warm")

@@ -135,6 +135,23 @@ def test_no_signal_is_sent_unless_the_rank_has_prepared_for_it(
     assert process.poll() is None
 
 
+@pytest.mark.parametrize("change", ["the default", "a handler of the program's"])
+def test_no_signal_is_sent_to_a_rank_that_has_changed_its_handler(
+    change: str, stuck: tuple[subprocess.Popen[bytes], dict[str, object]]
+) -> None:
+    """The default ends a process. Where the program sets a handler of its own, the rank removes the file."""
+    process, meta = stuck
+    if change == "the default":
+        meta["stack_signal"] = int(signal.SIGUSR1)
+    else:
+        Path(str(meta["stack_file"])).rename(str(meta["stack_file"]) + ".read")
+    assert run(StackRequest(rank_of(process.pid), meta, time.monotonic(), asked=False)) == Stacks("", "", True)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.2)
+    written = Path(str(meta["stack_file"]) + (".read" if change != "the default" else "")).read_text()
+    assert written == "what was there before\n"
+
+
 def test_no_signal_is_sent_to_a_later_process_of_the_same_pid(tmp_path: Path) -> None:
     """A signal without a handler would end that process."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
