@@ -67,7 +67,7 @@ class Aside(Generic[_T]):
             data = await _read(self._pipe)
         finally:
             os.close(self._pipe)
-            status = self._end()
+            status = await self._end()
         try:
             is_done, result = pickle.loads(data)  # noqa: S301  written by our own program
         except (EOFError, pickle.UnpicklingError) as error:  # nothing was, or a part
@@ -76,12 +76,16 @@ class Aside(Generic[_T]):
             raise AsideError(result)
         return cast("_T", result)
 
-    def _end(self) -> int:
-        """End the child, all of whose answer is there, or for which nobody waits. Returns its status."""
+    async def _end(self) -> int:
+        """End the child, all of whose answer is there, or for which nobody waits. Returns its status.
+
+        A thread waits for it, also if this is cancelled: the system may take seconds to free much memory.
+        """
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGKILL)
         try:
-            return os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+            _, status = await asyncio.to_thread(os.waitpid, self._pid, 0)
+            return os.waitstatus_to_exitcode(status)
         except ChildProcessError:  # whoever started this program has it ignore SIGCHLD
             return 0
 

@@ -10,6 +10,7 @@ import resource
 import select
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -136,6 +137,24 @@ def test_one_that_is_not_waited_for_any_more_is_killed() -> None:
         assert not Path(f"/proc/{child._pid}").exists()
 
     asyncio.run(scene())
+
+
+def test_its_end_holds_up_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system may take long to end a process: here until the event loop has done something else."""
+    waitpid, went_on = os.waitpid, threading.Event()
+
+    async def scene() -> int:
+        loop = asyncio.get_running_loop()
+
+        def slow(pid: int, options: int) -> tuple[int, int]:
+            loop.call_soon_threadsafe(went_on.set)
+            assert went_on.wait(PATIENCE)
+            return waitpid(pid, options)
+
+        monkeypatch.setattr(os, "waitpid", slow)
+        return await Aside(lambda: 1).result()
+
+    assert asyncio.run(scene()) == 1
 
 
 @contextlib.contextmanager
