@@ -23,7 +23,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from otel_fr.match import Case
-from otel_fr.match.rules import decide, rules
+from otel_fr.match.rules import decide, rule_names
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -233,7 +233,7 @@ def main() -> int:
         several = [judge_several(of, args.pairs // share, args.seed, pool, hits, args.show) for of, share in SEVERAL]
         several.append(judge_recoveries(args.pairs, args.seed, pool, args.show))
         print("\n| rule | roots decided |\n| --- | ---: |")
-        print("\n".join(f"| {rule.name} | {hits[rule.name]} |" for rule in rules()), flush=True)
+        print("\n".join(f"| {rule} | {hits[rule]} |" for rule in rule_names()), flush=True)
         collectives = judgements = alarms = 0
         jobs = ((number, layout) for number in itertools.count(args.seed) for layout in LAYOUTS)
         while collectives < args.healthy:

@@ -14,7 +14,7 @@ from otel_fr.match.finding import MAX_PLACED_CULPRITS, MAX_PLACED_WAITING, Categ
 from otel_fr.match.model import UNENDED, UNPLACED, Evidence, Group, Overdue, Place
 from otel_fr.match.rules import decide
 from otel_fr.match.rules.claims import Claim
-from otel_fr.match.rules.mismatches import THREADS
+from otel_fr.match.rules.mismatches import threads_share_group
 from otel_fr.match.texts import decisions, ending_texts
 from otel_fr.match.texts.first_lines import MAX_ASTRAY, MAX_DIFFERENT, MAX_PEERS, first_line_texts
 from otel_fr.match.texts.loops import left_texts
@@ -66,7 +66,7 @@ class _Maker:
         details += [ending_texts.within_text(*one) for one in list(excused.items())[:MAX_ENDINGS]]
         if aborted:
             details.append(ending_texts.aborted_text(aborted, case.evidence))
-        if instance is not None and claim.caused_by is None and claim.rule != THREADS:
+        if instance is not None and claim.caused_by is None and claim.rule != threads_share_group.__name__:
             by_threads = list(case.threads.get(instance.group.id, {}).items())[:MAX_ENDINGS]
             advice = "their order can differ from rank to rank. Use one process group per thread"
             details += [f"{sharing_text(instance.group, *one)}: {advice}" for one in by_threads]

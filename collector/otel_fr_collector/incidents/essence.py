@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from otel_fr.incident import CulpritData
 from otel_fr.match import Category, Finding
 from otel_fr.match.facts.overdue import EXCUSABLE
-from otel_fr.match.rules.blocked import STARVED
+from otel_fr.match.rules.blocked import starved_rank
 from otel_fr.stacks import NATIVE_HEADING
 
 
@@ -19,7 +19,7 @@ def with_first_cause(finding: Finding, first: Finding) -> Finding:
     added as a detail.
     """
     is_late = finding.category is Category.STRAGGLER and first.category in EXCUSABLE - {Category.STRAGGLER}
-    is_late = is_late and finding.rule != STARVED
+    is_late = is_late and finding.rule != starved_rank.__name__
     if not is_late or finding.culprit_ranks != first.culprit_ranks or first.stuck_on == "lost":
         return finding
     details = tuple(dict.fromkeys((*first.details, finding.summary)))

@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 from otel_fr.incident import CulpritData, IncidentData
 from otel_fr.match import Category, Ending
 from otel_fr.match.facts.exceptions import is_device_error
-from otel_fr.match.rules.blocked import EXTRA_CALL, STARVED
-from otel_fr.match.rules.mismatches import THREADS
+from otel_fr.match.rules.blocked import call_too_many, starved_rank
+from otel_fr.match.rules.mismatches import threads_share_group
 from otel_fr.stacks import frames_of
 from otel_fr_collector.incidents.bounds import EXITING
 from otel_fr_collector.incidents.resolution import Resolution
@@ -155,12 +155,12 @@ CASES: tuple[Case, ...] = (
         "End the job, give each thread its own process group, and start again from a checkpoint written before "
         "the incident began.",
         tuple(one for one in Category if one.is_mismatch),
-        lambda data, _: data["rule"] == THREADS,
+        lambda data, _: data["rule"] == threads_share_group.__name__,
     ),
     Case(
         "Look at what else runs on the rank's host, and at the CPU limit of its container: the rank gets no processor.",
         (Category.STRAGGLER,),
-        lambda data, _: data["rule"] == STARVED,
+        lambda data, _: data["rule"] == starved_rank.__name__,
     ),
     Case(FIND_HOST, tuple(Category), lambda data, _: data["stuck_on"] == "lost"),
     Case("Drain the host: the rank's device has failed.", _DIED, _error(HARDWARE)),
@@ -190,7 +190,7 @@ CASES: tuple[Case, ...] = (
         _ended(EXITING, Ending.CLEAN.value),
         _SAME_CALLS,
     ),
-    Case(f"End the job. {_SAME_CALLS}", _MISSED, lambda data, _: data["rule"] == EXTRA_CALL, _SAME_CALLS),
+    Case(f"End the job. {_SAME_CALLS}", _MISSED, lambda data, _: data["rule"] == call_too_many.__name__, _SAME_CALLS),
     Case(
         _FIX_WAIT,
         _MISSED,

@@ -48,7 +48,7 @@ def first_mismatch(evidence: Evidence, own: Sequence[Instance], mismatched: Iter
 def is_in_another_order(instances: Mapping[InstanceKey, Instance], bad: Mismatch) -> bool:
     """A rank creates here what the others create at the next number, and the other way round."""
     instance = bad.instance
-    after = instances.get((instance.group.id, "group", instance.sequence_id + 1))
+    after = instances.get((*instance.key[:2], instance.sequence_id + 1))
     if after is None:
         return False
     here, there = _meanings(instance), _meanings(after)

@@ -37,7 +37,7 @@ class MisdirectedMessage:
         return len(self.culprits) > 1
 
 
-def misdirected_message(
+def find_misdirected(
     instances: Mapping[InstanceKey, Instance], waited_in: Iterable[InstanceKey]
 ) -> MisdirectedMessage | None:
     """The misdirected message behind these waits; None: there is none, or it is not unique.

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from otel_fr.match.case import Case
 from otel_fr.match.rules import blocked, cycles, devices, elsewhere, joined, mismatches, silent
-from otel_fr.match.rules.claims import Claims, Rule, Stage
+from otel_fr.match.rules.claims import Claims, Stage, sentence_of
 
 STAGES: Final[tuple[Stage[Any], ...]] = (
     mismatches.STAGE,
@@ -24,20 +24,20 @@ STAGES: Final[tuple[Stage[Any], ...]] = (
 )
 
 
-def rules() -> list[Rule[Any]]:
-    """All rules, in the order of the stages; one that several stages try is listed once."""
-    return list({rule.name: rule for stage in STAGES for rule in stage.rules}.values())
+def rule_names() -> list[str]:
+    """Of all rules, in the order of the stages; one that several stages try is listed once."""
+    return list(dict.fromkeys(rule.__name__ for stage in STAGES for rule in stage.rules))
 
 
 def reference() -> str:
     """The stages and rules as the Markdown list of docs/concepts/verdicts.md."""
     lines: list[str] = []
     for stage in STAGES:
-        lines.append(f"* **{stage.name}**: {stage.sentence}")
-        if stage.rules is blocked.RULES and stage is not blocked.STAGE:
-            lines.append(f"    * the rules of **{blocked.STAGE.name}**")
+        lines.append(f"* **{stage.roots.__name__}**: {sentence_of(stage.roots)}")
+        if stage.rules is blocked.STAGE.rules and stage is not blocked.STAGE:
+            lines.append(f"    * the rules of **{blocked.STAGE.roots.__name__}**")
         else:
-            lines += [f"    * `{rule.name}`: {rule.sentence}" for rule in stage.rules]
+            lines += [f"    * `{rule.__name__}`: {sentence_of(rule)}" for rule in stage.rules]
     return "\n".join(lines)
 
 
@@ -47,8 +47,8 @@ def decide(case: Case) -> Claims:
     for stage in STAGES:
         for root in stage.roots(case, claims):
             for rule in stage.rules:
-                outcome = rule.decide(case, claims, root)
+                outcome = rule(case, claims, root)
                 if outcome is not None:
-                    claims.take(rule.name, outcome)
+                    claims.take(rule.__name__, outcome)
                     break
     return claims

@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Literal
 
 from otel_fr.match.case import Case
 from otel_fr.match.facts.endings import ended_with, is_halted
 from otel_fr.match.facts.instances import InstanceKey
 from otel_fr.match.facts.stops import by_user, was_stopped
 from otel_fr.match.finding import Category
-from otel_fr.match.graph.misdirected import MisdirectedMessage, misdirected_message
+from otel_fr.match.graph.misdirected import MisdirectedMessage, find_misdirected
 from otel_fr.match.graph.nodes import Node, waited
 from otel_fr.match.model import Ending
-from otel_fr.match.rules.claims import Claim, Claims, Follows, Outcome, Rule, Stage, beside
+from otel_fr.match.rules.claims import Claim, Claims, Follows, Outcome, Stage, beside
 from otel_fr.match.rules.standing import (
     are_blocked,
     callers_of_extra,
@@ -27,9 +27,6 @@ from otel_fr.match.rules.standing import (
     others,
 )
 from otel_fr.match.texts import device_texts, ending_texts, sentences
-
-EXTRA_CALL: Final = "call_too_many"
-STARVED: Final = "starved_rank"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,23 +75,28 @@ def in_order(case: Case, claims: Claims, nodes: Sequence[Node]) -> Iterator[Bloc
         yield Blocked(node, new, known, unseen[node.instance.key], _astray(case, claims, node, new))
 
 
-def _nodes(case: Case, claims: Claims) -> Iterator[Blocked]:
+def blocked(case: Case, claims: Claims) -> Iterator[Blocked]:
+    """Calls that wait for ranks that are dead, or that wait in no call."""
     nodes = (node for key, node in case.nodes.items() if key not in claims.cause_of and not node.behind)
     return in_order(case, claims, [node for node in nodes if node.dead or node.idle])
 
 
-def _named_already(case: Case, claims: Claims, root: Blocked) -> Outcome:
+def named_already(case: Case, claims: Claims, root: Blocked) -> Outcome:
+    """The ranks that the call waits for are already named: it is a consequence."""
     is_known = not root.culprits or (root.known and all(may_wait(case, rank) for rank in root.culprits))
     if is_known and not _absent_beside(case, claims, root):
         return Follows(claims.blamed[root.known[0]], (root.key,))
     return None
 
 
-def _may_still_join(_: Case, __: Claims, root: Blocked) -> Outcome:
+def may_still_join(_: Case, __: Claims, root: Blocked) -> Outcome:
+    """A member that has not joined has moved within the window: no verdict yet."""
     return () if root.node.undecided and not root.node.dead else None
 
 
-def _call_too_many(case: Case, claims: Claims, root: Blocked) -> Outcome:
+def call_too_many(case: Case, claims: Claims, root: Blocked) -> Outcome:
+    """The absent ranks ended well, or continued. The waiting ranks are out of step, or most members had destroyed the
+    group: they made one call too many."""
     node = root.node
     extra = [] if node.dead else callers_of_extra(case, node, root.culprits, unseen=root.unseen)
     if not extra or root.astray is not None:
@@ -127,11 +129,14 @@ def beyond_claim(case: Case, claims: Claims, node: Node, ranks: Sequence[int]) -
     )
 
 
-def _death_elsewhere(case: Case, claims: Claims, root: Blocked) -> Outcome:
+def death_elsewhere(case: Case, claims: Claims, root: Blocked) -> Outcome:
+    """A rank has died, and the absent ranks may wait unseen: `rank_ended` names the dead rank."""
     return () if root.unseen and case.deaths and not claims.lasting else None
 
 
-def _unseen_stall(case: Case, claims: Claims, root: Blocked) -> Outcome:
+def unseen_stall(case: Case, claims: Claims, root: Blocked) -> Outcome:
+    """The absent ranks probably wait in an earlier call, because their backend does not show when calls end: nobody is
+    named."""
     if not root.unseen or case.steps.culprits:
         return None
     node, culprits = root.node, others(case, root.culprits)
@@ -156,14 +161,17 @@ def _unseen_stall(case: Case, claims: Claims, root: Blocked) -> Outcome:
     )
 
 
-def _misdirected(case: Case, claims: Claims, root: Blocked) -> Outcome:
+def misdirected_message(case: Case, claims: Claims, root: Blocked) -> Outcome:
+    """The rank that should have the other half ended well, and a message to or from another rank would fit."""
     if root.astray is None or _category(case, root.node, _named(case, root)) is not Category.UNMATCHED_P2P:
         return None
     said = [sentences.misdirected_text(root.astray, case.machines)]
     return _claim(case, claims, root, Category.UNMATCHED_P2P, root.astray.culprits, said)
 
 
-def _dead(case: Case, claims: Claims, root: Blocked) -> Outcome:
+def dead_rank(case: Case, claims: Claims, root: Blocked) -> Outcome:
+    """A member ended by its own fault and blocks the call. Ranks that the same signal ended at the same time are named
+    with it; members that run no Python, or had been away for the window before that, separately."""
     node, own, away = root.node, _named(case, root), _absent_beside(case, claims, root)
     if not node.dead or not own:
         return away or None
@@ -213,7 +221,9 @@ def _was_away(case: Case, node: Node, rank: int, ended: float, waited_there: flo
     return info.python_blocked or (idle >= ended + window and rank not in case.starved)
 
 
-def _starved(case: Case, claims: Claims, root: Blocked) -> Outcome:
+def starved_rank(case: Case, claims: Claims, root: Blocked) -> Outcome:
+    """The members that have not joined have waited for a processor most of the time since they moved, and have had
+    less than the window for themselves: they are late."""
     culprits = _named(case, root)
     if root.node.dead or not case.starved.issuperset(culprits):
         return None
@@ -221,7 +231,8 @@ def _starved(case: Case, claims: Claims, root: Blocked) -> Outcome:
     return _claim(case, claims, root, Category.STRAGGLER, culprits, said)
 
 
-def _message_missing(case: Case, claims: Claims, root: Blocked) -> Outcome:
+def message_missing(case: Case, claims: Claims, root: Blocked) -> Outcome:
+    """A rank did not make the other half of a message: it continued without it, or is in no call."""
     culprits = _named(case, root)
     if root.node.instance.p2p is None:
         return None
@@ -232,7 +243,8 @@ def _message_missing(case: Case, claims: Claims, root: Blocked) -> Outcome:
     return _claim(case, claims, root, category, culprits, said)
 
 
-def _absent(case: Case, claims: Claims, root: Blocked) -> Outcome:
+def absent_rank(case: Case, claims: Claims, root: Blocked) -> Outcome:
+    """Members have not joined, wait in no other call, and have not moved for the window."""
     culprits = _named(case, root)
     said = sentences.holding_texts(case, root.node, culprits)
     return _claim(case, claims, root, _category(case, root.node, culprits), culprits, said)
@@ -332,61 +344,22 @@ def _astray(case: Case, claims: Claims, node: Node, culprits: Sequence[int]) -> 
         return None
     if any(n is not node and not set(culprits).isdisjoint(n.culprits) for n in case.nodes.values()):
         return None  # others wait for them too: they ended early
-    found = misdirected_message(case.instances, [key for key in case.nodes if key not in claims.cause_of])
+    found = find_misdirected(case.instances, [key for key in case.nodes if key not in claims.cause_of])
     return found if found is not None and found.astray is node.instance else None
 
 
-RULES = (
-    Rule("named_already", "The ranks that the call waits for are already named: it is a consequence.", _named_already),
-    Rule(
-        "may_still_join",
-        "A member that has not joined has moved within the window: no verdict yet.",
-        _may_still_join,
-    ),
-    Rule(
-        EXTRA_CALL,
-        "The absent ranks ended well, or continued. The waiting ranks are out of step, or most members had destroyed"
-        " the group: they made one call too many.",
-        _call_too_many,
-    ),
-    Rule(
-        "death_elsewhere",
-        "A rank has died, and the absent ranks may wait unseen: `rank_ended` names the dead rank.",
-        _death_elsewhere,
-    ),
-    Rule(
-        "unseen_stall",
-        "The absent ranks probably wait in an earlier call, because their backend does not show when calls end: nobody"
-        " is named.",
-        _unseen_stall,
-    ),
-    Rule(
-        "misdirected_message",
-        "The rank that should have the other half ended well, and a message to or from another rank would fit.",
-        _misdirected,
-    ),
-    Rule(
-        "dead_rank",
-        "A member ended by its own fault and blocks the call. Ranks that the same signal ended at the same time are"
-        " named with it; members that run no Python, or had been away for the window before that, separately.",
-        _dead,
-    ),
-    Rule(
-        STARVED,
-        "The members that have not joined have waited for a processor most of the time since they moved, and have had"
-        " less than the window for themselves: they are late.",
-        _starved,
-    ),
-    Rule(
-        "message_missing",
-        "A rank did not make the other half of a message: it continued without it, or is in no call.",
-        _message_missing,
-    ),
-    Rule(
-        "absent_rank",
-        "Members have not joined, wait in no other call, and have not moved for the window.",
-        _absent,
+STAGE = Stage(
+    blocked,
+    (
+        named_already,
+        may_still_join,
+        call_too_many,
+        death_elsewhere,
+        unseen_stall,
+        misdirected_message,
+        dead_rank,
+        starved_rank,
+        message_missing,
+        absent_rank,
     ),
 )
-
-STAGE = Stage("blocked", "Calls that wait for ranks that are dead, or that wait in no call.", _nodes, RULES)

@@ -170,20 +170,9 @@ def beside(key: str) -> str:
 
 Root = TypeVar("Root")
 
-
-@dataclass(frozen=True, slots=True)
-class Rule(Generic[Root]):
-    """A named rule.
-
-    Attributes:
-        name: of `Finding.rule`; it stays the same between versions.
-        sentence: when it decides, for docs/concepts/verdicts.md.
-        decide: what it makes of a root; it changes nothing.
-    """
-
-    name: str
-    sentence: str
-    decide: Callable[[Case, Claims, Root], Outcome]
+Rule = Callable[[Case, Claims, Root], Outcome]
+"""What a rule makes of a root; it changes nothing. `Finding.rule` is the function's name, which stays the same between
+versions; its docstring is the sentence of docs/concepts/verdicts.md: when it decides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,18 +180,14 @@ class Stage(Generic[Root]):
     """Roots of one kind, and their rules: the first that has an outcome for a root decides it.
 
     Attributes:
-        name: the kind of roots. sentence: which these are.
-        roots: they are taken one after the other, so that later ones know what was claimed of earlier ones.
+        roots: they are taken one after the other, so that later ones know what was claimed of earlier ones. The stage
+            has the function's name, and its docstring says which roots these are.
     """
 
-    name: str
-    sentence: str
     roots: Callable[[Case, Claims], Iterable[Root]]
     rules: tuple[Rule[Root], ...]
 
 
-def stage_of_one(
-    name: str, sentence: str, claims: Callable[[Case, Claims], Iterable[Claim]], rule: str, when: str
-) -> Stage[Claim]:
-    """A stage with one rule. ``claims``: what this claims of each root, one after the other. ``when``: it decides."""
-    return Stage(name, sentence, claims, (Rule(rule, when, lambda _, __, claim: claim),))
+def sentence_of(function: Callable[..., object]) -> str:
+    """What the document says of a rule, or of a stage's roots."""
+    return " ".join((function.__doc__ or "").split())

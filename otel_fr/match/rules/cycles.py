@@ -9,12 +9,12 @@ from otel_fr.match.case import Case
 from otel_fr.match.facts.instances import Instance, InstanceKey
 from otel_fr.match.finding import Category
 from otel_fr.match.graph.cycles import cycles
-from otel_fr.match.graph.misdirected import misdirected_message
+from otel_fr.match.graph.misdirected import find_misdirected
 from otel_fr.match.graph.nodes import Node
 from otel_fr.match.graph.steps import Steps
 from otel_fr.match.model import MessagePattern
 from otel_fr.match.rules import blocked
-from otel_fr.match.rules.claims import Claim, Claims, Outcome, Rule, Stage
+from otel_fr.match.rules.claims import Claim, Claims, Outcome, Stage
 from otel_fr.match.texts import device_texts, sentences
 
 
@@ -50,7 +50,8 @@ class Cycle:
     skipped: list[LeftOut]
 
 
-def _cycles(case: Case, claims: Claims) -> Iterator[Cycle]:
+def cycle(case: Case, claims: Claims) -> Iterator[Cycle]:
+    """Ranks that wait for each other: a strongly connected part of the wait-for graph."""
     for keys in cycles(case.nodes):
         if any(key in claims.cause_of or case.nodes[key].dead for key in keys):
             continue
@@ -168,7 +169,8 @@ def _claim(
     )
 
 
-def _left_out(case: Case, _: Claims, cycle: Cycle) -> Outcome:
+def out_of_step_in_cycle(case: Case, _: Claims, cycle: Cycle) -> Outcome:
+    """The positions of the ranks in all groups show that some left out a call, or made one too many."""
     if not cycle.skipped or all(found.swapped for found in cycle.skipped):
         return None
     explains = {id(found): [found.instance.key] for found in cycle.skipped}
@@ -188,8 +190,9 @@ def _left_out(case: Case, _: Claims, cycle: Cycle) -> Outcome:
     )
 
 
-def _misdirected(case: Case, _: Claims, cycle: Cycle) -> Outcome:
-    astray = misdirected_message(case.instances, cycle.keys) if not cycle.skipped else None
+def misdirected_in_cycle(case: Case, _: Claims, cycle: Cycle) -> Outcome:
+    """A send and a receive of the cycle would match but for the peer or the tag of one of them."""
+    astray = find_misdirected(case.instances, cycle.keys) if not cycle.skipped else None
     if astray is None:
         return None
     said = [sentences.misdirected_text(astray, case.machines)]
@@ -219,7 +222,9 @@ def _has_pattern(case: Case, rank: int, message: Instance, step: str = "") -> bo
     return MessagePattern(message.group.id, *message.p2p[:3], step) in info.patterns
 
 
-def _message_too_many(case: Case, _: Claims, cycle: Cycle) -> Outcome:
+def message_too_many_in_cycle(case: Case, _: Claims, cycle: Cycle) -> Outcome:
+    """The cycle has one message, and its caller made one more than in each step before, or than its position in other
+    groups allows."""
     step = _message(case, cycle)
     if step is None:
         return None
@@ -235,7 +240,9 @@ def _message_too_many(case: Case, _: Claims, cycle: Cycle) -> Outcome:
     return _claim(case, cycle, Category.UNMATCHED_P2P, (caller,), message, [text])
 
 
-def _message_missing(case: Case, _: Claims, cycle: Cycle) -> Outcome:
+def message_missing_in_cycle(case: Case, _: Claims, cycle: Cycle) -> Outcome:
+    """The cycle has one message, or one that its rank had made in each step before: the rank that did not make its
+    other half is named."""
     step = _message(case, cycle)
     if step is None:
         return None
@@ -264,7 +271,7 @@ def behind_message(case: Case, claims: Claims, keys: list[InstanceKey]) -> Outco
                 continue
             if record < own.call(caller).record and _holds_whole_message(case, caller, record):
                 cycle = Cycle([key, *keys], [(caller, node.instance, other), (other, own, caller)], [])
-                return _message_too_many(case, claims, cycle) or _message_missing(case, claims, cycle)
+                return message_too_many_in_cycle(case, claims, cycle) or message_missing_in_cycle(case, claims, cycle)
     return None
 
 
@@ -274,7 +281,8 @@ def _holds_whole_message(case: Case, rank: int, record: int) -> bool:
     return any(len(one.calls) == 2 and one.call(rank).record > record for one in messages)
 
 
-def _deadlock(case: Case, _: Claims, cycle: Cycle) -> Outcome:
+def deadlock(case: Case, _: Claims, cycle: Cycle) -> Outcome:
+    """Ranks took calls in different orders. Those that are out of step with the others are named, else all."""
     inside = set(cycle.keys)
     minority = None
     culprits = {rank for key in cycle.keys for rank in _ahead(case, key, inside)}
@@ -286,36 +294,12 @@ def _deadlock(case: Case, _: Claims, cycle: Cycle) -> Outcome:
 
 
 STAGE = Stage(
-    "cycle",
-    "Ranks that wait for each other: a strongly connected part of the wait-for graph.",
-    _cycles,
+    cycle,
     (
-        Rule(
-            "out_of_step_in_cycle",
-            "The positions of the ranks in all groups show that some left out a call, or made one too many.",
-            _left_out,
-        ),
-        Rule(
-            "misdirected_in_cycle",
-            "A send and a receive of the cycle would match but for the peer or the tag of one of them.",
-            _misdirected,
-        ),
-        Rule(
-            "message_too_many_in_cycle",
-            "The cycle has one message, and its caller made one more than in each step before, or than its position in"
-            " other groups allows.",
-            _message_too_many,
-        ),
-        Rule(
-            "message_missing_in_cycle",
-            "The cycle has one message, or one that its rank had made in each step before: the rank that did not make"
-            " its other half is named.",
-            _message_missing,
-        ),
-        Rule(
-            "deadlock",
-            "Ranks took calls in different orders. Those that are out of step with the others are named, else all.",
-            _deadlock,
-        ),
+        out_of_step_in_cycle,
+        misdirected_in_cycle,
+        message_too_many_in_cycle,
+        message_missing_in_cycle,
+        deadlock,
     ),
 )

@@ -11,13 +11,13 @@ from otel_fr.match.facts.instances import InstanceKey
 from otel_fr.match.finding import Category
 from otel_fr.match.graph.device import StuckDevice, stuck_devices
 from otel_fr.match.graph.nodes import Node
-from otel_fr.match.rules.claims import Claim, Claims, Follows, Outcome, Rule, Stage
+from otel_fr.match.rules.claims import Claim, Claims, Follows, Outcome, Stage
 from otel_fr.match.texts import device_texts, rank_texts
 from otel_fr.match.texts.calls import waiting_text
 
 
-def _stuck(case: Case, claims: Claims) -> Iterator[Claim]:
-    """Ranks that do not complete the same call first, together."""
+def device(case: Case, claims: Claims) -> Iterator[Claim]:
+    """Ranks with a call in flight that others completed."""
     spared = {*(rank for cause in claims.lasting for rank in cause.culprits), *case.deaths}
     found = stuck_devices(case.evidence, case.instances, case.nodes, case.open_calls, spared, claims.cause_of)
     ranks = {stuck.rank for stuck in found}
@@ -46,7 +46,9 @@ def _stuck(case: Case, claims: Claims) -> Iterator[Claim]:
         )
 
 
-def _cut_off(case: Case, _: Claims, stuck: Claim) -> Outcome:
+def cut_off_in_call(case: Case, _: Claims, stuck: Claim) -> Outcome:
+    """A member's machine sends no more reports, or members' hosts do not reach each other: what the rank waits for did
+    not come."""
     """A rank that has done its part of a call may wait for what a lost host, or one that it does not reach, has not
     sent, while others have all that they need."""
     instance = stuck.instance
@@ -70,25 +72,30 @@ def _cut_off(case: Case, _: Claims, stuck: Claim) -> Outcome:
     )
 
 
-def _not_completing(_: Case, __: Claims, stuck: Claim) -> Outcome:
+def device_not_completing(_: Case, __: Claims, stuck: Claim) -> Outcome:
+    """The rank enqueued the call and does not complete it. The call needs every rank, or all others completed it long
+    ago."""
     return stuck
 
 
-def _queued(case: Case, claims: Claims) -> list[Node]:
-    """Each where its own device would begin first."""
+def queue(case: Case, claims: Claims) -> list[Node]:
+    """Calls in which devices wait, and which a member's device has not begun."""
+    # Each where its own device would begin first.
     nodes = [node for key, node in case.nodes.items() if key not in claims.cause_of and node.is_blocked_by_device]
     return sorted(
         nodes, key=lambda node: (min(node.instance.call(r).record for r in node.not_begun), node.instance.name)
     )
 
 
-def _named_already(_: Case, claims: Claims, node: Node) -> Outcome:
+def device_named_already(_: Case, claims: Claims, node: Node) -> Outcome:
+    """The member is already named: it is a consequence."""
     causes = (cause.key for rank in node.not_begun for cause in claims.lasting if rank in cause.culprits)
     named = next(causes, None)
     return None if named is None else Follows(named, (node.instance.key,))
 
 
-def _not_begun(case: Case, _: Claims, node: Node) -> Outcome:
+def device_not_begun(case: Case, _: Claims, node: Node) -> Outcome:
+    """The member has enqueued it, its device has begun no call that others wait in, and nothing moves."""
     waiting = [rank for rank in node.waiting if rank not in node.not_begun]
     return Claim(
         category=Category.RANK_STUCK,
@@ -103,36 +110,6 @@ def _not_begun(case: Case, _: Claims, node: Node) -> Outcome:
 
 
 STAGES = (
-    Stage(
-        "device",
-        "Ranks with a call in flight that others completed.",
-        _stuck,
-        (
-            Rule(
-                "cut_off_in_call",
-                "A member's machine sends no more reports, or members' hosts do not reach each other: what the rank"
-                " waits for did not come.",
-                _cut_off,
-            ),
-            Rule(
-                "device_not_completing",
-                "The rank enqueued the call and does not complete it. The call needs every rank, or all others"
-                " completed it long ago.",
-                _not_completing,
-            ),
-        ),
-    ),
-    Stage(
-        "queue",
-        "Calls in which devices wait, and which a member's device has not begun.",
-        _queued,
-        (
-            Rule("device_named_already", "The member is already named: it is a consequence.", _named_already),
-            Rule(
-                "device_not_begun",
-                "The member has enqueued it, its device has begun no call that others wait in, and nothing moves.",
-                _not_begun,
-            ),
-        ),
-    ),
+    Stage(device, (cut_off_in_call, device_not_completing)),
+    Stage(queue, (device_named_already, device_not_begun)),
 )

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from otel_fr.match.case import Case
 from otel_fr.match.facts.endings import gave_up_at_store
 from otel_fr.match.facts.overdue import CATEGORIES, by_kind
 from otel_fr.match.facts.stops import was_stopped
 from otel_fr.match.finding import Category
+from otel_fr.match.graph.nodes import Node
 from otel_fr.match.model import CallState, Ending, Overdue, Rank
-from otel_fr.match.rules.claims import Claim, Claims, stage_of_one
+from otel_fr.match.rules.claims import Claim, Claims, Stage
 from otel_fr.match.rules.standing import died_in_mismatch
 from otel_fr.match.texts import ending_texts, sentences
 
@@ -19,7 +21,8 @@ DEATHS = "ranks"
 STORE = "store"
 
 
-def _downstream(case: Case, claims: Claims) -> Iterator[Claim]:
+def consequences(case: Case, claims: Claims) -> Iterator[tuple[Node, str]]:
+    """Calls that no rule has claimed, and whose waits lead to a root that a rule has claimed."""
     reported = {claim.key for claim in claims}
     on_device = {rank for claim in claims.causes if claim.stuck_on == "device" for rank in claim.culprits}
     told: dict[tuple[object, ...], set[int]] = {}
@@ -36,45 +39,60 @@ def _downstream(case: Case, claims: Claims) -> Iterator[Claim]:
             continue  # All joined it, and every group may have one: reporting these would hide the others.
         if on_device.issuperset(node.waiting):
             continue  # Its device does not complete it, and no other rank waits there.
-        missing = sorted({*node.next, *node.culprits})
-        missing = missing or sorted(set(node.instance.members).difference(node.waiting))
-        yield Claim(
-            category=Category.MISSING_RANK,
-            waiting=node.waiting,
-            said=[sentences.downstream_text(node.instance, node.waiting, missing)],
-            instance=node.instance,
-            age=node.age,
-            caused_by=cause,
-        )
+        yield node, cause
 
 
-def _deaths(case: Case, claims: Claims) -> Iterator[Claim]:
-    """Deaths that no claim names: those that are a cause, and those that follow from a mismatch."""
+def downstream(_: Case, __: Claims, root: tuple[Node, str]) -> Claim:
+    """It is a consequence of that claim, and names nobody."""
+    node, cause = root
+    missing = sorted({*node.next, *node.culprits}) or sorted(set(node.instance.members).difference(node.waiting))
+    return Claim(
+        category=Category.MISSING_RANK,
+        waiting=node.waiting,
+        said=[sentences.downstream_text(node.instance, node.waiting, missing)],
+        instance=node.instance,
+        age=node.age,
+        caused_by=cause,
+    )
+
+
+def endings(case: Case, claims: Claims) -> list[tuple[str | None, list[int]]]:
+    """Ranks that ended by their own fault, which no call shows."""
     told = {rank for claim in claims if claim.category is Category.RANK_DEAD for rank in claim.culprits}
     by_cause: dict[str | None, list[int]] = {}
     for rank in sorted(case.deaths - told):
         by_cause.setdefault(died_in_mismatch(case, claims, [rank]), []).append(rank)
-    for cause, ranks in by_cause.items():
-        yield Claim(
-            category=Category.RANK_DEAD,
-            culprits=tuple(ranks),
-            said=ending_texts.endings_texts(ranks, case.evidence, case.machines),
-            name=DEATHS if cause is None else f"{DEATHS}/{cause}",
-            caused_by=cause,
-        )
+    return list(by_cause.items())
 
 
-def _overdue(case: Case, claims: Claims) -> Iterator[Claim]:
-    """Of the ranks that wait in no call."""
+def rank_ended(case: Case, _: Claims, root: tuple[str | None, list[int]]) -> Claim:
+    """They are named together. A death in calls that do not fit together is a consequence of the mismatch."""
+    cause, ranks = root
+    return Claim(
+        category=Category.RANK_DEAD,
+        culprits=tuple(ranks),
+        said=ending_texts.endings_texts(ranks, case.evidence, case.machines),
+        name=DEATHS if cause is None else f"{DEATHS}/{cause}",
+        caused_by=cause,
+    )
+
+
+def overdue(case: Case, claims: Claims) -> list[tuple[str, dict[int, Overdue]]]:
+    """Ranks with a heartbeat or section past its limit, if no cause names them."""
     if not (found := _unnamed(case, claims)):
-        return
+        return []
     waiting = {rank for node in case.nodes.values() for rank in node.waiting} | {
         c.rank for c in case.evidence.calls if c.state is CallState.IN_FLIGHT and c.age != 0 and not c.queued
     }
     infos = case.evidence.ranks
     found = {r: item for r, item in found.items() if r not in waiting and _may_be_cause(infos[r])}
-    for name, alike in by_kind(found).items():
-        yield _overdue_claim(case, name, alike, culprits=tuple(alike), caused_by=claims.first_cause)
+    return list(by_kind(found).items())
+
+
+def limit_exceeded(case: Case, claims: Claims, root: tuple[str, dict[int, Overdue]]) -> Claim:
+    """They wait in no call, so others wait for them, or will. (A missing rank that is overdue gets this category
+    instead.)"""
+    return replace(_overdue_claim(case, *root), culprits=tuple(root[1]), caused_by=claims.first_cause)
 
 
 def _may_be_cause(info: Rank) -> bool:
@@ -82,11 +100,16 @@ def _may_be_cause(info: Rank) -> bool:
     return info.ending is Ending.RUNNING or info.ended_by_monitor or was_stopped(info)
 
 
-def _ended_overdue(case: Case, claims: Claims) -> Iterator[Claim]:
+def ended_overdue(case: Case, claims: Claims) -> list[tuple[str, dict[int, Overdue]]]:
+    """Overdue ranks that their monitors ended while they waited in a call, if there is no cause."""
     found = {} if claims.causes else _unnamed(case, claims)
     found = {rank: item for rank, item in found.items() if case.evidence.ranks[rank].ended_by_monitor}
-    for name, alike in by_kind(found).items():
-        yield _overdue_claim(case, name, alike, waiting=tuple(alike))
+    return list(by_kind(found).items())
+
+
+def ended_at_limit(case: Case, _: Claims, root: tuple[str, dict[int, Overdue]]) -> Claim:
+    """It is not known for whom they waited: nobody is named."""
+    return replace(_overdue_claim(case, *root), waiting=tuple(root[1]))
 
 
 def _unnamed(case: Case, claims: Claims) -> dict[int, Overdue]:
@@ -95,37 +118,30 @@ def _unnamed(case: Case, claims: Claims) -> dict[int, Overdue]:
     return {rank: item for rank, item in case.overdue.items() if rank not in named}
 
 
-def _overdue_claim(
-    case: Case,
-    name: str,
-    alike: Mapping[int, Overdue],
-    *,
-    culprits: tuple[int, ...] = (),
-    waiting: tuple[int, ...] = (),
-    caused_by: str | None = None,
-) -> Claim:
+def _overdue_claim(case: Case, name: str, alike: Mapping[int, Overdue]) -> Claim:
     """Of ranks whose same thing is overdue: one fault, since ranks run alike."""
     return Claim(
         category=CATEGORIES[next(iter(alike.values())).kind],
-        culprits=culprits,
-        waiting=waiting,
         said=ending_texts.overrun_texts(case, alike),
         name=name,
         values={rank: ending_texts.overdue_value(item) for rank, item in alike.items()},
-        caused_by=caused_by,
         age=max(item.age for item in alike.values()),
     )
 
 
-def _at_store(case: Case, claims: Claims) -> Iterator[Claim]:
+def store(case: Case, claims: Claims) -> list[list[int]]:
+    """Ranks that gave up waiting for others at the job's store, if there is no cause."""
     ranks = sorted(r for r, info in case.evidence.ranks.items() if gave_up_at_store(info))
-    if not ranks or claims.lasting:
-        return
+    return [ranks] if ranks and not claims.lasting else []
+
+
+def absent_at_store(case: Case, _: Claims, ranks: list[int]) -> Claim:
+    """The only other rank is named; of several, none."""
     others = sorted({*case.evidence.ranks, *range(case.evidence.world_size or 0)} - set(ranks))
     # No recorder shows which ranks were expected. If one other rank exists, it is the culprit; of several, some may
     # not have been expected.
     culprits = others if len(others) == 1 else []
-    yield Claim(
+    return Claim(
         category=Category.MISSING_RANK if culprits else Category.STALLED_COLLECTIVE,
         culprits=tuple(culprits),
         waiting=tuple(ranks),
@@ -134,64 +150,33 @@ def _at_store(case: Case, claims: Claims) -> Iterator[Claim]:
     )
 
 
-def _failures(case: Case, claims: Claims) -> Iterator[Claim]:
-    """The first call that failed on ranks which ended for that, if there is no cause."""
+def failures(case: Case, claims: Claims) -> list[tuple[Node, list[int]]]:
+    """The first call whose failure ended ranks, if there is no cause."""
     raised = {r for r, info in case.evidence.ranks.items() if info.ending is Ending.RAISED and not was_stopped(info)}
     for node in case.nodes.values() if not claims.lasting else ():
         failed = [r for r in node.waiting if r in raised and node.instance.call(r).state is CallState.FAILED]
         if failed:
-            yield Claim(
-                category=Category.STALLED_COLLECTIVE,
-                waiting=node.waiting,
-                said=ending_texts.unexplained_texts(case, node.instance, failed),
-                instance=node.instance,
-                age=node.age,
-            )
-            return
+            return [(node, failed)]
+    return []
+
+
+def unexplained_failure(case: Case, _: Claims, root: tuple[Node, list[int]]) -> Claim:
+    """The evidence does not show why: nobody is named."""
+    node, failed = root
+    return Claim(
+        category=Category.STALLED_COLLECTIVE,
+        waiting=node.waiting,
+        said=ending_texts.unexplained_texts(case, node.instance, failed),
+        instance=node.instance,
+        age=node.age,
+    )
 
 
 STAGES = (
-    stage_of_one(
-        "downstream",
-        "Calls that no rule has claimed, and whose waits lead to a root that a rule has claimed.",
-        _downstream,
-        "downstream",
-        "It is a consequence of that claim, and names nobody.",
-    ),
-    stage_of_one(
-        "endings",
-        "Ranks that ended by their own fault, which no call shows.",
-        _deaths,
-        "rank_ended",
-        "They are named together. A death in calls that do not fit together is a consequence of the mismatch.",
-    ),
-    stage_of_one(
-        "overdue",
-        "Ranks with a heartbeat or section past its limit, if no cause names them.",
-        _overdue,
-        "limit_exceeded",
-        "They wait in no call, so others wait for them, or will. (A missing rank that is overdue gets this"
-        " category instead.)",
-    ),
-    stage_of_one(
-        "ended_overdue",
-        "Overdue ranks that their monitors ended while they waited in a call, if there is no cause.",
-        _ended_overdue,
-        "ended_at_limit",
-        "It is not known for whom they waited: nobody is named.",
-    ),
-    stage_of_one(
-        "store",
-        "Ranks that gave up waiting for others at the job's store, if there is no cause.",
-        _at_store,
-        "absent_at_store",
-        "The only other rank is named; of several, none.",
-    ),
-    stage_of_one(
-        "failures",
-        "The first call whose failure ended ranks, if there is no cause.",
-        _failures,
-        "unexplained_failure",
-        "The evidence does not show why: nobody is named.",
-    ),
+    Stage(consequences, (downstream,)),
+    Stage(endings, (rank_ended,)),
+    Stage(overdue, (limit_exceeded,)),
+    Stage(ended_overdue, (ended_at_limit,)),
+    Stage(store, (absent_at_store,)),
+    Stage(failures, (unexplained_failure,)),
 )

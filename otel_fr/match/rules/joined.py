@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from otel_fr.match.case import Case
 from otel_fr.match.facts.aftermath import was_refused
@@ -15,11 +15,12 @@ from otel_fr.match.graph.cycles import Front, fronts, inverted
 from otel_fr.match.graph.nodes import Node, waited
 from otel_fr.match.model import Call, CallState, Ending
 from otel_fr.match.rules import blocked, cycles
-from otel_fr.match.rules.claims import Claim, Claims, Follows, Outcome, Rule, Stage, stage_of_one
+from otel_fr.match.rules.claims import Claim, Claims, Follows, Outcome, Stage
 from otel_fr.match.texts import sentences
 
 
-def _joined(case: Case, claims: Claims) -> list[Node]:
+def joined(case: Case, claims: Claims) -> list[Node]:
+    """Collectives that all members joined."""
     return [
         node
         for key, node in case.nodes.items()
@@ -51,18 +52,21 @@ def late_claim(case: Case, node: Node) -> Claim | None:
     )
 
 
-def _joined_late(case: Case, claims: Claims) -> Iterator[Claim]:
-    return (claim for node in _joined(case, claims) if (claim := late_claim(case, node)) is not None)
+def joined_after_timeout(case: Case, _: Claims, node: Node) -> Claim | None:
+    """A rank joined after others had timed out: the late rank is named."""
+    return late_claim(case, node)
 
 
-def _stalled(case: Case, claims: Claims) -> Iterator[Front]:
-    nodes = (node for node in _joined(case, claims) if not is_connecting(_calls(node)))
-    return iter(fronts({n.instance.key: n for n in nodes if is_stalled(_calls(n), case.evidence, case.aborted)}))
+def stalled(case: Case, claims: Claims) -> list[Front]:
+    """Sets of collectives that all members joined and whose calls are blocked; the first blocks the others."""
+    nodes = (node for node in joined(case, claims) if not is_connecting(_calls(node)))
+    return fronts({n.instance.key: n for n in nodes if is_stalled(_calls(n), case.evidence, case.aborted)})
 
 
-def _out_of_step(case: Case, claims: Claims, front: Front) -> Outcome:
-    """Hosts run ahead of their devices: a rank that left out a call, or made one too many, may have joined all later
-    ones, whose devices then wait for each other."""
+def out_of_step_in_stall(case: Case, claims: Claims, front: Front) -> Outcome:
+    """The positions of the ranks in all groups show that some left out a call, or made one too many, and then joined
+    the later ones."""
+    # Hosts run ahead of their devices: the devices of all then wait for each other.
     keys = [front[0], *front[1]]
     culprits = case.steps.culprits.intersection(rank for key in keys for rank in case.nodes[key].waiting)
     culprits = culprits or (frozenset() if claims.lasting else case.steps.culprits)
@@ -87,11 +91,13 @@ def _out_of_step(case: Case, claims: Claims, front: Front) -> Outcome:
     return None
 
 
-def _refused(case: Case, _: Claims, front: Front) -> Outcome:
+def refused(case: Case, _: Claims, front: Front) -> Outcome:
+    """The backend refused wrong calls of all members at once: nothing was sent, and programs may catch it."""
     return () if was_refused(case.evidence, judge(case.nodes[front[0]].instance)) else None
 
 
-def _stopped(case: Case, _: Claims, front: Front) -> Outcome:
+def stopped_rank(case: Case, _: Claims, front: Front) -> Outcome:
+    """Some members' processes are stopped by a signal, a debugger or a cgroup's freezer: the others wait."""
     node = case.nodes[front[0]]
     culprits = tuple(rank for rank in node.instance.members if is_halted(case.evidence.ranks.get(rank)))
     if not 0 < len(culprits) < len(node.instance.members):
@@ -101,7 +107,8 @@ def _stopped(case: Case, _: Claims, front: Front) -> Outcome:
     return front_claim(case, front, Category.RANK_STUCK, culprits, waiting, said)
 
 
-def _opposite_orders(case: Case, _: Claims, front: Front) -> Outcome:
+def opposite_orders(case: Case, _: Claims, front: Front) -> Outcome:
+    """Two ranks enqueued two of them in opposite orders."""
     node = case.nodes[front[0]]
     turned = inverted([case.nodes[key] for key in (front[0], *front[1])])
     if turned is None:
@@ -112,7 +119,9 @@ def _opposite_orders(case: Case, _: Claims, front: Front) -> Outcome:
     return front_claim(case, front, Category.DEADLOCK, culprits, node.waiting, said)
 
 
-def _held_by_batch(case: Case, claims: Claims, front: Front) -> Outcome:
+def held_by_batch(case: Case, claims: Claims, front: Front) -> Outcome:
+    """It is a message, and one of its ranks also waits in a message that another rule explains: the messages of a
+    batch end together."""
     node = case.nodes[front[0]]
     for rank in node.waiting if node.instance.p2p else ():
         for key in case.messages[rank]:
@@ -123,11 +132,14 @@ def _held_by_batch(case: Case, claims: Claims, front: Front) -> Outcome:
     return None
 
 
-def _behind_message(case: Case, claims: Claims, front: Front) -> Outcome:
+def message_missing_in_stall(case: Case, claims: Claims, front: Front) -> Outcome:
+    """A member waits in half a message that it called before, and the message's other rank waits here. A later message
+    of the member does not complete either."""
     return cycles.behind_message(case, claims, [front[0], *front[1]])
 
 
-def _lost_host(case: Case, _: Claims, front: Front) -> Outcome:
+def lost_host(case: Case, _: Claims, front: Front) -> Outcome:
+    """A member's machine sends no more reports."""
     node = case.nodes[front[0]]
     culprits = _lost(case, node)
     if not culprits:
@@ -136,7 +148,8 @@ def _lost_host(case: Case, _: Claims, front: Front) -> Outcome:
     return front_claim(case, front, Category.STALLED_COLLECTIVE, culprits, node.waiting, said)
 
 
-def _all_joined(case: Case, claims: Claims, front: Front) -> Outcome:
+def all_joined(case: Case, claims: Claims, front: Front) -> Outcome:
+    """Nothing shows why it does not complete: nobody is named."""
     node = case.nodes[front[0]]
     said = sentences.joined_texts(case, node)
     claim = front_claim(case, front, Category.STALLED_COLLECTIVE, (), node.waiting, said)
@@ -179,49 +192,18 @@ def front_claim(
 
 
 STAGES = (
-    stage_of_one(
-        "joined",
-        "Collectives that all members joined.",
-        _joined_late,
-        "joined_after_timeout",
-        "A rank joined after others had timed out: the late rank is named.",
-    ),
+    Stage(joined, (joined_after_timeout,)),
     Stage(
-        "stalled",
-        "Sets of collectives that all members joined and whose calls are blocked; the first blocks the others.",
-        _stalled,
+        stalled,
         (
-            Rule(
-                "refused",
-                "The backend refused wrong calls of all members at once: nothing was sent, and programs may catch it.",
-                _refused,
-            ),
-            Rule(
-                "held_by_batch",
-                "It is a message, and one of its ranks also waits in a message that another rule explains: the messages"
-                " of a batch end together.",
-                _held_by_batch,
-            ),
-            Rule(
-                "stopped_rank",
-                "Some members' processes are stopped by a signal, a debugger or a cgroup's freezer: the others wait.",
-                _stopped,
-            ),
-            Rule(
-                "out_of_step_in_stall",
-                "The positions of the ranks in all groups show that some left out a call, or made one too many, and"
-                " then joined the later ones.",
-                _out_of_step,
-            ),
-            Rule("opposite_orders", "Two ranks enqueued two of them in opposite orders.", _opposite_orders),
-            Rule(
-                "message_missing_in_stall",
-                "A member waits in half a message that it called before, and the message's other rank waits here. A"
-                " later message of the member does not complete either.",
-                _behind_message,
-            ),
-            Rule("lost_host", "A member's machine sends no more reports.", _lost_host),
-            Rule("all_joined", "Nothing shows why it does not complete: nobody is named.", _all_joined),
+            refused,
+            held_by_batch,
+            stopped_rank,
+            out_of_step_in_stall,
+            opposite_orders,
+            message_missing_in_stall,
+            lost_host,
+            all_joined,
         ),
     ),
 )

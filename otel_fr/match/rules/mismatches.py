@@ -8,9 +8,8 @@ after the one and another rank before the other. Where neither comes first, thei
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import Final
 
 from otel_fr.match.case import Case
 from otel_fr.match.facts.aftermath import have_ended
@@ -19,16 +18,14 @@ from otel_fr.match.facts.mismatch import Mismatch, judge, shift_of
 from otel_fr.match.facts.new_groups import is_in_another_order, names_of
 from otel_fr.match.graph.nodes import Node
 from otel_fr.match.model import Ending
-from otel_fr.match.rules.claims import Claim, Claims, Outcome, Rule, Stage
+from otel_fr.match.rules.claims import Claim, Claims, Stage
 from otel_fr.match.texts import sentences
 from otel_fr.match.texts.rank_texts import sharing_text
 
-THREADS: Final = "threads_share_group"
-"""Name of the rule that names no rank for calls of several threads, but all whose threads do so."""
 
-
-def _in_order(case: Case) -> Iterable[Mismatch]:
-    """The mismatches in order; those in a group after those in its creation."""
+def mismatch(case: Case, _: Claims) -> Iterable[Mismatch]:
+    """Calls of one collective or message that do not fit together, in the order of the ranks' own calls."""
+    # Those in a group after those in its creation.
     if len(case.mismatches) < 2:
         return case.mismatches
     found = positions(case.instances, {bad.instance.key for bad in case.mismatches})
@@ -44,48 +41,49 @@ def _in_order(case: Case) -> Iterable[Mismatch]:
     )
 
 
-def _calls_differ(case: Case, claims: Claims) -> Iterator[Claim]:
-    for bad in _in_order(case):
-        instance = bad.instance
-        own = case.nodes.get(instance.key)
-        waiting = _held_up(case, bad)
-        behind = {key: node for key, node in case.nodes.items() if node.mismatch is bad}
-        explained = {instance.key, *behind}
-        explained.difference_update(key for key, node in behind.items() if _lacks_ranks(case, node, bad))
-        age, waits = None, ""
-        if own is not None and set(waiting) <= set(own.waiting):
-            age = own.age
-            waits = sentences.waits_text(case.evidence, instance, waiting, age) if waiting else ""
-        shared = _sharing(case, instance)
-        said = replace(bad, differing=shared, has_majority=True) if shared else bad
-        summary = sentences.mismatch_text(said, "" if shared else _shift(case, bad), waits, case.machines)
-        if shared:
-            by_threads = next(iter(case.threads[instance.group.id].items()))
-            summary = f"{sharing_text(instance.group, *by_threads)}, so their order is left to chance: {summary}"
-        yield Claim(
-            category=bad.category,
-            culprits=said.differing,
-            waiting=waiting,
-            said=[summary],
-            instance=instance,
-            field=bad.field,
-            values=dict(sorted(bad.values.items())),
-            age=age,
-            caused_by=_explained_by(case, claims, bad),
-            explains=tuple(explained),
-            is_over=bad.is_over,
-        )
+def threads_share_group(case: Case, claims: Claims, bad: Mismatch) -> Claim | None:
+    """The calls come from several threads, and threads of some ranks are in calls of the group at once: chance orders
+    them, and these ranks are named."""
+    group = bad.instance.group
+    if len({call.thread for own in bad.instance.calls.values() for call in own}) < 2 or group.id not in case.threads:
+        return None
+    by_threads = case.threads[group.id]
+    shared = tuple(sorted({rank for ranks in by_threads.values() for rank in ranks}))
+    told = f"{sharing_text(group, *next(iter(by_threads.items())))}, so their order is left to chance: "
+    return _claim(case, claims, bad, replace(bad, differing=shared, has_majority=True), told=told)
 
 
-def _sharing(case: Case, instance: Instance | None) -> tuple[int, ...]:
-    """The ranks whose threads use the group at once, if the calls come from several threads: chance orders them."""
-    if instance is None or len({call.thread for own in instance.calls.values() for call in own}) < 2:
-        return ()
-    return tuple(sorted({rank for ranks in case.threads.get(instance.group.id, {}).values() for rank in ranks}))
+def calls_differ(case: Case, claims: Claims, bad: Mismatch) -> Claim:
+    """Operation, sizes, dtype, root or reduce op differ where they must agree. A strict majority shows which ranks are
+    wrong; without one, all ranks that disagree are named."""
+    is_shift = bad.has_majority and not is_in_another_order(case.instances, bad)
+    return _claim(case, claims, bad, bad, shift_of(case.instances, bad) if is_shift else "")
 
 
-def _of_threads(case: Case, _: Claims, claim: Claim) -> Outcome:
-    return claim if _sharing(case, claim.instance) else None
+def _claim(case: Case, claims: Claims, bad: Mismatch, said: Mismatch, shift: str = "", told: str = "") -> Claim:
+    """What is claimed of calls that do not fit together. ``said``: the same with the ranks to name."""
+    instance = bad.instance
+    own, waiting = case.nodes.get(instance.key), _held_up(case, bad)
+    behind = {key: node for key, node in case.nodes.items() if node.mismatch is bad}
+    explained = {instance.key, *behind}
+    explained.difference_update(key for key, node in behind.items() if _lacks_ranks(case, node, bad))
+    age, waits = None, ""
+    if own is not None and set(waiting) <= set(own.waiting):
+        age = own.age
+        waits = sentences.waits_text(case.evidence, instance, waiting, age) if waiting else ""
+    return Claim(
+        category=bad.category,
+        culprits=said.differing,
+        waiting=waiting,
+        said=[told + sentences.mismatch_text(said, shift, waits, case.machines)],
+        instance=instance,
+        field=bad.field,
+        values=dict(sorted(bad.values.items())),
+        age=age,
+        caused_by=_explained_by(case, claims, bad),
+        explains=tuple(explained),
+        is_over=bad.is_over,
+    )
 
 
 def _lacks_ranks(case: Case, node: Node, bad: Mismatch) -> bool:
@@ -113,12 +111,6 @@ def _held_up(case: Case, bad: Mismatch) -> tuple[int, ...]:
     own = case.nodes[bad.instance.key].waiting if bad.instance.key in case.nodes else ()
     behind = {rank for node in case.nodes.values() if node.mismatch is bad for rank in node.waiting}
     return tuple(sorted(set(own).difference(bad.differing) or behind.difference(bad.differing)))
-
-
-def _shift(case: Case, bad: Mismatch) -> str:
-    if not bad.has_majority or (bad.instance.stream == "group" and is_in_another_order(case.instances, bad)):
-        return ""
-    return shift_of(case.instances, bad)
 
 
 def _explained_by(case: Case, claims: Claims, bad: Mismatch) -> str | None:
@@ -199,22 +191,4 @@ class _Walk:
         return min((record, self._instances[key].name, key) for record, key in heads)[2]
 
 
-STAGE: Final[Stage[Claim]] = Stage(
-    "mismatch",
-    "Calls of one collective or message that do not fit together, in the order of the ranks' own calls.",
-    _calls_differ,
-    (
-        Rule(
-            THREADS,
-            "The calls come from several threads, and threads of some ranks are in calls of the group at once: chance"
-            " orders them, and these ranks are named.",
-            _of_threads,
-        ),
-        Rule(
-            "calls_differ",
-            "Operation, sizes, dtype, root or reduce op differ where they must agree. A strict majority shows which"
-            " ranks are wrong; without one, all ranks that disagree are named.",
-            lambda _, __, claim: claim,
-        ),
-    ),
-)
+STAGE = Stage(mismatch, (threads_share_group, calls_differ))

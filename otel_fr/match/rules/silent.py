@@ -14,11 +14,12 @@ from otel_fr.match.case import Case
 from otel_fr.match.facts.instances import is_waiting
 from otel_fr.match.facts.joined import is_connecting
 from otel_fr.match.finding import Category
-from otel_fr.match.graph.cycles import fronts
+from otel_fr.match.graph.cycles import Front, fronts
 from otel_fr.match.graph.nodes import Node
 from otel_fr.match.model import Call, CallState, Evidence
-from otel_fr.match.rules import blocked
-from otel_fr.match.rules.claims import Claim, Claims, Follows, Outcome, Rule, SetAside, Stage, stage_of_one
+from otel_fr.match.rules.blocked import STAGE as BLOCKED
+from otel_fr.match.rules.blocked import Blocked, in_order
+from otel_fr.match.rules.claims import Claim, Claims, Follows, Outcome, SetAside, Stage
 from otel_fr.match.rules.joined import front_claim, late_claim
 from otel_fr.match.texts import rank_texts, sentences
 
@@ -41,7 +42,8 @@ def _open(case: Case, claims: Claims) -> list[Node]:
     return [n for k, n in case.nodes.items() if k not in claims.cause_of and n.culprits and not n.behind]
 
 
-def _silent(case: Case, claims: Claims) -> list[Silent]:
+def silent(case: Case, claims: Claims) -> list[Silent]:
+    """Calls that wait for ranks without evidence."""
     nodes = [node for node in _open(case, claims) if node.culprits == node.silent]
     near = [(one.key, _near(case.evidence, one.culprits)) for one in claims.lasting] if nodes else []
     alone = len(case.unheard) == 1 and any(_never_heard(case, node) for node in nodes)
@@ -92,16 +94,20 @@ def _never_heard(case: Case, node: Node) -> bool:
     return case.unheard.issuperset(node.culprits)
 
 
-def _joined_late(case: Case, _: Claims, root: Silent) -> Outcome:
+def joined_late(case: Case, _: Claims, root: Silent) -> Outcome:
+    """Some ranks joined after others had timed out: the late ranks are named."""
     return late_claim(case, root.node) if _never_heard(case, root.node) else None
 
 
-def _near_a_culprit(_: Case, __: Claims, root: Silent) -> Outcome:
+def near_a_culprit(_: Case, __: Claims, root: Silent) -> Outcome:
+    """They share a group with a culprit, and may wait for it."""
     cause = next((cause for cause, ranks in root.near if ranks.issuperset(root.node.silent)), None)
     return None if cause is None else Follows(cause, (root.node.instance.key,))
 
 
-def _begun_elsewhere(case: Case, _: Claims, root: Silent) -> Outcome:
+def begun_elsewhere(case: Case, _: Claims, root: Silent) -> Outcome:
+    """The fault may have begun at another rank: its device may be blocked, it may have left out a call, or its wait
+    has no explanation."""
     return SetAside((root.node.instance.key,)) if root.elsewhere else None
 
 
@@ -114,20 +120,27 @@ def _is_untold(case: Case, node: Node) -> bool:
     return len(case.unheard) > 1 and _never_heard(case, node)
 
 
-def _told(case: Case, claims: Claims) -> Iterator[blocked.Blocked]:
-    return blocked.in_order(case, claims, [node for node in _left(case, claims) if not _is_untold(case, node)])
+def silent_blocked(case: Case, claims: Claims) -> Iterator[Blocked]:
+    """The other such calls, and what the stage `blocked` left open."""
+    return in_order(case, claims, [node for node in _left(case, claims) if not _is_untold(case, node)])
 
 
-def _untold(case: Case, claims: Claims) -> Iterator[Claim]:
+def several_silent(case: Case, claims: Claims) -> list[Front]:
+    """Calls that wait for one of several ranks without evidence, if there is no cause."""
     nodes = {node.instance.key: node for node in _left(case, claims) if _is_untold(case, node)}
-    for front in () if claims.lasting else fronts(nodes):
-        node = case.nodes[front[0]]
-        said = [sentences.untold_text(node.instance, node.waiting, case.unheard)]
-        said += rank_texts.raised_texts(case.evidence, node.waiting)
-        yield front_claim(case, front, Category.MISSING_RANK, (), node.waiting, said)
+    return [] if claims.lasting else fronts(nodes)
 
 
-def _unrecorded(case: Case, claims: Claims) -> Iterator[Claim]:
+def several_unheard(case: Case, _: Claims, front: Front) -> Claim:
+    """These ranks may wait for one another: nobody is named."""
+    node = case.nodes[front[0]]
+    said = [sentences.untold_text(node.instance, node.waiting, case.unheard)]
+    said += rank_texts.raised_texts(case.evidence, node.waiting)
+    return front_claim(case, front, Category.MISSING_RANK, (), node.waiting, said)
+
+
+def unrecorded(case: Case, claims: Claims) -> list[Front]:
+    """Calls that wait for ranks whose recording has gaps, if there is no cause."""
     found = {
         key: node
         for key, node in case.nodes.items()
@@ -137,46 +150,20 @@ def _unrecorded(case: Case, claims: Claims) -> Iterator[Claim]:
         # If all have joined, they may take minutes.
         and not is_connecting([node.instance.call(rank) for rank in node.instance.calls])
     }
-    for front in () if claims.lasting else fronts(found):
-        node = case.nodes[front[0]]
-        said = [sentences.unrecorded_text(case, node.instance, node.waiting, node.unrecorded)]
-        yield front_claim(case, front, Category.MISSING_RANK, (), node.waiting, said)
+    return [] if claims.lasting else fronts(found)
+
+
+def not_recorded(case: Case, _: Claims, front: Front) -> Claim:
+    """It is not known whether they joined: nobody is named."""
+    node = case.nodes[front[0]]
+    said = [sentences.unrecorded_text(case, node.instance, node.waiting, node.unrecorded)]
+    return front_claim(case, front, Category.MISSING_RANK, (), node.waiting, said)
 
 
 STAGES = (
-    Stage(
-        "silent",
-        "Calls that wait for ranks without evidence.",
-        _silent,
-        (
-            Rule(
-                "joined_late",
-                "Some ranks joined after others had timed out: the late ranks are named.",
-                _joined_late,
-            ),
-            Rule("near_a_culprit", "They share a group with a culprit, and may wait for it.", _near_a_culprit),
-            Rule(
-                "begun_elsewhere",
-                "The fault may have begun at another rank: its device may be blocked, it may have left out a call, or"
-                " its wait has no explanation.",
-                _begun_elsewhere,
-            ),
-        ),
-    ),
-    Stage("silent_blocked", "The other such calls, and what the stage `blocked` left open.", _told, blocked.RULES),
-    stage_of_one(
-        "several_silent",
-        "Calls that wait for one of several ranks without evidence, if there is no cause.",
-        _untold,
-        "several_unheard",
-        "These ranks may wait for one another: nobody is named.",
-    ),
+    Stage(silent, (joined_late, near_a_culprit, begun_elsewhere)),
+    Stage(silent_blocked, BLOCKED.rules),
+    Stage(several_silent, (several_unheard,)),
 )
 
-UNRECORDED = stage_of_one(
-    "unrecorded",
-    "Calls that wait for ranks whose recording has gaps, if there is no cause.",
-    _unrecorded,
-    "not_recorded",
-    "It is not known whether they joined: nobody is named.",
-)
+UNRECORDED = Stage(unrecorded, (not_recorded,))
