@@ -1,9 +1,10 @@
-"""Reads the text of stacks, as `faulthandler` and `traceback` write it: threads, frames, and which are the user's."""
+"""Reads the text of stacks, as `faulthandler` and `traceback` write it, and where a rank has made its latest calls."""
 
 from __future__ import annotations
 
 import re
 import string
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 NATIVE_HEADING = "Native stacks, by py-spy:"
@@ -84,6 +85,30 @@ class Loop(NamedTuple):
         file, _, line = where.rpartition(":")
         is_there = file == self.file and function == self.function and line.isdecimal()
         return is_there and self.first <= int(line) <= self.last
+
+
+Lines = Mapping[int, tuple[str, ...]]
+"""By number of the collective, the frames that called it, ``"file:line function"``, the innermost first."""
+
+
+class CallLines(NamedTuple):
+    """The latest collectives of one group, as a rank reports them.
+
+    Attributes:
+        group: `Group.id`. first: number of the first.
+        calls: a character for each, which stands for a place by its position in `ALPHABET`; another one: not known.
+        places: of frames, the innermost first.
+    """
+
+    group: str
+    first: int
+    calls: str
+    places: tuple[tuple[str, ...], ...]
+
+    def by_number(self) -> Lines:
+        """The collectives whose places are known."""
+        place_of = dict(zip(ALPHABET, self.places, strict=False))
+        return {number: place_of[one] for number, one in enumerate(self.calls, self.first) if one in place_of}
 
 
 def threads_of(text: str, most: int | None = None) -> list[str]:

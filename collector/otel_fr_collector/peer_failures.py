@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from otel_fr.control.v1.control_pb2 import Command, PeerFailed, PeerRecovered
 from otel_fr.identity import decode_ranks
 from otel_fr.match import Category, Ending, Finding, Rank
-from otel_fr.match.facts.stops import was_stopped
-from otel_fr.match.texts.rank_texts import describe_ending, ending_text
+from otel_fr.match.facts.ranks import was_stopped
+from otel_fr.match.texts.ranks import describe_ending, ending_text
 from otel_fr.presentation import ranks_text
 from otel_fr.printable import one_line
 from otel_fr_collector.control import Control

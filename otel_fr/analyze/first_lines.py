@@ -11,8 +11,8 @@ from otel_fr.analyze.assemble.runs import Run
 from otel_fr.dumps.columns import COLLECTIVE
 from otel_fr.dumps.model import Dump
 from otel_fr.match import Finding
-from otel_fr.match.call_lines import Lines
-from otel_fr.match.texts.first_lines import MAX_ASTRAY, MAX_PEERS, first_line_texts
+from otel_fr.match.texts.hints import MAX_CULPRITS, MAX_PEERS, first_line_texts
+from otel_fr.stacks import Lines
 
 MIN_RANKS: Final = 3
 """Of a group, from which on most ranks show which one went astray, if no fault does."""
@@ -25,7 +25,7 @@ def with_first_lines(run: Run, finding: Finding) -> Finding:
         return finding
     members, wanted = set(group.ranks), set(finding.culprit_ranks)
     dumps = [dump for dump in run.dumps if dump.rank in members]
-    astray = [dump for dump in dumps if dump.rank in wanted][:MAX_ASTRAY]
+    astray = [dump for dump in dumps if dump.rank in wanted][:MAX_CULPRITS]
     peers = [dump for dump in dumps if dump.rank not in wanted][:MAX_PEERS]
     lines = {dump.rank: _lines(dump, run.ids[dump.rank]).get(group.id, {}) for dump in astray + peers}
     texts = tuple(first_line_texts(lines, group, wanted))

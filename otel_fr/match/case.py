@@ -7,21 +7,21 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from otel_fr.match.facts.aftermath import first_mismatches
-from otel_fr.match.facts.caught import mark_caught
-from otel_fr.match.facts.device_sync import DeviceSyncs
-from otel_fr.match.facts.instances import Completions, Instance, InstanceKey, LastCall, last_calls, line_up
+from otel_fr.match.facts.calls import LastCall, last_calls, sharing
+from otel_fr.match.facts.instances import Completions, Instance, InstanceKey, line_up
 from otel_fr.match.facts.machines import Machines, lost
 from otel_fr.match.facts.mismatch import Mismatch
-from otel_fr.match.facts.overdue import worst_of
+from otel_fr.match.facts.ranks import is_starved, worst_of
 from otel_fr.match.facts.recording import (
+    mark_caught,
     mark_timed_out,
+    not_blocked_by_host,
     not_failed_by_abort,
     set_aside,
     without_gaps,
     without_run_on,
 )
-from otel_fr.match.facts.starvation import is_starved, not_blocked_by_host
-from otel_fr.match.facts.threads import sharing
+from otel_fr.match.facts.stacks import DeviceSyncs
 from otel_fr.match.graph.aborted import separate
 from otel_fr.match.graph.device import OpenCalls, open_calls
 from otel_fr.match.graph.nodes import Node

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from otel_fr.match.call_lines import CallLines, Lines
 from otel_fr.match.case import Case
-from otel_fr.match.facts.endings import may_run
-from otel_fr.match.facts.joined import gave_up
-from otel_fr.match.facts.overdue import CATEGORIES, EXCUSABLE, by_kind, is_excused
-from otel_fr.match.facts.stack_groups import groups_of
+from otel_fr.match.facts.calls import gave_up
+from otel_fr.match.facts.ranks import CATEGORIES, EXCUSABLE, by_kind, is_excused, may_run
+from otel_fr.match.facts.stacks import groups_of
 from otel_fr.match.finding import MAX_PLACED_CULPRITS, MAX_PLACED_WAITING, Category, Finding, StackGroup
 from otel_fr.match.model import UNENDED, UNPLACED, Evidence, Group, Overdue, Place
 from otel_fr.match.rules import decide
 from otel_fr.match.rules.claims import Claim
 from otel_fr.match.rules.mismatches import threads_share_group
-from otel_fr.match.texts import decisions, ending_texts
-from otel_fr.match.texts.first_lines import MAX_ASTRAY, MAX_DIFFERENT, MAX_PEERS, first_line_texts
-from otel_fr.match.texts.loops import left_texts
-from otel_fr.match.texts.rank_texts import sharing_text
-from otel_fr.match.texts.sentences import MAX_ENDINGS
+from otel_fr.match.texts import hints
+from otel_fr.match.texts import ranks as rank_texts
+from otel_fr.match.texts.hints import MAX_CULPRITS, MAX_DIFFERENT, MAX_PEERS, first_line_texts, left_texts
+from otel_fr.match.texts.ranks import MAX_ENDINGS, sharing_text
 from otel_fr.presentation import ranks_text, summary_text
+from otel_fr.stacks import CallLines, Lines
 
 
 def diagnose(evidence: Evidence) -> list[Finding]:
@@ -61,20 +59,20 @@ class _Maker:
         aborted = [rank for rank in claim.waiting if rank in case.aborted]
         overdue = {rank: self._overdue.pop(rank) for rank in culprits if rank in self._overdue}
         category, (summary, *details) = self._with_overdue(claim, overdue)
-        own = {rank: ending_texts.overdue_value(item) for rank, item in sorted(overdue.items())}
+        own = {rank: rank_texts.overdue_value(item) for rank, item in sorted(overdue.items())}
         excused = self._excused(culprits) if category in EXCUSABLE else {}
-        details += [ending_texts.within_text(*one) for one in list(excused.items())[:MAX_ENDINGS]]
+        details += [rank_texts.within_text(*one) for one in list(excused.items())[:MAX_ENDINGS]]
         if aborted:
-            details.append(ending_texts.aborted_text(aborted, case.evidence))
+            details.append(rank_texts.aborted_text(aborted, case.evidence))
         if instance is not None and claim.caused_by is None and claim.rule != threads_share_group.__name__:
             by_threads = list(case.threads.get(instance.group.id, {}).items())[:MAX_ENDINGS]
             advice = "their order can differ from rank to rank. Use one process group per thread"
             details += [f"{sharing_text(instance.group, *one)}: {advice}" for one in by_threads]
-        differed: dict[decisions.Divergence, str] = {}
+        differed: dict[hints.Divergence, str] = {}
         if culprits:
             members = sorted(ranks) if instance is None else instance.group.ranks
-            differed = decisions.divergences(culprits, members, ranks)
-            details += filter(None, [*differed.values(), decisions.replays_text(culprits, members, ranks)])
+            differed = hints.divergences(culprits, members, ranks)
+            details += filter(None, [*differed.values(), hints.replays_text(culprits, members, ranks)])
         ended = [rank for rank in culprits if not may_run(case.evidence, rank)]
         is_waiting = any(rank in self._in_call and may_run(case.evidence, rank) for rank in claim.waiting)
         sites = {
@@ -128,7 +126,7 @@ class _Maker:
         if is_all and (category is Category.MISSING_RANK or ended):
             category = min((CATEGORIES[item.kind] for item in overdue.values()), key=list(Category).index)
         named = ranks_text if is_all else self._case.machines.named  # of all, the summary after it names the machine
-        texts = [ending_texts.overdue_text(alike, ranks, named(alike)) for alike in by_kind(overdue).values()]
+        texts = [rank_texts.overdue_text(alike, ranks, named(alike)) for alike in by_kind(overdue).values()]
         if not is_all:
             return category, [*claim.said, *texts]
         return category, ["; ".join([*texts, claim.said[0]]), *claim.said[1:]]
@@ -156,7 +154,7 @@ class _Maker:
         """Which calls culprits first made elsewhere than their peers."""
         ranks, named = self._case.evidence.ranks, set(culprits)
         known = [rank for rank in group.ranks if rank in ranks and ranks[rank].lines]
-        astray = [rank for rank in known if rank in named][:MAX_ASTRAY]
+        astray = [rank for rank in known if rank in named][:MAX_CULPRITS]
         if not astray:
             return []
         peers = [rank for rank in known if rank not in named][:MAX_PEERS]

@@ -14,9 +14,8 @@ from typing import Literal, NamedTuple
 
 from otel_fr.communication_errors import tells_of_user
 from otel_fr.identity import Stream
-from otel_fr.match.call_lines import CallLines
 from otel_fr.operations import DESTRUCTIONS, NewGroup
-from otel_fr.stacks import Loop
+from otel_fr.stacks import CallLines, Loop
 
 Sizes = tuple[tuple[int, ...], ...]
 
@@ -98,7 +97,7 @@ class Call:
         thread: name of the program's thread that made it; empty: the main thread, one of PyTorch's, or unknown.
         batch: shared by the calls of one coalesced batch; None: not in a batch.
         queued: its device has not begun it; None: it is in flight on a device, and that is not known.
-        left, caught: it failed, and its rank went on; and completed a later call (set by `otel_fr.match.facts.caught`).
+        left, caught: it failed, and its rank went on; and completed a later call (`facts.recording` sets both).
     """
 
     rank: int

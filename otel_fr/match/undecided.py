@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from otel_fr.match.case import Case
-from otel_fr.match.facts.instances import Instance, InstanceKey, has_joined, is_waiting
-from otel_fr.match.graph.cycles import fronts, inverted
-from otel_fr.match.graph.nodes import Node
-from otel_fr.match.graph.queues import is_queued
+from otel_fr.match.facts.calls import is_waiting
+from otel_fr.match.facts.instances import Instance, InstanceKey, has_joined
+from otel_fr.match.graph.movement import is_queued
+from otel_fr.match.graph.nodes import Node, fronts, inverted
 from otel_fr.match.model import CallState, Evidence
 from otel_fr.match.texts import sentences
 from otel_fr.match.texts.calls import call_text, instance_text

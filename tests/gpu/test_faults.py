@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_fr.match.facts.joined import UNSEEN_BEGIN
+from otel_fr.match.facts.calls import UNSEEN_BEGIN
 from tests.gpu.conftest import VARIABLE
 from tests.gpu.faults import FAULTS, Fault, Observed, Said, is_right, observe
 from tests.gpu.hardware import LEAST_RANKS, Hardware

@@ -6,8 +6,8 @@ Pure functions of a run's state, a snapshot and a finding.
 from __future__ import annotations
 
 from otel_fr.match import CallState, Category, Ending, Finding
-from otel_fr.match.facts.caught import went_on_for
 from otel_fr.match.facts.instances import InstanceKey, key_of_finding
+from otel_fr.match.facts.recording import went_on_for
 from otel_fr_collector import timeline
 from otel_fr_collector.incidents.triggers import Triggers, said_from
 from otel_fr_collector.jobs.calls import RankCall

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from otel_fr.incident import CulpritData
 from otel_fr.match import Category, Finding
-from otel_fr.match.facts.overdue import EXCUSABLE
+from otel_fr.match.facts.ranks import EXCUSABLE
 from otel_fr.match.rules.blocked import starved_rank
 from otel_fr.stacks import NATIVE_HEADING
 

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from otel_fr.incident import CulpritData, IncidentData
 from otel_fr.match import Category, Ending
-from otel_fr.match.facts.exceptions import is_device_error
+from otel_fr.match.facts.ranks import is_device_error
 from otel_fr.match.rules.blocked import call_too_many, starved_rank
 from otel_fr.match.rules.mismatches import threads_share_group
 from otel_fr.stacks import frames_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from otel_fr.match.facts.stack_groups import group_stacks
+from otel_fr.match.facts.stacks import group_stacks
 from otel_fr.match.finding import StackGroup
 from otel_fr_collector.jobs.run import RunId
 

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from otel_fr import identity, rank_report
 from otel_fr.match import CallState, Decision, Group, NewGroup, Overdue, Signature, ThreadException
-from otel_fr.match.facts import overdue
+from otel_fr.match.facts.ranks import reported, reported_within
 from otel_fr.torch_recorder import ends_are_seen
 from otel_fr_collector.jobs.calls import (
     MAX_GROUP_NAME,
@@ -87,8 +87,8 @@ def read(given: rank_report.RankReport, interner: Interner, *, now: float, wall:
             asked.group, asked.first, asked.last, asked.fingerprint, [calls.read(one) for one in asked.calls]
         ),
         call_weight=calls.weight,
-        overdue=overdue.reported(given.activity) if given.activity else (),
-        within=overdue.reported_within(given.activity) if given.activity else None,
+        overdue=reported(given.activity) if given.activity else (),
+        within=reported_within(given.activity) if given.activity else None,
         thread_exceptions=tuple(
             [ThreadException(one.thread, one.text, one.raised_at) for one in given.thread_exceptions]
         ),

@@ -11,11 +11,9 @@ from typing import Any, Final
 from msgspec.structs import astuple, replace
 
 from otel_fr.match import UNPLACED, Decision, Ending, Overdue, Place, ThreadException
-from otel_fr.match.call_lines import CallLines
-from otel_fr.match.facts import overdue
-from otel_fr.match.facts.endings import process_ending
+from otel_fr.match.facts.ranks import process_ending, reported_within
 from otel_fr.rank_report import RankReport, ReportedPattern
-from otel_fr.stacks import site_of
+from otel_fr.stacks import CallLines, site_of
 from otel_fr.waits.own_time import OwnTime
 from otel_fr_collector import timeline
 from otel_fr_collector.jobs.calls import UNIT, CompactCall, bare
@@ -216,7 +214,7 @@ class RankState:
                 unlisted_s=given.unlisted_s,
             )
         if given.activity:
-            self.note_within(overdue.reported_within(given.activity))
+            self.note_within(reported_within(given.activity))
 
     def take_report(self, report: RankReport, contents: Contents, now: float, lag: float) -> None:
         """Make it the latest report."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from otel_fr.match import Overdue
-from otel_fr.match.facts import overdue
+from otel_fr.match.facts.ranks import reported_within
 from otel_fr.rank_report import RankReport, ReportedCall
 from otel_fr_collector import timeline
 from otel_fr_collector.jobs.calls import RankCall, state_of
@@ -46,7 +46,7 @@ def says_the_same(state: RankState, given: RankReport, sent: float) -> bool:
     )
     if like_known != known or (given.activity and any(item.is_overdue for item in given.activity)):
         return False
-    if _name_of(said.within) != (_name_of(overdue.reported_within(given.activity)) if given.activity else None):
+    if _name_of(said.within) != (_name_of(reported_within(given.activity)) if given.activity else None):
         return False
     return (
         _are_texts_current(state, given)

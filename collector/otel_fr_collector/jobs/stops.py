@@ -7,8 +7,8 @@ from functools import lru_cache
 
 from otel_fr.communication_errors import tells_of_lost_peer
 from otel_fr.match import Ending, Rank, window_of
-from otel_fr.match.facts import stops
-from otel_fr.match.facts.stops import KILL_GRACE
+from otel_fr.match.facts.ranks import may_be_cleared_away, was_stopped
+from otel_fr.match.facts.stops import KILL_GRACE, were_killed_together
 from otel_fr_collector.jobs.ranks import RankState
 from otel_fr_collector.jobs.run import Run
 
@@ -17,7 +17,7 @@ def may_follow_a_stop(state: RankState) -> bool:
     """It was stopped; or killed long after it had moved, maybe because it did not react to what has stopped others."""
     idle = 0.0 if state.report is None else state.report.idle_s or 0.0
     rank = end_of(state)
-    return stops.was_stopped(rank) or (idle >= KILL_GRACE and stops.may_be_cleared_away(rank))
+    return was_stopped(rank) or (idle >= KILL_GRACE and may_be_cleared_away(rank))
 
 
 def was_stopped_from_outside(state: RankState) -> bool:
@@ -34,7 +34,7 @@ def _tells_of_stop(
 ) -> bool:
     """How a rank ended is how most ranks of its job did, and the page asks for all of them each second."""
     rank = Rank(0, ending=ending, signal=signal, exit_code=exit_code, exception=exception, exit_message=exit_message)
-    return stops.was_stopped(rank)
+    return was_stopped(rank)
 
 
 def has_ended(run: Run) -> bool:
@@ -55,9 +55,9 @@ def is_stopped(run: Run, now: float, dead: Container[int] = ()) -> bool:
     if run.world_size is None or len(run.ranks) < run.world_size:
         return False
     ends = [(state.ended, end_of(state)) for state in run.ranks.values() if state.ended is not None]
-    if stops.were_killed_together([rank for _, rank in ends], run.world_size):
+    if were_killed_together([rank for _, rank in ends], run.world_size):
         return True
-    stopped = [(ended, rank) for ended, rank in ends if stops.was_stopped(rank)]
+    stopped = [(ended, rank) for ended, rank in ends if was_stopped(rank)]
     if not stopped or any(rank.ended_by_monitor or rank.rank in dead for _, rank in stopped):
         return False
     first, (floor, behind) = min(ended for ended, _ in stopped), run.unheard(now)
@@ -71,9 +71,9 @@ def is_stopped(run: Run, now: float, dead: Container[int] = ()) -> bool:
 
 def _is_over(rank: Rank, seconds: float, dead: Container[int]) -> bool:
     """``seconds``: from the first stop to its end."""
-    if stops.may_be_cleared_away(rank):
+    if may_be_cleared_away(rank):
         return seconds >= KILL_GRACE or rank.rank not in dead
-    return rank.ending is Ending.CLEAN or stops.was_stopped(rank)
+    return rank.ending is Ending.CLEAN or was_stopped(rank)
 
 
 def _lost_peer(state: RankState, window: float) -> bool:

@@ -11,8 +11,7 @@ from otel_fr.analyze.assemble.clocks import LATEST, clock_offsets
 from otel_fr.dumps.columns import COMPLETED, Mask
 from otel_fr.dumps.model import Dump
 from otel_fr.dumps.ring_files import RING
-from otel_fr.match.facts import overdue
-from otel_fr.match.facts.endings import process_ending
+from otel_fr.match.facts.ranks import process_ending, reported, reported_within
 from otel_fr.match.model import MAX_HOST, CallState, Decision, Ending, Place, Progress, Rank, ThreadException
 from otel_fr.rank_report import (
     MAX_ACTIVITIES,
@@ -65,8 +64,8 @@ def rank_of(dump: Dump, ids: Mapping[str, str]) -> Rank:
         complete=not dump.partial or dump.source != "otel-fr",
         records_creations=facts.get("creations") is True,
         file=dump.path,
-        overdue=overdue.reported(activities),
-        within=overdue.reported_within(activities),
+        overdue=reported(activities),
+        within=reported_within(activities),
         ended_by_monitor=dump.text("on_hang") == "kill" and exit_ is not None,
         ended_for_peer=exit_ is not None and exit_.is_for_peer,
         doing=dump.text("doing")[:MAX_DOING],

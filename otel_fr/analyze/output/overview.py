@@ -11,7 +11,7 @@ from otel_fr.analyze.notes import NoteKind
 from otel_fr.analyze.output.beside import beside, slowest_text
 from otel_fr.dumps.model import Dump
 from otel_fr.match import CallState, Category, Ending, Finding, Group, Rank
-from otel_fr.match.texts.rank_texts import ending_text
+from otel_fr.match.texts.ranks import ending_text
 from otel_fr.presentation import (
     UNDESCRIBED,
     collective_text,

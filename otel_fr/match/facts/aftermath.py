@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from otel_fr.match.facts.calls import failed_at_once
 from otel_fr.match.facts.instances import Instance, InstanceKey
-from otel_fr.match.facts.joined import failed_at_once
 from otel_fr.match.facts.mismatch import Mismatch, judge, shift_of
 from otel_fr.match.facts.new_groups import first_mismatch
 from otel_fr.match.model import CallState, Ending, Evidence

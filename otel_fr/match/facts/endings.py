@@ -2,80 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from signal import SIGKILL
 
-from otel_fr.communication_errors import STORE, is_communication, tells_of_stop
-from otel_fr.match.facts.exceptions import is_device_error, reraised
+from otel_fr.communication_errors import is_communication
+from otel_fr.match.facts.calls import failed_at_once, gave_up
 from otel_fr.match.facts.instances import Instance, has_joined
-from otel_fr.match.facts.joined import failed_at_once, gave_up
 from otel_fr.match.facts.mismatch import judge
-from otel_fr.match.facts.stops import (
-    KILL_GRACE,
+from otel_fr.match.facts.ranks import (
     by_user,
-    cleared_away,
+    ended_for_peer,
+    gave_up_at_store,
+    is_device_error,
     may_be_cleared_away,
-    stopped_first,
-    stopped_late,
     was_stopped,
-    were_killed_together,
 )
+from otel_fr.match.facts.stops import KILL_GRACE, cleared_away, stopped_first, stopped_late, were_killed_together
 from otel_fr.match.model import UNENDED, Call, CallState, Ending, Evidence, Rank
-
-_PEER_EXCEPTION = "otel_fr.fault_tolerance.peers.PeerFailedError"
-"""What otel-fr raises in a rank whose call it has ended for a failed peer."""
-
-
-def process_ending(
-    *, signal: int | None, exit_code: int | None, clean: bool, exception: str, exit_message: str
-) -> Ending:
-    """How a process ended.
-
-    A signal after an uncaught exception of the main thread only ended what was left of it: the launcher's, or one at
-    the interpreter's exit. A program that turns Ctrl-C into an exit without an error has not ended well.
-
-    Args:
-        signal: that ended it; None or 0: none did. exit_code: None: not known. clean: it said that it ends cleanly.
-        exception: of the main thread; "": none. exit_message: as of `Rank`.
-    """
-    raised, stopped = bool(exception), tells_of_stop(exit_message)
-    if signal:
-        return Ending.RAISED if raised and not tells_of_stop(exception) else Ending.KILLED
-    if exit_code is not None:
-        return Ending.RAISED if exit_code or stopped else Ending.CLEAN
-    if raised or stopped:
-        return Ending.RAISED
-    return Ending.CLEAN if clean else Ending.GONE
-
-
-_NOT_RUNNING = ("stopped", "frozen", "a zombie", "dead")
-"""Beginnings of `Rank.doing` of a process none of whose threads runs."""
-
-
-def runs_not(doing: str) -> bool:
-    """None of the threads of a process whose kernel says this of it runs."""
-    return doing.startswith(_NOT_RUNNING)
-
-
-def is_halted(info: Rank | None) -> bool:
-    """None of its threads runs, or ran when it was killed: a signal, a debugger or a cgroup's freezer stopped it."""
-    return (
-        info is not None
-        and info.python_blocked
-        and info.ending in (Ending.RUNNING, Ending.KILLED)
-        and runs_not(info.doing)
-    )
-
-
-def may_run(evidence: Evidence, rank: int) -> bool:
-    """It is not known to have ended."""
-    return evidence.ending_of(rank) in (Ending.RUNNING, Ending.UNKNOWN)
-
-
-def ended_for_peer(info: Rank) -> bool:
-    """It ended because otel-fr had told it that a peer had failed: never a cause, whatever else it has done since."""
-    return info.ended_for_peer or (info.ending is Ending.RAISED and info.exception.startswith(_PEER_EXCEPTION))
-
 
 TOGETHER = 2.0
 """Seconds within which ranks that one signal ends have ended together: a machine, a rack, or somebody's command."""
@@ -95,11 +39,6 @@ def ended_with(evidence: Evidence, ranks: Iterable[int], others: Iterable[int]) 
             least, most = spans[info.signal]
             found.update([rank] if least <= info.ended_for <= most else [])
     return found
-
-
-def gave_up_at_store(info: Rank) -> bool:
-    """It ended because others did not arrive at the job's store: their fault, not its own."""
-    return info.ending is Ending.RAISED and info.exception.startswith(STORE)
 
 
 def _failed_by_itself(info: Rank, calls: Iterable[Call]) -> bool:
@@ -324,3 +263,31 @@ def _ended_for_others(evidence: Evidence, candidates: set[int], by_rank: Mapping
     by_themselves = candidates - groups.keys()
     shared = {id_ for id_, group in evidence.groups.items() if not by_themselves.isdisjoint(group.ranks)}
     return {r for r, own in groups.items() if own & shared}
+
+
+_CHECKPOINT = re.compile(
+    r"torch\.distributed\.checkpoint\.api\.CheckpointException: CheckpointException ranks:dict_keys\(\[([0-9, ]+)\]\)"
+)
+"""Of torch.distributed.checkpoint (api.py): all ranks of a step raise it if one fails. It names those that failed by
+their ranks in the step's group."""
+
+
+def reraised(evidence: Evidence, candidates: Collection[int], by_rank: Mapping[int, Sequence[Call]]) -> set[int]:
+    """Those of ``candidates`` that ended by the error of another of them."""
+    found: set[int] = set()
+    for rank in candidates:
+        failed = _failed_ranks(evidence, rank, by_rank.get(rank, ()))
+        if failed and rank not in failed and not failed.isdisjoint(candidates):
+            found.add(rank)
+    return found
+
+
+def _failed_ranks(evidence: Evidence, rank: int, calls: Sequence[Call]) -> set[int]:
+    """The global ranks that its exception names: it was raised after a collective of the step, the rank's newest."""
+    named = _CHECKPOINT.match(evidence.ranks[rank].exception)
+    if named is None or not calls:
+        return set()
+    group = evidence.groups.get(max(calls, key=lambda call: call.record).group)
+    members = group.ranks if group is not None else ()
+    numbers = [int(text) for text in named[1].split(",")]
+    return {members[number] for number in numbers} if max(numbers) < len(members) else set()

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
 
 from otel_fr.identity import Stream
+from otel_fr.match.facts.calls import pair_of
 from otel_fr.match.finding import Finding
-from otel_fr.match.model import UNENDED, Call, CallState, Evidence, Group, Rank, Signature
-from otel_fr.operations import NEEDS_EVERY_RANK, way
+from otel_fr.match.model import Call, CallState, Evidence, Group, Rank, Signature
+from otel_fr.operations import NEEDS_EVERY_RANK
 
 InstanceKey = tuple[str, str, int] | tuple[str, str, int, int, int, int]
 """(group id, stream, sequence id), or (group id, "p2p", source, destination, tag, pair index)."""
@@ -65,13 +65,6 @@ class Instance:
         for rank in sorted(self.calls):
             counts[self.call(rank).signature.operation] += 1
         return max(counts, key=lambda name: counts[name]) if counts else ""
-
-
-def pair_of(call: Call) -> tuple[int, int] | None:
-    """(source, destination) of a send or receive; None for a receive from any source."""
-    if call.signature.any_source or call.signature.peer is None:
-        return None
-    return way(call.signature.operation, call.rank, call.signature.peer)
 
 
 def instance_key(call: Call) -> InstanceKey | None:
@@ -226,45 +219,3 @@ def has_joined(instance: Instance, rank: int, info: Rank | None) -> bool | None:
     if progress.enqueued is not None:
         return progress.enqueued >= instance.key[2]
     return None
-
-
-def is_posted(call: Call) -> bool:
-    """A message in flight for which no thread waits."""
-    return call.stream == "p2p" and call.age == 0.0
-
-
-def is_waiting(call: Call, window: float) -> bool:
-    """In flight for longer than ``window`` seconds, or given up after having waited and not caught.
-
-    A message for which no thread waits (its age is 0) makes its rank wait nowhere, however short the window is. A call
-    that its device has not begun makes its rank wait only where the window is 0, because a member has ended.
-    """
-    if call.state is CallState.FAILED:
-        return not call.caught
-    if is_posted(call):
-        return False
-    if call.queued and window > 0:
-        return False
-    return call.state in UNENDED and (call.age is None or call.age >= window)
-
-
-class LastCall(NamedTuple):
-    """A rank's newest call. ``in_call``: any of its calls has been in flight for longer than the window."""
-
-    call: Call
-    in_call: bool
-
-
-def newest_calls(calls: Iterable[Call]) -> dict[int, Call]:
-    """Each rank's newest call."""
-    found: dict[int, Call] = {}
-    for call in calls:
-        if call.rank not in found or call.record > found[call.rank].record:
-            found[call.rank] = call
-    return found
-
-
-def last_calls(calls: Sequence[Call], window: float) -> dict[int, LastCall]:
-    """The same, and whether the rank is in a call."""
-    open_ = {call.rank for call in calls if call.state is not CallState.FAILED and is_waiting(call, window)}
-    return {rank: LastCall(call, rank in open_) for rank, call in newest_calls(calls).items()}

@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from otel_fr.match.facts.instances import Instance, InstanceKey, is_waiting
+from otel_fr.match.facts.calls import is_waiting
+from otel_fr.match.facts.instances import Instance, InstanceKey
 from otel_fr.match.facts.mismatch import Mismatch, judge
 from otel_fr.match.model import Evidence
 

@@ -4,46 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping
-from signal import SIGINT, SIGKILL
 
-from otel_fr.communication_errors import STOP_SIGNALS, is_communication, tells_of_stop, tells_of_user
-from otel_fr.match.facts.instances import Instance, has_joined, is_waiting, newest_calls
-from otel_fr.match.facts.joined import failed_at_once
+from otel_fr.communication_errors import is_communication
+from otel_fr.match.facts.calls import failed_at_once, is_waiting, newest_calls
+from otel_fr.match.facts.instances import Instance, has_joined
+from otel_fr.match.facts.ranks import by_user, may_be_cleared_away, was_stopped
 from otel_fr.match.model import Call, CallState, Ending, Evidence, Rank
-
-_STOP_STATUSES = frozenset(128 + number for number in STOP_SIGNALS)
-"""Exit statuses with which programs, as shells do, say which signal ended them."""
 
 KILL_GRACE = 2.0
 """Seconds that launchers wait at least between SIGTERM and SIGKILL; torchrun, Slurm and Kubernetes wait for 30 s."""
 REACTION = 1.0
 """Seconds by which a rank may be killed before another one has reacted to the same Ctrl-C. One that waits in a call
 reacts once this fails, for example by the end of the rank that was killed."""
-
-
-def was_stopped(info: Rank) -> bool:
-    """It was ended by a launcher's or a user's signal, or by its monitor because it was overdue."""
-    if info.ended_by_monitor:
-        return info.ending in (Ending.KILLED, Ending.RAISED)
-    if info.ending is Ending.KILLED:  # by any signal, if an exception shows that it was stopped before
-        return info.signal in STOP_SIGNALS or tells_of_stop(info.exception)
-    if info.ending is Ending.RAISED and not info.exception:
-        return info.exit_code in _STOP_STATUSES or tells_of_stop(info.exit_message)
-    return info.ending is Ending.RAISED and tells_of_stop(info.exception)
-
-
-def by_user(info: Rank) -> bool:
-    """It was stopped by SIGINT: no launcher sends that because of a peer."""
-    if not was_stopped(info):
-        return False
-    if info.signal == SIGINT or info.exit_code == 128 + SIGINT:
-        return True
-    return tells_of_user(info.exception) or tells_of_user(info.exit_message)
-
-
-def may_be_cleared_away(info: Rank) -> bool:
-    """It was killed, and not by the kernel for want of memory: whoever stops a job so ends ranks that do not react."""
-    return info.ending is Ending.KILLED and info.signal == SIGKILL and not info.kill_reason
 
 
 def were_killed_together(ranks: Collection[Rank], world_size: int | None) -> bool:

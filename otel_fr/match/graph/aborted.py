@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 
 from otel_fr.communication_errors import BACKEND, WAIT
+from otel_fr.match.facts.calls import is_stalled, newest_calls, stragglers
 from otel_fr.match.facts.endings import culprit_deaths, raised_ranks
-from otel_fr.match.facts.exceptions import is_device_error
-from otel_fr.match.facts.instances import Completions, Instance, InstanceKey, has_joined, instance_key, newest_calls
-from otel_fr.match.facts.joined import is_stalled, stragglers
+from otel_fr.match.facts.instances import Completions, Instance, InstanceKey, has_joined, instance_key
 from otel_fr.match.facts.mismatch import Mismatch
-from otel_fr.match.graph.cycles import cycles
+from otel_fr.match.facts.ranks import is_device_error
 from otel_fr.match.graph.device import OpenCalls, open_calls, stuck_devices
-from otel_fr.match.graph.nodes import Node
+from otel_fr.match.graph.nodes import Node, cycles
 from otel_fr.match.graph.waiting import build
 from otel_fr.match.model import Call, CallState, Ending, Evidence, Rank
 

@@ -11,7 +11,8 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from otel_fr.match.facts.instances import Completions, Instance, InstanceKey, is_waiting
+from otel_fr.match.facts.calls import is_waiting
+from otel_fr.match.facts.instances import Completions, Instance, InstanceKey
 from otel_fr.match.graph.nodes import Node
 from otel_fr.match.model import Call, CallState, Ending, Evidence, Rank
 from otel_fr.operations import NEEDS_EVERY_RANK

@@ -1,9 +1,11 @@
-"""The nodes of the wait-for graph: an instance in which ranks wait, and for whom."""
+"""The nodes of the wait-for graph: an instance in which ranks wait, and for whom; which wait for each other."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from otel_fr.match.facts.instances import Instance, InstanceKey
 from otel_fr.match.facts.mismatch import Mismatch
@@ -67,3 +69,93 @@ def waited(instance: Instance, ranks: Iterable[int]) -> float | None:
     """Seconds that these ranks have waited in the instance, or did, at most; None: unknown."""
     times = [instance.call(rank).lasted for rank in ranks if rank in instance.calls]
     return max((seconds for seconds in times if seconds is not None), default=None)
+
+
+def cycles(nodes: Mapping[InstanceKey, Node]) -> list[list[InstanceKey]]:
+    """The strongly connected components of the graph with more than one node (Tarjan, without recursion)."""
+    index: dict[InstanceKey, int] = {}
+    low: dict[InstanceKey, int] = {}
+    position = {key: number for number, key in enumerate(nodes)}
+    stack: list[InstanceKey] = []
+    on_stack: set[InstanceKey] = set()
+    found: list[list[InstanceKey]] = []
+    for start in nodes:
+        if start in index:
+            continue
+        work: list[tuple[InstanceKey, Iterator[InstanceKey]]] = [(start, iter(nodes[start].targets))]
+        while work:
+            key, targets = work[-1]
+            if key not in index:
+                index[key] = low[key] = len(index)
+                stack.append(key)
+                on_stack.add(key)
+            target = next((target for target in targets if target in nodes), None)
+            if target is not None:
+                if target not in index:
+                    work.append((target, iter(nodes[target].targets)))
+                elif target in on_stack:
+                    low[key] = min(low[key], index[target])
+                continue
+            work.pop()
+            if work:
+                below = work[-1][0]
+                low[below] = min(low[below], low[key])
+            if low[key] == index[key]:
+                members: list[InstanceKey] = []
+                while not members or members[-1] != key:
+                    members.append(stack.pop())
+                    on_stack.discard(members[-1])
+                if len(members) > 1:
+                    found.append(sorted(members, key=position.__getitem__))
+    return found
+
+
+def inverted(nodes: list[Node]) -> tuple[Instance, Instance, int, int] | None:
+    """Two collectives that all joined and two ranks enqueued in opposite orders: (first, second, rank, other rank).
+
+    Devices that execute a rank's calls in order then wait for each other. Only neighbours in a rank's order are
+    compared, which finds an inversion if there is one.
+    """
+    order: dict[int, list[Instance]] = {}
+    for node in nodes:
+        for rank in node.instance.calls:
+            order.setdefault(rank, []).append(node.instance)
+    for rank in sorted(order):
+        mine = sorted(order[rank], key=lambda instance: instance.call(rank).record)
+        for first, second in pairwise(mine):
+            for other in sorted(set(first.calls).intersection(second.calls)):
+                if first.call(other).record > second.call(other).record:
+                    return first, second, rank, other
+    return None
+
+
+Front = tuple[InstanceKey, list[InstanceKey]]
+"""An instance, and those that it blocks."""
+
+
+def fronts(nodes: Mapping[InstanceKey, Node]) -> list[Front]:
+    """Connected sets of blocked instances, each as (the one that blocks the others, the others).
+
+    That is one that all ranks that wait in it reached first, or else the one that most ranks reached first. Two
+    instances are connected if a rank, or a chain of ranks and instances, waits in both.
+    """
+    order: dict[int, list[InstanceKey]] = {}
+    for key, node in nodes.items():
+        for rank in node.waiting:
+            order.setdefault(rank, []).append(key)
+    firsts = Counter(min(keys, key=lambda k: nodes[k].instance.call(rank).record) for rank, keys in order.items())
+    found: list[Front] = []
+    position = {key: number for number, key in enumerate(nodes)}
+    left = dict.fromkeys(nodes)
+    while left:
+        together, todo = dict[InstanceKey, None](), [next(iter(left))]
+        while todo:
+            key = todo.pop()
+            if key in left:
+                del left[key]
+                together[key] = None
+                todo.extend(k for rank in nodes[key].waiting for k in order.pop(rank, []))
+        keys = sorted(together, key=position.__getitem__)
+        front = max(keys, key=lambda k: (firsts[k] == len(nodes[k].waiting), firsts[k]))
+        found.append((front, [key for key in keys if key != front]))
+    return found

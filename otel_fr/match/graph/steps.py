@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from otel_fr.identity import Stream
-from otel_fr.match.facts.instances import Instance, LastCall, pair_of
+from otel_fr.match.facts.calls import LastCall, pair_of
+from otel_fr.match.facts.instances import Instance
 from otel_fr.match.graph.conflicts import MAX_CLASSES, Axis, Conflict, between_ends, fewest, find_conflicts
 from otel_fr.match.model import Call, Ending, Evidence, Group
 from otel_fr.presentation import UNDESCRIBED

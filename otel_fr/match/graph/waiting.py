@@ -6,15 +6,14 @@ from bisect import bisect_left
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import cache
 
-from otel_fr.match.facts.device_sync import DeviceSyncs
-from otel_fr.match.facts.instances import Completions, Instance, InstanceKey, has_joined, is_waiting
-from otel_fr.match.facts.joined import failed_late, gave_up
+from otel_fr.match.facts.calls import failed_late, gave_up, is_waiting
+from otel_fr.match.facts.instances import Completions, Instance, InstanceKey, has_joined
 from otel_fr.match.facts.mismatch import Mismatch
 from otel_fr.match.facts.new_groups import names_of
-from otel_fr.match.facts.stops import was_stopped
+from otel_fr.match.facts.ranks import was_stopped
+from otel_fr.match.facts.stacks import DeviceSyncs
+from otel_fr.match.graph.movement import Patience, Queues
 from otel_fr.match.graph.nodes import Node
-from otel_fr.match.graph.patience import Patience
-from otel_fr.match.graph.queues import Queues
 from otel_fr.match.model import CallState, Ending, Evidence, Rank
 
 MAX_WAITS = 256

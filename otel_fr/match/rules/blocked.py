@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from otel_fr.match.case import Case
-from otel_fr.match.facts.endings import ended_with, is_halted
+from otel_fr.match.facts.endings import ended_with
 from otel_fr.match.facts.instances import InstanceKey
-from otel_fr.match.facts.stops import by_user, was_stopped
+from otel_fr.match.facts.ranks import by_user, is_halted, was_stopped
 from otel_fr.match.finding import Category
 from otel_fr.match.graph.misdirected import MisdirectedMessage, find_misdirected
 from otel_fr.match.graph.nodes import Node, waited
@@ -26,7 +26,8 @@ from otel_fr.match.rules.standing import (
     may_wait,
     others,
 )
-from otel_fr.match.texts import device_texts, ending_texts, sentences
+from otel_fr.match.texts import device_texts, sentences
+from otel_fr.match.texts import ranks as rank_texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +293,7 @@ def _claim(
         said += device_texts.sync_texts(case, culprits)
     elif category not in (Category.RANK_DEAD, Category.STRAGGLER) and are_blocked(case, node, culprits):
         stuck_on = "host"
-        said.append(ending_texts.host_text(case.evidence, node.instance, culprits))
+        said.append(rank_texts.host_text(case.evidence, node.instance, culprits))
     return Claim(
         category=category,
         culprits=tuple(sorted(culprits)),

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from otel_fr.match.case import Case
 from otel_fr.match.facts.instances import Instance, InstanceKey
 from otel_fr.match.finding import Category
-from otel_fr.match.graph.cycles import cycles
 from otel_fr.match.graph.misdirected import find_misdirected
-from otel_fr.match.graph.nodes import Node
+from otel_fr.match.graph.nodes import Node, cycles
 from otel_fr.match.graph.steps import Steps
 from otel_fr.match.model import MessagePattern
 from otel_fr.match.rules import blocked

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from otel_fr.match.case import Case
-from otel_fr.match.facts.endings import is_halted
 from otel_fr.match.facts.instances import InstanceKey
+from otel_fr.match.facts.ranks import is_halted
 from otel_fr.match.finding import Category
 from otel_fr.match.graph.device import StuckDevice, stuck_devices
 from otel_fr.match.graph.nodes import Node
 from otel_fr.match.rules.claims import Claim, Claims, Follows, Outcome, Stage
-from otel_fr.match.texts import device_texts, rank_texts
+from otel_fr.match.texts import device_texts
+from otel_fr.match.texts import ranks as rank_texts
 from otel_fr.match.texts.calls import waiting_text
 
 

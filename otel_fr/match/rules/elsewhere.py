@@ -6,15 +6,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from otel_fr.match.case import Case
-from otel_fr.match.facts.endings import gave_up_at_store
-from otel_fr.match.facts.overdue import CATEGORIES, by_kind
-from otel_fr.match.facts.stops import was_stopped
+from otel_fr.match.facts.ranks import CATEGORIES, by_kind, gave_up_at_store, was_stopped
 from otel_fr.match.finding import Category
 from otel_fr.match.graph.nodes import Node
 from otel_fr.match.model import CallState, Ending, Overdue, Rank
 from otel_fr.match.rules.claims import Claim, Claims, Stage
 from otel_fr.match.rules.standing import died_in_mismatch
-from otel_fr.match.texts import ending_texts, sentences
+from otel_fr.match.texts import ranks as rank_texts
+from otel_fr.match.texts import sentences
 
 DEATHS = "ranks"
 """Key of the deaths that no instance shows. They are one fault: one rank may only have been seen to end first."""
@@ -71,7 +70,7 @@ def rank_ended(case: Case, _: Claims, root: tuple[str | None, list[int]]) -> Cla
     return Claim(
         category=Category.RANK_DEAD,
         culprits=tuple(ranks),
-        said=ending_texts.endings_texts(ranks, case.evidence, case.machines),
+        said=rank_texts.endings_texts(ranks, case.evidence, case.machines),
         name=DEATHS if cause is None else f"{DEATHS}/{cause}",
         caused_by=cause,
     )
@@ -122,9 +121,9 @@ def _overdue_claim(case: Case, name: str, alike: Mapping[int, Overdue]) -> Claim
     """Of ranks whose same thing is overdue: one fault, since ranks run alike."""
     return Claim(
         category=CATEGORIES[next(iter(alike.values())).kind],
-        said=ending_texts.overrun_texts(case, alike),
+        said=rank_texts.overrun_texts(case, alike),
         name=name,
-        values={rank: ending_texts.overdue_value(item) for rank, item in alike.items()},
+        values={rank: rank_texts.overdue_value(item) for rank, item in alike.items()},
         age=max(item.age for item in alike.values()),
     )
 
@@ -166,7 +165,7 @@ def unexplained_failure(case: Case, _: Claims, root: tuple[Node, list[int]]) -> 
     return Claim(
         category=Category.STALLED_COLLECTIVE,
         waiting=node.waiting,
-        said=ending_texts.unexplained_texts(case, node.instance, failed),
+        said=rank_texts.unexplained_texts(case, node.instance, failed),
         instance=node.instance,
         age=node.age,
     )

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 
 from otel_fr.match.case import Case
 from otel_fr.match.facts.aftermath import was_refused
-from otel_fr.match.facts.endings import is_halted
-from otel_fr.match.facts.joined import gave_up, is_connecting, is_stalled, stragglers
+from otel_fr.match.facts.calls import gave_up, is_connecting, is_stalled, stragglers
 from otel_fr.match.facts.mismatch import judge
+from otel_fr.match.facts.ranks import is_halted
 from otel_fr.match.finding import Category
-from otel_fr.match.graph.cycles import Front, fronts, inverted
-from otel_fr.match.graph.nodes import Node, waited
+from otel_fr.match.graph.nodes import Front, Node, fronts, inverted, waited
 from otel_fr.match.model import Call, CallState, Ending
 from otel_fr.match.rules import blocked, cycles
 from otel_fr.match.rules.claims import Claim, Claims, Follows, Outcome, Stage

@@ -20,7 +20,7 @@ from otel_fr.match.graph.nodes import Node
 from otel_fr.match.model import Ending
 from otel_fr.match.rules.claims import Claim, Claims, Stage
 from otel_fr.match.texts import sentences
-from otel_fr.match.texts.rank_texts import sharing_text
+from otel_fr.match.texts.ranks import sharing_text
 
 
 def mismatch(case: Case, _: Claims) -> Iterable[Mismatch]:

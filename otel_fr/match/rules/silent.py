@@ -11,17 +11,16 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from otel_fr.match.case import Case
-from otel_fr.match.facts.instances import is_waiting
-from otel_fr.match.facts.joined import is_connecting
+from otel_fr.match.facts.calls import is_connecting, is_waiting
 from otel_fr.match.finding import Category
-from otel_fr.match.graph.cycles import Front, fronts
-from otel_fr.match.graph.nodes import Node
+from otel_fr.match.graph.nodes import Front, Node, fronts
 from otel_fr.match.model import Call, CallState, Evidence
 from otel_fr.match.rules.blocked import STAGE as BLOCKED
 from otel_fr.match.rules.blocked import Blocked, in_order
 from otel_fr.match.rules.claims import Claim, Claims, Follows, Outcome, SetAside, Stage
 from otel_fr.match.rules.joined import front_claim, late_claim
-from otel_fr.match.texts import rank_texts, sentences
+from otel_fr.match.texts import ranks as rank_texts
+from otel_fr.match.texts import sentences
 
 
 @dataclass(frozen=True, slots=True)

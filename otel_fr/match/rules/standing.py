@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from otel_fr.match.case import Case
+from otel_fr.match.facts.calls import failed_at_once
 from otel_fr.match.facts.endings import stayed_away
 from otel_fr.match.facts.instances import Instance, instance_key
-from otel_fr.match.facts.joined import failed_at_once
 from otel_fr.match.graph.nodes import Node
 from otel_fr.match.model import CallState, Ending
 from otel_fr.match.rules.claims import Claims

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from otel_fr.match.case import Case
 from otel_fr.match.facts.instances import Instance
 from otel_fr.match.facts.machines import Machines
-from otel_fr.match.graph.queues import is_queued
+from otel_fr.match.graph.movement import is_queued
 from otel_fr.match.model import Call, Evidence, Group
 from otel_fr.match.texts.calls import call_text, group_of, instance_text
-from otel_fr.match.texts.sentences import MAX_ENDINGS
+from otel_fr.match.texts.ranks import MAX_ENDINGS
 from otel_fr.presentation import count_text, message_text, ranks_text, verb
 
 

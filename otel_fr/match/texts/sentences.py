@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from otel_fr.match.case import Case
-from otel_fr.match.facts.endings import may_run
 from otel_fr.match.facts.instances import Instance
 from otel_fr.match.facts.machines import Machines, are_silent
 from otel_fr.match.facts.mismatch import Mismatch
+from otel_fr.match.facts.ranks import may_run
 from otel_fr.match.graph.misdirected import MisdirectedMessage
 from otel_fr.match.graph.nodes import Node, waited
 from otel_fr.match.model import Call, CallState, Ending, Evidence
 from otel_fr.match.texts.calls import instance_text, waiting_text
-from otel_fr.match.texts.rank_texts import (
+from otel_fr.match.texts.ranks import (
+    MAX_ENDINGS,
     describe_ending,
     link_texts,
     raised_texts,
@@ -35,8 +36,6 @@ MAX_STEPS = 6
 """Steps of a cycle that a sentence names."""
 AT_ONCE = 0.1
 """Seconds up to which a call is said to have failed at once."""
-MAX_ENDINGS = 4
-"""Ranks whose ending or location a sentence states."""
 
 
 def mismatch_text(mismatch: Mismatch, shift: str, waits: str, machines: Machines) -> str:

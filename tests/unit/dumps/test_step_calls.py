@@ -15,7 +15,7 @@ from otel_fr.dumps.decisions import RUNS, reported_decisions
 from otel_fr.dumps.step_calls import MAX_GROUPS, step_calls
 from otel_fr.fault_tolerance import decisions, open_sections, sections
 from otel_fr.match import Decision, Rank
-from otel_fr.match.texts.decisions import Divergence, first_divergence
+from otel_fr.match.texts.hints import Divergence, first_divergence
 from otel_fr.ring import (
     KIND_COLLECTIVE,
     KIND_P2P,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from otel_fr.decision_names import COMPILATION, GRAPH_REPLAYS, LAUNCHED
 from otel_fr.match import Decision, Finding, Rank
-from otel_fr.match.texts.decisions import Divergence, divergences, first_divergence, replays_text
+from otel_fr.match.texts.hints import Divergence, divergences, first_divergence, replays_text
 from tests.support.evidence import call, cause, verdict
 from tests.unit.match.test_whereabouts import alive, waiting
 

@@ -7,7 +7,7 @@ from signal import SIGABRT, SIGKILL
 import pytest
 
 from otel_fr.match import Call, CallState, Category, Ending, Rank
-from otel_fr.match.facts.exceptions import is_device_error
+from otel_fr.match.facts.ranks import is_device_error
 from tests.support.evidence import WINDOW, blamed, call, rank
 
 ILLEGAL = "torch.AcceleratorError: CUDA error: an illegal memory access was encountered\nSearch for ..."

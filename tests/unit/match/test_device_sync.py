@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_fr.match import Call, CallState, Category, Finding, Group
-from otel_fr.match.facts.device_sync import sync_of
+from otel_fr.match.facts.stacks import sync_of
 from tests.support.evidence import BARRIER, call, judge, rank
 from tests.support.verdicts import causes
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from otel_fr.match import CallState, Category, Ending, Rank
-from otel_fr.match.texts.rank_texts import describe_ending
+from otel_fr.match.texts.ranks import describe_ending
 from tests.support.evidence import blamed, call, rank
 
 PEER_FAILED = "otel_fr.fault_tolerance.peers.PeerFailedError: a call that waited for rank 1 was ended"

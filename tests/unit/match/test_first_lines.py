@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_fr.match import Rank
-from otel_fr.match.call_lines import CallLines
-from otel_fr.stacks import ALPHABET
+from otel_fr.stacks import ALPHABET, CallLines
 from tests.support.evidence import WORLD, call, cause, rank
 
 PLACES = (("train.py:10 grads", "train.py:5 step"), ("train.py:20 loss",), ("train.py:30 log",))

@@ -7,7 +7,7 @@ from signal import SIGKILL, SIGTERM
 import pytest
 
 from otel_fr.match import Call, Category, Ending, Overdue, Rank
-from otel_fr.match.facts.overdue import is_excused, reported, reported_within
+from otel_fr.match.facts.ranks import is_excused, reported, reported_within
 from otel_fr.rank_report import ReportedActivity
 from tests.support.evidence import WORLD, call, judge
 from tests.support.verdicts import causes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from otel_fr.match.facts.stack_groups import MAX_FRAMES, MAX_GROUPS, group_stacks, groups_of
+from otel_fr.match.facts.stacks import MAX_FRAMES, MAX_GROUPS, group_stacks, groups_of
 from otel_fr.match.finding import StackGroup
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from otel_fr.match import Call, CallState, Category, Ending, Finding, Group
-from otel_fr.match.facts.stops import by_user, was_stopped
+from otel_fr.match.facts.ranks import by_user, was_stopped
 from tests.support.evidence import WINDOW, blamed, call, cause, rank, verdict
 from tests.support.verdicts import causes
 

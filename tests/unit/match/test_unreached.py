@@ -6,7 +6,7 @@ from typing import Any
 
 from otel_fr.match import Place, Rank
 from otel_fr.match.model import Evidence
-from otel_fr.match.texts.rank_texts import unreached_texts
+from otel_fr.match.texts.ranks import unreached_texts
 from tests.support.evidence import rank
 
 HOSTS = ("n0", "n1", "n2", "n3")

@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from otel_fr import rank_report
-from otel_fr.match.call_lines import CallLines
 from otel_fr.monitor.ring import call_lines as module
 from otel_fr.monitor.ring.call_lines import MAX_FRAMES, call_lines
 from otel_fr.rank_report import MAX_LINES_GROUPS, ReportedLines
 from otel_fr.ring import KIND_GROUP, KIND_P2P, RingReader
-from otel_fr.stacks import ALPHABET
+from otel_fr.stacks import ALPHABET, CallLines
 from tests.support.rings import RankRing, signature
 
 STEP = signature("all_reduce", reduce_op="sum")

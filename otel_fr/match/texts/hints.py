@@ -1,23 +1,35 @@
-"""What a culprit did otherwise than its peers before the fault: evidence beside a fault, never a fault alone.
+"""What culprits did otherwise than their peers before the fault: evidence beside a fault, never a fault alone.
 
 Decisions are compared by the steps in which they were made, where the ranks number these alike, else the n-th of a name
 with the n-th of the others. Of the collectives that a CUDA graph replays, which pass no operator and no recorder, the
 number of replays launched is all that is known.
+
+Ranks may make a call in lines of their own, so a difference in lines says nothing alone. It does where the rank's lines
+were its peers' before it, and are theirs again from there on, a few calls apart: it left out calls, or made some too
+many. Such a call is noticed only later, if calls look alike. Ranks whose data ends early leave a loop in which others
+wait.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import Final, NamedTuple
 
 from otel_fr.decision_names import EVENTS, GRAPH_REPLAYS
-from otel_fr.match.model import Decision, Rank
-from otel_fr.presentation import ranks_text
+from otel_fr.match.model import Decision, Group, Rank
+from otel_fr.match.texts.calls import group_of
+from otel_fr.presentation import ranks_by_text, ranks_text, summary_text, verb
+from otel_fr.stacks import Lines, Loop
 
 MAX_CULPRITS = 8
-"""Culprits of one finding whose decisions are compared: more have not gone astray one by one."""
+"""Culprits of one finding that are compared: more have not gone astray one by one."""
 MAX_PEERS = 64
-"""Peers that a culprit is compared with, so that the work is bounded; all ranks take the same decisions."""
+"""Peers that a culprit is compared with, so that the work is bounded; all ranks run alike."""
+MAX_APART: Final = 8
+"""Calls that a rank has left out, or made too many."""
+MAX_DIFFERENT: Final = 16
+"""Of ranks that report their calls, so many different ones are compared, which takes a few hundredths of a second."""
 RECENT_STEPS = 1
 """Steps before the present one in which an event counts. It acts at once: a function that is compiled again makes its
 rank late, or makes other calls, in this step. One that had no effect then is not the cause of a fault of today."""
@@ -238,3 +250,83 @@ def _launched(some: Iterable[int], ranks: Mapping[int, Rank]) -> dict[int, int]:
 def _span(launched: Mapping[int, int]) -> str:
     least, most = min(launched.values()), max(launched.values())
     return str(least) if least == most else f"{least} to {most}"
+
+
+def first_line_texts(lines: Mapping[int, Lines], group: Group, astray: Collection[int]) -> Iterator[str]:
+    """``"the first call that rank 3 made elsewhere: number 25 of group default_pg (0), at ...; the others at ..."``.
+
+    Args:
+        lines: of the ranks of a group. astray: those that are compared with the others.
+    """
+    # Of peers that are alike, one tells all.
+    common = _common({id(own): own for rank, own in lines.items() if rank not in astray}.values())
+    found: list[tuple[int, str]] = []
+    for rank in sorted(lines.keys() & set(astray)):
+        number = _first(lines[rank], common)
+        if number is not None:
+            here, there = _places(lines[rank][number], common[number])
+            found.append((rank, f"number {number} of {group_of(group)}, at {here}; the others at {there}"))
+    for text, ranks in ranks_by_text(found).items():
+        yield summary_text(f"the first call that {ranks_text(ranks)} made elsewhere: {text}")
+
+
+def _common(of_peers: Iterable[Lines]) -> Lines:
+    """Where all peers that made a call made it in the same place."""
+    found: dict[int, tuple[str, ...]] = {}
+    differing: set[int] = set()
+    for lines in of_peers:
+        for number, place in lines.items():
+            if found.setdefault(number, place) != place:
+                differing.add(number)
+    return {number: place for number, place in found.items() if number not in differing}
+
+
+def _first(own: Lines, common: Lines) -> int | None:
+    """The number at which the rank first was elsewhere; None: it never was, or may always have been."""
+    both = sorted(own.keys() & common.keys())
+    first = next((number for number in both if own[number] != common[number]), None)
+    if first is None or first == both[0]:
+        return None
+    return first if any(_is_apart(own, common, first, calls) for calls in range(1, MAX_APART + 1)) else None
+
+
+def _is_apart(own: Lines, common: Lines, first: int, calls: int) -> bool:
+    """From there on, the rank was where its peers were so many calls later, or earlier, and not where they were."""
+    later = [place == common[n + calls] for n, place in own.items() if n >= first and n + calls in common]
+    if later and all(later):
+        return True
+    after = [(place, n) for n, place in own.items() if n - calls >= first and n - calls in common]
+    is_as_before = all(place == common.get(n, place) for place, n in after)
+    return not is_as_before and all(place == common[n - calls] for place, n in after)
+
+
+def _places(own: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, str]:
+    """The lines, or the first of their callers' that differ."""
+    return next((pair for pair in zip(own, other, strict=False) if pair[0] != pair[1]), (own[0], other[0]))
+
+
+def left_texts(
+    culprits: Sequence[Rank], waiting: Mapping[int, Sequence[str]], ended: Collection[int] = ()
+) -> list[str]:
+    """``"rank 3 has left the loop at train.py:38-44 main, in which ranks 0-2 wait"``.
+
+    Args:
+        waiting: rank -> where it waits, or did: places of its call and of the frames of its stack.
+        ended: those of them that wait no more.
+    """
+    found: dict[tuple[Loop, tuple[int, ...]], list[int]] = {}
+    for info in culprits[:MAX_CULPRITS]:
+        for loop in info.left_loops:
+            has = cache(loop.has)
+            inside = tuple([rank for rank, places in waiting.items() if rank != info.rank and any(map(has, places))])
+            if inside:
+                found.setdefault((loop, inside), []).append(info.rank)
+                break
+    return [_left_text(ranks, *which, is_over=set(which[1]) <= set(ended)) for which, ranks in found.items()]
+
+
+def _left_text(ranks: Sequence[int], loop: Loop, inside: Sequence[int], *, is_over: bool) -> str:
+    wait = "waited" if is_over else verb(inside, "waits", "wait")
+    text = f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} left the loop at {loop.text}"
+    again = " (maybe after entering it again)" if loop.is_nested else ""
+    return f"{text}, in which {ranks_text(inside)} {wait}{again}"

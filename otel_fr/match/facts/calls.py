@@ -1,12 +1,64 @@
-"""Collectives that all members joined: which calls are blocked, and which came after their peers had given up."""
+"""What one call is (waiting, given up, refused at once), each rank's newest, and what those of all members show."""
 
 from __future__ import annotations
 
-from collections.abc import Container
-from typing import Final
+from collections import defaultdict
+from collections.abc import Container, Iterable, Sequence
+from typing import Final, NamedTuple
 
 from otel_fr.match.facts.machines import are_silent
 from otel_fr.match.model import UNENDED, Call, CallState, Evidence
+from otel_fr.operations import way
+
+
+def pair_of(call: Call) -> tuple[int, int] | None:
+    """(source, destination) of a send or receive; None for a receive from any source."""
+    if call.signature.any_source or call.signature.peer is None:
+        return None
+    return way(call.signature.operation, call.rank, call.signature.peer)
+
+
+def is_posted(call: Call) -> bool:
+    """A message in flight for which no thread waits."""
+    return call.stream == "p2p" and call.age == 0.0
+
+
+def is_waiting(call: Call, window: float) -> bool:
+    """In flight for longer than ``window`` seconds, or given up after having waited and not caught.
+
+    A message for which no thread waits (its age is 0) makes its rank wait nowhere, however short the window is. A call
+    that its device has not begun makes its rank wait only where the window is 0, because a member has ended.
+    """
+    if call.state is CallState.FAILED:
+        return not call.caught
+    if is_posted(call):
+        return False
+    if call.queued and window > 0:
+        return False
+    return call.state in UNENDED and (call.age is None or call.age >= window)
+
+
+class LastCall(NamedTuple):
+    """A rank's newest call. ``in_call``: any of its calls has been in flight for longer than the window."""
+
+    call: Call
+    in_call: bool
+
+
+def newest_calls(calls: Iterable[Call]) -> dict[int, Call]:
+    """Each rank's newest call."""
+    found: dict[int, Call] = {}
+    for call in calls:
+        if call.rank not in found or call.record > found[call.rank].record:
+            found[call.rank] = call
+    return found
+
+
+def last_calls(calls: Sequence[Call], window: float) -> dict[int, LastCall]:
+    """The same, and whether the rank is in a call."""
+    open_ = {call.rank for call in calls if call.state is not CallState.FAILED and is_waiting(call, window)}
+    return {rank: LastCall(call, rank in open_) for rank, call in newest_calls(calls).items()}
+
 
 WAITED_OUT = 0.95
 """Share of its timeout after which a call that ended, or whose rank was aborted, counts as timed out."""
@@ -99,3 +151,21 @@ def failed_late(call: Call, window: float) -> bool:
     """
     is_caught = call.caught or call.stream == "p2p"
     return call.state is CallState.FAILED and not is_caught and call.duration is not None and call.duration >= window
+
+
+def sharing(calls: Iterable[Call]) -> dict[str, dict[tuple[str, ...], list[int]]]:
+    """By group id and names of the threads, the ranks that have collectives of several threads under way in it.
+
+    A thread without a name of its own counts as the main thread (`Call.thread`).
+    """
+    calls = [call for call in calls if call.state is not CallState.COMPLETED and call.stream == "collective"]
+    groups = {call.group for call in calls if call.thread}
+    threads: defaultdict[tuple[str, int], set[str]] = defaultdict(set)
+    for call in calls:
+        if call.group in groups and not call.signature.destroys:
+            threads[call.group, call.rank].add(call.thread)
+    found: dict[str, dict[tuple[str, ...], list[int]]] = {}
+    for (group, rank), names in sorted(threads.items()):
+        if len(names) > 1:
+            found.setdefault(group, {}).setdefault(tuple(sorted(names)), []).append(rank)
+    return found
