@@ -280,6 +280,21 @@ def _holds_whole_message(case: Case, rank: int, record: int) -> bool:
     return any(len(one.calls) == 2 and one.call(rank).record > record for one in messages)
 
 
+def creation_left_out_in_cycle(case: Case, _: Claims, cycle: Cycle) -> Outcome:
+    """The cycle has one creation of a process group, and no more ranks are missing from it than wait in it. All ranks
+    must call it: the missing ones left it out."""
+    created = [key for key in cycle.keys if key[1] == "group"]
+    if cycle.skipped or len(created) != 1:
+        return None
+    node = case.nodes[created[0]]
+    absent = _ahead(case, created[0], set(cycle.keys))
+    if len(absent) > len(node.waiting):
+        return None
+    taken = next(key for key in node.next[absent[0]] if key in cycle.keys)
+    text = sentences.out_of_step_text(tuple(absent), node.instance, case.nodes[taken].instance, node.waiting)
+    return blocked.absent_claim(case, node, absent, text, cycle.keys)
+
+
 def deadlock(case: Case, _: Claims, cycle: Cycle) -> Outcome:
     """Ranks took calls in different orders. Those that are out of step with the others are named, else all."""
     inside = set(cycle.keys)
@@ -299,6 +314,7 @@ STAGE = Stage(
         misdirected_in_cycle,
         message_too_many_in_cycle,
         message_missing_in_cycle,
+        creation_left_out_in_cycle,
         deadlock,
     ),
 )

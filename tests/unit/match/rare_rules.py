@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from otel_fr.match import Call, CallState, Ending, Finding, Group, Place, Rank, Signature
+from otel_fr.match import Call, CallState, Ending, Finding, Group, NewGroup, Place, Rank, Signature
 from tests.support.evidence import FLOAT, call, message, rank, verdict
 
 FAILED = CallState.FAILED
@@ -40,6 +40,12 @@ def a_message_left_out_behind_a_collective() -> list[Finding]:
     return verdict(calls, [rank(r, 9) for r in range(4)], size=4)
 
 
+def a_creation_left_out() -> list[Finding]:
+    new = Signature("new_group", new_group=NewGroup("1", "tp", (0, 1)))
+    calls = [call(0, 1, signature=new, stream="group"), *(call(r, 1, record=50) for r in (1, 2))]
+    return verdict(calls, [rank(r, int(r > 0)) for r in range(3)])
+
+
 def a_late_rank_beside_one_without_evidence() -> list[Finding]:
     on_time = call(0, state=FAILED, error="timeout", duration=6.0, timeout=6.0, gap=0.01)
     late = call(1, state=FAILED, error="collective_failed", duration=0.1, timeout=6.0, gap=8.0)
@@ -58,6 +64,7 @@ def rare() -> Iterator[tuple[str, list[Finding]]]:
         a_wrong_peer_of_a_rank_that_ended_well,
         a_message_too_many_behind_a_collective,
         a_message_left_out_behind_a_collective,
+        a_creation_left_out,
         a_late_rank_beside_one_without_evidence,
         a_host_that_is_lost_in_a_call_that_all_joined,
     ):

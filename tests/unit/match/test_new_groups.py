@@ -181,6 +181,25 @@ def test_members_that_name_their_group_differently_wait_for_each_other() -> None
     assert (found.category, found.culprit_ranks) == (Category.DEADLOCK, (0, 1))
 
 
+@pytest.mark.parametrize(
+    ("members", "callers", "named"),
+    [
+        ((0, 1), (0,), (1,)),  # as ranks 2 and 3, which are no members, rank 1 went on
+        ((0, 1), (1,), (0,)),
+        ((0, 1, 2, 3), (0, 1), (2, 3)),
+        ((0, 1, 2, 3), (0, 1, 3), (2,)),
+        ((0, 1, 2, 3), (2,), (2,)),  # most ranks do not create it
+    ],
+)
+def test_a_member_that_leaves_out_a_creation_and_waits_in_a_collective_is_named(
+    members: tuple[int, ...], callers: tuple[int, ...], named: tuple[int, ...]
+) -> None:
+    others = [own for own in WORLD.ranks if own not in callers]
+    calls = [made(own, 1, ranks=members) for own in callers] + [call(own, 1, record=50) for own in others]
+    (found,) = causes(found_of(calls, **{f"r{own}": 1 for own in others}))
+    assert found.culprit_ranks == named
+
+
 def older(calls: list[Call], number: int) -> list[Finding]:
     """The verdict if that rank has a recorder that records no creations, such as PyTorch's."""
     ranks = [rank(r, int(any(c.rank == r and c.stream != "group" for c in calls)), 0) for r in WORLD.ranks]
