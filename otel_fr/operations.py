@@ -52,7 +52,7 @@ class Operation(NamedTuple):
 
 
 class NewGroup(NamedTuple):
-    """The process group that a call of ``new_group`` or ``split_group`` creates.
+    """The process group that a call of ``new_group``, ``split_group`` or ``init_process_group`` creates.
 
     Attributes:
         ranks: global ranks of its members, in group order; empty: not known.
@@ -199,6 +199,7 @@ _TABLE: Final = (
     Operation("recv", ("recv_", "recv_any_source_"), "recvAnySource recv_any_source", family="message", kind="message"),
     Operation("new_group", analyzer="barrier", kind="group"),
     Operation("split_group", analyzer="barrier", kind="group"),
+    Operation("init_process_group", analyzer="barrier", kind="group"),
     Operation("destroy_process_group", analyzer="barrier", kind="group"),
     Operation("abort_process_group", analyzer="barrier", kind="group"),
 )

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import gc
+import logging
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import IntEnum
 from typing import Any, Final
 
 from otel_fr.ring import RecordState
 from otel_fr.torch_recorder import is_followed
+
+_log = logging.getLogger("otel_fr")
 
 _POLL: Final = 0.001
 
@@ -48,6 +52,36 @@ def drain(outstanding: Callable[[], int], seconds: float) -> bool:
             return False
         time.sleep(_POLL)
     return True
+
+
+def let_go_of_futures(
+    outstanding: Callable[[], int], groups: Iterable[Any], seconds: float, *, has_raised: bool
+) -> bool:
+    """At exit, wait until no thread of a backend needs the interpreter for a callback of ours; see `FutureCallback`.
+
+    A rank that ends by an exception waits for so many seconds at most. A rank that ends cleanly with a collective in
+    flight waits until that ends or times out, as torch does when it destroys the group at exit.
+
+    Args:
+        groups: all of torch's.
+
+    Returns:
+        False: callbacks are still outstanding.
+    """
+    try:
+        if drain(outstanding, seconds):
+            return True
+        if not has_raised:
+            _log.info("otel-fr: waiting at exit for a collective in flight")
+            while not drain(outstanding, 60.0):
+                pass
+            return True
+    except KeyboardInterrupt:
+        pass
+    # Make the groups immortal: at exit their destructors would wait for threads that wait for the interpreter.
+    for group in list(groups):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
+    return False
 
 
 class FutureCallback:

@@ -8,19 +8,31 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from otel_fr.capture import split_groups
 from otel_fr.capture.groups import LiveGroup, definition_of, describe, member_ranks, name_of
 from otel_fr.capture.sites import Sites
 from otel_fr.capture.threads import Threads
 from otel_fr.capture.writers import Writer
-from otel_fr.ring import KIND_GROUP, GroupDef, NewGroup, SignatureDef, StaleGeneration
+from otel_fr.ring import KIND_GROUP, GroupDef, NewGroup, RecordState, SignatureDef, StaleGeneration
 
 _log = logging.getLogger("otel_fr")
 
 TRIES: Final = 4
 """To append a call: a definition that it needs may retire the earlier ones."""
+
+
+class _Begun(NamedTuple):
+    """A group that is being created.
+
+    Attributes:
+        position: in the ring. ranks: its members. ticket: of the call that creates it; None: it was dropped.
+    """
+
+    position: int
+    ranks: tuple[int, ...]
+    ticket: int | None
 
 
 class GroupRecorder:
@@ -36,8 +48,8 @@ class GroupRecorder:
         self.on = True
         self.lock = threading.RLock()
         self.groups: dict[str, LiveGroup] = {}
-        # By c10d's name: index and members of groups that only their members create, until torch registers them.
-        self._begun: dict[str, tuple[int, tuple[int, ...]]] = {}
+        # By c10d's name: groups that only their members create, until torch registers them.
+        self._begun: dict[str, _Begun] = {}
         self.sites = Sites(libraries)
         self._c10d = c10d
         self.threads = Threads(writer)
@@ -84,7 +96,7 @@ class GroupRecorder:
             self._added(name)
             begun = self._begun.pop(name, None)
             if begun is not None:
-                ours.created, ours.index, ours.ranks = 1, *begun
+                ours.created, ours.index, ours.ranks = 1, begun.position, begun.ranks
                 self._defined(name, ours.index)
                 return
             ranks = member_ranks(self._c10d, group)
@@ -178,8 +190,9 @@ class GroupRecorder:
                 self._writer.count("dropped")
                 return None
             index = self._add(definition_of(new.name, new.description, new.ranks, backends, self._local_id))
-            self._begun[new.name] = index, new.ranks
-            return self._append_group_call(index, operation, 1, new, timeout_ms)
+            begun = self._append_group_call(index, operation, 1, new, timeout_ms)
+            self._begun[new.name] = _Begun(index, new.ranks, None if begun is None else begun[0])
+            return begun
 
     def begin_destruction(self, process_group: Any, operation: str) -> tuple[int, int] | None:
         """Record that this thread begins to destroy a ``ProcessGroup``, as the next call of its kind in that group.
@@ -214,9 +227,18 @@ class GroupRecorder:
             with self.lock:
                 begun = self._begun.pop(name, None)
                 if begun is not None:
-                    self._writer.remove_group(begun[0])
+                    self._writer.remove_group(begun.position)
         except Exception:  # noqa: BLE001
             self.failed()
+
+    def end_run(self) -> None:
+        """Another run begins, with the default group whose creation this run has seen begin: that is the last call of
+        this run, and has ended."""
+        with self.lock:
+            for name, begun in list(self._begun.items()):
+                if begun.ticket is not None:
+                    self.end(begun.ticket, begun.position, 0, RecordState.COMPLETED, time.monotonic_ns())
+                self.end_members_group(name)
 
     def _append_group_call(
         self, group_index: int, operation: str, number: int, new: NewGroup | None, timeout_ms: int

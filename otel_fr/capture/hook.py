@@ -154,7 +154,7 @@ def _notice_creations(module: ModuleType) -> None:
     from otel_fr.capture.new_groups import Creations
 
     if Creations.are_known(module):
-        creations = Creations(module, _recorder, note_creation)
+        creations = Creations(module, _recorder, _comes_again, note_creation)
         _replace(Attribute.NEW_GROUP, module, creations.outer)
         _replace(Attribute.GROUP_CREATION, module, creations.inner)
         _state.notices_creations = True
@@ -248,6 +248,11 @@ def _recorder() -> Recorder | None:
     """This process's recorder; None: it does not record."""
     session = _state.session
     return session.recorder if session is not None and _state.installed and not _state.failed else None
+
+
+def _comes_again(size: int) -> bool:
+    session = _state.session
+    return session is not None and session.comes_again(size)
 
 
 def _guard(action: Callable[..., None], *args: Any) -> None:

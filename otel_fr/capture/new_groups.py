@@ -8,6 +8,10 @@ Groups created with ``use_local_synchronization=True`` are created by their memb
 own, and c10d names them by their ranks: their creation is the first call of the new group itself. The same holds for
 ``split_group``, whose groups are created by their members, each group of one call for itself.
 
+So it is with the default group, too, where a program has destroyed it and calls ``init_process_group`` again. That call
+is the last one of the run before: ranks that do not come to it never become ranks of the next one. The first one in a
+process is not recorded, because it is with the group that recording begins.
+
 Imports nothing else of otel-fr but `replaced`: this is loaded with torch, also where nothing is recorded.
 """
 
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
 
 OPERATION: Final = "new_group"
 SPLIT: Final = "split_group"
+INIT: Final = "init_process_group"
 _READ: Final = ("backend", "global_ranks_in_group", "group_name", "group_desc", "timeout")
 _UNDESCRIBED: Final = "undefined"
 """c10d's description of a group that was given none."""
@@ -67,12 +72,20 @@ class Creations:
 
     Args:
         recorder: the present recording's; None: there is none.
+        comes_again: of a world size: the run has that size, and this process has destroyed all its groups.
         before: called when any process group, also the default one, is about to be created. Must not raise.
     """
 
-    def __init__(self, c10d: ModuleType, recorder: Callable[[], Recorder | None], before: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        c10d: ModuleType,
+        recorder: Callable[[], Recorder | None],
+        comes_again: Callable[[int], bool],
+        before: Callable[[], None],
+    ) -> None:
         self._c10d = c10d
         self._recorder = recorder
+        self._comes_again = comes_again
         self._before = before
         self._here = _Here()
 
@@ -111,18 +124,34 @@ class Creations:
 
         @wraps(original)
         def helper(*args: Any, **kwargs: Any) -> Any:
-            creators, own = here.creators, self._recorder()
-            if creators is not None and own is not None:
+            creators, own, again = here.creators, self._recorder(), None
+            if own is not None:
                 here.creators = None
                 try:
-                    begin = _begin_by_all if creators == "all" else _begin_by_members
-                    here.begun = begin(self._c10d, own, signature.bind(*args, **kwargs).arguments)
+                    given = signature.bind(*args, **kwargs).arguments
+                    if creators is None:
+                        again = self._begin_again(own, given)
+                    else:
+                        begin = _begin_by_all if creators == "all" else _begin_by_members
+                        here.begun = begin(self._c10d, own, given)
                 except Exception:  # noqa: BLE001 - torch's own call must not see an error of ours
                     own.failed()
             self._before()
-            return original(*args, **kwargs)
+            try:
+                return original(*args, **kwargs)
+            except BaseException as error:
+                end(own, again, error)  # if it succeeds, it has ended as the next run began
+                raise
 
         return helper
+
+    def _begin_again(self, recorder: Recorder, given: dict[str, Any]) -> _Begun | None:
+        """Who should come to a world of another size is not known."""
+        size = int(given.get("group_size", 0))
+        if self._c10d._world.default_pg is not None or not self._comes_again(size):
+            return None
+        new = _new_group({**given, "global_ranks_in_group": range(size)}, awaits_all=False)
+        return _begin_members_group(self._c10d, recorder, INIT, new, given)
 
 
 def _creators(
@@ -152,9 +181,15 @@ def _begin_by_members(c10d: ModuleType, recorder: Recorder, given: dict[str, Any
     tag = given.get("pg_tag")
     if not new.ranks or (tag and c10d._find_pg_by_ranks_and_tag(tag, list(new.ranks)) is not None):
         return None  # torch finds the group that has this tag
+    return _begin_members_group(c10d, recorder, OPERATION, new, given)
+
+
+def _begin_members_group(
+    c10d: ModuleType, recorder: Recorder, operation: str, new: NewGroup, given: dict[str, Any]
+) -> _Begun | None:
     backends = c10d.BackendConfig(c10d.Backend(str(given["backend"]))).get_device_backend_map().values()
     names = {str(name).lower() for name in backends}
-    begun = recorder.begin_members_group(OPERATION, new, names, _milliseconds(given))
+    begun = recorder.begin_members_group(operation, new, names, _milliseconds(given))
     return None if begun is None else _Begun(*begun, new.name)
 
 

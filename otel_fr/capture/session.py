@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
 import dataclasses
 import logging
 import os
@@ -24,7 +23,7 @@ from typing import Any, Final
 
 from otel_fr._version import __version__
 from otel_fr.capture import engines, groups, split_groups, torchft
-from otel_fr.capture.completion import drain
+from otel_fr.capture.completion import let_go_of_futures
 from otel_fr.capture.dynamo import exclude_our_frames
 from otel_fr.capture.exceptions import ExceptionHooks
 from otel_fr.capture.exits import ExitHook
@@ -236,11 +235,20 @@ class Session:
 
     def group_created(self, name: str, group: Any) -> None:
         """torch has registered a ``ProcessGroup``."""
-        if self._had_group and self._c10d._world.default_pg is None and not self.recorder.groups:
+        if self._is_between_runs():
+            self.recorder.end_run()
             self._enter_run(group)
         self._had_group = True
         self.recorder.group_created(name, group)
         self._show_recorder(group)
+
+    def _is_between_runs(self) -> bool:
+        """The program has destroyed all its groups."""
+        return self._had_group and self._c10d._world.default_pg is None and not self.recorder.groups
+
+    def comes_again(self, size: int) -> bool:
+        """A default group of this size that is about to be created has the members of this run."""
+        return self._is_between_runs() and size == self._meta["world_size"]
 
     def _show_recorder(self, group: Any) -> None:
         """Let the monitor ask PyTorch's recorder, if that knows more of the group's calls than their operators."""
@@ -325,7 +333,9 @@ class Session:
             with self.recorder.lock:
                 self.recorder.follow_ends = False
                 self._writer.set_state(ProcessState.EXITING)
-            clean = self._let_go_of_futures() and not self._hooks.recorded
+            outstanding, every = self.recorder.outstanding, self._c10d._world.pg_map
+            has_raised = self._hooks.recorded
+            clean = let_go_of_futures(outstanding, every, EXIT_SECONDS / 2, has_raised=has_raised) and not has_raised
             left = EXIT_SECONDS - (time.monotonic() - start)
             self._finish(max(EXIT_SECONDS / 2, left), clean)
             # The stack signal keeps its handler: the monitor may still send it, and without a handler it would kill.
@@ -343,31 +353,6 @@ class Session:
             self._write(self._writer.set_meta, self._meta)
         except Exception:  # noqa: BLE001 - the job's exit is its own
             _log.debug("otel-fr: could not record the exit", exc_info=True)
-
-    def _let_go_of_futures(self) -> bool:
-        """Wait until no thread of a backend needs the interpreter for a callback of ours; see `FutureCallback`.
-
-        A rank that ends by an exception waits for half of `EXIT_SECONDS` at most. A rank that ends cleanly with a
-        collective in flight waits until that ends or times out, as torch does when it destroys the group at exit.
-
-        Returns:
-            False: callbacks are still outstanding.
-        """
-        outstanding = self.recorder.outstanding
-        try:
-            if drain(outstanding, EXIT_SECONDS / 2):
-                return True
-            if not self._hooks.recorded:
-                _log.info("otel-fr: waiting at exit for a collective in flight")
-                while not drain(outstanding, 60.0):
-                    pass
-                return True
-        except KeyboardInterrupt:
-            pass
-        # Make the groups immortal: at exit their destructors would wait for threads that wait for the interpreter.
-        for group in list(self._c10d._world.pg_map):
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
-        return False
 
     def _finish(self, seconds: float, clean: bool) -> bool:
         """Shut everything down. True: the monitor has confirmed that it sent its data, or there is none."""

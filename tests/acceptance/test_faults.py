@@ -53,13 +53,14 @@ CASES = {
     "other_ranks": Case("op_mismatch", [1], texts=("rank 1 has tp (1) (ranks 0, 1)",), more=CREATED),
     "split": Case("deadlock", [0], texts=("split_group number 1",), more={"operation": "all_reduce", "sequence_id": 1}),
     "destroys_early": Case("missing_rank", [1], texts=("destroy_process_group at ",)),
+    "stays_away": Case("missing_rank", [1], " idle", more={"operation": "init_process_group", "waiting_ranks": [0, 2]}),
     "turned": Case("missing_rank", [1], " idle", more={"sequence_id": 7}),
     "leaves": Case("missing_rank", [0], " idle", more={"sequence_id": 7}),
 }
 """`tests/gpu` has the faults of calls, also on the CPU."""
 
 
-@pytest.mark.parametrize("fault", all_but(("exit_message", "left_out", "turned"), CASES))
+@pytest.mark.parametrize("fault", all_but(("exit_message", "left_out", "stays_away", "turned"), CASES))
 def test_a_fault_is_named_live_and_from_the_files(fault: str, tmp_path: Path) -> None:
     if fault == "split" and not hasattr(ProcessGroup, "split_group"):
         pytest.skip("this torch's groups have no split_group")

@@ -223,6 +223,15 @@ def again(rank_then: int, world_then: int, culprit: int) -> None:
     dist.all_reduce(data)
 
 
+def stays_away() -> None:
+    """Rank 1 does not come to the second session."""
+    session(0, dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), timeout=patience), rank, world)
+    dist.destroy_process_group()
+    if rank == 1:
+        idle()
+    begin()
+
+
 def turned() -> None:
     """Every process has another number."""
     again((rank + 1) % world, world, 1)

@@ -142,7 +142,43 @@ thread.join()
 show()
 """,
     )
-    assert [line.split()[1] for line in out.splitlines()] == ["1", "1", "1"]
+    made = [line.split()[1:4:2] for line in out.splitlines()]
+    assert made == [["1", "new_group"], ["1", "init_process_group"]] * 2 + [["1", "new_group"]]
+
+
+def test_the_default_group_is_made_again_as_the_last_call_of_the_run_before(tmp_path: Path) -> None:
+    """Others may wait in it for a rank that does not come. Who should come to another world is not known."""
+    out = single_rank.succeed(
+        tmp_path,
+        PRELUDE
+        + """
+dist.destroy_process_group()
+def refuse(*args):
+    raise dist.DistStoreError("Timed out after 3 s")
+real, c10d.ProcessGroup = c10d.ProcessGroup, refuse
+with contextlib.suppress(dist.DistStoreError):
+    start()
+c10d.ProcessGroup = real
+start()
+dist.all_reduce(torch.ones(2))
+dist.destroy_process_group()
+dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+dist.all_reduce(torch.ones(2))
+for record in ring().records():
+    if record.signature.operation != "destroy_process_group":
+        print(record.kind, record.sequence_id, record.state.name, record.signature.operation, *record.group.ranks,
+              len([one for one in ring().records() if one.group.id == record.group.id]))
+runs = [*ring().meta["earlier_runs"], ring().meta]
+print(*[run["first_record"] for run in runs], len(ring().groups()), ring().counters["hook_errors"])
+""",
+    )
+    assert out.splitlines() == [
+        "3 1 FAILED init_process_group 0 1 2 3 1",
+        "3 1 COMPLETED init_process_group 0 1 2 3 1",
+        "0 1 COMPLETED all_reduce 0 1 2 3 2",
+        "0 1 COMPLETED all_reduce 0 1 1",
+        "0 3 5 1 0",
+    ]
 
 
 def test_a_rank_whose_recording_began_late_says_that_it_records_no_creations(tmp_path: Path) -> None:
@@ -164,7 +200,7 @@ print(ring().meta["creations"], len(list(ring().records())))
 """,
         OTEL_FR_ENABLED="0",
     )
-    assert out.splitlines() == ["False 0", "True 1"]
+    assert out.splitlines() == ["False 0", "True 2"]
 
 
 def test_a_creation_that_fails_has_failed_only_if_other_ranks_are_the_reason(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -165,3 +166,41 @@ def test_a_call_that_failed_holds_up_no_later_one_of_its_group() -> None:
     again = [call(r, 6, record=8, age=7.0) for r in (0, 2, 3)]
     found = judge([*late_rank(), *again], [rank(r, 5 + (r != 1), 4, idle=7.0) for r in ALL], [WORLD])
     assert named(found) == [(Category.MISSING_RANK, (1,)), (Category.STRAGGLER, (3,))]
+
+
+ENDINGS: dict[str, tuple[dict[str, Any], Category]] = {
+    "hangs": ({}, Category.MISSING_RANK),
+    "ended well": ({"ending": Ending.CLEAN}, Category.MISSING_RANK),
+    "exited": ({"ending": Ending.RAISED, "exit_code": 3}, Category.RANK_DEAD),
+    "raised": ({**RAISED, "exception": "ValueError: bad shard"}, Category.RANK_DEAD),
+}
+
+
+@pytest.mark.parametrize("has_raised", [False, True], ids=["wait", "raised"])
+@pytest.mark.parametrize("has_failed", [False, True], ids=["first", "after a failure"])
+@pytest.mark.parametrize("how", ENDINGS)
+def test_a_rank_that_does_not_come_to_the_next_run_is_named(how: str, has_failed: bool, has_raised: bool) -> None:
+    """All destroyed their groups; the others wait in init_process_group, or have given up there."""
+    end, category = ENDINGS[how]
+    again = Group("w1", "0", "default_pg", ALL)
+    new = Signature("init_process_group", new_group=NewGroup("0", "default_pg", ALL))
+    state = CallState.FAILED if has_raised else CallState.IN_FLIGHT
+    taken = {"duration": 6.0, "error": "collective_failed"} if has_raised else {}
+    fields: dict[str, Any] = {
+        "group": again,
+        "stream": "group",
+        "record": 9,
+        "age": 7.0,
+        "timeout": 6.0,
+        "site": "train.py:8",
+        **taken,
+    }
+    calls = [call(r, 1, state, new, **fields) for r in SURVIVORS]
+    calls += late_rank() if has_failed else []
+    given_up = {**RAISED, "exception": f"RuntimeError: Gloo connectFullMesh failed with {CLOSED}"} if has_raised else {}
+    infos = [rank(r, 5, 4 if has_failed else 5, idle=0.5, **given_up) for r in SURVIVORS]
+    infos.append(rank(3, 5, 4 if has_failed else 5, idle=0.5 if end else 7.5, **end))
+    for info in infos:
+        info.progress["w"] = replace(info.progress["w"], destroyed=True)
+    found = named(judge(calls, infos, [WORLD, again]))
+    assert found == sorted([(category, (3,)), *([(Category.STRAGGLER, (3,))] if has_failed else [])])
