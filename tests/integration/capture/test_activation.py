@@ -134,6 +134,7 @@ def test_uninstrument_puts_back_every_attribute_of_the_table(tmp_path: Path) -> 
         tmp_path,
         """
         import importlib
+        import pathlib
         import otel_fr
         from otel_fr.capture.replaced import Attribute
         from otel_fr.fault_tolerance.peers import peers
@@ -159,6 +160,7 @@ def test_uninstrument_puts_back_every_attribute_of_the_table(tmp_path: Path) -> 
         dist.init_process_group("gloo", store=store, rank=0, world_size=1)
         dist.reduce_scatter_tensor(torch.zeros(2), torch.ones(2))
         hook._state.session._peer_actions.handle({"cmd": "end_calls", "names": []})
+        hook._state.session._add_stack_signal(pathlib.Path(os.environ["OTEL_FR_RING_DIR"], "stacks"))
         print([one.name for one, value in there().items() if value is before[one]])
         print(dist.destroy_process_group is public)
         otel_fr.uninstrument()
