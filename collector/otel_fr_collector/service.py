@@ -173,6 +173,8 @@ class Service:
             found.append("requests for the backends wait in memory: the disk cannot be written")
         if self.outlets.file is not None and self.outlets.file.problem:
             found.append("incidents are missing from the --incidents file: it cannot be written")
+        if self.judge.has_failed(self.clock()):
+            found.append("some jobs could not be judged for minutes; the log names them")
         if self.runs.crowded:
             found.append("some ranks are not judged: their jobs are larger than the limits; the log names them")
         return found

@@ -68,6 +68,9 @@ tell where they stand, and their reports go first."""
 SLOW_AFTER = 30.0
 """Since anything has changed, from which a run is judged each `SLOW_INTERVAL` only."""
 SLOW_INTERVAL = 2.0
+FAILING_SECONDS = 300.0
+"""For which each judgement of a run has failed, from which `/healthz` says so: memory that runs short for a while needs
+nobody's attention."""
 OPEN_SECONDS = 15.0
 """Since a wait was last seen to last, for which its group stands still: more than some `SLOW_INTERVAL`."""
 FRESH_BEFORE = 0.3

@@ -16,7 +16,7 @@ LONGEST = 400
 LONGER = {
     "collector/otel_fr_collector/incidents/book.py": 452,
     "collector/otel_fr_collector/jobs/numbers.py": 419,
-    "collector/otel_fr_collector/jobs/run.py": 441,
+    "collector/otel_fr_collector/jobs/run.py": 433,
     "otel_fr/capture/session.py": 418,
     "otel_fr/monitor/telemetry/reporter.py": 451,
     "otel_fr/monitor/watch.py": 437,

@@ -99,6 +99,10 @@ class Judge:
         """A run is being judged, or is likely to be within `SOON` seconds: nothing else should take long now."""
         return bool(self._aside) or any(abs(one.next_wait_at - now) < SOON for one in self._judging.values())
 
+    def has_failed(self, now: float) -> bool:
+        """Some run could not be judged for minutes."""
+        return any(one.keeps_failing(now) for one in self._judging.values())
+
     def forget_dropped(self) -> None:
         """Forget the runs that are no longer known."""
         for run in self._judging.keys() - self._runs.by_id.keys():
@@ -218,8 +222,7 @@ class Judge:
         taken = snapshot(run, now, wall) if len(run.ranks) <= MAX_SIZE_ON_LOOP else None
         work = functools.partial(_verdict, taken, run, now, wall)
         aside = Aside(work) if taken is None or taken.size > MAX_SIZE_ON_LOOP else None
-        judging.judged_at = now
-        run.mark_judged(mismatch=reason.mismatch, bad_end=reason.bad_end)
+        judging.begin(run, reason, now)
         if aside is None:
             self._conclude(run, work(), reason, begun)
             return
@@ -234,6 +237,7 @@ class Judge:
         except Exception:  # noqa: BLE001  as in `step`
             self._cannot_judge(run)
         finally:
+            self._judging[run.id].put_back(run)  # if this was cancelled: its end may wait for the next collector
             self._aside.pop(run.id, None)
             self._aside_of[run.tenant] -= 1
             if not self._aside_of[run.tenant]:
@@ -246,27 +250,32 @@ class Judge:
             begun: the `time.perf_counter` when the judgement began.
         """
         now = self._clock()
-        taken, findings = verdict.taken, verdict.findings
+        taken = verdict.taken
         open_waits.count(run, verdict.waits, now)
         run.to_ask |= verdict.to_ask
         seconds = time.perf_counter() - begun
-        self._judging[run.id].note_verdict(now, taken.silent_since, seconds=seconds, cpu=verdict.cpu)
         self._metrics.judgement_duration.observe(seconds)
-        dead = {rank for one in findings if one.category is Category.RANK_DEAD for rank in one.culprit_ranks}
+        dead = {rank for one in verdict.findings if one.category is Category.RANK_DEAD for rank in one.culprit_ranks}
         if stops.is_stopped(run, now, dead):
-            self._publish(self._book.resolve_run(run.id, now, Resolution.STOPPED), now)
-            return
+            changes = self._book.resolve_run(run.id, now, Resolution.STOPPED)
+        else:
+            changes = self._found(run, verdict, reason, now)
+        self._publish(changes, now)
+        self._judging[run.id].note_verdict(now, taken.silent_since, seconds=seconds, cpu=verdict.cpu)
+
+    def _found(self, run: Run, verdict: _Verdict, reason: Triggers, now: float) -> list[IncidentChange]:
+        """What the book changes by the findings."""
         credible = self._credible(run, verdict, reason)
         keys = {finding.key for finding in credible}
         told = [one for one in self._book.open_faults(run.id) if keys.isdisjoint(one.keys)]
         over = {one.id for one in told if credibility.has_moved_on(run, one.finding)}
-        enqueued = {finding.key: credibility.enqueue_time(taken, finding) for finding in credible}
+        enqueued = {finding.key: credibility.enqueue_time(verdict.taken, finding) for finding in credible}
         changes = self._book.update(run, credible, now=now, wall=self._wall(), enqueued=enqueued, over=over)
         if run.ended_clean:
             changes += self._book.resolve_run(run.id, now)
         elif stops.has_ended(run):
             changes += self._book.note_end(run.id, now)
-        self._publish(changes, now)
+        return changes
 
     def _credible(self, run: Run, verdict: _Verdict, reason: Triggers) -> list[Finding]:
         """The causes that rest on recent reports, and the consequences of these or of causes published before.
@@ -288,8 +297,7 @@ class Judge:
 
     def _cannot_judge(self, run: Run) -> None:
         self._metrics.errors.labels("judge").inc()
-        self._judging[run.id].note_failure(self._clock())
-        run.mark_judged(mismatch=True, bad_end=True)
+        self._judging[run.id].note_failure(run, self._clock())
         if run.id not in self._failed and len(self._failed) < MAX_LOGGED_FAILURES:
             self._failed.add(run.id)
             _log.exception("could not judge job %r", run.id.job)

@@ -56,6 +56,17 @@ class Triggers:
         return self.mismatch or self.bad_end or self.stalled or self.news
 
 
+class Pending(NamedTuple):
+    """What a judgement covers of what was pending; the attributes are as in `Run`."""
+
+    has_news: bool = False
+    mismatch_since: float | None = None
+    bad_end_since: float | None = None
+
+
+NOTHING_PENDING = Pending()
+
+
 @dataclass(slots=True)
 class Judging:
     """What the judge remembers of one run between two judgements. Times are monotonic.
@@ -67,6 +78,8 @@ class Judging:
         slowness_at: when it was last looked for ranks that always come last.
         pause: seconds for which it is not judged again, or longer (`triggers.due`).
         silent: the ranks that were silent when it was last judged. files_seen: `Run.files_noted` at the last look.
+        pending: what the judgement in progress covers.
+        failing_since, failed_at: of the failures in a row, when the first and the last one was.
     """
 
     judged_at: float = -math.inf
@@ -76,6 +89,30 @@ class Judging:
     pause: float = 0.0
     silent: frozenset[int] = frozenset()
     files_seen: int = 0
+    pending: Pending = NOTHING_PENDING
+    failing_since: float = math.inf
+    failed_at: float = -math.inf
+
+    def begin(self, run: Run, reason: Triggers, now: float) -> None:
+        """A snapshot of the run was taken to be judged. What arrives later waits for the next judgement."""
+        self.judged_at = now
+        mismatch_since = run.mismatch_since if reason.mismatch else None
+        bad_end_since = run.bad_end_since if reason.bad_end else None
+        self.pending = Pending(run.has_news, mismatch_since, bad_end_since)
+        run.has_news = False
+        if reason.mismatch:
+            run.mismatch_since = None
+        if reason.bad_end:
+            run.bad_end_since = None
+
+    def put_back(self, run: Run) -> None:
+        """The judgement in progress has no verdict: what it was to cover is pending again."""
+        taken, self.pending = self.pending, NOTHING_PENDING
+        run.has_news = run.has_news or taken.has_news
+        if taken.mismatch_since is not None:
+            run.mismatch_since = taken.mismatch_since
+        if taken.bad_end_since is not None:
+            run.bad_end_since = taken.bad_end_since
 
     def note_verdict(self, now: float, silent: Iterable[int], *, seconds: float, cpu: float) -> None:
         """A judgement ended now; the next one comes after a pause.
@@ -84,11 +121,22 @@ class Judging:
             seconds: that it took. cpu: those in which it had the processor.
         """
         self.judged_at, self.silent = now, frozenset(silent)
+        self.pending, self.failing_since = NOTHING_PENDING, math.inf
         self.pause = max(cpu, WAITED_SHARE * seconds)
 
-    def note_failure(self, now: float) -> None:
-        """A judgement failed now, maybe because memory or processes ran out."""
-        self.judged_at, self.pause = now, FAILED_PAUSE
+    def note_failure(self, run: Run, now: float) -> None:
+        """A judgement of the run failed now, maybe because memory or processes ran out."""
+        self.put_back(run)
+        if now - self.failed_at > timeline.FAILING_SECONDS:
+            self.failing_since = math.inf
+        self.failing_since = min(self.failing_since, now)
+        self.judged_at = self.failed_at = now
+        self.pause = FAILED_PAUSE
+
+    def keeps_failing(self, now: float) -> bool:
+        """Whether each judgement of the last minutes has failed, and there were some."""
+        longest = timeline.FAILING_SECONDS
+        return self.failed_at - self.failing_since >= longest and now - self.failed_at <= longest
 
 
 def due(run: Run, judging: Judging, now: float, *, has_open: bool, last_change: float, final: bool = False) -> Triggers:

@@ -207,14 +207,6 @@ class Run:
         if self.bad_end_since is None and not self.ended_clean:
             self.bad_end_since = now
 
-    def mark_judged(self, *, mismatch: bool, bad_end: bool) -> None:
-        """A snapshot was taken to be judged, and covers these if they were pending. What arrives later waits."""
-        self.has_news = False
-        if mismatch:
-            self.mismatch_since = None
-        if bad_end:
-            self.bad_end_since = None
-
     def mark_replaced(self) -> None:
         """A newer attempt of the job runs: this run is judged no more."""
         self.is_replaced = True
