@@ -355,6 +355,8 @@ def _locked_folder(folder: Path | None) -> Iterator[None]:
     path = folder / "lock"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if path.exists() and not path.is_file():  # to open a pipe would wait for somebody who reads it
+            raise OSError(errno.EINVAL, f"{path.name} is not a regular file")
         lock = path.open("a")
     except OSError as error:
         if error.errno != errno.EROFS or not path.exists():

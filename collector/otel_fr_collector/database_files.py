@@ -30,6 +30,10 @@ class DamagedError(sqlite3.DatabaseError):
     """The file is no usable database of the collector, although SQLite itself may open it."""
 
 
+class NewerVersionError(OSError):
+    """A newer otel-fr has written the database, which this one leaves as it is; the text says what to do."""
+
+
 def is_damage(error: Exception) -> bool:
     """Whether an error means that the file is damaged; False for a full disk, a lock, an I/O error.
 
@@ -114,17 +118,15 @@ class OpenedFile:
 
 
 def file_version(db: sqlite3.Connection) -> int:
-    """The version of its form, 0 for a new file.
+    """The version of its form, 0 for a new file. The schema is not read: a newer one may be damage to an older SQLite.
 
     Raises:
-        DamagedError: it is none, or another program's.
+        DamagedError: it is none.
         sqlite3.Error: it cannot be read.
     """
     version: int = db.execute("PRAGMA user_version").fetchone()[0]
     if not 0 <= version <= MAX_VERSION:
         raise DamagedError(f"its version is {version}")
-    if version == 0 and db.execute("SELECT 1 FROM sqlite_master").fetchone() is not None:
-        raise DamagedError("it is a database of another program")
     return version
 
 
@@ -135,8 +137,8 @@ def check_tables(db: sqlite3.Connection, wanted: Mapping[str, Sequence[str]]) ->
             raise DamagedError(f"its table {table} is missing or has other columns")
 
 
-def read_schema(db: sqlite3.Connection) -> None:
-    """Make a new connection read the file's schema.
+def read_schema(db: sqlite3.Connection) -> bool:
+    """Make a new connection read the file's schema; returns whether there is any.
 
     Raises:
         DamagedError: it is not UTF-8. Python cannot even decode SQLite's message then.
@@ -145,7 +147,7 @@ def read_schema(db: sqlite3.Connection) -> None:
     # One byte that is no text must not cost the rows beside it.
     db.text_factory = lambda data: data.decode(errors="replace")
     try:
-        db.execute("SELECT 1 FROM sqlite_master").fetchone()
+        return db.execute("SELECT 1 FROM sqlite_master").fetchone() is not None
     except UnicodeDecodeError:
         raise DamagedError("its schema is not UTF-8") from None
 
@@ -180,6 +182,7 @@ def move_aside(path: Path, wall: Callable[[], float] = time.time) -> Path:
 
 def open_file(
     path: Path,
+    newest: int,
     prepare: Callable[[sqlite3.Connection], None],
     on_damage: Callable[[], None],
     *,
@@ -189,20 +192,22 @@ def open_file(
     """Open a database; a damaged one is moved aside, which is logged, and a new one begun.
 
     Args:
+        newest: the newest version that is known here.
         prepare: makes the connection ready for use.
         on_damage: called once a damaged file has been moved aside.
         options: of `sqlite3.connect`.
 
     Raises:
+        NewerVersionError: it has a newer version.
         sqlite3.Error: the file cannot be opened, and is not damaged.
         OSError: the damaged file cannot be moved aside; or raised by ``prepare``.
     """
     try:
-        return _opened(path, prepare, options, lambda: move_aside(path, wall))
+        return _opened(path, newest, prepare, options, lambda: move_aside(path, wall))
     except _MovedError as moved:
         _log.error("%s is damaged (%s): moved to %s, starting a new one", path, *moved.args)
         on_damage()
-        return _opened(path, prepare, options, None)
+        return _opened(path, newest, prepare, options, None)
 
 
 class _MovedError(Exception):
@@ -211,6 +216,7 @@ class _MovedError(Exception):
 
 def _opened(
     path: Path,
+    newest: int,
     prepare: Callable[[sqlite3.Connection], None],
     options: Mapping[str, Any],
     move: Callable[[], Path] | None,
@@ -223,7 +229,14 @@ def _opened(
                 undo.callback(_remove_empty, Path(os.path.realpath(path)))
             db: sqlite3.Connection = sqlite3.connect(path, **options)
             undo.callback(db.close)
-            read_schema(db)
+            version = file_version(db)
+            if version > newest:
+                raise NewerVersionError(
+                    f"{path} was written by a newer otel-fr (version {version}, this one knows {newest}):"
+                    " use that otel-fr, or give --data another folder"
+                )
+            if read_schema(db) and not version:
+                raise DamagedError("it is a database of another program")
             prepare(db)
         except sqlite3.Error as error:
             if move is None or not is_damage(error):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from otel_fr.incident import CollectorIncidentData
+from otel_fr_collector.database_files import NewerVersionError
 from otel_fr_collector.incidents.incident import Incident
 from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.metrics import Metrics
@@ -31,10 +32,6 @@ CLOSE_RETRY: Final = 0.1
 
 class StoreError(Exception):
     """The database cannot be read now."""
-
-
-class DataError(OSError):
-    """The database can never be used by this version of otel-fr; the text says what to do."""
 
 
 @dataclass
@@ -132,7 +129,7 @@ class Backend(ABC):
 
     @abstractmethod
     def _connect(self) -> Any:
-        """A connection for writes. Raises DataError if a newer otel-fr has made the tables."""
+        """A connection for writes. Raises NewerVersionError if a newer otel-fr has made the tables."""
 
     @abstractmethod
     def _write(self) -> None:
@@ -149,11 +146,11 @@ class Backend(ABC):
     # ---- what is written
 
     def _begin(self) -> None:
-        """Open the database; raises DataError as `_connect`."""
+        """Open the database; raises NewerVersionError as `_connect`."""
         self._metrics.watch_store()
         try:
             self._db = self._connect()
-        except DataError:
+        except NewerVersionError:
             raise
         except self.errors as error:
             self._is_late = True

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from otel_fr_collector.database_files import SUFFIXES, check_tables, file_version, open_file, table_columns
+from otel_fr_collector.database_files import SUFFIXES, NewerVersionError, check_tables, open_file, table_columns
 from otel_fr_collector.metrics import Metrics
 
 _log = logging.getLogger(__name__)
@@ -36,10 +36,6 @@ DELETE FROM request WHERE typeof(data) <> 'blob' OR coalesce(signal, '') NOT IN 
 DELETE FROM pending WHERE typeof(backend) <> 'text' OR request NOT IN (SELECT id FROM request);
 DELETE FROM request WHERE id NOT IN (SELECT request FROM pending);
 """
-
-
-class NewerVersionError(OSError):
-    """A newer otel-fr has written the file; the text says what to do."""
 
 
 class Request(NamedTuple):
@@ -137,7 +133,7 @@ class Journal:
         found: list[tuple[str, Request]] = []
 
         def prepare(db: sqlite3.Connection) -> None:
-            _prepare(db, self._path)
+            _prepare(db)
             found[:] = [] if self._is_loaded else _read(db)
 
         try:
@@ -147,7 +143,7 @@ class Journal:
                 for suffix in SUFFIXES:
                     Path(os.path.realpath(self._path) + suffix).unlink(missing_ok=True)
             options: dict[str, Any] = {"timeout": BUSY, "check_same_thread": False}
-            db = open_file(self._path, prepare, self._note_damage, **options)
+            db = open_file(self._path, VERSION, prepare, self._note_damage, **options)
             try:
                 with db:
                     if self._is_loaded:
@@ -192,13 +188,7 @@ class Journal:
             self._db = None
 
 
-def _prepare(db: sqlite3.Connection, path: Path) -> None:
-    found = file_version(db)
-    if found > VERSION:
-        raise NewerVersionError(
-            f"the queue {path} was written by a newer otel-fr (version {found}, this one knows"
-            f" {VERSION}): use that otel-fr, or give --data another folder"
-        )
+def _prepare(db: sqlite3.Connection) -> None:
     db.execute("PRAGMA journal_mode = WAL")
     # FULL: the log is synced at each commit, so that what is acknowledged also survives a power cut.
     db.execute("PRAGMA synchronous = FULL")

@@ -7,6 +7,7 @@ import os
 import uuid
 from pathlib import Path
 
+from otel_fr_collector.given_files import read_text
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.storage.journal import Journal
 from otel_fr_collector.storage.reported_ends import FILE_NAME, ReportedEnds
@@ -25,7 +26,7 @@ def open_store(folder: Path | None, url: str | None, metrics: Metrics, retention
         url: of a PostgreSQL database.
 
     Raises:
-        DataError: a newer otel-fr has written it.
+        NewerVersionError: a newer otel-fr has written it.
         OSError: the folder cannot be used.
         ValueError: the URL cannot be used, or the packages for PostgreSQL are not installed.
     """
@@ -51,9 +52,10 @@ def collector_id(folder: Path | None) -> str:
         return made
     path = folder / ID_FILE
     with contextlib.suppress(OSError, ValueError):
-        return uuid.UUID(path.read_text("ascii").strip()).hex
+        return uuid.UUID(read_text(path).strip()).hex
     with contextlib.suppress(OSError):  # a full disk: another id after the next restart
         unfinished = path.with_suffix(".unfinished")
+        unfinished.unlink(missing_ok=True)  # it may be no file: to open a pipe would wait for somebody who reads it
         unfinished.write_text(made + "\n", "ascii")
         os.replace(unfinished, path)
     return made

@@ -43,7 +43,7 @@ class PostgresBackend(PostgresSharing):
         collector: the id of this collector, the same after its restart.
 
     Raises:
-        DataError: a newer otel-fr has made the tables.
+        NewerVersionError: a newer otel-fr has made the tables.
     """
 
     def __init__(

@@ -3,7 +3,7 @@ date."""
 
 from __future__ import annotations
 
-from otel_fr_collector.storage.backend import DataError
+from otel_fr_collector.database_files import NewerVersionError
 from otel_fr_collector.storage.postgres_connection import Connection
 
 LOCK = 0x6F74656C6672
@@ -73,7 +73,7 @@ def migrate(connection: Connection) -> bool:
     """Bring the tables to the newest version, in one transaction; returns whether there were none.
 
     Raises:
-        DataError: a newer otel-fr has made them.
+        NewerVersionError: a newer otel-fr has made them.
         psycopg.Error: they cannot be read or written.
     """
     version = _version(connection)
@@ -105,7 +105,7 @@ def _version(connection: Connection) -> int | None:
 
 def _check(version: int) -> None:
     if version > len(MIGRATIONS):
-        raise DataError(
+        raise NewerVersionError(
             f"the tables in the database of --store were made by a newer otel-fr (version {version}, this"
             f" one knows {len(MIGRATIONS)}): use that otel-fr, or another database"
         )

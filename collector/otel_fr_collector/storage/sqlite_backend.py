@@ -19,9 +19,9 @@ from otel_fr.incident import CollectorIncidentData
 from otel_fr_collector import database_files as files
 from otel_fr_collector.database_files import DamagedError, open_file
 from otel_fr_collector.metrics import Metrics
+from otel_fr_collector.storage import sqlite_migrations
 from otel_fr_collector.storage.backend import Saved
 from otel_fr_collector.storage.retention import Retention
-from otel_fr_collector.storage.sqlite_migrations import check_origin, migrate
 from otel_fr_collector.storage.sqlite_prune import prune
 from otel_fr_collector.storage.stored_rows import StoredRows, up_to
 
@@ -41,7 +41,7 @@ class SqliteBackend(StoredRows):
         folder: made if it is missing; one collector at a time uses it.
 
     Raises:
-        DataError: another otel-fr has written the file.
+        NewerVersionError: a newer otel-fr has written the file.
         OSError: the folder cannot be made.
     """
 
@@ -123,12 +123,12 @@ class SqliteBackend(StoredRows):
         """A damaged file is moved aside and a new one begun."""
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         options = {"timeout": BUSY, "check_same_thread": False}
-        db = open_file(self.path, self._prepare, self._note_damage, wall=self._wall, **options)
+        newest = len(sqlite_migrations.MIGRATIONS)
+        db = open_file(self.path, newest, self._prepare, self._note_damage, wall=self._wall, **options)
         self._file = files.OpenedFile(self.path)
         return db
 
     def _prepare(self, db: sqlite3.Connection) -> None:
-        check_origin(db, self.path)
         db.execute("PRAGMA auto_vacuum = INCREMENTAL")  # counts only before the first table is made
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")  # what was published survives a power cut
@@ -136,7 +136,7 @@ class SqliteBackend(StoredRows):
         if problem != "ok":
             raise DamagedError(" ".join(problem.split()))
         db.execute("PRAGMA shrink_memory")  # pages that the check has read would hide damage that comes later
-        migrate(db)
+        sqlite_migrations.migrate(db)
 
     def _write(self) -> None:
         db, pending = self._db, self._pending

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from pathlib import Path
 
 from otel_fr_collector.database_files import check_tables, file_version, table_columns
-from otel_fr_collector.storage.backend import DataError
 
 TABLES = ("incidents", "runs", "notes", "jobs")
 MIGRATIONS: tuple[str, ...] = (
@@ -53,22 +51,6 @@ MIGRATIONS: tuple[str, ...] = (
     """,
 )
 """Statement i brings a file of version i (``PRAGMA user_version``) to version i + 1. Never changed once released."""
-
-
-def check_origin(db: sqlite3.Connection, path: Path) -> None:
-    """Check, before anything is written to the file, that this version of otel-fr can use it.
-
-    Raises:
-        DataError: another otel-fr has written the file: a newer one, or one from before the first release.
-        DamagedError: another program has, or its version is none.
-        sqlite3.Error: it cannot be read.
-    """
-    version = file_version(db)
-    if version > len(MIGRATIONS):
-        raise DataError(
-            f"{path} was written by another otel-fr (version {version}, this one knows {len(MIGRATIONS)}):"
-            " use that otel-fr, or give --data another folder"
-        )
 
 
 def migrate(db: sqlite3.Connection) -> None:

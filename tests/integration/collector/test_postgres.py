@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import string
@@ -259,6 +260,10 @@ def test_the_id_of_a_collector_is_the_same_after_a_restart_and_no_other_has_it(t
     assert collector_id(None) != collector_id(None)
     (one / "collector-id").write_text("damaged")
     assert len(collector_id(one)) == 32
+    for name in ("collector-id", "collector-id.unfinished"):
+        (one / name).unlink(missing_ok=True)
+        os.mkfifo(one / name)
+    assert collector_id(one) == collector_id(one)
 
 
 def test_without_the_packages_the_option_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

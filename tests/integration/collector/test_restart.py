@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import resource
 import sqlite3
 from pathlib import Path
@@ -236,4 +237,7 @@ def test_a_data_folder_that_cannot_be_used_is_reported_at_once(tmp_path: Path) -
         assert "in use by another collector" in collector_fails("--data", str(tmp_path / "data"))
     with contextlib.closing(sqlite3.connect(tmp_path / "data" / "incidents.db")) as db:
         db.execute("PRAGMA user_version = 99")
-    assert "another otel-fr" in collector_fails("--data", str(tmp_path / "data"))
+    assert "newer otel-fr" in collector_fails("--data", str(tmp_path / "data"))
+    (tmp_path / "other").mkdir()
+    os.mkfifo(tmp_path / "other" / "lock")
+    assert "not a regular file" in collector_fails("--data", str(tmp_path / "other"))

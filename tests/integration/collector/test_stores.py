@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from otel_fr_collector.database_files import NewerVersionError
 from otel_fr_collector.incidents.incident import FIRING, RESOLVED, Incident
 from otel_fr_collector.jobs.ranks import RankState
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.storage import postgres_migrations, sqlite_migrations
-from otel_fr_collector.storage.backend import DataError
 from otel_fr_collector.storage.batch import FinishedJob
 from otel_fr_collector.storage.retention import Retention
 
@@ -107,7 +107,7 @@ def test_tables_of_an_older_version_are_brought_up_to_date_and_newer_ones_refuse
     assert store._rows("SELECT more FROM otel_fr.incidents", {}) == [("no",)]
     store.close()
     monkeypatch.undo()
-    with pytest.raises(DataError, match="otel-fr"):
+    with pytest.raises(NewerVersionError, match="newer otel-fr"):
         start()
 
 

@@ -122,6 +122,20 @@ def test_an_error_of_sqlite_tells_damage_from_what_may_pass(
     assert database_files.is_damage(error.value) is expected
 
 
+def test_a_file_of_a_newer_version_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
+    """Also if its tables are of a kind that this SQLite does not know, which it calls a malformed schema."""
+    store = DirectSqlite(tmp_path, Metrics())
+    store.save([incident(1)])
+    store.close()
+    with contextlib.closing(sqlite3.connect(store.path)) as db, db:
+        db.executescript("PRAGMA writable_schema = ON; UPDATE sqlite_master SET sql = sql || ' FROM_THE_FUTURE'")
+        db.execute("PRAGMA user_version = 2")
+    before = as_it_is(tmp_path)
+    with pytest.raises(database_files.NewerVersionError, match="newer otel-fr"):
+        DirectSqlite(tmp_path, Metrics())
+    assert as_it_is(tmp_path) == before
+
+
 @pytest.mark.parametrize("name", ["incidents.db", "incidents.db-wal"])
 def test_files_that_this_user_may_not_write_are_moved_aside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str

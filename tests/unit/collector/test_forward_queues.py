@@ -9,10 +9,11 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
+from otel_fr_collector.database_files import NewerVersionError
 from otel_fr_collector.forward.queues import Queues
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.storage import journal as journal_module
-from otel_fr_collector.storage.journal import Journal, NewerVersionError
+from otel_fr_collector.storage.journal import Journal
 
 from tests.support.damaged_files import DAMAGES
 from tests.support.otlp_messages import spans
