@@ -242,6 +242,8 @@ def test_a_silent_rank_has_not_recovered_because_the_collector_is_behind() -> No
     assert job.at(17.0) == []
     job.run.attention.waiting = lambda: 0.0
     assert job.at(18.0) == []
+    job.run.attention.step(8.0, 19.0)  # it was blocked: no silence counts before now
+    assert job.at(19.5) == []
 
 
 def test_a_collector_that_has_just_started_takes_no_silence_for_a_failure() -> None:
