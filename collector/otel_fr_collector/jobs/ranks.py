@@ -252,19 +252,18 @@ class RankState:
             self.completed_at = enqueued_at
 
     def keep_stack(self, report: RankReport) -> None:
-        """The last stack, site and patterns hold until the rank is seen to have moved."""
+        """The last stack, site, lines and patterns hold until the rank is seen to have moved."""
         stack = report.stack or (report.exception.stack if report.exception is not None else "")
         moves = moves_of(report)
         has_moved = self.ended is None and moves != self.stack_moves
         self.patterns = report.patterns or (() if has_moved else self.patterns)
+        self.lines = tuple([CallLines(*astuple(one)) for one in report.lines]) or (() if has_moved else self.lines)
         if stack:
             self.stack = stack
-            self.lines = tuple([CallLines(*astuple(one)) for one in report.lines]) or self.lines
         elif has_moved:
             self.stack = self.site = ""
-            self.lines = ()
         self.site = report.site or (site_of(stack) if stack else self.site)
-        self.stack_moves = moves if self.stack or self.site or self.patterns else 0
+        self.stack_moves = moves if self.stack or self.site or self.patterns or self.lines else 0
         if report.python_blocked is not None or not self.stack:
             self.python_blocked = bool(report.python_blocked)
 

@@ -349,7 +349,7 @@ class Reporter:
             starved_s=self.processor.seconds,
             dropped=self.dropped(),
             last=None if last is None else report_builder.reported_call(devices.current(last), now_ns),
-            lines=call_lines(self._reader) if stacks and known is not None and known.text else (),
+            lines=call_lines(self._reader) if stacks and (known is not None or self.witness.is_one) else (),
             **({} if known is None else known.reported(with_text=stacks)),
             **self._links.reported(known),
             is_exiting=meta.get("exiting") is True,

@@ -206,6 +206,14 @@ def test_a_stack_goes_with_the_first_report_of_a_rank_that_moves_and_stays_while
     assert (known.stack, known.site, known.lines, known.left_loops) == ("", "", (), ())
 
 
+def test_lines_that_come_without_a_stack_stay_when_the_rank_has_ended() -> None:
+    run = new_run(world_size=4)
+    end = {"code": 0, "signal": 0, "clean": True, "known": True}
+    assert take(run, body(1, brief=False, exit=end, lines=[LINES]), 14.0) is not None
+    assert take(run, body(2, brief=False, file="/f"), 14.5) is not None
+    assert snapshot(run, 17.0).ranks[1].lines[0].first == 4
+
+
 def test_a_rank_is_silent_only_once_the_report_that_it_announced_is_late() -> None:
     run = new_run(world_size=4)
     assert take(run, body(1, brief=False, every_s=2.5), 10.0) is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,14 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from otel_fr import rank_report
+from otel_fr.config import Config
 from otel_fr.monitor.ring import call_lines as module
 from otel_fr.monitor.ring.call_lines import MAX_FRAMES, call_lines
+from otel_fr.monitor.telemetry.reporter import Reporter
 from otel_fr.rank_report import MAX_LINES_GROUPS, ReportedLines
 from otel_fr.ring import KIND_GROUP, KIND_P2P, RingReader
 from otel_fr.stacks import ALPHABET, CallLines
+from tests.support.followed_ring import FollowedRing
 from tests.support.rings import RankRing, signature
 
 STEP = signature("all_reduce", reduce_op="sum")
@@ -73,3 +77,12 @@ def test_no_more_than_the_newest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (found,) = read(ring)
     assert (lines_of(found), found.calls[1]) == ({5: 5, 7: 7}, module.UNKNOWN)
     ring.writer.close()
+
+
+def test_they_are_reported_also_where_no_stacks_were_taken(tmp_path: Path) -> None:
+    """As when a rank ends without an error, and its peers' calls fail at once."""
+    with closing(FollowedRing(tmp_path)) as ring:
+        ring.append(ring.add_group(1), 1)
+        reporter = Reporter(ring.reader, Config.from_env({}))
+        reporter.follow()
+        assert [len(reporter.build(9, stacks=stacks).lines) for stacks in (True, False)] == [1, 0]
