@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
+from typing import Final
 
 from otel_fr.match.facts.instances import Instance, InstanceKey
 from otel_fr.match.facts.legal import compare
 from otel_fr.match.model import Call
+
+MIN_LIKE: Final = 3
+"""Messages of one pair and tag, the last one included, after which one with another peer or tag is out of place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,9 +20,9 @@ class MisdirectedMessage:
     """A send that no rank receives and a receive that no rank sends to, which differ in one field.
 
     Attributes:
-        astray: the instance of the call with the wrong peer; if the tags differ, the send's.
+        astray: the instance of the call with the wrong peer or tag; the send's, if the wrong tag is not known.
         other: the instance of the call that would match it.
-        culprits: the rank that called with the wrong peer; both ranks if only the tags differ.
+        culprits: the rank that called with the wrong peer or tag; both ranks if the wrong tag is not known.
     """
 
     astray: Instance
@@ -28,13 +32,16 @@ class MisdirectedMessage:
     @property
     def strangeness(self) -> int:
         """How many messages the culprit has exchanged with the peer that it names, less those with the other."""
-        if self.tags_differ or self.astray.p2p is None or self.other.p2p is None:
-            return 0
-        return self.astray.p2p[3] - self.other.p2p[3]
+        return 0 if self.tags_differ else _index(self.astray) - _index(self.other)
+
+    @property
+    def breaks_pattern(self) -> bool:
+        """The culprit has called no message like this one before, and several like the one that would match."""
+        return _index(self.astray) == 0 and _index(self.other) + 1 >= MIN_LIKE
 
     @property
     def tags_differ(self) -> bool:
-        return len(self.culprits) > 1
+        return self.astray.members == self.other.members
 
 
 def find_misdirected(
@@ -89,16 +96,26 @@ def _first_lone(instances: Mapping[InstanceKey, Instance], key: InstanceKey) -> 
     return None
 
 
+def _index(message: Instance) -> int:
+    """Its number among those like it, from 0."""
+    return message.p2p[3] if message.p2p is not None else 0
+
+
 def _misdirected(send: Instance, receive: Instance) -> MisdirectedMessage | None:
     """The pair, if these two of one group differ in one field only."""
     if send.p2p is None or receive.p2p is None:
         return None
     source, destination, send_tag, sent_before = send.p2p
     peer, receiver, receive_tag, received_before = receive.p2p
-    same = (source, destination) == (peer, receiver)
+    is_same_pair = send.members == receive.members
     if send_tag != receive_tag:
-        return MisdirectedMessage(send, receive, tuple(sorted((source, destination)))) if same else None
-    if same:
+        if not is_same_pair:
+            return None
+        for wrong, other, rank in ((send, receive, source), (receive, send, destination)):
+            if (found := MisdirectedMessage(wrong, other, (rank,))).breaks_pattern:
+                return found
+        return MisdirectedMessage(send, receive, tuple(sorted((source, destination))))
+    if is_same_pair:
         return None  # two messages between the same two ranks: neither has a wrong peer
     if source == peer and sent_before <= received_before:
         return MisdirectedMessage(send, receive, (source,))

@@ -190,10 +190,16 @@ def out_of_step_in_cycle(case: Case, _: Claims, cycle: Cycle) -> Outcome:
 
 
 def misdirected_in_cycle(case: Case, _: Claims, cycle: Cycle) -> Outcome:
-    """A send and a receive of the cycle would match but for the peer or the tag of one of them."""
-    astray = find_misdirected(case.instances, cycle.keys) if not cycle.skipped else None
-    if astray is None:
+    """A send and a receive of the cycle would match but for the peer or the tag of one of them. Or a message of the
+    cycle, unlike all before it, would match one that waits for the cycle and is like several before."""
+    if cycle.skipped:
         return None
+    astray = find_misdirected(case.instances, cycle.keys)
+    if astray is None:  # the rank that waits for the message need not be in the cycle
+        beside = [key for key, node in case.nodes.items() if not set(cycle.keys).isdisjoint(node.targets)]
+        astray = find_misdirected(case.instances, [*cycle.keys, *beside])
+        if astray is None or not astray.breaks_pattern or astray.astray.key not in cycle.keys:
+            return None
     said = [sentences.misdirected_text(astray, case.machines)]
     return _claim(case, cycle, Category.UNMATCHED_P2P, astray.culprits, astray.astray, said)
 

@@ -231,12 +231,14 @@ def misdirected_text(misdirected_message: MisdirectedMessage, machines: Machines
     caller = min(astray.calls)
     text = f"{machines.named([caller])} waits in {instance_text(astray)}, which has no counterpart"
     text += f", while rank {min(other.calls)} waits in {instance_text(other)}, which would match it"
-    if misdirected_message.tags_differ:
+    if len(misdirected_message.culprits) > 1:
         return f"{text}: their tags differ, or they call in a different order"
     members = [rank for rank in astray.members if rank != caller]
     made = astray.call(caller).signature.operation
-    wrong = "sends to" if made == "send" else "receives from"
-    return f"{text}: rank {caller} {wrong} the wrong rank (or {ranks_text(members)} left out its {other_half(made)})"
+    wrong = f"{'sends to' if made == 'send' else 'receives from'} the wrong rank"
+    if misdirected_message.tags_differ:
+        wrong = "names the wrong tag, which it has not used before"
+    return f"{text}: rank {caller} {wrong} (or {ranks_text(members)} left out its {other_half(made)})"
 
 
 def unseen_stall_text(last: Instance, wanted: Instance, waiting: Iterable[int]) -> str:

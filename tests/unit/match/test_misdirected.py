@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_fr.match import Call, CallState, Category, Finding, Signature, diagnose
+from otel_fr.match import Call, CallState, Category, Finding, Group, Signature, diagnose
 from tests.support.device_model import Machine, Op
 from tests.support.evidence import BARRIER, LONG, SUM, call, message, rank, verdict, world
 from tests.support.verdicts import causes
@@ -74,6 +74,38 @@ def test_two_messages_of_one_pair_are_no_error_of_address() -> None:
     """The ranks' reports may be of different moments."""
     (cause,) = causes_of([message(0, "send", 1), message(1, "recv", 0, pair_index=1), barrier(2)])
     assert cause.category is Category.DEADLOCK
+
+
+@pytest.mark.parametrize(
+    ("sent", "received", "named"),
+    [
+        ((1, 0), (0, 2), (0,)),  # (tag, earlier messages with it)
+        ((0, 2), (1, 0), (1,)),
+        ((0, 5), (1, 0), (1,)),
+        ((1, 0), (0, 1), (0, 1)),  # once may be chance
+        ((1, 0), (0, 0), (0, 1)),  # each message has a tag of its own
+        ((1, 2), (0, 5), (0, 1)),  # both tags are in use
+    ],
+)
+def test_the_wrong_tag_is_one_never_used_where_another_was(
+    sent: tuple[int, int], received: tuple[int, int], named: tuple[int, ...]
+) -> None:
+    send = message(0, "send", 1, tag=sent[0], pair_index=sent[1])
+    receive = message(1, "recv", 0, tag=received[0], pair_index=received[1])
+    (cause,) = causes_of([send, receive, barrier(2)])
+    assert (cause.category, cause.culprit_ranks) == (Category.UNMATCHED_P2P, named)
+
+
+@pytest.mark.parametrize(("before", "named"), [(2, (1,)), (1, (0,))])
+def test_the_rank_that_waits_for_a_misdirected_message_need_not_be_in_the_circle(
+    before: int, named: tuple[int, ...]
+) -> None:
+    """Rank 1, which sent to rank 2 in each step before, sends to rank 0, which waits for it elsewhere."""
+    pair = Group("p", "p", "pair", (0, 1))
+    calls = [message(1, "send", 0), message(2, "recv", 1, pair_index=before), call(0, 1, group="p", record=200)]
+    ranks = [rank(0, 0, 0, counts={"p": (1, 0)}), rank(1, 0, 0, counts={"p": (0, 0)}), rank(2, 0, 0)]
+    (cause,) = causes(verdict(calls, ranks, pair))
+    assert (cause.category, cause.culprit_ranks) == (Category.UNMATCHED_P2P, named)
 
 
 @pytest.mark.parametrize("state", [CallState.IN_FLIGHT, CallState.UNKNOWN])

@@ -196,7 +196,8 @@ def test_a_member_that_leaves_out_a_creation_and_waits_in_a_collective_is_named(
 ) -> None:
     others = [own for own in WORLD.ranks if own not in callers]
     calls = [made(own, 1, ranks=members) for own in callers] + [call(own, 1, record=50) for own in others]
-    (found,) = causes(found_of(calls, **{f"r{own}": 1 for own in others}))
+    ranks = [rank(own, int(own in others), 0) for own in WORLD.ranks]
+    (found,) = causes(judge(calls, ranks, [WORLD], world_size=4))
     assert found.culprit_ranks == named
 
 
