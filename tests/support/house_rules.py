@@ -20,7 +20,7 @@ LONGER = {
     "otel_fr/capture/session.py": 418,
     "otel_fr/monitor/telemetry/reporter.py": 451,
     "otel_fr/monitor/watch.py": 437,
-    "tests/integration/collector/test_page.py": 530,
+    "tests/integration/collector/test_page.py": 526,
 }
 """Files that are longer. They may only become shorter, and leave the list."""
 

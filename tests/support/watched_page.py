@@ -29,24 +29,41 @@ def chromium() -> Iterator[Any]:
         started.close()
 
 
-def new_page(browser: Any, **options: Any) -> Any:
+def new_page(browser: Any) -> Any:
     """A page, for whose contents a test waits as long as for anything else."""
-    page = browser.new_page(**options)
+    page = browser.new_page()
     page.set_default_timeout(1000 * PATIENCE)
     return page
 
 
 class Watched:
-    """A browser page that notes what should not happen: errors, warnings, dialogs, requests to elsewhere."""
+    """A browser page that notes what should not happen: errors, warnings, dialogs, requests to elsewhere.
 
-    def __init__(self, browser: Any, **options: Any) -> None:
-        self.page = new_page(browser, viewport={"width": 1400, "height": 900}, **options)
+    Tests use it one after the other, for a page takes most of a test's time to start. What a site stores is not seen
+    by the next test: each has a site of its own, at another port.
+    """
+
+    def __init__(self, browser: Any) -> None:
+        self.page = new_page(browser)
         self.problems: list[str] = []
         self.hosts: set[str] = set()
         self.page.on("console", lambda m: self.problems.append(m.text) if m.type in ("error", "warning") else None)
         self.page.on("pageerror", lambda error: self.problems.append(str(error)))
         self.page.on("dialog", self._dialog)
         self.page.on("request", lambda request: self.hosts.add(urlsplit(request.url).netloc))
+
+    @contextmanager
+    def used(self) -> Iterator[Watched]:
+        """For one test, at whose end nothing may have been noted."""
+        self.page.set_viewport_size({"width": 1400, "height": 900})
+        self.page.emulate_media(color_scheme="light")
+        yield self
+        self.page.unroute_all()
+        self.page.goto("about:blank")
+        problems, self.problems = self.problems, []
+        hosts, self.hosts = self.hosts, set()
+        assert problems == []
+        assert len(hosts) == 1
 
     def texts(self, function: str, calls: list[list[Any]]) -> list[Any]:
         """What a function of page/text.js returns for each of these arguments; the page is at a collector's."""

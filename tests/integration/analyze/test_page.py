@@ -18,26 +18,37 @@ from tests.support.watched_page import new_page
 Open = Callable[..., Any]
 
 
+@pytest.fixture(scope="module")
+def window(browser: Any) -> Any:
+    """The page that tests use one after the other: each new one takes as long as a test."""
+    return new_page(browser)
+
+
 @pytest.fixture
-def open_page(tmp_path: Path, browser: Any) -> Iterator[Open]:
+def open_page(tmp_path: Path, window: Any) -> Iterator[Open]:
     """Opens the page of a folder; at the end there must have been no complaint and no request but the page itself."""
     said: list[str] = []
-    pages = []
+    target = tmp_path / "page.html"
+    noted: dict[str, Callable[[Any], None]] = {
+        "console": lambda message: said.append(message.text),
+        "pageerror": lambda error: said.append(str(error)),
+        "request": lambda request: said.extend({request.url} - {target.as_uri()}),
+    }
+    for event, note in noted.items():
+        window.on(event, note)
 
-    def open_(folder: Path, **options: Any) -> Any:
-        target = tmp_path / "page.html"
+    def open_(folder: Path, *, width: int = 1280, height: int = 720, color_scheme: str = "light") -> Any:
         target.write_text(to_html(load(folder), View()), encoding="utf-8")
-        page = new_page(browser, **options)
-        pages.append(page)
-        page.on("console", lambda message: said.append(message.text))
-        page.on("pageerror", lambda error: said.append(str(error)))
-        page.on("request", lambda request: said.extend({request.url} - {target.as_uri()}))
-        page.goto(target.as_uri())
-        return page
+        window.set_viewport_size({"width": width, "height": height})
+        window.emulate_media(color_scheme=color_scheme)
+        window.goto(target.as_uri())
+        return window
 
     yield open_
-    for page in pages:
-        page.close()
+    window.mouse.move(0, 0)
+    window.goto("about:blank")
+    for event, note in noted.items():
+        window.remove_listener(event, note)
     assert said == []
 
 
@@ -91,7 +102,7 @@ def test_the_keys_lead_to_the_culprit_and_what_waits_for_it(tmp_path: Path, open
 
 
 def test_waiting_calls_run_to_the_end_in_both_views(tmp_path: Path, open_page: Open) -> None:
-    page = open_page(one_missing(tmp_path / "files"), viewport={"width": 1000, "height": 700})
+    page = open_page(one_missing(tmp_path / "files"), width=1000, height=700)
     for axis in ("order", "time"):
         page.check(f"input[value={axis}]")
         box = page.locator("#chart").bounding_box()
@@ -102,7 +113,7 @@ def test_waiting_calls_run_to_the_end_in_both_views(tmp_path: Path, open_page: O
 
 
 def test_the_wheel_zooms_and_dragging_moves(tmp_path: Path, open_page: Open) -> None:
-    page = open_page(one_missing(tmp_path / "files"), viewport={"width": 1000, "height": 700})
+    page = open_page(one_missing(tmp_path / "files"), width=1000, height=700)
     box = page.locator("#chart").bounding_box()
     x, y = box["x"] + 124, box["y"] + 22 + 20 + 10
     page.mouse.move(x, y)
@@ -146,5 +157,5 @@ def test_files_without_times_are_shown_in_order_only(open_page: Open) -> None:
 
 def test_the_tables_stay_within_the_page_on_a_narrow_screen(open_page: Open) -> None:
     folder = DUMPS / "nvrx_lock_gil_2nd"
-    page = open_page(folder, viewport={"width": 400, "height": 800})
+    page = open_page(folder, width=400, height=800)
     assert page.evaluate("document.documentElement.scrollWidth") <= 400

@@ -23,13 +23,15 @@ def postgres() -> Iterator[PostgresServer]:
         yield found
 
 
+@pytest.fixture(scope="module")
+def window(browser: Any) -> Watched:
+    return Watched(browser)
+
+
 @pytest.fixture
-def watched(browser: Any) -> Iterator[Watched]:
-    own = Watched(browser)
-    yield own
-    own.page.close()
-    assert own.problems == []
-    assert len(own.hosts) == 1
+def watched(window: Watched) -> Iterator[Watched]:
+    with window.used():
+        yield window
 
 
 @pytest.fixture
