@@ -200,7 +200,10 @@ class RankReport(Section, frozen=True, tag_field=VERSION_KEY, tag=VERSION):
     ] = ()
     lines: Annotated[
         tuple[ReportedLines, ...],
-        Meta(max_length=MAX_LINES_GROUPS, description="where it made its latest collectives; with stacks only"),
+        Meta(
+            max_length=MAX_LINES_GROUPS,
+            description="where it made its latest collectives; with stacks, an exception or the rank's end only",
+        ),
     ] = ()
     left_loops: Annotated[
         tuple[ReportedLoop, ...],
