@@ -140,13 +140,14 @@ def untold_text(instance: Instance, waiting: Iterable[int], unheard: Iterable[in
 
 def unrecorded_text(case: Case, instance: Instance, waiting: Iterable[int], ranks: Iterable[int]) -> str:
     """``"rank 0 waits in X; it is not known whether rank 1 joined it, because ..."``"""
-    ranks = list(ranks)
-    why = "otel-fr could not record some calls there"
-    if all(case.evidence.ranks[rank].is_unheard for rank in ranks):
-        why = "the collector keeps only some ranks of the job, because of its limits"
-    elif instance.stream == "group":
-        why += ", or does not record there how groups are created"
-    return f"{waiting_text(waiting, instance)}; it is not known whether {ranks_text(ranks)} joined it, because {why}"
+    ranks, known = list(ranks), case.evidence.ranks
+    dropped = [rank for rank in ranks if known[rank].is_unheard]
+    why = [f"the collector has no room for {ranks_text(dropped)}"] if dropped else []
+    if len(dropped) < len(ranks):
+        created = ", or does not record there how groups are created" if instance.stream == "group" else ""
+        why.append(f"otel-fr could not record some calls there{created}")
+    joined = f"it is not known whether {ranks_text(ranks)} joined it"
+    return f"{waiting_text(waiting, instance)}; {joined}, because {', and '.join(why)}"
 
 
 def only_unheard_text(waiting: Iterable[int]) -> str:

@@ -97,9 +97,10 @@ def missing() -> Cases:
     yield "nothing is known of it", verdict([call(0), call(2)], [rank(0, 5), Rank(1, **UNHEARD), rank(2, 5)])
     unheard = [Rank(r, **UNHEARD) for r in (1, 2)]
     yield "nothing is known of several", verdict([call(0)], [rank(0, 5), *unheard])
-    yield "its recording has gaps", without_rank_1(has_gaps=True)
     no_room = [Rank(r, has_gaps=True, **UNHEARD) for r in (1, 2)]
+    yield "its recording has gaps", without_rank_1(has_gaps=True)
     yield "the collector has no room for the others", verdict([call(0)], [rank(0, 5), *no_room])
+    yield "and the recording of one has gaps", verdict([call(0)], [rank(0, 5), Rank(1, has_gaps=True), no_room[1]])
     yield "only one rank has joined", verdict([call(0)], [rank(0, 5), rank(1, 4), rank(2, 4)])
     exiting: dict[str, Any] = {"exiting": True, "exit_message": "no samples", "site": "log.py:7 close"}
     yield "it is exiting", without_rank_1(**exiting)
