@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support import required
+from tests.support import required, warm
 from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
@@ -44,6 +44,11 @@ for _name in list(os.environ):
         del os.environ[_name]
 # All tests can be run over the other engine; tests that run over each choose it themselves.
 os.environ["OTEL_FR_CAPTURE_ENGINE"] = os.environ.get("OTEL_FR_TEST_ENGINE", "python")
+
+
+def pytest_configure() -> None:
+    """Before pytest starts its workers, which inherit it."""
+    warm.share()
 
 
 @pytest.hookimpl(wrapper=True)

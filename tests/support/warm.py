@@ -10,6 +10,7 @@ start Python.
 from __future__ import annotations
 
 import atexit
+import fcntl
 import json
 import os
 import shutil
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,8 +33,12 @@ SERVICES = "services"
 _POLL_SECONDS = 0.01
 
 
+FOLDER = "OTEL_FR_TEST_SERVERS"
+"""The variable that names the folder of the servers' sockets: all workers of pytest share the servers."""
+started: list[subprocess.Popen[bytes]] = []
+"""The servers that this process started."""
 known: dict[str, str] = {}
-"""Where each server listens that has been started, by its name; in what a server runs, only those that it may need."""
+"""Where each server listens that was asked for, by its name; in what a server runs, only those that it may need."""
 
 
 def torchrun(python: str = sys.executable) -> tuple[str, str, str]:
@@ -40,18 +46,35 @@ def torchrun(python: str = sys.executable) -> tuple[str, str, str]:
     return python, str(SERVER), "torchrun"
 
 
+def share() -> str:
+    """The folder of the servers, which this process and those that it starts from now on share.
+
+    Servers end with the process that has made the folder: it alone has the pipe ``held`` open for writing.
+    """
+    if FOLDER not in os.environ:
+        os.environ[FOLDER] = folder = tempfile.mkdtemp()
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        os.mkfifo(held := os.path.join(folder, "held"))
+        os.open(held, os.O_RDWR)  # to the end; for writing alone it would wait for a reader
+    return os.environ[FOLDER]
+
+
 def address(server: str) -> str:
-    """Where a server listens. It is started when it is first asked for, and ends with this process."""
+    """Where a server listens. It is started when it is first asked for."""
     if server not in known:
-        known[server] = _start_server(server, "" if server == SERVICES else address(SERVICES))
+        services = "" if server == SERVICES else address(SERVICES)
+        folder = share()
+        path = os.path.join(folder, f"{zlib.crc32(server.encode()):08x}")
+        with open(os.path.join(folder, "lock"), "wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not os.path.exists(path):
+                _start_server(server, path, services)
+        known[server] = path
     return known[server]
 
 
-def _start_server(name: str, services: str) -> str:
-    folder = tempfile.mkdtemp()
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    path = os.path.join(folder, "socket")
-    held, holds = os.pipe()  # this process alone holds the other end
+def _start_server(name: str, path: str, services: str) -> None:
+    held = os.open(os.path.join(os.path.dirname(path), "held"), os.O_RDONLY | os.O_NONBLOCK)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(path)
         listener.listen(128)
@@ -59,15 +82,10 @@ def _start_server(name: str, services: str) -> str:
         python = sys.executable if name == SERVICES else name
         command = [python, str(SERVER), name, path, services, *map(str, given)]
         env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        process = subprocess.Popen(command, env=env, pass_fds=given, stdin=subprocess.DEVNULL, start_new_session=True)
+        started.append(
+            subprocess.Popen(command, env=env, pass_fds=given, stdin=subprocess.DEVNULL, start_new_session=True)
+        )
     os.close(held)
-
-    @atexit.register
-    def end() -> None:
-        os.close(holds)
-        process.wait()
-
-    return path
 
 
 def ask(server: str, request: object, files: Sequence[int] = ()) -> str:

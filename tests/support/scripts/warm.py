@@ -75,6 +75,9 @@ def serve(listener: socket.socket, held: int, variables: Mapping[str, str]) -> l
             os._exit(0)  # as if this process had never been: what was imported has nothing to say
         channel, _ = listener.accept()
         request, received, _, _ = socket.recv_fds(channel, 1 << 20, 16)
+        if not request:  # who asked was killed meanwhile
+            channel.close()
+            continue
         asked = json.loads(request)
         if isinstance(asked, int):
             with contextlib.suppress(OSError):  # nobody waits for the answer any more
