@@ -34,8 +34,9 @@ NOT_OFFERED_SECONDS = 60.0
 COMMANDS_PER_SECOND, COMMANDS_AT_ONCE = 10.0, 200.0
 """Commands that are taken: a collector sends two for each incident, and keeps 200 open in a run."""
 MAX_WAIT_SECONDS = 10.0
-ALONE_SECONDS = 300.0
-"""How long a monitor watches for itself before it looks again for the others of its machine."""
+ALONE_SECONDS, LONGEST_ALONE_SECONDS = 10.0, 300.0
+"""How long a monitor watches for itself before it looks again for the others of its machine, which may start slowly:
+twice as long after each look that did not find them, up to the longest."""
 OVERLAP_SECONDS = 0.25
 """For so long a monitor still takes commands from a watcher that leaves, once another stream is open: none is lost."""
 ENDED_PAUSE_SECONDS = 0.25
@@ -90,6 +91,7 @@ class ControlClient:
         """Ends the stream, or the line, from which the commands come."""
         self._source: object = None
         self._state = siblings.CLOSED
+        self._alone_for = ALONE_SECONDS
 
     @property
     def listening(self) -> bool:
@@ -159,7 +161,8 @@ class ControlClient:
 
     def _take_part(self, identity: RankIdentity) -> None:
         """Watch, or follow the monitor that does, until that ends."""
-        place = self._take_place(identity)
+        place, alone_for = self._take_place(identity), self._alone_for
+        self._alone_for = ALONE_SECONDS if place is not None else min(2 * alone_for, LONGEST_ALONE_SECONDS)
         if isinstance(place, Line):
             self._follow(place, identity)
             if self._has_ended:
@@ -169,7 +172,7 @@ class ControlClient:
             place.on_report = self.on_report
         self._hub = place
         try:
-            self._lead(identity)
+            self._lead(identity, alone_for)
         finally:
             self._hub = None
             if place is not None:
@@ -230,9 +233,9 @@ class ControlClient:
 
     # ---- this monitor watches
 
-    def _lead(self, identity: RankIdentity) -> None:
+    def _lead(self, identity: RankIdentity, alone_for: float) -> None:
         """Watch, until this monitor ends, its rank is in another run, or it looks for the others again."""
-        wait, again = _FIRST_WAIT_SECONDS, time.monotonic() + ALONE_SECONDS
+        wait, again = _FIRST_WAIT_SECONDS, time.monotonic() + alone_for
         is_sharing = self._hub is not None or self._folder is None
         while not self._stop.is_set() and self._identity().run_id == identity.run_id:
             begun = time.monotonic()

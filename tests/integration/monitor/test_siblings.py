@@ -10,11 +10,13 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from otel_fr.config import Config
 from otel_fr.control.v1.control_pb2 import Command, Dump, PeerFailed, TakeStacks, WatchRequest
+from otel_fr.monitor.control import client as client_module
 from otel_fr.monitor.control import siblings
 from otel_fr.monitor.control.client import ControlClient
 from otel_fr.monitor.control.node import Node, run_folder
@@ -328,6 +330,33 @@ def test_no_command_is_lost_when_the_watcher_leaves(
     for rank in (1, 2):
         numbers = {int(one.dump.reason) for one in monitors.taken[rank] if one.HasField("dump")}
         assert numbers == set(range(1, max(numbers) + 1))
+
+
+def test_a_monitor_that_did_not_find_the_watcher_at_first_looks_again_soon_then_less_often(
+    sink: Sink, monitors: Monitors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A busy machine starts a watcher that answers late."""
+    monitors.start(0)
+    waits: list[float | None] = []
+    watch = ControlClient._watch
+
+    def noted(own: ControlClient, identity: RankIdentity, seconds: float | None) -> bool:
+        waits.append(seconds)
+        return watch(own, identity, seconds)
+
+    def found_at_the_third_look(*given: Any) -> Hub | Line | None:
+        return take(*given) if len(waits) >= 2 else None
+
+    monkeypatch.setattr(client_module, "ALONE_SECONDS", 0.2)
+    monkeypatch.setattr(client_module, "LONGEST_ALONE_SECONDS", 0.3)
+    monkeypatch.setattr(ControlClient, "_watch", noted)
+    monkeypatch.setattr(siblings, "take", found_at_the_third_look)
+    monitors.start(1)
+    until(lambda: monitors.clients[0].siblings == 1)
+    first, second = waits
+    assert first is not None
+    assert second is not None
+    assert 0.0 < first <= 0.2 < second <= 0.3
 
 
 def test_all_monitors_of_a_machine_know_that_the_stream_is_lost(sink: Sink, monitors: Monitors) -> None:
