@@ -1,0 +1,110 @@
+"""Clients of the HTTP ports that send request after request, or what is no HTTP, towards a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import socket
+import threading
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+from otel_fr_collector.network.http_server import HttpServer
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from tests.support.waiting import PATIENCE
+
+GET = b"GET /%s HTTP/1.1\r\nHost: x\r\n\r\n"
+SENDING = 100
+"""Clients that send requests without waiting for answers."""
+REQUESTS = 200
+"""Of each of them."""
+
+
+class Served:
+    """A server in a thread of its own: the number of requests to ``/``, and that when ``/last`` was requested."""
+
+    def __init__(self) -> None:
+        self.count, self.before_last = 0, -1
+        self.listener = socket.create_server(("127.0.0.1", 0), backlog=2 * SENDING)
+        self.address = self.listener.getsockname()
+        self.loop = asyncio.new_event_loop()
+        with contextlib.suppress(ImportError):
+            self.loop = importlib.import_module("uvloop").new_event_loop()
+        paths = {"/": self._count, "/last": self._last, "/read": self._read, "/begun": self._begun}
+        self.app = Starlette(routes=[Route(path, one, methods=["GET", "POST"]) for path, one in paths.items()])
+
+    async def _count(self, _: Request) -> Response:
+        self.count += 1
+
+        async def parts() -> AsyncIterator[bytes]:
+            yield b"ok"
+
+        # It asks whether the client is still there, for which uvicorn reads more of the connection.
+        return StreamingResponse(parts(), headers={"Content-Length": "2"})
+
+    async def _last(self, _: Request) -> Response:
+        self.before_last = self.count
+        return Response(b"ok")
+
+    async def _read(self, request: Request) -> Response:
+        with contextlib.suppress(ClientDisconnect):
+            return Response(await request.body())
+        return Response(b"it has gone")
+
+    async def _begun(self, _: Request) -> Response:
+        async def parts() -> AsyncIterator[bytes]:
+            yield b"begun"
+            await asyncio.sleep(PATIENCE)
+
+        return StreamingResponse(parts())
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        thread = threading.Thread(target=self.loop.run_forever)
+        thread.start()
+        server = HttpServer(self.app, self.listener)
+        self.loop.call_soon_threadsafe(server.start)
+        try:
+            yield
+        finally:
+            asyncio.run_coroutine_threadsafe(server.stop(PATIENCE), self.loop).result()
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            thread.join()
+            self.loop.close()
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(self.address, timeout=PATIENCE)
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    found = Served()
+    with found.running():
+        yield found
+
+
+def read(client: socket.socket, end: bytes) -> bytes:
+    """Until an answer ends so, or the connection does."""
+    data = b""
+    with contextlib.suppress(ConnectionError):
+        while not data.endswith(end) and (more := client.recv(65_536)):
+            data += more
+    return data
+
+
+def test_a_new_client_gets_its_turn_among_many_that_send_all_the_time() -> None:
+    """All of them have connected before the server accepts the first."""
+    served = Served()
+    with contextlib.ExitStack() as stack:
+        for _ in range(SENDING):
+            stack.enter_context(served.connect()).sendall(GET % b"" * REQUESTS)
+        last = stack.enter_context(served.connect())
+        last.sendall(GET % b"last")
+        stack.enter_context(served.running())
+        assert read(last, b"ok")
+        assert 0 <= served.before_last < SENDING * REQUESTS / 20
