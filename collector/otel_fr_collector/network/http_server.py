@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+import h11
 import uvicorn
 from starlette.applications import Starlette
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -116,6 +117,17 @@ def _limited(limit: int) -> type[asyncio.Protocol]:  # noqa: C901
             super().data_received(data)
             if self.cycle is not before:
                 _cancel(self._head_timer)
+
+        def send_400_response(self, msg: str) -> None:
+            """Of a request that is no HTTP. uvicorn would also answer one whose answer has begun, and log that."""
+            cycle: Any = self.cycle
+            if cycle is not None and not cycle.response_complete:
+                cycle.disconnected = True
+                cycle.message_event.set()
+            if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+                super().send_400_response(msg)
+            else:
+                self.transport.close()
 
         def on_response_complete(self) -> None:
             before: Any = self.cycle

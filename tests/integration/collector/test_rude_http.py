@@ -19,6 +19,7 @@ from starlette.routing import Route
 from tests.support.waiting import PATIENCE
 
 GET = b"GET /%s HTTP/1.1\r\nHost: x\r\n\r\n"
+CHUNKED = b"%s HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 SENDING = 100
 """Clients that send requests without waiting for answers."""
 REQUESTS = 200
@@ -108,3 +109,26 @@ def test_a_new_client_gets_its_turn_among_many_that_send_all_the_time() -> None:
         stack.enter_context(served.running())
         assert read(last, b"ok")
         assert 0 <= served.before_last < SENDING * REQUESTS / 20
+
+
+@pytest.mark.parametrize("begin", [b"POST /read", b"POST /", b"GET /begun", b"POST /nothing"])
+@pytest.mark.parametrize("chunk", [b"zz\r\n", b"5\r\nabcdeXX\r\n", b"0\r\nno header\r\n\r\n", b"f" * 30 + b"\r\n"])
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_malformed_chunk_ends_its_connection_and_is_not_logged(
+    served: Served, caplog: pytest.LogCaptureFixture, begin: bytes, chunk: bytes, is_whole: bool
+) -> None:
+    with served.connect() as client:
+        if is_whole:
+            client.sendall(CHUNKED % begin + chunk)
+        else:
+            client.sendall(CHUNKED % begin)
+            if begin == b"GET /begun":
+                assert read(client, b"begun\r\n")
+            client.sendall(chunk)
+        with contextlib.suppress(ConnectionError):
+            while client.recv(65_536):
+                pass
+    with served.connect() as other:
+        other.sendall(GET % b"last")
+        assert read(other, b"ok")
+    assert not [record for record in caplog.records if record.name != "asyncio" or record.levelname != "DEBUG"]
