@@ -13,6 +13,7 @@ from typing import Any
 import h11
 import uvicorn
 from starlette.applications import Starlette
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from otel_fr_collector.network.tls import ServerTls
@@ -22,6 +23,8 @@ HEAD_SECONDS = 30.0
 """In which the head of a request must have arrived: from the begin of the connection, or from the response before."""
 READ_SECONDS = 60.0
 """Seconds after which a connection is closed if the client has read nothing of a response that waits for it."""
+MAX_PIPELINED = 64 << 10
+"""Bytes of further requests that a client may send before a request is answered. Browsers and exporters send none."""
 ACCEPTED_AT_ONCE = 16
 """Connections that are accepted before each open one has its next turn. uvloop accepts one from each descriptor: with
 one descriptor, 300 clients that sent request after request kept the next one waiting for 36 s."""
@@ -82,6 +85,19 @@ class _Uvicorn(uvicorn.Server):
         yield
 
 
+class _Flow(FlowControl):
+    """Reads nothing while a request waits for its answer; uvicorn would do so whenever an application asks whether
+    its client is still there."""
+
+    def __init__(self, transport: asyncio.Transport, conn: h11.Connection) -> None:
+        super().__init__(transport)
+        self._conn = conn
+
+    def resume_reading(self) -> None:
+        if self._conn.their_state is not h11.DONE:
+            super().resume_reading()
+
+
 def _limited(limit: int) -> type[asyncio.Protocol]:  # noqa: C901
     """uvicorn's protocol, bounded: connections of one client's address, and the time that each request may take.
 
@@ -100,6 +116,9 @@ def _limited(limit: int) -> type[asyncio.Protocol]:  # noqa: C901
             self._address = str(peer[0]) if peer else ""
             connections[self._address] += 1
             super().connection_made(transport)
+            # An answer is over once its client has read it: only then is the next request read.
+            transport.set_write_buffer_limits(0)
+            self.flow = _Flow(transport, self.conn)
             if connections[self._address] > limit:
                 transport.abort()
                 return
@@ -117,6 +136,8 @@ def _limited(limit: int) -> type[asyncio.Protocol]:  # noqa: C901
             super().data_received(data)
             if self.cycle is not before:
                 _cancel(self._head_timer)
+            if self.flow.read_paused and len(self.conn.trailing_data[0]) > MAX_PIPELINED:
+                self.transport.abort()
 
         def send_400_response(self, msg: str) -> None:
             """Of a request that is no HTTP. uvicorn would also answer one whose answer has begun, and log that."""
@@ -132,7 +153,10 @@ def _limited(limit: int) -> type[asyncio.Protocol]:  # noqa: C901
         def on_response_complete(self) -> None:
             before: Any = self.cycle
             super().on_response_complete()
-            if self.cycle is before and not self.transport.is_closing():
+            if self.transport.is_closing():
+                return
+            self.flow.resume_reading()
+            if self.cycle is before:
                 self._await_head()
 
         def pause_writing(self) -> None:

@@ -10,7 +10,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
-from otel_fr_collector.network.http_server import HttpServer
+from otel_fr_collector.network.http_server import MAX_PIPELINED, HttpServer
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
@@ -109,6 +109,32 @@ def test_a_new_client_gets_its_turn_among_many_that_send_all_the_time() -> None:
         stack.enter_context(served.running())
         assert read(last, b"ok")
         assert 0 <= served.before_last < SENDING * REQUESTS / 20
+
+
+def test_requests_that_wait_for_their_turn_are_all_answered(served: Served) -> None:
+    count = MAX_PIPELINED // 2 // len(GET)
+    with served.connect() as client:
+        client.sendall(GET % b"" * count + GET % b"last")
+        data = b""
+        while data.count(b"\r\nok") <= count:
+            data += client.recv(65_536)
+    assert (served.count, served.before_last) == (count, count)
+
+
+def test_what_waits_of_one_connection_is_bounded(served: Served) -> None:
+    sent = 0
+    with served.connect() as client, contextlib.suppress(ConnectionError):
+        client.setblocking(False)
+        requests = GET % b"" * 10_000
+        while sent < 64 << 20:
+            with contextlib.suppress(BlockingIOError):
+                sent += client.send(requests)
+            with contextlib.suppress(BlockingIOError):
+                assert client.recv(1_000), "the server has closed the connection"
+    assert sent < 64 << 20
+    with served.connect() as other:
+        other.sendall(GET % b"last")
+        assert read(other, b"ok")
 
 
 @pytest.mark.parametrize("begin", [b"POST /read", b"POST /", b"GET /begun", b"POST /nothing"])
