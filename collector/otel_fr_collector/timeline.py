@@ -108,6 +108,9 @@ SAME_WAIT = 1.0
 """By which two judgements may place the begin of one wait apart; the first stands then."""
 BEFORE_DETECTED = 10.0
 """By which a fault in which no rank waits may have begun before it was detected."""
+AGAIN_SECONDS = 60.0
+"""After a wait that ended well, in which one for the same ranks is the same fault. That has happened twice then, and is
+over once it has not happened for as long."""
 MISMATCH_AFTERMATH = 60.0
 """For which other faults of a mismatch's ranks count as its consequences: a job that runs longer has recovered."""
 FILES_PATIENCE = 0.4

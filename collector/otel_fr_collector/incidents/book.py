@@ -7,13 +7,14 @@ import logging
 from collections.abc import Container, Mapping, Sequence
 
 from otel_fr.incident import incident_id
-from otel_fr.match import Category, Finding, Place
+from otel_fr.match import Category, Finding
 from otel_fr.match.facts.instances import key_of_finding
 from otel_fr_collector import timeline
 from otel_fr_collector.incidents.bounds import bounded, culprits_of, first_texts
 from otel_fr_collector.incidents.essence import essence_of, with_first_cause
 from otel_fr_collector.incidents.incident import FIRING, RESOLVED, ChangeKind, Incident, IncidentChange
 from otel_fr_collector.incidents.kept import MAX_INCIDENTS, KeptIncidents
+from otel_fr_collector.incidents.likeness import is_after, is_again, may_come_again, still, waits
 from otel_fr_collector.incidents.resolution import Resolution
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.jobs.stops import has_ended
@@ -67,9 +68,9 @@ class IncidentBook(KeptIncidents):
         matched: set[str] = set()
         for old in self.open_faults(run.id):
             if old.id in over and not self._goes_on(old, findings):
-                changes.extend(self._resolve(old, now))
+                changes.extend(self._note_over(old, now))
         for finding in map(self._bounded, findings):
-            incident = self._same(run.id, finding, keys, causes)
+            incident = self._same(run.id, finding, keys, causes) or self._again(run, finding, now)
             if incident is not None and (incident.id in matched or (has_ended(run) and not incident.is_open)):
                 continue
             if incident is None or not incident.is_open:
@@ -168,6 +169,17 @@ class IncidentBook(KeptIncidents):
                 return incident
         return None
 
+    def _again(self, run: Run, finding: Finding, now: float) -> Incident | None:
+        """The incident that was over, and happens again."""
+        known = () if has_ended(run) else self._by_run.get(run.id, ())
+        return next((one for one in known if is_again(finding, one, now)), None)
+
+    def _note_over(self, incident: Incident, now: float) -> list[IncidentChange]:
+        """Its faulty collective has ended well. One that has happened again may do so once more: it stays open."""
+        incident.over = now if incident.over is None else incident.over
+        is_held = incident.openings > 1 and may_come_again(incident, now)
+        return [] if is_held else self._resolve(incident, now)
+
     def _is_later_form(self, old: Finding, new: Finding) -> bool:
         """Whether the new finding replaces the old one: it names one of its culprits, in another collective."""
         if old.category.is_mismatch and not new.category.is_mismatch:
@@ -188,7 +200,7 @@ class IncidentBook(KeptIncidents):
         """
         if finding.is_slowness or finding.is_apart:
             return None
-        open_causes = [one for one in self.open_faults(run) if one.cause is None]
+        open_causes = [one for one in self.open_faults(run) if one.cause is None and one.over is None]
         if finding.caused_by is not None:
             for incident in self._by_run.get(run, ()):
                 if finding.caused_by in incident.keys:
@@ -200,7 +212,7 @@ class IncidentBook(KeptIncidents):
             if old.key == finding.key or keys.intersection(incident.keys):
                 continue
             if finding.category.is_mismatch:
-                if old.category.is_mismatch and _is_after(finding, old):
+                if old.category.is_mismatch and is_after(finding, old):
                     return incident.id
             elif (
                 finding.category in _AFTERMATH
@@ -235,7 +247,8 @@ class IncidentBook(KeptIncidents):
         else:
             known.finding, known.cause, known.state = finding, cause, FIRING
             known.opened, known.detected, known.started, known.resolved = now, wall, started, None
-            known.ras = known.resolution = None
+            known.ras = known.resolution = known.over = None
+            known.keys += [] if finding.key in known.keys else [finding.key]
         self._note_open(known)
         self._trim()
         known.is_job_over = has_ended(run)
@@ -292,7 +305,7 @@ class IncidentBook(KeptIncidents):
             waiting = {r for f in findings if finding.key in (f.key, f.caused_by) for r in f.waiting_ranks}
             for old in self.open_faults(run):
                 culprits = set(old.finding.culprit_ranks)
-                is_cause = old.cause is None and old.id != cause and not keys & set(old.keys)
+                is_cause = old.cause is None and old.over is None and old.id != cause and not keys & set(old.keys)
                 is_retold = old.finding.group is None and culprits <= set(finding.culprit_ranks)
                 if is_cause and culprits and (culprits <= waiting or is_retold):
                     changes.extend(self._attribute(old, cause, now))
@@ -314,7 +327,7 @@ class IncidentBook(KeptIncidents):
             cause = found.cause or found.id
             for old in self.open_faults(run):
                 is_explained = old.cause is None and old.id != cause and not keys & set(old.keys)
-                if is_explained and old.finding.category.is_mismatch and _is_after(old.finding, finding):
+                if is_explained and old.finding.category.is_mismatch and is_after(old.finding, finding):
                     changes.extend(self._attribute(old, cause, now))
         return changes
 
@@ -362,6 +375,7 @@ class IncidentBook(KeptIncidents):
         wall: float,
         enqueued: float | None,
     ) -> list[IncidentChange]:
+        incident.over = None
         if finding.key not in incident.keys:
             incident.keys.append(finding.key)
         cause = self._cause(incident.run, finding, set(), now) if finding.caused_by is not None else None
@@ -381,7 +395,7 @@ class IncidentBook(KeptIncidents):
                 finding,
                 stacks={rank: text for rank, text in stacks.items() if rank in finding.culprit_ranks},
                 stack_groups=finding.stack_groups or incident.finding.stack_groups,
-                places={**_still(incident.finding.places, finding), **finding.places},
+                places={**still(incident.finding.places, finding), **finding.places},
                 call_sites={**incident.finding.call_sites, **finding.call_sites},
             )
         )
@@ -406,7 +420,7 @@ class IncidentBook(KeptIncidents):
         """
         key = finding.caused_by
         own = next((one for one in self.open_of(incident.run) if one.cause == incident.id and key in one.keys), None)
-        if own is None or not (own.finding.category.is_mismatch or (_waits(own.finding) and _waits(finding))):
+        if own is None or not (own.finding.category.is_mismatch or (waits(own.finding) and waits(finding))):
             return []
         own.cause = None
         own.take_labels()  # it has had no alert
@@ -430,23 +444,3 @@ class IncidentBook(KeptIncidents):
 
 def _files(run: Run) -> dict[int, str]:
     return {rank.rank: rank.file for rank in run.ranks.values() if rank.file}
-
-
-def _waits(finding: Finding) -> bool:
-    """Whether its ranks still wait, and none has ended."""
-    return finding.is_waiting and not finding.ended_ranks
-
-
-def _still(places: Mapping[int, Place], finding: Finding) -> dict[int, Place]:
-    """Those of ranks that a finding is still about."""
-    concerned = {*finding.culprit_ranks, *finding.waiting_ranks}
-    return {rank: place for rank, place in places.items() if rank in concerned}
-
-
-def _is_after(later: Finding, earlier: Finding) -> bool:
-    """Whether it is a later mismatch in the same stream: after one extra or missing call, all later calls mismatch."""
-    if later.group is None or earlier.group is None or later.group.id != earlier.group.id:
-        return False
-    if later.stream != earlier.stream or later.sequence_id is None or earlier.sequence_id is None:
-        return False
-    return later.sequence_id > earlier.sequence_id

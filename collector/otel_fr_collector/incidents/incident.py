@@ -53,6 +53,7 @@ class Incident:
         cause: id of the incident it follows from; None: it is a cause.
         opened: monotonic time of the opening. alert_after: seconds from then until people are notified.
         detected, started, changed, resolved: Unix times.
+        over: since when its ranks wait no more (monotonic), though it may be open; None: they do, or it is of no wait.
         resolution: why it has ended; None: it is open. is_job_over: all ranks of its run have ended.
         waiting: Unix time since which the longest waiting rank waits; None: none waits, or it is not known.
         culprits: what is known of its first culprits (`otel_fr_collector.incidents.bounds`).
@@ -77,6 +78,7 @@ class Incident:
     resolved: float | None = None
     waiting: float | None = None
     alert_after: float = 0.0
+    over: float | None = None
     resolution: Resolution | None = None
     is_job_over: bool = False
     revision: int = 0

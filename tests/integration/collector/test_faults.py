@@ -83,16 +83,6 @@ def test_a_caught_failure_is_over_and_a_later_fault_has_its_own_incident(collect
         assert (old["state"], old["revision"]) == ("resolved", over["revision"])
 
 
-def test_the_same_rank_staying_away_again_is_a_new_incident(collector: VirtualCollector) -> None:
-    with collector.job(3) as job:
-        for number in (1, 2):
-            waiting = job.skip(2)
-            assert len(collector.wait_causes(number)) == number
-            job.go_on(waiting)
-            assert collector.time.wait_for(lambda: all(one["state"] == "resolved" for one in collector.causes()))
-        assert [one["sequence_id"] for one in collector.causes()] == [1, 2]
-
-
 def test_an_exception_is_named_with_its_line(collector: VirtualCollector) -> None:
     with collector.job(3) as job:
         job.hang(2)
