@@ -9,7 +9,8 @@ import pytest
 
 from tests.support import single_rank
 
-pytestmark = pytest.mark.usefixtures("warm")
+warm = pytest.mark.usefixtures("warm")
+"""Marks all but the test of a program that imports TorchDynamo itself: warm processes have imported it."""
 
 SHOW = """
 import otel_fr
@@ -59,6 +60,7 @@ def test_each_compilation_is_noticed_with_its_reason(tmp_path: Path) -> None:
     assert lines[2:] == ["0", "1"]
 
 
+@warm
 @pytest.mark.long
 def test_a_compilation_that_cannot_be_described_is_counted_and_harms_nothing(tmp_path: Path) -> None:
     out = single_rank.succeed(
@@ -79,6 +81,7 @@ with ring() as reader:
     assert out.splitlines() == ["[2.0, 2.0]", "1 0"]
 
 
+@warm
 def test_a_step_in_which_no_optimizer_made_one_is_noticed(tmp_path: Path) -> None:
     out = single_rank.succeed(
         tmp_path,
@@ -105,6 +108,7 @@ print(len(_global_optimizer_pre_hooks), len(_global_optimizer_post_hooks))
     assert lines[1] == "0 0"
 
 
+@warm
 @pytest.mark.parametrize("way", ["eager", pytest.param("compiled", marks=pytest.mark.long)])
 def test_a_gradient_scaler_that_skips_is_noticed(way: str, tmp_path: Path) -> None:
     out = single_rank.succeed(
@@ -168,6 +172,7 @@ print(hasattr(graphs.CUDAGraph.replay, "__wrapped__"))
 )
 
 
+@warm
 def test_replays_of_cuda_graphs_are_counted_and_go_on_as_they_were(tmp_path: Path) -> None:
     """With a made class in place of a graph, which needs a device."""
     lines = single_rank.succeed(tmp_path, "import types\n" + REPLAYS).splitlines()

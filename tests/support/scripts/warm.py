@@ -25,6 +25,7 @@ from tests.support import warm  # noqa: E402
 del sys.path[1]
 
 RANKS: Final = (
+    "torch._dynamo",  # which DDP, FSDP and the first step of an optimizer import
     "torch.distributed.run",
     "torch.testing._internal.distributed.fake_pg",
     "otel_fr.capture.session",
