@@ -21,6 +21,14 @@ def one_line(text: str) -> str:
     return text if text.isprintable() else printable(text).translate(_SPACES)
 
 
+def shortened(text: str, most: int) -> str:
+    """The text, or its beginning and end, with ``" ... "`` between them, in at most so many characters (5 or more)."""
+    if len(text) <= most:
+        return text
+    half, odd = divmod(most - 5, 2)
+    return f"{text[: half + odd]} ... {text[len(text) - half :]}"
+
+
 def printable_data(value: Any, form: Callable[[str], str] = printable) -> Any:
     """`printable`, or another ``form``, of all strings in JSON-like data, including keys; returns new data."""
     if isinstance(value, str):

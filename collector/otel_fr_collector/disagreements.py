@@ -20,6 +20,7 @@ from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.rank_reports import KeptRange
 from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.metrics import Metrics
+from otel_fr_collector.throttle import Throttle
 
 _log = logging.getLogger(__name__)
 
@@ -37,6 +38,7 @@ class Disagreements:
     def __init__(self, control: Control, metrics: Metrics) -> None:
         self._control = control
         self._metrics = metrics
+        self._log = Throttle()
 
     def step(self, run: Run, now: float) -> None:
         """Ask the ranks that must be asked, and continue with their answers. ``now``: monotonic."""
@@ -112,6 +114,8 @@ class Disagreements:
 
     def _give_up(self, run: Run, group: GroupState, inquiry: Inquiry, why: str) -> None:
         self._metrics.disagreements.labels("undecided").inc()
+        if not self._log.allows(run.id.job):  # a job may have thousands of groups
+            return
         ranks = one_line(ranks_text(sorted(inquiry.ranks))) if inquiry.ranks else "ranks"
         name = one_line(group_text(group.group.name, group.group.description))
         _log.warning(

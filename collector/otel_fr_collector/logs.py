@@ -5,28 +5,37 @@ from __future__ import annotations
 import json
 import logging
 from datetime import datetime, timezone
+from typing import Any
 
-from otel_fr.printable import one_line, printable
+from otel_fr.printable import one_line, printable, shortened
 from otel_fr.redaction import clean
 from otel_fr_collector.output import Unblocked
 
+MAX_MESSAGE, MAX_STACK = 8_192, 65_536
+"""Characters of a message, and of a stack: both may quote what a client or a receiver sent."""
 
-class _Text(logging.Formatter):
+
+class _Bounded(logging.Formatter):
+    def formatException(self, ei: Any) -> str:  # noqa: N802  logging's own name
+        return shortened(super().formatException(ei), MAX_STACK)
+
+
+class _Text(_Bounded):
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  logging's own name
-        record.message = one_line(record.message)  # a message may quote what a client or a receiver sent
+        record.message = one_line(shortened(record.message, MAX_MESSAGE))
         return super().formatMessage(record)
 
     def format(self, record: logging.LogRecord) -> str:
         return clean(printable(super().format(record)))
 
 
-class _Json(logging.Formatter):
+class _Json(_Bounded):
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": clean(printable(record.getMessage())),
+            "message": clean(printable(shortened(record.getMessage(), MAX_MESSAGE))),
         }
         if record.exc_info:
             line["exception"] = clean(printable(self.formatException(record.exc_info)))

@@ -18,11 +18,13 @@ class Throttle:
         """Whether a message may be logged now; if so, it counts as logged.
 
         Args:
-            kind: one of few.
+            kind: one of few within `EVERY`.
             now: monotonic time; None: the present.
         """
         now = time.monotonic() if now is None else now
         if now - self._let_through.get(kind, float("-inf")) < EVERY:
             return False
+        # Kinds that do not come again must not add up.
+        self._let_through = {kind: at for kind, at in self._let_through.items() if now - at < EVERY}
         self._let_through[kind] = now
         return True

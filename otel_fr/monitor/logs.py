@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 
 import grpc
 
-from otel_fr.printable import one_line
+from otel_fr.printable import one_line, shortened
 
 ENDPOINT_SECONDS = 60.0
 """Between two messages about an endpoint that does not answer."""
@@ -84,11 +84,15 @@ def silence() -> Iterator[None]:
         logging.disable(logging.NOTSET)
 
 
+MAX_MESSAGE = 2_000
+"""Characters: a server's answer may be quoted."""
+
+
 class _Formatter(logging.Formatter):
     """Each message is one line that a terminal does not act on: names and errors of a job may contain anything."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - of the base class
-        record.message = one_line(record.message)
+        record.message = one_line(shortened(record.message, MAX_MESSAGE))
         return super().formatMessage(record)
 
 

@@ -7,10 +7,15 @@ import logging
 
 from otel_fr.identity import encode_ranks
 from otel_fr.incident import machines_of
+from otel_fr.printable import shortened
 from otel_fr_collector.incidents.incident import IncidentChange
 from otel_fr_collector.outlets.outlet import Outlet
 
 _log = logging.getLogger(__name__)
+
+
+MAX_VALUE = 2_000
+"""Characters of one value: half of the ranks of a large job may be culprits."""
 
 
 class LogLines(Outlet):
@@ -19,6 +24,8 @@ class LogLines(Outlet):
     name = "log"
 
     def publish(self, change: IncidentChange) -> None:
+        if not _log.isEnabledFor(logging.WARNING):
+            return
         data = change.data
         values = {
             "incident": data["id"],
@@ -39,5 +46,5 @@ class LogLines(Outlet):
 
 
 def _logfmt(value: object) -> str:
-    text = str(value)
+    text = shortened(str(value), MAX_VALUE)
     return text if text.isascii() and text.isprintable() and not set(text) & set(' "=') else json.dumps(text)

@@ -24,6 +24,7 @@ from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.jobs.snapshot import snapshot
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.otlp.signals import LOGS, TRACES, MalformedError
+from otel_fr_collector.throttle import EVERY, Throttle
 from prometheus_client import generate_latest
 
 from otel_fr import semconv
@@ -311,3 +312,10 @@ def test_what_found_no_room_is_exported(monkeypatch: pytest.MonkeyPatch) -> None
     found = {kind: value(service.metrics, "otel_fr_collector_evicted_total", kind=kind) for kind in ("runs", "calls")}
     assert found == {"runs": 2.0, "calls": 1.0}
     assert value(service.metrics, "otel_fr_collector_capacity_exceeded_total", kind="ranks")
+
+
+def test_messages_that_do_not_come_again_are_forgotten() -> None:
+    throttle = Throttle()
+    assert all(throttle.allows(f"error {second}", float(second)) for second in range(1_000))
+    assert not throttle.allows("error 999", 999.5)
+    assert len(throttle._let_through) <= EVERY

@@ -153,6 +153,12 @@ def test_a_call_that_is_no_longer_in_the_rings_leaves_it_undecided(caplog: pytes
     assert job.outcome() == {"undecided": 1.0}
     assert "ranks 0-2 disagree about collectives" in caplog.text
     assert "cannot decide which is wrong: its rings have overwritten" in caplog.text
+    again = Job(3, {1: 5}, oldest=40)
+    again.control, again.metrics, again.disagreements = job.control, job.metrics, job.disagreements
+    again.report_all(95)
+    again.settle()
+    assert job.outcome() == {"undecided": 2.0}
+    assert len(caplog.messages) == 1, "once a minute: a job may have thousands of groups"
 
 
 def test_without_monitors_that_listen_it_is_undecided(caplog: pytest.LogCaptureFixture) -> None:

@@ -8,18 +8,21 @@ import logging
 import time
 import unicodedata
 from dataclasses import replace
+from typing import cast
 
 import pytest
 from otel_fr_collector import gauges
 from otel_fr_collector.incidents import bounds
 from otel_fr_collector.incidents.book import IncidentBook
 from otel_fr_collector.incidents.bounds import bounded, first_texts
-from otel_fr_collector.logs import _Json, _Text
+from otel_fr_collector.logs import MAX_MESSAGE, MAX_STACK, _Json, _Text
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.outlets import grafana
 from otel_fr_collector.outlets.alertmanager import Alertmanager
+from otel_fr_collector.outlets.log import LogLines
 from otel_fr_collector.outlets.terminal import Terminal
 
+from otel_fr.incident import CollectorIncidentData
 from otel_fr.match import Group
 from tests.support.incident_data import incident_change
 from tests.support.told import new_run, rank_in
@@ -99,6 +102,27 @@ def test_a_log_record_with_a_stack_keeps_its_lines() -> None:
     text = _Text("%(message)s").format(record)
     assert text.startswith("failed\nTraceback")
     assert is_clean(text)
+
+
+@pytest.mark.parametrize("formatter", [_Text("%(message)s"), _Json()])
+def test_what_a_log_record_quotes_is_bounded(formatter: logging.Formatter) -> None:
+    try:
+        raise ValueError("x" * 1_000_000)
+    except ValueError as error:
+        cause = (type(error), error, error.__traceback__)
+    record = logging.LogRecord("x", logging.ERROR, "f", 1, "rejected: %s, the end", ("x" * 1_000_000,), cause)
+    text = formatter.format(record)
+    assert len(text) < MAX_MESSAGE + MAX_STACK + 200
+    assert "the end" in text
+
+
+def test_the_log_line_of_an_incident_of_the_largest_job_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    culprits = [rank for rank in range(100_000) if rank % 3]
+    data = {**HOSTILE.data, "culprit_ranks": culprits}
+    LogLines().publish(replace(HOSTILE, data=cast("CollectorIncidentData", data)))
+    (line,) = caplog.messages
+    assert len(line) < 10_000
+    assert "what_to_do=" in line
 
 
 def test_the_text_of_an_incident_of_the_largest_job_is_bounded() -> None:

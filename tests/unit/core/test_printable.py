@@ -7,7 +7,7 @@ import unicodedata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_fr.printable import one_line, printable, printable_data
+from otel_fr.printable import one_line, printable, printable_data, shortened
 
 hostile = st.text(st.characters() | st.sampled_from("\x1b\x9b\x07\r\b\u202e\u200b"))
 
@@ -23,6 +23,18 @@ def test_no_control_and_no_invisible_character_is_left(text: str) -> None:
 @given(st.text(st.characters(categories=["L", "N", "P", "S"], include_characters=" \n\t")))
 def test_ordinary_text_in_any_script_stays_as_it_is(text: str) -> None:
     assert printable(text) == text
+
+
+@given(st.text(), st.integers(5, 40))
+def test_a_long_text_keeps_its_beginning_and_end(text: str, most: int) -> None:
+    short = shortened(text, most)
+    if len(text) <= most:
+        assert short == text
+        return
+    half = (most - 5) // 2
+    assert len(short) == most
+    assert short.startswith(text[:half])
+    assert short.endswith(text[len(text) - half :])
 
 
 def test_data_is_cleaned_all_through() -> None:
