@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, ParamSpec
 
+import anyio
 from mcp.server.fastmcp import FastMCP
 from mcp.server.fastmcp.exceptions import ToolError
+from mcp.server.stdio import stdio_server
 from mcp.types import ToolAnnotations
 from pydantic import Field
 
@@ -18,8 +22,9 @@ from otel_fr.analyze.output.text import to_text
 from otel_fr.console.client import Client, CollectorError, IncidentDetail, JobDetail, JobHead, RefusedError
 from otel_fr.console.incidents import find as find_incident
 from otel_fr.dumps.files import find
+from otel_fr.encodable import load_json
 from otel_fr.mcp_server import texts
-from otel_fr.printable import one_line, printable
+from otel_fr.printable import one_line, printable, printable_data
 
 _P = ParamSpec("_P")
 
@@ -51,13 +56,29 @@ def serve(client: Client, root: Path) -> None:
     Args:
         root: only files below this folder are read.
     """
-    server = FastMCP("otel-fr", instructions=INSTRUCTIONS, log_level="WARNING")
+    server = _Server("otel-fr", instructions=INSTRUCTIONS, log_level="WARNING")
     tools = Tools(client, root)
     incidents = tools.list_incidents, tools.get_incident
     for tool in (tools.list_jobs, *incidents, tools.who_waits, tools.get_rank, tools.analyze_folder):
         server.add_tool(tool, annotations=READ_ONLY, structured_output=False)
     server.add_tool(tools.take_stacks, annotations=ASKS, structured_output=False)
     server.run()
+
+
+class _Server(FastMCP):  # type: ignore[misc]
+    async def run_stdio_async(self) -> None:
+        """Serve. `FastMCP` would repeat names of any length in its errors, and leave a lone surrogate unanswered."""
+        async with stdio_server(stdin=_requests()) as (reading, writing):
+            await self._mcp_server.run(reading, writing, self._mcp_server.create_initialization_options())
+
+
+async def _requests() -> AsyncIterator[str]:
+    """The lines of stdin, their texts shortened to what no argument may exceed."""
+    async for line in anyio.wrap_file(sys.stdin.buffer):
+        try:
+            yield json.dumps(printable_data(load_json(line), lambda text: text[: MAX_TEXT + 1]))
+        except (ValueError, RecursionError):
+            yield line.decode("utf-8", "replace")  # the package says what is wrong with it
 
 
 class Tools:

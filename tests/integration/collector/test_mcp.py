@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import pickle
+import subprocess
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -193,6 +195,39 @@ def test_files_below_the_root_are_judged_and_no_others(tmp_path: Path) -> None:
         assert "cannot reach a collector at" in text
 
     talk(conversation, "--root", str(root), "--collector", f"http://{free_address()}")
+
+
+def test_what_a_client_calls_things_is_not_repeated_at_length() -> None:
+    """Requests that the package's client does not send: each is answered, however long or odd its texts are."""
+    begin = {"protocolVersion": "2025-03-26", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+    requests: list[dict[str, Any]] = [
+        {"method": "initialize", "params": begin},
+        {"method": "tools/call", "params": {"name": 500_000 * "x", "arguments": {}}},
+        {"method": "tools/call", "params": {"name": "\ud800", "arguments": {}}},
+        {"method": "tools/call", "params": {"name": "list_incidents", "arguments": {"state": "\ud800"}}},
+        {"method": "prompts/get", "params": {"name": 500_000 * "x"}},
+        {"method": "resources/read", "params": {"uri": "x:" + 500_000 * "x"}},
+    ]
+    lines = [json.dumps({"jsonrpc": "2.0", "id": number, **one}) for number, one in enumerate(requests)]
+    lines.insert(1, json.dumps({"jsonrpc": "2.0", "method": "notifications/initialized"}))
+    lines.insert(2, 10_000 * "[")
+    command = [*OTEL_FR, "mcp"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        server.stdin.write("\n".join([*lines, ""]).encode())
+        server.stdin.flush()
+        answers: dict[int, bytes] = {}
+        while len(answers) < len(requests):
+            line = server.stdout.readline()
+            assert line, "the server has ended"
+            answer = json.loads(line)
+            if "id" in answer:
+                answers[answer["id"]] = line
+        said = server.communicate(timeout=PATIENCE)[1]
+    assert all(len(answer) < MAX_CHARACTERS for answer in answers.values())
+    assert len(said) < 100_000
+    assert b"Unknown tool: ?" in answers[2]
 
 
 def test_usage_errors_and_a_lone_install() -> None:
