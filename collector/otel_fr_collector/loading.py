@@ -143,7 +143,7 @@ def _from_file(source: str, path: Path, problems: list[str]) -> _Source:
     except OSError as error:
         problems.append(f"{source} {path}: {error.strerror or error}")
         return {}
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # the latter: nested too deep
         problems.append(f"{path} is not TOML: {error}")
         return {}
     found: _Source = {}

@@ -149,7 +149,7 @@ def _over_http(job: str, env: Mapping[str, str]) -> Ask:
             answer: Any = json.loads(response.data)
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise NotYetError(f"{base} cannot be reached: {error}") from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise NotOfferedError(f"{base} is not an otel-fr collector") from error
         if response.status == 200 and isinstance(answer, dict):
             return answer

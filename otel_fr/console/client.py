@@ -281,7 +281,7 @@ class Client:
         self._check(response.status, response.data)
         try:
             return read(json.loads(response.data))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise self._not_a_collector() from error
 
     def changes(self) -> Iterator[ChangeEvent | None]:
@@ -304,7 +304,7 @@ class Client:
                 self._check(response.status, response.read(4_096))
             for name, text in _parse(self._lines(response)):
                 yield typed(ChangeEvent, json.loads(text)) if name == "incident" else None
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise self._not_a_collector() from error
         finally:
             response.close()
@@ -338,7 +338,7 @@ class Client:
             return
         try:
             reason = json.loads(body)["error"]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             reason = f"status {status}"
         hint = f" (pass a token with --token-file or {TOKEN_VARIABLE})" if status in (401, 403) else ""
         if status == 404:

@@ -12,6 +12,7 @@ from otel_fr.checks.model import Status
 from otel_fr.rendezvous.advice import Advice, ask
 from tests.support.certificates import Certificates
 from tests.support.collector_process import Collector, running
+from tests.support.http_servers import Handler, http_server
 from tests.support.otlp_sink import grpc_sink
 from tests.support.played_job import Job
 from tests.support.ports import free_address
@@ -61,6 +62,14 @@ def test_who_cannot_advise_is_said() -> None:
             "the OTLP endpoint is not an otel-fr collector"
         )
     assert "OTEL_FR_COLLECTOR is set" in str(asked({}, 60.0))
+
+    class Nested(Handler):
+        def do_GET(self) -> None:
+            self.reply(200, 10_000 * b"[")
+
+    with http_server(Nested) as server:
+        found = asked({"OTEL_FR_COLLECTOR": f"http://127.0.0.1:{server.server_port}"}, 60.0)
+    assert str(found).endswith("is not an otel-fr collector")
 
 
 def test_the_tokens_of_ranks_and_readers_are_used(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from tests.support.certificates import Certificates
 from tests.support.collector_process import Collector, running
 from tests.support.collector_view import CollectorView
 from tests.support.commands import OTEL_FR, otel_fr, run
+from tests.support.http_servers import Handler, http_server
 from tests.support.incident_receivers import Receiver
 from tests.support.long_tests import all_but
 from tests.support.played_job import Job
@@ -71,6 +72,18 @@ def test_a_port_without_http_is_no_collector(process: Collector) -> None:
     assert done.returncode == 3
     assert done.stderr.endswith("is not an otel-fr collector; is this its HTTP address?\n")
     assert done.stderr.isascii()
+
+
+@pytest.mark.parametrize("status", [200, 500])
+def test_an_answer_that_is_nested_without_end_is_no_collectors(status: int) -> None:
+    class Nested(Handler):
+        def do_GET(self) -> None:
+            self.reply(status, 10_000 * b"[")
+
+    with http_server(Nested) as server:
+        done = otel_fr("incidents", "--collector", f"http://127.0.0.1:{server.server_port}")
+    assert done.returncode == 3
+    assert done.stderr.count("\n") == 1
 
 
 def test_top_refreshes_at_a_terminal_and_ends_by_ctrl_c(process: Collector) -> None:

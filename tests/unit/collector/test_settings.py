@@ -150,8 +150,9 @@ def test_a_file_that_holds_no_url_of_a_database_is_refused_and_not_shown(
 
 
 def test_a_configuration_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="is not TOML"):
-        load_settings(file="grpc = ", folder=tmp_path)
+    for text in ("grpc = ", "grpc = " + 10_000 * "["):
+        with pytest.raises(SettingsError, match="is not TOML"):
+            load_settings(file=text, folder=tmp_path)
     for name, options, env in (
         ("--config", "--config /nowhere", {}),
         ("OTEL_FR_COLLECTOR_CONFIG", "", {"OTEL_FR_COLLECTOR_CONFIG": "/nowhere"}),
