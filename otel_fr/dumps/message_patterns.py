@@ -113,9 +113,13 @@ def _between_collectives(found: Mapping[str, Mapping[int, OwnCall]]) -> Iterator
 
 
 def _usual(by_step: Mapping[int, int], count: int) -> int:
-    """How many there are in each of the first ``count`` steps, from the first with any; 0: that is no pattern."""
-    own = [number for step, number in by_step.items() if step <= count]
-    is_steady = len(own) >= MIN_STEPS and len(own) == count + 1 - next(iter(by_step)) and len(set(own)) == 1
+    """How many there are in each of the first ``count`` steps, from the first with any; 0: that is no pattern.
+
+    Parts of a step may look like steps, as a pipeline's micro-batches do: forwards, then backwards. So there must be
+    more steps with messages than without.
+    """
+    own, first = [number for step, number in by_step.items() if step <= count], next(iter(by_step), 1)
+    is_steady = len(own) >= max(MIN_STEPS, first) and len(own) == count + 1 - first and len(set(own)) == 1
     return own[0] if is_steady else 0
 
 

@@ -190,8 +190,9 @@ def out_of_step_in_cycle(case: Case, _: Claims, cycle: Cycle) -> Outcome:
 
 
 def misdirected_in_cycle(case: Case, _: Claims, cycle: Cycle) -> Outcome:
-    """A send and a receive of the cycle would match but for the peer or the tag of one of them. Or a message of the
-    cycle, unlike all before it, would match one that waits for the cycle and is like several before."""
+    """A send and a receive of the cycle would match but for the peer or the tag of one of them, and no other rank is
+    out of step. Or a message of the cycle, unlike all before it, would match one that waits for the cycle and is like
+    several before."""
     if cycle.skipped:
         return None
     astray = find_misdirected(case.instances, cycle.keys)
@@ -200,6 +201,8 @@ def misdirected_in_cycle(case: Case, _: Claims, cycle: Cycle) -> Outcome:
         astray = find_misdirected(case.instances, [*cycle.keys, *beside])
         if astray is None or not astray.breaks_pattern or astray.astray.key not in cycle.keys:
             return None
+    if case.steps.culprits and case.steps.culprits.isdisjoint(astray.culprits) and not astray.breaks_pattern:
+        return None
     said = [sentences.misdirected_text(astray, case.machines)]
     return _claim(case, cycle, Category.UNMATCHED_P2P, astray.culprits, astray.astray, said)
 
@@ -235,7 +238,7 @@ def message_too_many_in_cycle(case: Case, _: Claims, cycle: Cycle) -> Outcome:
         return None
     caller, message, blocker = step
     after = cycle.steps[(cycle.steps.index(step) + 1) % len(cycle.steps)][1]
-    out = case.steps.culprits.intersection((caller, blocker))
+    out = (case.steps.culprits or frozenset(case.steps.rivals)) & {caller, blocker}
     if out == {caller}:
         text = sentences.one_message_more_text(caller, blocker, message, after, case.machines)
     elif not out and after.stream == "collective" and _has_pattern(case, blocker, message, after.group.id):
@@ -304,13 +307,13 @@ def creation_left_out_in_cycle(case: Case, _: Claims, cycle: Cycle) -> Outcome:
 def deadlock(case: Case, _: Claims, cycle: Cycle) -> Outcome:
     """Ranks took calls in different orders. Those that are out of step with the others are named, else all."""
     inside = set(cycle.keys)
-    minority = None
-    culprits = {rank for key in cycle.keys for rank in _ahead(case, key, inside)}
+    blockers = {rank for key in cycle.keys for rank in _ahead(case, key, inside)}
+    out, minority = blockers & case.steps.culprits, None
     if cycle.skipped:
-        culprits = {rank for found in cycle.skipped for rank in found.ranks}
-        minority = tuple(sorted(culprits)), cycle.skipped[0].instance, cycle.skipped[0].taken
-    said = [sentences.deadlock_text(cycle.steps, minority, case.machines)]
-    return _claim(case, cycle, Category.DEADLOCK, culprits, cycle.steps[0][1], said)
+        out = {rank for found in cycle.skipped for rank in found.ranks}
+        minority = tuple(sorted(out)), cycle.skipped[0].instance, cycle.skipped[0].taken
+    said = [sentences.deadlock_text(cycle.steps, minority, case.machines, tuple(sorted(out)))]
+    return _claim(case, cycle, Category.DEADLOCK, out or blockers, cycle.steps[0][1], said)
 
 
 STAGE = Stage(

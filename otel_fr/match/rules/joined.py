@@ -112,10 +112,10 @@ def opposite_orders(case: Case, _: Claims, front: Front) -> Outcome:
     turned = inverted([case.nodes[key] for key in (front[0], *front[1])])
     if turned is None:
         return None
-    culprits = tuple(rank for rank in turned[2:] if rank in case.steps.culprits) or turned[2:]
-    said = [sentences.inverted_text(*turned, case.machines, culprits)]
+    out = tuple(rank for rank in turned[2:] if rank in case.steps.culprits)
+    said = [sentences.inverted_text(*turned, case.machines, out if len(out) == 1 else ())]
     said += sentences.joined_texts(case, node, _lost(case, node))
-    return front_claim(case, front, Category.DEADLOCK, culprits, node.waiting, said)
+    return front_claim(case, front, Category.DEADLOCK, out or turned[2:], node.waiting, said)
 
 
 def held_by_batch(case: Case, claims: Claims, front: Front) -> Outcome:

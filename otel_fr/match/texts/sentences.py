@@ -262,25 +262,30 @@ def inverted_text(
     first: Instance, second: Instance, one: int, other: int, machines: Machines, culprits: tuple[int, ...] = ()
 ) -> str:
     """Two ranks that enqueued two collectives in opposite orders. ``culprits``: one, if it is out of step."""
-    unlike = ""
-    if len(culprits) == 1:
-        unlike = f"; unlike the other ranks, rank {culprits[0]} left out a call, made one too many, or one too early"
     return (
         f"{machines.named([one, other])} enqueued two collectives in opposite orders: rank {one} enqueued"
-        f" {instance_text(first)} before {instance_text(second)}, rank {other} after it{unlike}"
+        f" {instance_text(first)} before {instance_text(second)}, rank {other} after it{_unlike_text(culprits)}"
     )
+
+
+def _unlike_text(culprits: tuple[int, ...]) -> str:
+    if not culprits:
+        return ""
+    return f"; unlike the other ranks, {ranks_text(culprits)} left out a call, made one too many, or one too early"
 
 
 def deadlock_text(
     steps: list[tuple[int, Instance, int]],
     minority: tuple[tuple[int, ...], Instance, Instance] | None,
     machines: Machines,
+    culprits: tuple[int, ...] = (),
 ) -> str:
     """Which rank waits for which in a cycle.
 
     Args:
         steps: (waiting rank, where it waits, the rank it waits for), in the order of the cycle.
         minority: ranks that went to the second instance without the first, unlike most; None: no majority.
+        culprits: those that are out of step, if some are; where is not known.
     """
     shown = steps[:MAX_STEPS]
     names = machines.each([[rank] for rank, _, _ in shown]) if minority is None else [f"rank {s[0]}" for s in shown]
@@ -291,7 +296,7 @@ def deadlock_text(
     if len(steps) > MAX_STEPS:
         text += f", and so on back to rank {steps[0][0]} ({len(steps)} ranks in all)"
     if minority is None:
-        return text
+        return text + _unlike_text(culprits)
     ranks, skipped, taken = minority
     return (
         f"{text}; unlike most ranks, {machines.named(ranks)} called {instance_text(taken)} before"

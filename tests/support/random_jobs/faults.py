@@ -13,6 +13,7 @@ from tests.support.random_jobs.simulation import Stops
 from tests.support.random_jobs.views import WINDOW
 
 OF_MESSAGES = ("wrong peer", "wrong tag")
+FEWER_BATCHES = "fewer micro-batches"
 STRAGGLER, THREAD_ALONE = "straggler", "exception in a thread"
 
 LATENESS = 3.0
@@ -190,6 +191,24 @@ def _missing_step(rng: random.Random, program: Program) -> Fault | None:
     return Fault("", rank, at, with_calls(program, rank, [o for o in calls if o.step != op.step]), op)
 
 
+def _fewer_batches(rng: random.Random, program: Program) -> Fault | None:
+    """A rank of a pipeline makes one micro-batch less in a step: it leaves out its last forward and backward part."""
+    parts = ("forward", "backward", "layer")
+    place = _somewhere(rng, program, lambda op: op.is_message and op.site.endswith(parts))
+    if place is None:
+        return None
+    rank, _, op = place
+    calls = program.calls[rank]
+    own = [at for at, other in enumerate(calls) if other.step == op.step and other.site.endswith(parts)]
+    batches = sum(calls[at] == op for at in own)
+    size = len(own) // (2 * batches)  # each part has equally many calls
+    left_out = {*own[size * (batches - 1) : size * batches], *own[-size:]}
+    if batches < 2:
+        return None
+    changed = [other for at, other in enumerate(calls) if at not in left_out]
+    return Fault("", rank, min(left_out), with_calls(program, rank, changed), op)
+
+
 def _extra_call(rng: random.Random, program: Program) -> Fault | None:
     """The rank makes a call twice, or one of another place of its program."""
     place = _somewhere(rng, program)
@@ -307,6 +326,7 @@ def _operation(signature: Signature, op: Op) -> Signature | None:
 FAULTS: dict[str, _Make] = {
     "missing call": _missing_call,
     "missing step": _missing_step,
+    FEWER_BATCHES: _fewer_batches,
     "extra call": _extra_call,
     "swapped order": _swapped,
     OF_MESSAGES[0]: _misdirected(_other_peer),

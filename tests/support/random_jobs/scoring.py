@@ -28,7 +28,7 @@ from dataclasses import dataclass
 
 from otel_fr.match import CallState, Case, Category, Ending, Finding, diagnose, open_questions, suspects
 from tests.support.random_jobs.explanations import explains, other_devices
-from tests.support.random_jobs.faults import Fault
+from tests.support.random_jobs.faults import FEWER_BATCHES, Fault
 from tests.support.random_jobs.simulation import SimulatedCall, Simulation
 from tests.support.random_jobs.trials import Trial
 from tests.support.random_jobs.views import View, by_place
@@ -150,7 +150,7 @@ def _other_explanations(trial: Trial, ranks: set[int]) -> set[int]:
         return set()
     if fault.category is None:
         recorded = _recorded(trial.job, fault, trial.view)
-        steps = fault.kind == "missing step"
+        steps = fault.kind in ("missing step", FEWER_BATCHES)
         return {
             rank
             for rank in ranks

@@ -8,7 +8,15 @@ from dataclasses import dataclass, replace
 
 from otel_fr.match import CallState, Ending, Evidence
 from tests.support.random_jobs.endings import abort, join_late, natural_ends, peers_fail
-from tests.support.random_jobs.faults import FAULTS, OF_MESSAGES, STRAGGLER, THREAD_ALONE, Fault, random_fault
+from tests.support.random_jobs.faults import (
+    FAULTS,
+    FEWER_BATCHES,
+    OF_MESSAGES,
+    STRAGGLER,
+    THREAD_ALONE,
+    Fault,
+    random_fault,
+)
 from tests.support.random_jobs.programs import LAYOUTS, Program, random_program
 from tests.support.random_jobs.simulation import Behaviour, Simulation, Stops
 from tests.support.random_jobs.views import WINDOW, Ends, View, evidence
@@ -143,9 +151,13 @@ def is_visible(job: Simulation, fault: Fault, found: Evidence) -> bool:
 def cells(number: int) -> Iterable[tuple[int, str, str]]:
     """The jobs of one round, (seed, kind of fault, layout): of every kind equally many, evenly over its layouts."""
     for kind in KINDS:
-        layouts = WITH_MESSAGES if kind in OF_MESSAGES else tuple(LAYOUTS)
+        layouts = layouts_of(kind)
         each = len(LAYOUTS) // len(layouts)
         yield from ((number * each + more, kind, layout) for layout in layouts for more in range(each))
 
 
-WITH_MESSAGES = ("pairs", "tp_dp_pp")
+def layouts_of(kind: str) -> tuple[str, ...]:
+    """Those whose programs have calls in which this fault can be put."""
+    if kind == FEWER_BATCHES:
+        return ("tp_dp_pp",)
+    return ("pairs", "tp_dp_pp") if kind in OF_MESSAGES else tuple(LAYOUTS)

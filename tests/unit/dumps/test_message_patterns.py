@@ -45,6 +45,8 @@ def found(text: str) -> list[str]:
         ("|ssr|ssr|ssr|.", ["kept s", "kept r"]),
         ("||s|s|s|.", ["kept s"]),
         ("|sr|sr|.", []),
+        ("|r|r|r|s|s|s|r|.", []),
+        ("|r|r|s|s|s|r|.", ["broken s"]),
         ("|s|ss|s|.", []),
         ("|sr|sr|sr|r|.", ["broken s", "kept r"]),
         ("|ssr|ssr|ssr|sr|.", ["broken s", "kept r"]),
@@ -84,7 +86,7 @@ def put_off(names: str) -> set[str]:
 
 
 def of_dense_counts(text: str) -> set[str]:
-    """The same of the counts: each step has one, and zeros before the first message are no steps."""
+    """The same of the counts: each step has one, and zeros before the first message, fewer than its steps, are none."""
     names = text.rstrip(".")
     ends = [("|", text.endswith("|."))]
     if text.endswith(("s.", "r.")):
@@ -96,9 +98,8 @@ def of_dense_counts(text: str) -> set[str]:
             counts = [names[low:high].count(kind) for low, high in pairwise(marks)]
 
             def is_steady(some: list[int]) -> bool:
-                while some and not some[0]:
-                    some = some[1:]
-                return len(some) >= MIN_STEPS and len(set(some)) == 1
+                own = some[next((at for at, count in enumerate(some) if count), len(some)) :]
+                return len(own) >= MIN_STEPS and 2 * len(own) > len(some) and len(set(own)) == 1
 
             if is_open and is_steady(counts):
                 expected.add(f"kept {kind}")

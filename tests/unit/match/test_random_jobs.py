@@ -35,7 +35,7 @@ SURE = (
     "wrong reduce op",
     "aborted at the timeout",
 )
-NOT_SURE = ("wrong peer", "stuck on the device")
+NOT_SURE = ("wrong peer", "fewer micro-batches", "stuck on the device")
 """docs/concepts/verdicts.md says why."""
 
 
@@ -57,6 +57,14 @@ def test_the_faulty_rank_is_named(kind: str) -> None:
     found = [random_trial(seed, kind, layout) for layout in LAYOUTS for seed in range(SEEDS)]
     scores = [judge(trial)[0] for trial in found if trial is not None]
     assert [score for score in scores if score.outcome not in RIGHT] == []
+
+
+def test_a_rank_with_fewer_micro_batches_is_named_maybe_with_a_neighbour_but_no_neighbour_alone() -> None:
+    """Whoever waits for it, or whom it waits for, did not leave out anything."""
+    found = [random_trial(seed, "fewer micro-batches", "tp_dp_pp") for seed in range(100)]
+    shown = [judge(trial)[0] for trial in found if trial is not None and trial.view.ends_shown]
+    assert [score for score in shown if score.named and score.truth not in score.named] == []
+    assert sum(score.named == (score.truth,) for score in shown) > 0.4 * len(shown)
 
 
 def test_verdicts_on_all_faults_hold_the_limit_and_none_is_silent() -> None:

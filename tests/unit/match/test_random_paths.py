@@ -7,12 +7,9 @@ from dataclasses import replace
 import pytest
 
 from tests.support.long_tests import all_but
-from tests.support.random_jobs.faults import OF_MESSAGES
 from tests.support.random_jobs.paths import compare_paths, judge_live
-from tests.support.random_jobs.programs import LAYOUTS
-from tests.support.random_jobs.trials import KINDS, WITH_MESSAGES, random_trial
+from tests.support.random_jobs.trials import KINDS, layouts_of, random_trial
 
-NAMES = tuple(LAYOUTS)
 SEEDS = 10
 """Not every program has a call in which the fault can be put."""
 
@@ -20,7 +17,7 @@ SEEDS = 10
 @pytest.mark.parametrize("number", range(len(KINDS)), ids=KINDS)
 def test_files_and_the_collector_lead_to_the_same_verdict(number: int) -> None:
     """On one layout for each kind of fault; `make bench-verdicts` tries more."""
-    layouts = WITH_MESSAGES if KINDS[number] in OF_MESSAGES else NAMES
+    layouts = layouts_of(KINDS[number])
     tried = (random_trial(seed, KINDS[number], layouts[number % len(layouts)]) for seed in range(SEEDS))
     trial = next(trial for trial in tried if trial is not None)
     found = compare_paths(trial)
@@ -35,7 +32,7 @@ WITNESSED = ("missing call", "wrong root", "wrong tag", "stuck on the host", "ki
 @pytest.mark.parametrize("kind", all_but(WITNESSED, KINDS))
 def test_a_few_witnesses_of_each_group_lead_to_the_same_verdict(kind: str) -> None:
     """As in a large job; some seconds later, because others are asked where they wait."""
-    layouts = WITH_MESSAGES if kind in OF_MESSAGES else NAMES
+    layouts = layouts_of(kind)
     layout = layouts[(KINDS.index(kind) + 1) % len(layouts)]
     tried = (random_trial(seed, kind, layout) for seed in range(SEEDS))
     trial = next(trial for trial in tried if trial is not None)
