@@ -155,11 +155,11 @@ def test_under_load_clients_are_asked_to_retry_and_lose_nothing(tmp_path: Path) 
         holder = sqlite3.connect(tmp_path / "data" / "forward.sqlite3", isolation_level=None)
         holder.execute("BEGIN IMMEDIATE")
         call = collector.unary(TRACES)
-        waiting = [call.future(spans(n, size=size), timeout=60) for n in range(1, 5)]
+        waiting = [call.future(spans(n, size=size), timeout=PATIENCE) for n in range(1, 5)]
         posted = [threads.submit(collector.post, "/v1/traces", spans(n, size=size)) for n in range(5, 9)]
         assert wait_for(lambda: collector.metric("otel_fr_collector_requests_in_flight_bytes") > 8 * size)
         with pytest.raises(grpc.RpcError) as rejected:
-            call(spans(9, size=size), timeout=10)
+            call(spans(9, size=size), timeout=PATIENCE)
         assert rejected.value.code() == grpc.StatusCode.UNAVAILABLE
         trailers = {one.key: one.value for one in rejected.value.trailing_metadata()}
         plain = RetryInfo.FromString(trailers["google.rpc.retryinfo-bin"])
@@ -179,7 +179,7 @@ def test_under_load_clients_are_asked_to_retry_and_lose_nothing(tmp_path: Path) 
         assert [one.result().status for one in posted] == [200] * 4
         assert exported.result() == SpanExportResult.SUCCESS
         exporter.shutdown()
-        assert call(spans(9, size=size), timeout=10) == b""
+        assert call(spans(9, size=size), timeout=PATIENCE) == b""
         assert wait_for(lambda: len(set(backend.taken)) == 10)
 
 
@@ -188,7 +188,7 @@ def test_a_thousand_idle_connections_do_no_harm(tmp_path: Path) -> None:
         idle = []
         for address in (collector.grpc, collector.otlp_http, collector.http):
             host, _, port = address.removeprefix("http://").rpartition(":")
-            idle += [socket.create_connection((host, int(port)), timeout=10) for _ in range(350)]
+            idle += [socket.create_connection((host, int(port)), timeout=PATIENCE) for _ in range(350)]
         assert len(idle) > 1_000
         with Job(collector, 2) as job:
             job.hang(1)

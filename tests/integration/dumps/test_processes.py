@@ -14,7 +14,7 @@ from typing import NoReturn
 import pytest
 
 from otel_fr.dumps.read import load, load_folder
-from otel_fr.dumps.safe_parse import UnreadableDump
+from otel_fr.dumps.safe_parse import Limits, UnreadableDump
 from tests.support.torch_files import plain_file
 from tests.support.waiting import PATIENCE
 
@@ -41,7 +41,9 @@ def test_files_made_to_end_their_reader_do_not_cost_the_others(
         (tmp_path / f"trace_{2 * rank}").write_bytes(pickle.dumps(plain_file(), 2))
         (tmp_path / f"trace_{2 * rank + 1}").write_bytes(BAD[name])
     seen: list[tuple[int, int]] = []
-    dumps, problems = load_folder(tmp_path, workers=workers, progress=lambda done, all_: seen.append((done, all_)))
+    dumps, problems = load_folder(
+        tmp_path, limits=Limits(seconds=0.5), workers=workers, progress=lambda done, all_: seen.append((done, all_))
+    )
     assert [found.rank for found in dumps] == [0, 2, 4, 6]
     assert [Path(problem.path).name for problem in problems] == ["trace_1", "trace_3", "trace_5", "trace_7"]
     for problem, said in zip(problems, SAID.values(), strict=True):

@@ -248,12 +248,12 @@ def test_a_huge_hole_is_gone_through_in_time(original: Original, ring: Path) -> 
     data[1024:1032] = struct.pack("<Q", 2**20)
     ring.write_bytes(data)
     os.truncate(ring, size)
-    started = time.monotonic()
+    started = time.process_time()
     with RingReader.open(ring) as reader:
         records = list(reader.records())
         assert len(records) <= CAPACITY
         assert reader.torn == 2**20 - len(records)
-    assert time.monotonic() - started < 60
+    assert time.process_time() - started < 30
 
 
 def test_definitions_that_expand_without_end_do_not_fill_the_memory(ring: Path, original: Original) -> None:
@@ -270,9 +270,9 @@ def test_definitions_that_expand_without_end_do_not_fill_the_memory(ring: Path, 
         data[rows + row * 64 : rows + row * 64 + 8] = struct.pack("<Q", 1 << 32 | place // 8)
         place += len(definition) + 7 & ~7
     ring.write_bytes(data)
-    started = time.monotonic()
+    started = time.process_time()
     with RingReader.open(ring) as reader:
         groups = reader.groups()
         assert all(len(row.group.ranks) == 2**18 - 1 for row in groups)
         assert sum(len(row.group.ranks) for row in groups) < 10**7
-    assert time.monotonic() - started < 60
+    assert time.process_time() - started < 30
