@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Mapping
+from traceback import TracebackException
 from types import TracebackType
 from typing import Any, Final
 
@@ -20,8 +20,6 @@ _MAX_THREAD_STACK: Final = 2500
 _MAX_MESSAGE: Final = 1000
 _MAX_ORIGIN: Final = 120
 """Characters of an exception's origin, which share the line that is shown with the exception."""
-_MAX_CHAIN: Final = 64
-"""Exceptions that are followed to an origin: a program may chain them in a circle."""
 _MAX_DIFFERENT: Final = 64
 """Different exceptions of threads that are recorded: a service thread may be restarted, and fail, for ever."""
 _MAIN: Final = "MainThread"
@@ -114,11 +112,11 @@ class ExceptionHooks:
             pass
 
     def _values(self, value: BaseException, trace: TracebackType | None, max_stack: int) -> dict[str, object]:
-        stack = "".join(traceback.format_exception(type(value), value, trace))
+        told = TracebackException(type(value), value, trace, compact=True)
         return {
             "type": type_name(type(value)),
-            "message": _message(value)[:_MAX_MESSAGE],
-            "stack": stack[-max_stack:],
+            "message": _message(value, told)[:_MAX_MESSAGE],
+            "stack": "".join(told.format())[-max_stack:],
             "site": self._site(trace),
         }
 
@@ -144,34 +142,39 @@ class ExceptionHooks:
 
 
 def described(value: BaseException) -> str:
-    """``"ValueError: no loss (from FloatingPointError: loss is nan)"``. Raises what ``str(value)`` raises."""
-    return f"{type_name(type(value))}: {_message(value)}"
+    """``"ValueError: no loss (from FloatingPointError: loss is nan)"``."""
+    return f"{type_name(type(value))}: {_message(value, TracebackException(type(value), value, None, limit=0))}"
 
 
-def _message(value: BaseException) -> str:
-    """Its text; in the first line, what it was raised from or while, if anything."""
-    text, origin = str(value).strip(), _origin(value)
+def _message(value: BaseException, told: TracebackException) -> str:
+    """Its text; in the first line, what it was raised from or while, if anything.
+
+    Args:
+        told: of it. This asks each exception for its text, which is the program's code, once, and survives all errors.
+    """
+    text, (origin, said) = str(told).strip(), _origin(value, told)
     if origin is value:
         return text
     first, end, rest = text.partition("\n")
-    said = " ".join(str(origin).split())[:_MAX_ORIGIN]
+    said = " ".join(said.split())[:_MAX_ORIGIN]
     why = f"(from {type_name(type(origin))}{said and f': {said}'})"
     return f"{first} {why}{end}{rest}".strip()
 
 
-def _origin(value: BaseException) -> BaseException:
-    """The first exception of those that led to this one, as a traceback shows them; itself, if there is no other.
+def _origin(value: BaseException, told: TracebackException) -> tuple[BaseException, str]:
+    """The first exception of those that led to this one, as a traceback shows them, and its text; itself, if there is
+    no other.
 
     Nothing leads to a KeyboardInterrupt: what was handled as it came only shows where the program was.
     """
-    for _ in range(_MAX_CHAIN):
-        if isinstance(value, KeyboardInterrupt):
+    while not isinstance(value, KeyboardInterrupt):
+        is_raised_from = value.__cause__ is not None or value.__suppress_context__
+        earlier = value.__cause__ if is_raised_from else value.__context__
+        before = told.__cause__ if is_raised_from else told.__context__
+        if earlier is None or before is None:  # the latter at the end of a circle
             break
-        earlier = value.__context__ if value.__cause__ is None and not value.__suppress_context__ else value.__cause__
-        if earlier is None:
-            break
-        value = earlier
-    return value
+        value, told = earlier, before
+    return value, str(told)
 
 
 def _last_value() -> object:

@@ -108,7 +108,10 @@ kept()
             "except KeyboardInterrupt:\n    raise RuntimeError('interrupted')",
             "interrupted (from KeyboardInterrupt)",
         ),
-        ("one, two = OSError('disk'), ValueError('loop')\none.__cause__, two.__cause__ = two, one\nraise two", "loop"),
+        (
+            "one, two = OSError('disk'), ValueError('loop')\none.__cause__, two.__cause__ = two, one\nraise two",
+            "loop (from OSError: disk)",
+        ),
         pytest.param("sys.excepthook = sys.__excepthook__\nraise KeyError('lr')", "'lr'", id="another hook took over"),
     ],
 )
@@ -140,3 +143,38 @@ def test_the_exception_that_ends_the_rank_is_recorded_with_what_led_to_it(
 def test_a_rank_ends_with_the_status_of_its_program(tmp_path: Path, ends: str, code: int) -> None:
     done = single_rank.run(tmp_path, f"start()\ndist.all_reduce(torch.ones(2))\n{ends}\n")
     assert done.returncode == code, done.stderr
+
+
+ODD = f"""{ALONE}import atexit
+calls = []
+class OddError(Exception):
+    def __str__(self):
+        calls.append(threading.current_thread().name)
+        TEXT
+def odd():
+    raise OddError
+def note():
+    print(len(calls), ring().exception)
+atexit.register(note)
+"""
+
+
+@pytest.mark.parametrize(("text", "message"), [("return 'odd'", "odd"), ("raise SystemExit(9)", "failed>")])
+@pytest.mark.parametrize(
+    ("body", "count"),
+    [
+        pytest.param("odd()", 2, id="it ends the process: also asked by Python"),
+        pytest.param("run(odd)", 2, id="it ends a thread: also asked by Python"),
+        pytest.param("try:\n    odd()\nexcept OddError:\n    sys.exit(1)", 1, id="sys.exit"),
+        pytest.param("try:\n    odd()\nexcept OddError:\n    raise KeyError('lr')", 2, id="it led to another"),
+    ],
+)
+def test_an_exception_is_asked_for_its_text_once_and_may_fail_then(
+    tmp_path: Path, text: str, message: str, body: str, count: int
+) -> None:
+    done = single_rank.run(tmp_path, ODD.replace("TEXT", text) + body)
+    asked, _, recorded = done.stdout.partition(" ")
+    assert int(asked) == count, done.stderr
+    assert done.returncode == (0 if body == "run(odd)" else 1)
+    if body == "odd()":
+        assert message in recorded
