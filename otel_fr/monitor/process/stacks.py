@@ -22,8 +22,8 @@ ANSWER_SECONDS = 0.3
 FILE_SECONDS = 0.3
 """How long faulthandler may take to write its text."""
 PATIENCE_SECONDS = 2.0
-"""The longest time for either, while the thread that answers waits for a CPU: the machine is then busy, and the rank
-need not be blocked."""
+"""The longest time for either, while the thread that answers waits for a CPU, or for py-spy to let it go on: the rank
+need not be blocked then."""
 STARVED_SHARE = 0.25
 """Share of the time spent waiting for a CPU from which on a thread counts as kept from answering by it."""
 QUIET_SECONDS = 0.04
@@ -93,7 +93,7 @@ def process_hint(pid: int) -> str:
     """Why a process may not answer: its state, and where it waits in the kernel; "" if it runs or sleeps normally."""
     process = Process(pid)
     state = parse_status(process.text("status")).get("State", "")[:1]
-    if state not in _STATES:
+    if state not in _STATES or process.is_read_here():
         return ""
     wchan = process.waits_in()
     return f"The process is {_STATES[state]}" + (f" (in {wchan})" if wchan else "") + "."
@@ -144,7 +144,7 @@ class StackRequest:
     def step(self, now: float) -> float | None:
         """Continue; seconds until the next step, or None once `result` is there."""
         if self.result is None and self._signalled_at is None:
-            if now >= self._answer_by and self._waits_for_cpu(now):
+            if now >= self._answer_by and self._is_kept_from_answering(now):
                 self._answer_by = min(now + ANSWER_SECONDS, self._patient_until)
             if now < self._answer_by:
                 return self._answer_by - now
@@ -153,10 +153,13 @@ class StackRequest:
             self._check_file(now)
         return None if self.result is not None else 0.02
 
-    def _waits_for_cpu(self, now: float) -> bool:
-        """True if, since this was last asked, the thread that answers could not because it got no CPU."""
+    def _is_kept_from_answering(self, now: float) -> bool:
+        """True if, since this was last asked, the thread that answers could not because it got no CPU; or if the rank
+        is stopped now, because its stacks are read."""
         before, self._cpu_wait = self._cpu_wait, cpu_wait_ns(self._process.pid, self._thread)
         passed, self._checked_at = now - self._checked_at, now
+        if Process(self._process.pid).is_read_here():
+            return True
         if before is None or self._cpu_wait is None:
             return False
         waited = (self._cpu_wait - before) / 1e9

@@ -153,6 +153,13 @@ class Process:
         except (KeyError, ValueError):
             return False
 
+    def is_read_here(self) -> bool:
+        """True if what traces it was started by this process: py-spy, which stops it for as long as it reads."""
+        tracer = parse_status(self.text("status")).get("TracerPid", "0")
+        if not tracer.isdigit() or tracer == "0":
+            return False
+        return parse_status(Process(int(tracer), self._root).text("status")).get("PPid") == str(os.getpid())
+
     def name_of(self, pid: str) -> str:
         """The command of another process; "" if it is not known."""
         try:
@@ -224,6 +231,8 @@ def describe(process: Process, before: Sample, after: Sample) -> str:
 
 def _describe_stop(process: Process, state: str) -> str:
     status = parse_status(process.text("status"))
+    if status.get("State", "")[:1] not in ("T", "t") or process.is_read_here():
+        return ""  # it has gone on, or will at once
     tracer = status.get("TracerPid", "0")
     if tracer.isdigit() and int(tracer):
         name = process.name_of(tracer)

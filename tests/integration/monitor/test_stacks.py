@@ -20,6 +20,7 @@ from otel_fr.monitor.process.stacks import (
     in_order,
     process_hint,
 )
+from otel_fr.monitor.process.state import look
 from otel_fr.ring import process_start_ns
 
 STUCK = """
@@ -42,6 +43,17 @@ import threading
 print(threading.main_thread().native_id, flush=True)
 while True:
     pass
+"""
+
+TRACES = """
+import ctypes, os, sys
+libc, pid = ctypes.CDLL(None), int(sys.argv[1])
+libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
+attached = libc.ptrace(16, pid, None, None) == 0  # PTRACE_ATTACH
+if attached:
+    os.waitpid(pid, 0)
+print("stopped" if attached else "refused", flush=True)
+input()
 """
 
 
@@ -110,6 +122,25 @@ def test_a_rank_that_waits_for_a_cpu_is_given_more_time() -> None:
     assert not patient.result.python_blocked
     assert given_up.result is not None
     assert given_up.result.python_blocked
+
+
+def test_a_rank_that_py_spy_reads_is_neither_stopped_nor_blocked(
+    stuck: tuple[subprocess.Popen[bytes], dict[str, object]],
+) -> None:
+    """A child of the monitor traces it, as py-spy does, which stops it."""
+    process, meta = stuck
+    command = [sys.executable, "-c", TRACES, str(process.pid)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as tracer:
+        assert tracer.stdout is not None
+        if tracer.stdout.readline() != b"stopped\n":
+            pytest.skip("processes may not be traced here")
+        request = StackRequest(rank_of(process.pid), meta, 100.0, asked=True)
+        assert request.step(100.0 + ANSWER_SECONDS) == pytest.approx(ANSWER_SECONDS)
+        assert process_hint(process.pid) == look(process.pid) == ""
+        tracer.communicate(b"\n")
+    request.answered('File "train.py", line 3 in load', "")
+    assert request.result is not None
+    assert not request.result.python_blocked
 
 
 def test_a_stopped_process_is_called_stopped(stuck: tuple[subprocess.Popen[bytes], dict[str, object]]) -> None:
