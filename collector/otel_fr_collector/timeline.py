@@ -77,6 +77,8 @@ FRESH_BEFORE = 0.3
 """Before a call's threshold, from which a report of a culprit counts as fresh."""
 WITNESS_PATIENCE = 3.0
 """Stall times for which a verdict that names nobody is held back until the ranks that were asked have answered."""
+ENDING_PATIENCE = 2.0
+"""The same of one that names ranks whose peers have ended well: a job ends rank by rank."""
 DIFFERENCE_SETTLE = 0.5
 """From a difference of fingerprints to the question, in which other ranks report theirs: it shows which ranks are few.
 `ALL_REPORTED` is the latest."""

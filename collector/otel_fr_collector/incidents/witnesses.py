@@ -3,13 +3,15 @@
 A few ranks of each group say so (`otel_fr.monitor.witness`), and the counts of the others show who is where. That
 decides most verdicts. It does not show what a rank called that left out what its peers wait in, and it does not show
 whether all calls of a collective fit together, nor what each device does.
+
+Also, which verdicts to hold back: who is at fault may show a moment later.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from otel_fr.match import UNENDED, Finding
+from otel_fr.match import UNENDED, Ending, Finding
 from otel_fr_collector import timeline
 from otel_fr_collector.jobs.snapshot import Snapshot
 
@@ -39,8 +41,19 @@ def to_ask(taken: Snapshot, findings: Iterable[Finding]) -> set[int]:
 
 
 def is_early(taken: Snapshot, finding: Finding) -> bool:
-    """It names nobody, and ranks that were asked for their calls may still answer."""
-    if finding.category.is_mismatch or finding.culprit_ranks or finding.age is None:
+    """It names nobody, and ranks that were asked for their calls may still answer; or it names ranks that may end."""
+    if finding.category.is_mismatch or finding.age is None:
         return False
+    if finding.culprit_ranks:
+        return _may_be_ending(taken, finding) and finding.age < timeline.ENDING_PATIENCE * taken.stall
     is_asked = any(info.unlisted is not None for rank in finding.waiting_ranks if (info := taken.ranks.get(rank)))
     return is_asked and finding.age < timeline.WITNESS_PATIENCE * taken.stall
+
+
+def _may_be_ending(taken: Snapshot, finding: Finding) -> bool:
+    """Most members have not joined, and some of these have ended well, so the others may do so as well: then it is the
+    ranks that wait who made a call too many."""
+    members = set() if finding.group is None else set(finding.group.ranks)
+    absent = [info for rank in members.difference(finding.waiting_ranks) if (info := taken.ranks.get(rank)) is not None]
+    endings = {info.ending for info in absent}
+    return 2 * len(absent) > len(members) and endings == {Ending.CLEAN, Ending.RUNNING}

@@ -20,10 +20,12 @@ from otel_fr.match.rules.standing import (
     are_blocked,
     callers_of_extra,
     died_in_mismatch,
+    has_destroyed,
     is_in_barrier,
     is_in_no_call,
     last_of_all,
     may_wait,
+    not_done,
     others,
 )
 from otel_fr.match.texts import device_texts, sentences
@@ -96,8 +98,8 @@ def may_still_join(_: Case, __: Claims, root: Blocked) -> Outcome:
 
 
 def call_too_many(case: Case, claims: Claims, root: Blocked) -> Outcome:
-    """The absent ranks ended well, or continued. The waiting ranks are out of step, or most members had destroyed the
-    group: they made one call too many."""
+    """The absent ranks ended well, or destroyed the group, or continued. The waiting ranks are out of step, or most
+    members had destroyed the group: they made one call too many."""
     node = root.node
     extra = [] if node.dead else callers_of_extra(case, node, root.culprits, unseen=root.unseen)
     if not extra or root.astray is not None:
@@ -111,10 +113,11 @@ def beyond_claim(case: Case, claims: Claims, node: Node, ranks: Sequence[int]) -
     """Ranks that wait in a call that the others do not make."""
     absent = [rank for rank in node.instance.members if rank not in node.instance.calls]
     ended = all(case.evidence.ending_of(rank) is Ending.CLEAN for rank in absent)
+    left = all(has_destroyed(case, node, rank) for rank in absent)
     if node.instance.p2p is not None:
         text = sentences.one_message_more_text(ranks[0], absent[0], node.instance, None, case.machines)
     elif set(ranks).issuperset(node.waiting):
-        text = sentences.one_call_more_text(ranks, absent, node.instance, case.machines, ended=ended)
+        text = sentences.one_call_more_text(ranks, absent, node.instance, case.machines, ended=ended, left=left)
     else:
         text = sentences.out_of_step_beside_text(ranks, node.waiting, absent, node.instance, case.machines)
     return Claim(
@@ -255,7 +258,7 @@ def _named(case: Case, root: Blocked) -> Sequence[int]:
     """The ranks to name: those that are only late if it waits for no other."""
     if root.node.dead:
         return root.culprits
-    found = others(case, root.culprits)
+    found = not_done(case, root.node, others(case, root.culprits))
     return case.with_lost([rank for rank in found if rank not in case.starved] or found)
 
 

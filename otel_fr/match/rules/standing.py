@@ -97,10 +97,10 @@ def callers_of_extra(case: Case, node: Node, missing: Sequence[int], *, unseen: 
     """The ranks that wait in this node in a call too many; empty: not known.
 
     Args:
-        missing: the ranks that they wait for. They ended well after fewer calls, or went on to a later call, or
-            (``unseen``) seem to be in no call because their backend does not show when calls end.
+        missing: the ranks that they wait for. They ended well after fewer calls, or destroyed the group, or went on to
+            a later call, or (``unseen``) seem to be in no call because their backend does not show when calls end.
     """
-    if not unseen and not all(_has_passed(case, rank) for rank in missing):
+    if not unseen and not all(_has_passed(case, node, rank) for rank in missing):
         return []
     culprits = case.steps.culprits
     if not culprits and _most_are_done(case, node, missing):
@@ -108,23 +108,37 @@ def callers_of_extra(case: Case, node: Node, missing: Sequence[int], *, unseen: 
     return [rank for rank in node.waiting if rank in culprits] if culprits.isdisjoint(missing) else []
 
 
-def _has_passed(case: Case, rank: int) -> bool:
-    """It ended well, or waits in another call."""
-    last = case.lasts.get(rank)
-    is_in_call = rank in case.evidence.ranks and last is not None and last.in_call
-    return is_in_call or case.evidence.ending_of(rank) is Ending.CLEAN
+def _has_passed(case: Case, node: Node, rank: int) -> bool:
+    """It ended well, or has destroyed the group, or waits in another call."""
+    info, last = case.evidence.ranks.get(rank), case.lasts.get(rank)
+    is_in_call = info is not None and last is not None and last.in_call
+    return is_in_call or has_destroyed(case, node, rank) or case.evidence.ending_of(rank) is Ending.CLEAN
+
+
+def has_destroyed(case: Case, node: Node, rank: int) -> bool:
+    """It has destroyed the node's group."""
+    info = case.evidence.ranks.get(rank)
+    return info is not None and info.has_destroyed(node.instance.group.id)
 
 
 def _most_are_done(case: Case, node: Node, missing: Sequence[int]) -> bool:
-    """Most members destroyed the group without the call, and ended well: ``if rank == 0: barrier()`` at the end.
+    """Most members destroyed the group without the call: ``if rank == 0: barrier()`` at the end.
 
     Ranks that end well and leave the group as it is may have been stopped in the middle, by a handler of SIGTERM.
     """
-    infos = [case.evidence.ranks.get(rank) for rank in missing]
-    return 2 * len(missing) > len(node.instance.members) and all(
-        info is not None and info.ending is Ending.CLEAN and info.has_destroyed(node.instance.group.id)
-        for info in infos
-    )
+    is_most = 2 * len(missing) > len(node.instance.members)
+    return is_most and all(has_destroyed(case, node, rank) for rank in missing)
+
+
+def not_done(case: Case, node: Node, missing: Sequence[int]) -> Sequence[int]:
+    """Those that have not destroyed the group and ended well: what the others wait for may still come. All, if all
+    have."""
+    found = [
+        rank
+        for rank in missing
+        if case.evidence.ending_of(rank) is not Ending.CLEAN or not has_destroyed(case, node, rank)
+    ]
+    return found or missing
 
 
 def others(case: Case, culprits: Sequence[int]) -> Sequence[int]:

@@ -333,15 +333,16 @@ def out_of_step_text(ranks: tuple[int, ...], skipped: Instance, taken: Instance,
 
 
 def one_call_more_text(
-    ranks: Sequence[int], others: Sequence[int], instance: Instance, machines: Machines, *, ended: bool
+    ranks: Sequence[int], others: Sequence[int], instance: Instance, machines: Machines, *, ended: bool, left: bool
 ) -> str:
-    """Ranks wait in a collective that the other members left out. ``ended``: these have ended without an error."""
+    """Ranks wait in a collective that the other members left out. ``ended``: these have ended without an error.
+    ``left``: they have destroyed the group."""
     more, fewer = verb(ranks, "it", "they"), verb(others, "it", "they")
-    how = (
-        f"{verb(others, 'has', 'have')} ended without an error"
-        if ended
-        else f"{verb(others, 'does', 'do')} not call it"
-    )
+    how = f"{verb(others, 'does', 'do')} not call it"
+    if ended:
+        how = f"{verb(others, 'has', 'have')} ended without an error"
+    elif left:
+        how = f"{verb(others, 'has', 'have')} destroyed the group"
     return (
         f"{machines.named(ranks)} {verb(ranks, 'waits', 'wait')} in {instance_text(instance)}, but {ranks_text(others)}"
         f" {how}: unlike the other ranks, {more} made one call too many (or {fewer} left this one out)"

@@ -11,7 +11,7 @@ from otel_fr_collector.incidents.what_to_do import ONCE_OVER, WHAT_TO_DO
 
 from otel_fr.match import Category
 from tests.support.notified_site import Site
-from tests.support.played_job import Issued, Job
+from tests.support.played_job import STALL, Issued, Job
 from tests.support.times import VirtualTime
 from tests.support.virtual_collector import VirtualCollector
 from tests.support.whole_text import whole_text
@@ -132,6 +132,28 @@ def test_a_rank_with_one_barrier_more_than_ranks_that_ended_well_is_named_alone(
         collector.time.advance(10.0)
         (cause,) = collector.causes()
     assert {tuple(one["culprit_ranks"]) for one in collector.incidents()} == {(0,)}
+
+
+def test_while_ranks_end_one_after_the_other_nobody_is_accused_by_one_that_calls_once_more() -> None:
+    with VirtualCollector() as collector, collector.job(4) as job:
+        job.step()
+        job.ranks[0].issue(job.world)
+        job.ranks[1].exit(clean=True)
+        collector.time.advance(1.5 * STALL)
+        assert collector.causes() == []
+        for rank in job.ranks[2:]:
+            rank.exit(clean=True, groups=_destroy_groups(job))
+        collector.time.advance(1.5 * STALL)
+        assert collector.causes() != []
+        assert not {2, 3} & {rank for one in collector.causes() for rank in one["culprit_ranks"]}
+
+
+def test_ranks_that_do_not_end_are_named_in_the_end() -> None:
+    with VirtualCollector() as collector, collector.job(4) as job:
+        job.step()
+        job.ranks[0].issue(job.world)
+        job.ranks[1].exit(clean=True, groups=_destroy_groups(job))
+        assert collector.wait_cause()["culprit_ranks"] == [2, 3]
 
 
 SECONDS = 13.0

@@ -132,3 +132,26 @@ def test_a_rank_that_exits_because_of_ctrl_c_had_left_nothing() -> None:
     found = cause([message(0, "recv", 1), call(1, 5, CallState.COMPLETED)], [rank(0, 5), stopped, rank(2, 5)])
     assert (found.category, found.culprit_ranks, found.stuck_on) == (Category.MISSING_RANK, (1,), "host")
     assert "rank 1 was still at data.py:3 load, in no call, when it was stopped" in found.summary
+
+
+DONE = {"progress": {"w": Progress(5, 5, destroyed=True)}}
+ENDED: dict[str, Any] = {"ending": Ending.CLEAN}
+STOPPED: dict[str, Any] = {"ending": Ending.KILLED, "signal": 15}
+
+
+@pytest.mark.parametrize("state", [CallState.IN_FLIGHT, CallState.FAILED])
+@pytest.mark.parametrize("ends", [{}, ENDED, STOPPED], ids=["runs", "ended well", "stopped"])
+def test_most_ranks_that_destroyed_the_group_are_not_accused_by_one_that_calls_once_more(
+    ends: dict[str, Any], state: CallState
+) -> None:
+    """Some still save something, or were stopped while they did."""
+    ranks = [rank(0, 6), rank(1, ending=Ending.CLEAN, **DONE), rank(2, **DONE, **ends)]
+    found = cause([call(0, 6, state, duration=0.1)], ranks)
+    assert (found.rule, found.culprit_ranks) == ("call_too_many", (0,))
+
+
+@pytest.mark.parametrize("size", [3, 4])
+def test_a_rank_that_has_not_come_so_far_is_named_without_those_that_are_done(size: int) -> None:
+    done = [rank(r, ending=Ending.CLEAN, **DONE) for r in range(2, size)]
+    found = cause([call(0, 6)], [rank(0, 6), rank(1, 5), *done], size=size)
+    assert (found.rule, found.culprit_ranks) == ("absent_rank", (1,))
