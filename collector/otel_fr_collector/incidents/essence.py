@@ -7,22 +7,28 @@ from collections.abc import Sequence
 
 from otel_fr.incident import CulpritData
 from otel_fr.match import Category, Finding
+from otel_fr.match.facts.instances import key_of_finding
 from otel_fr.match.facts.ranks import EXCUSABLE
 from otel_fr.match.rules.blocked import starved_rank
 from otel_fr.stacks import NATIVE_HEADING
 
 
 def with_first_cause(finding: Finding, first: Finding) -> Finding:
-    """A later finding of an incident, or the first one if the same culprits have come after their peers had timed out.
+    """A later finding of an incident, or the first one if the same culprits now count as late.
 
     Peers that time out can be what frees a rank. Why they waited for it is known from before, so that it came late is
-    added as a detail.
+    added as a detail. A rank that gets no processor may be late or away by a hair: as long as it is waited for in the
+    same call, it stays what was worse.
     """
     is_late = finding.category is Category.STRAGGLER and first.category in EXCUSABLE - {Category.STRAGGLER}
-    is_late = is_late and finding.rule != starved_rank.__name__
     if not is_late or finding.culprit_ranks != first.culprit_ranks or first.stuck_on == "lost":
         return finding
-    details = tuple(dict.fromkeys((*first.details, finding.summary)))
+    details = first.details
+    if finding.rule == starved_rank.__name__:
+        if key_of_finding(finding) != key_of_finding(first):
+            return finding
+    else:
+        details = tuple(dict.fromkeys((*details, finding.summary)))
     return dataclasses.replace(
         first, details=details, ended_ranks=finding.ended_ranks, is_waiting=finding.is_waiting, age=finding.age
     )

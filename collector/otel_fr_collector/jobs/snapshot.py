@@ -193,7 +193,7 @@ def _rank(state: RankState, now: float, until: float, silent: bool, longest: flo
         thread_exceptions=state.thread_exceptions,
         python_blocked=state.python_blocked,
         idle=report.idle_s + since if report and report.idle_s is not None else None,
-        starved=0.0 if report is None else report.starved_s,
+        starved=_starved(report, since),
         completed_age=None if state.completed_at is None else max(0.0, until - state.completed_at),
         ended_for=max(0.0, now - state.ended - longest) if state.ended is not None else None,
         site=state.site,
@@ -218,6 +218,14 @@ def _rank(state: RankState, now: float, until: float, silent: bool, longest: flo
         decisions=state.decisions,
         step=state.decided_in,
     )
+
+
+def _starved(report: RankReport | None, since: float) -> float:
+    """As idle time, it continues after a report, for the same share of the time: else a rank that waits for a processor
+    would seem to have got one before each of its reports."""
+    if report is None or not report.idle_s:
+        return 0.0
+    return report.starved_s * (1.0 + since / report.idle_s)
 
 
 def trips_of(report: RankReport | None) -> tuple[tuple[str, float], ...]:

@@ -241,6 +241,13 @@ def test_a_rank_that_moves_is_not_idle_because_its_next_report_is_not_due_yet() 
         assert snapshot(run, 20.0 + interval).ranks[1].idle == pytest.approx(3.0 + interval), "it stands still"
 
 
+def test_a_rank_without_a_processor_has_none_since_its_latest_report_either() -> None:
+    run = new_run(world_size=4)
+    assert take(run, waiting(1, 14.0, starved_s=3.0), 14.0) is not None
+    known = snapshot(run, 15.0).ranks[1]
+    assert (known.idle, known.starved) == (5.0, pytest.approx(3.75))
+
+
 def test_a_collector_that_restarted_asks_the_rank_and_takes_its_counts_meanwhile() -> None:
     run = new_run(world_size=4)
     assert take(run, body(8, enqueued=7), 1.0) is not None

@@ -1,4 +1,4 @@
-"""A rank that is waited for too long in each step, and comes each time: one incident, not one for each step."""
+"""A rank that is late again and again, or by a hair, has one incident with one answer."""
 
 from __future__ import annotations
 
@@ -61,3 +61,17 @@ def test_a_rank_that_is_late_once_more_long_afterwards_has_another() -> None:
             ("resolved", 2),
             ("resolved", 64),
         ]
+
+
+def test_a_rank_that_lacks_a_processor_about_half_of_the_time_is_not_late_and_away_by_turns() -> None:
+    with VirtualCollector() as collector, collector.job(3) as job:
+        for rank in job.ranks:
+            rank.extra["stall_s"] = 10.0
+        job.hang(1)
+        began = collector.time.monotonic()
+        for number in range(150):
+            share = 0.45 if number // 5 % 2 else 0.55
+            job.ranks[1].extra["starved_s"] = (collector.time.monotonic() - began) * share
+            collector.time.advance(0.1)
+        categories = [key for key, _ in itertools.groupby(line["category"] for line in collector.lines())]
+    assert categories in (["missing_rank"], ["straggler", "missing_rank"])
