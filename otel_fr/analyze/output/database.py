@@ -79,6 +79,8 @@ def _json_parts(tables: _Tables) -> Iterator[str]:
 def _write_sqlite(tables: _Tables, path: Path) -> None:
     """Lists and dicts are stored as JSON text, for SQLite's ``json_each``."""
     with closing(sqlite3.connect(path)) as connection, connection:
+        for setting in ("journal_mode", "synchronous"):  # a file that is not complete takes nobody's place
+            connection.execute(f"PRAGMA {setting} = OFF")
         connection.execute(f"PRAGMA user_version = {FORMAT}")
         for table, columns in COLUMNS.items():
             numbered = table != "groups"  # whose ids are text
