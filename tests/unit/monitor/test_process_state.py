@@ -137,7 +137,9 @@ def test_a_thread_that_goes_on_is_not_said_to_wait_for_a_file_system(tmp_path: P
     assert text == "reading /srv/x.bin (uninterruptible; folio_wait_bit_common)"
 
 
-@pytest.mark.parametrize(("parent", "words"), [(os.getpid(), ""), (1, "stopped by a debugger (process 99)")])
+@pytest.mark.parametrize(
+    ("parent", "words"), [(os.getpid(), ""), (1, "stopped by a debugger (process 99)")], ids=["own", "other"]
+)
 def test_what_this_process_has_started_to_read_stacks_is_no_debugger(tmp_path: Path, parent: int, words: str) -> None:
     proc(tmp_path, state="t", tracer=99)
     (tmp_path / "99").mkdir()
