@@ -134,7 +134,7 @@ def test_a_rank_that_exits_because_of_ctrl_c_had_left_nothing() -> None:
     assert "rank 1 was still at data.py:3 load, in no call, when it was stopped" in found.summary
 
 
-DONE = {"progress": {"w": Progress(5, 5, destroyed=True)}}
+DONE: dict[str, Any] = {"progress": {"w": Progress(5, 5, destroyed=True)}}
 ENDED: dict[str, Any] = {"ending": Ending.CLEAN}
 STOPPED: dict[str, Any] = {"ending": Ending.KILLED, "signal": 15}
 
