@@ -34,7 +34,7 @@ from otel_fr_collector.jobs.run import MAX_RANKS_PER_RUN, Run
 
 MAX_CALLS = 50_000
 MAX_EXPECTED = MAX_RANKS_PER_RUN
-"""Most ranks of a run that are named although they never reported: more are not taken in of one run either."""
+"""Most ranks of a run that may be named although they never reported, or had no room."""
 _Known = dict[tuple[int, int, bool, int | None, str], Progress]
 
 
@@ -91,9 +91,8 @@ class Snapshot:
                 self.enqueued_wall[key] = min(call.enqueued_wall, self.enqueued_wall.get(key, call.enqueued_wall))
         calls = [call.as_call(self.until.get(call.rank, self.moment)) for call in self.calls]
         if any(_needs_others(call) and call.state is not CallState.UNKNOWN for call in self.calls):
-            for rank in _expected(self):
-                unheard = Rank(rank, ending=Ending.UNKNOWN, complete=False, has_gaps=self.lacks_ranks)
-                self.ranks.setdefault(rank, unheard)
+            for rank in _unheard(self):
+                self.ranks[rank] = Rank(rank, ending=Ending.UNKNOWN, complete=False, has_gaps=self.lacks_ranks)
         window = window_of(self.stall)
         return Evidence(groups=self.groups, calls=calls, ranks=self.ranks, window=window, world_size=self.world_size)
 
@@ -344,12 +343,13 @@ def _needs_others(call: RankCall) -> bool:
     return call.state is not CallState.COMPLETED and not call.signature.destroys
 
 
-def _expected(taken: Snapshot) -> set[int]:
-    """Every rank that should report: the world's, and the members of the groups in which a rank waits."""
-    world = taken.world_size
-    expected = set(range(world)) if world is not None and world <= MAX_EXPECTED else set()
+def _unheard(taken: Snapshot) -> set[int]:
+    """Ranks that should have reported: of the world, and members of the groups in which a rank waits."""
+    world, known = taken.world_size, taken.ranks.keys()
+    unheard = set(range(world)) - known if world is not None and world <= MAX_EXPECTED else set()
     for gid in {call.group for call in taken.calls if _needs_others(call)}:
         group = taken.groups.get(gid)
-        if group is not None and len(expected) + len(group.ranks) <= MAX_EXPECTED:
-            expected.update(group.ranks)
-    return expected
+        others = set(group.ranks) - known - unheard if group is not None else set()
+        if len(unheard) + len(others) <= MAX_EXPECTED:
+            unheard |= others
+    return unheard

@@ -15,6 +15,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from otel_fr_collector import timeline
 from otel_fr_collector.jobs import groups
 from otel_fr_collector.jobs import run as run_module
+from otel_fr_collector.jobs import snapshot as snapshot_module
 from otel_fr_collector.jobs import usage as usage_module
 from otel_fr_collector.jobs.bounded import Cache, CacheBudget, Ranges
 from otel_fr_collector.jobs.calls import SpanCall, Template
@@ -265,6 +266,22 @@ def test_a_rank_for_which_there_was_no_room_is_not_named(monkeypatch: pytest.Mon
     take_waiting(run, 4)
     (found,) = diagnose(snapshot(run, 0.1).evidence())
     assert (found.rule, found.culprit_ranks) == ("not_recorded", ())
+
+
+def test_ranks_for_which_there_was_no_room_are_not_named_in_any_of_their_groups(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where a run has more ranks than are kept of one, the limit on unheard ranks does not count those that are."""
+    monkeypatch.setattr(run_module, "MAX_RANKS_PER_RUN", 8)
+    monkeypatch.setattr(snapshot_module, "MAX_EXPECTED", 8)
+    run = run_in(Runs())
+    run.world_size = 12
+    for rank in (0, 1, 3, 4, 5, 6, 8, 9, 2, 7, 10, 11):
+        name = f"g{rank // 4}"
+        group = {"id": name, "ranks": f"{rank // 4 * 4}-{rank // 4 * 4 + 3}", "enq": 2, "done": 1}
+        take(run, rank, groups=[group], inflight=[{**WAITS[0], "g": name}], idle_s=9.0)
+    found = diagnose(snapshot(run, 0.1).evidence())
+    assert {(one.rule, one.culprit_ranks) for one in found} == {("not_recorded", ())}
 
 
 def test_a_member_list_that_finds_no_room_leaves_the_members_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
