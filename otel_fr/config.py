@@ -189,7 +189,7 @@ def _number(env: Mapping[str, str], names: tuple[str, ...], default: float, low:
             break
         unusable.append((name, text))
     for name, text in unusable:
-        _log.warning("%s=%r is not a number from %g to %g; using %g", name, text, low, high, used)
+        _log.warning("%s=%.100r is not a number from %g to %g; using %g", name, text, low, high, used)
     return used
 
 
@@ -222,17 +222,15 @@ def _choice(env: Mapping[str, str], name: str, values: tuple[str, ...]) -> str:
     text = env.get(name, "").strip().lower() or values[0]
     if text in values:
         return text
-    _log.warning("%s=%r is not one of %s; using %s", name, text, ", ".join(values), values[0])
+    _log.warning("%s=%.100r is not one of %s; using %s", name, text, ", ".join(values), values[0])
     return values[0]
 
 
 def _timeouts(env: Mapping[str, str], name: str) -> dict[str, float]:
-    """Seconds by name, from ``"loading:30,evaluation:3600"``; items that have no such form cause a warning each."""
-    found: dict[str, float] = {}
-    for item in env.get(name, "").split(","):
+    """Seconds by name, from ``"loading:30,evaluation:3600"``; items that have no such form cause one warning."""
+    found, unusable = dict[str, float](), list[str]()
+    for item in filter(str.strip, env.get(name, "").split(",")):
         key, _, text = item.rpartition(":")
-        if not item.strip():
-            continue
         try:
             seconds = float(text)
         except ValueError:
@@ -240,7 +238,9 @@ def _timeouts(env: Mapping[str, str], name: str) -> dict[str, float]:
         if key.strip() and 0 < seconds <= MAX_SECONDS:
             found[key.strip()] = seconds
         else:
-            _log.warning("ignoring %s: %r is not a name, a colon and seconds above 0", name, item)
+            unusable.append(item)
+    if unusable:
+        _log.warning("ignoring %s: %.100r is not a name, a colon and seconds above 0", name, unusable[0])
     return found
 
 

@@ -121,7 +121,7 @@ def protocol_of(signal: Signal, env: Mapping[str, str] = os.environ) -> str:
 @functools.cache
 def _warn_of_protocol(value: str) -> None:
     """Once: mostly all signals have the same one."""
-    _log.warning("OTLP protocol %r is not supported (grpc, http/protobuf); using grpc", value)
+    _log.warning("OTLP protocol %.100r is not supported (grpc, http/protobuf); using grpc", value)
 
 
 def endpoint_of(signal: Signal, env: Mapping[str, str] = os.environ) -> tuple[str, str]:

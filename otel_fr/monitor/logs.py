@@ -20,6 +20,8 @@ import grpc
 
 from otel_fr.printable import one_line, shortened
 
+MAX_MESSAGE = 2_000
+"""Characters of a message: names, values of variables and what servers answer may be of any length."""
 ENDPOINT_SECONDS = 60.0
 """Between two messages about an endpoint that does not answer."""
 EXPLAIN_SECONDS = 8.0
@@ -84,10 +86,6 @@ def silence() -> Iterator[None]:
         logging.disable(logging.NOTSET)
 
 
-MAX_MESSAGE = 2_000
-"""Characters: a server's answer may be quoted."""
-
-
 class _Formatter(logging.Formatter):
     """Each message is one line that a terminal does not act on: names and errors of a job may contain anything."""
 
@@ -96,10 +94,22 @@ class _Formatter(logging.Formatter):
         return super().formatMessage(record)
 
 
+class _Once(logging.Filter):
+    """Passes on one message: the SDK logs one for each bad item of a variable, each time that it reads the variable."""
+
+    _is_first = True
+
+    def filter(self, _: logging.LogRecord) -> bool:
+        is_first, self._is_first = self._is_first, False
+        return is_first
+
+
 def configure(rank: int) -> logging.Handler:
     """Send warnings and errors of this process to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Formatter(f"otel-fr[rank {rank}]: %(message)s"))
+    for name in ("opentelemetry.sdk.resources", "opentelemetry.util.re"):
+        logging.getLogger(name).addFilter(_Once())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)

@@ -109,6 +109,14 @@ def test_a_value_that_cannot_be_used_is_named_and_the_next_one_taken(caplog: pyt
     assert "OTEL_FR_STALL_SECONDS='-1' is not a number from 0.1 to 86400; using 5" in caplog.text
 
 
+def test_values_of_any_length_and_number_are_one_short_line_for_each_variable(caplog: pytest.LogCaptureFixture) -> None:
+    names = ("OTEL_FR_BUFFER_SIZE", "OTEL_FR_ON_PEER_FAILURE", "OTEL_FR_SECTION_TIMEOUTS")
+    with caplog.at_level(logging.WARNING, "otel_fr"):
+        Config.from_env(dict.fromkeys(names, 100_000 * "x" + 9 * ",x"))
+    assert len(caplog.messages) == len(names)
+    assert max(map(len, caplog.messages)) < 300
+
+
 def test_local_rank_is_that_of_torchrun_else_of_slurm_else_of_open_mpi() -> None:
     env = {"OMPI_COMM_WORLD_LOCAL_RANK": "3"}
     assert Config.from_env(env).local_rank == 3

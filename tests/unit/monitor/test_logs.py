@@ -2,20 +2,49 @@
 
 from __future__ import annotations
 
+import io
 import logging
+import sys
+from collections.abc import Iterator
+
+import pytest
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.util.re import parse_env_headers
 
 from otel_fr.monitor import logs
 
 
-def test_a_message_is_one_line_that_a_terminal_does_not_act_on() -> None:
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
+    """What is written, once the monitor's log is set up."""
     root = logging.getLogger()
-    before, level, raises = root.handlers[:], root.level, logging.raiseExceptions
-    try:
-        formatter = logs.configure(3).formatter
-    finally:
-        root.handlers[:], logging.raiseExceptions = before, raises
-        root.setLevel(level)
-    assert formatter is not None
+    of_sdk = [logging.getLogger(name) for name in ("opentelemetry.sdk.resources", "opentelemetry.util.re")]
+    for logger in (root, *of_sdk):
+        monkeypatch.setattr(logger, "filters", logger.filters[:])
+        monkeypatch.setattr(logger, "handlers", logger.handlers[:])
+    monkeypatch.setattr(logging, "raiseExceptions", logging.raiseExceptions)
+    level = root.level
+    monkeypatch.setattr(sys, "stderr", written := io.StringIO())
+    logs.configure(3)
+    yield written
+    root.setLevel(level)
+
+
+def test_a_message_is_one_line_that_a_terminal_does_not_act_on(written: io.StringIO) -> None:
     name = "pg\x1b[41m\r\nINCIDENT fake: rank 7"
-    record = logging.LogRecord("otel_fr", logging.WARNING, "", 1, "rank 1 left %s", (name,), None)
-    assert formatter.format(record) == "otel-fr[rank 3]: rank 1 left pg\ufffd[41m\ufffd INCIDENT fake: rank 7"
+    logging.getLogger("otel_fr").warning("rank 1 left %s", name)
+    assert written.getvalue() == "otel-fr[rank 3]: rank 1 left pg\ufffd[41m\ufffd INCIDENT fake: rank 7\n"
+
+
+def test_what_is_long_is_cut_and_bad_items_of_a_variable_are_one_line(
+    written: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "one,two,three")
+    for _ in range(2):
+        Resource.create()
+        parse_env_headers("one,two,three", liberal=True)
+    logging.getLogger("otel_fr.monitor").warning("no room for job %s", 9_000 * "j")
+    of_attribute, of_header, of_job = written.getvalue().splitlines()
+    assert "one" in of_attribute
+    assert "one" in of_header
+    assert len(of_job) < logs.MAX_MESSAGE + 100
