@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable
 from signal import SIGKILL
 
 from otel_fr.communication_errors import is_communication
 from otel_fr.match.facts.calls import failed_at_once, gave_up
 from otel_fr.match.facts.instances import Instance, has_joined
+from otel_fr.match.facts.known import Facts
 from otel_fr.match.facts.mismatch import judge
 from otel_fr.match.facts.ranks import (
     by_user,
@@ -78,13 +79,13 @@ def _left_in_order(info: Rank, calls: Iterable[Call]) -> bool:
     )
 
 
-def _awaited(evidence: Evidence, instances: Iterable[Instance], ranks: set[int]) -> set[int]:
+def _awaited(facts: Facts, ranks: set[int]) -> set[int]:
     """Those of ``ranks`` that others wait for in a call that they did not join."""
     found: set[int] = set()
-    for instance in instances if ranks else ():
+    for instance in facts.instances.values() if ranks else ():
         if any(instance.call(r).state is not CallState.COMPLETED for r in instance.calls):
             members = ranks.intersection(instance.members)
-            found.update(r for r in members if has_joined(instance, r, evidence.ranks.get(r)) is False)
+            found.update(r for r in members if facts.has_joined(instance, r) is False)
     return found
 
 
@@ -94,17 +95,18 @@ def raised_ranks(evidence: Evidence) -> set[int]:
     return {r for r, info in raised.items() if not was_stopped(info)}
 
 
-def _failed_alone(evidence: Evidence, instances: Iterable[Instance]) -> set[int]:
+def _failed_alone(facts: Facts) -> set[int]:
     """Ranks that raised in a collective that all members had joined and that failed on no other, before its timeout.
 
     An exception that a signal handler raises in the call looks so: PyTorch's DataLoader raises one when a worker is
     killed, for example. A failure that a peer causes shows in the peer's end, or on more than one rank. If all peers
     have completed the call, their later end says nothing, but then the exception must not be one of communication.
     """
+    evidence = facts.evidence
     raised = raised_ranks(evidence)
     unharmed = {r for r, info in evidence.ranks.items() if info.ending is Ending.RUNNING or was_stopped(info)}
     found: set[int] = set()
-    for instance in instances if raised else ():
+    for instance in facts.instances.values() if raised else ():
         calls = [instance.call(r) for r in instance.calls]
         failed = [c for c in calls if c.state is CallState.FAILED]
         if len(failed) != 1 or gave_up(failed[0]) or instance.p2p:
@@ -118,20 +120,21 @@ def _failed_alone(evidence: Evidence, instances: Iterable[Instance]) -> set[int]
         )
         if not others <= unharmed and (not ended_well or is_communication(evidence.ranks[rank].exception)):
             continue
-        if all(has_joined(instance, other, evidence.ranks[other]) for other in others):
+        if all(facts.has_joined(instance, other) for other in others):
             found.add(rank)
     return found
 
 
-def _refused(evidence: Evidence, instances: Iterable[Instance]) -> set[int]:
+def _refused(facts: Facts) -> set[int]:
     """Ranks that raised in a collective that their backend refused on all members at once: the program's fault.
 
     What a peer or the network causes is an exception of communication. Where calls do not fit together, that is the
     fault.
     """
+    evidence = facts.evidence
     raised = raised_ranks(evidence)
     found: set[int] = set()
-    for instance in instances if raised else ():
+    for instance in facts.instances.values() if raised else ():
         own = raised.intersection(instance.calls)
         if not own or instance.p2p or len(instance.calls) < len(instance.members):
             continue
@@ -144,23 +147,22 @@ def _refused(evidence: Evidence, instances: Iterable[Instance]) -> set[int]:
     return found
 
 
-def _outlasted(
-    evidence: Evidence, instances: Iterable[Instance], candidates: set[int], aborted: frozenset[int]
-) -> set[int]:
+def _outlasted(facts: Facts, candidates: set[int], aborted: frozenset[int]) -> set[int]:
     """Those that were away for so long that others had given up before they ended: their launcher ended them.
 
     Killed with SIGKILL after they had not ended by SIGTERM, or exited without an exception from a handler of SIGTERM.
     Each time is measured by one rank: how long a peer waited until its timeout, and how long the candidate was idle.
     """
+    evidence = facts.evidence
     ended = {r for r in candidates if _may_be_stopped(evidence.ranks[r]) and evidence.ranks[r].idle is not None}
     found: set[int] = set()
-    for instance in instances if ended else ():
+    for instance in facts.instances.values() if ended else ():
         calls = [instance.call(r) for r in instance.calls]
         timeouts = [c.duration for c in calls if gave_up(c) and c.duration is not None]
         waits = timeouts + [c.age for c in calls if c.rank in aborted and c.age is not None]
         for r in ended.intersection(instance.members):
             info, idle = evidence.ranks[r], evidence.ranks[r].idle or 0.0
-            if has_joined(instance, r, info) is not False:
+            if facts.has_joined(instance, r) is not False:
                 continue
             if info.ending is Ending.KILLED:
                 is_after = any(idle >= wait + KILL_GRACE for wait in waits)
@@ -192,9 +194,7 @@ def _open_calls(calls: Iterable[Call]) -> list[Call]:
     return [call for call in calls if call.state in (CallState.IN_FLIGHT, CallState.FAILED) and not call.left]
 
 
-def culprit_deaths(
-    evidence: Evidence, instances: Collection[Instance], excused: frozenset[int] = frozenset()
-) -> frozenset[int]:
+def culprit_deaths(facts: Facts, excused: frozenset[int]) -> frozenset[int]:
     """Ranks whose death is a cause, not a consequence.
 
     A rank that was waiting in a collective which another such rank never joined is a victim (torchrun ends it
@@ -204,11 +204,9 @@ def culprit_deaths(
     Args:
         excused: ranks that were aborted because they waited (`otel_fr.match.graph.aborted`).
     """
+    evidence, by_rank = facts.evidence, facts.by_rank
     if were_killed_together(evidence.ranks.values(), evidence.world_size):
         return frozenset()
-    by_rank: dict[int, list[Call]] = {}
-    for call in evidence.calls:
-        by_rank.setdefault(call.rank, []).append(call)
     timed_out = bool(excused) or any(
         call.state is CallState.FAILED and call.error == "timeout" and not call.left for call in evidence.calls
     )
@@ -219,36 +217,35 @@ def culprit_deaths(
         and _failed_by_itself(info, by_rank.get(r, ()))
         and not (timed_out and _was_cleared_away(info))
     }
-    candidates |= (_failed_alone(evidence, instances) | _refused(evidence, instances)) - excused
-    candidates -= _outlasted(evidence, instances, candidates, excused)
-    candidates -= cleared_away(evidence, instances, candidates)
+    candidates |= (_failed_alone(facts) | _refused(facts)) - excused
+    candidates -= _outlasted(facts, candidates, excused)
+    candidates -= cleared_away(facts, candidates)
     left = {r for r in candidates if _left_in_order(evidence.ranks[r], by_rank.get(r, ()))}
-    candidates -= left - _awaited(evidence, instances, left)
-    candidates -= reraised(evidence, candidates, by_rank)
-    candidates -= _ended_for_others(evidence, candidates, by_rank)
+    candidates -= left - _awaited(facts, left)
+    candidates -= _reraised(facts, candidates)
+    candidates -= _ended_for_others(facts, candidates)
     if not candidates:
         stopped = {r for r, info in evidence.ranks.items() if was_stopped(info)}
-        if before := stopped_first(evidence, instances, stopped, by_rank):
+        if before := stopped_first(facts, stopped):
             return before
         others_ended = any(info.ending is not Ending.RUNNING for r, info in evidence.ranks.items() if r not in stopped)
         running = any(info.ending is Ending.RUNNING for info in evidence.ranks.values())
         if others_ended or not running:
             return frozenset()
         is_of_all = len(stopped) > 1 or any(by_user(evidence.ranks[r]) for r in stopped)
-        return frozenset(stopped - stopped_late(evidence, instances, stopped) if is_of_all else stopped)
+        return frozenset(stopped - stopped_late(facts, stopped) if is_of_all else stopped)
     waiting = {r for r in candidates if _open_calls(by_rank.get(r, ()))}
     first = candidates - waiting
     victims: set[int] = set()
-    for instance in instances:
+    for instance in facts.instances.values():
         members = first.intersection(instance.members)
-        blamed = {r for r in members if has_joined(instance, r, evidence.ranks.get(r)) is False}
-        if blamed:
+        if any(facts.has_joined(instance, r) is False for r in members):
             victims |= {r for r in waiting if r in instance.calls and _open_calls(instance.calls[r])}
     victims -= ended_with(evidence, first, victims)  # whoever killed these killed them, too
     return frozenset(candidates - {r for r in victims if not is_device_error(evidence.ranks[r].exception)})
 
 
-def _ended_for_others(evidence: Evidence, candidates: set[int], by_rank: Mapping[int, list[Call]]) -> set[int]:
+def _ended_for_others(facts: Facts, candidates: set[int]) -> set[int]:
     """Those that ended in a call, as NCCL ends a rank soon after a peer has gone, where a member ended on its own.
 
     NCCL's watchdog aborts the process, or the caller gets an exception of communication (``ncclRemoteError``), while
@@ -256,12 +253,12 @@ def _ended_for_others(evidence: Evidence, candidates: set[int], by_rank: Mapping
     """
     groups: dict[int, set[str]] = {}
     for r in candidates:
-        info = evidence.ranks[r]
+        info = facts.evidence.ranks[r]
         told = info.ending is Ending.RAISED and is_communication(info.exception)
         if (info.was_aborted or told) and not is_device_error(info.exception):
-            groups[r] = {call.group for call in by_rank.get(r, ()) if call.state in UNENDED}
+            groups[r] = {call.group for call in facts.by_rank.get(r, ()) if call.state in UNENDED}
     by_themselves = candidates - groups.keys()
-    shared = {id_ for id_, group in evidence.groups.items() if not by_themselves.isdisjoint(group.ranks)}
+    shared = {id_ for id_, group in facts.evidence.groups.items() if not by_themselves.isdisjoint(group.ranks)}
     return {r for r, own in groups.items() if own & shared}
 
 
@@ -272,22 +269,22 @@ _CHECKPOINT = re.compile(
 their ranks in the step's group."""
 
 
-def reraised(evidence: Evidence, candidates: Collection[int], by_rank: Mapping[int, Sequence[Call]]) -> set[int]:
+def _reraised(facts: Facts, candidates: Collection[int]) -> set[int]:
     """Those of ``candidates`` that ended by the error of another of them."""
     found: set[int] = set()
     for rank in candidates:
-        failed = _failed_ranks(evidence, rank, by_rank.get(rank, ()))
+        failed = _failed_ranks(facts, rank)
         if failed and rank not in failed and not failed.isdisjoint(candidates):
             found.add(rank)
     return found
 
 
-def _failed_ranks(evidence: Evidence, rank: int, calls: Sequence[Call]) -> set[int]:
+def _failed_ranks(facts: Facts, rank: int) -> set[int]:
     """The global ranks that its exception names: it was raised after a collective of the step, the rank's newest."""
-    named = _CHECKPOINT.match(evidence.ranks[rank].exception)
-    if named is None or not calls:
+    named = _CHECKPOINT.match(facts.evidence.ranks[rank].exception)
+    if named is None or rank not in facts.lasts:
         return set()
-    group = evidence.groups.get(max(calls, key=lambda call: call.record).group)
+    group = facts.evidence.groups.get(facts.lasts[rank].call.group)
     members = group.ranks if group is not None else ()
     numbers = [int(text) for text in named[1].split(",")]
     return {members[number] for number in numbers} if max(numbers) < len(members) else set()

@@ -36,7 +36,13 @@ _ABORT_SECONDS = 2.0
 """From when a watchdog lets calls fail until the end of the process is known."""
 
 
-def without_gaps(evidence: Evidence) -> Evidence:
+def without_misleading(evidence: Evidence) -> Evidence:
+    """The evidence as it is judged."""
+    recorded = _not_blocked_by_host(_without_run_on(_without_gaps(_set_aside(evidence))))
+    return _not_failed_by_abort(_mark_caught(_mark_timed_out(recorded)))
+
+
+def _without_gaps(evidence: Evidence) -> Evidence:
     """The evidence without the calls and counts of ranks that have gaps. How they ended, and their stacks, stay."""
     left_out = {rank for rank, info in evidence.ranks.items() if info.has_gaps}
     if not left_out:
@@ -54,7 +60,7 @@ def without_gaps(evidence: Evidence) -> Evidence:
     )
 
 
-def set_aside(evidence: Evidence) -> Evidence:
+def _set_aside(evidence: Evidence) -> Evidence:
     """The evidence without these calls; `Rank.destroying` and `Rank.leaving` have those in flight."""
     others = [call for call in evidence.calls if not call.signature.destroys]
     if len(others) == len(evidence.calls):
@@ -75,7 +81,7 @@ def _destroyed_by(evidence: Evidence, call: Call) -> frozenset[str]:
     return frozenset({call.group})
 
 
-def without_run_on(evidence: Evidence) -> Evidence:
+def _without_run_on(evidence: Evidence) -> Evidence:
     """The evidence without the unfinished calls that these ranks made after the timeout of an unfinished one."""
     until: dict[int, float] = {}
     ended = {r for r, info in evidence.ranks.items() if info.was_aborted}
@@ -118,7 +124,7 @@ def _before(ranks: Mapping[int, Rank], left_out: list[Call]) -> dict[int, Rank]:
     return found
 
 
-def not_failed_by_abort(evidence: Evidence) -> Evidence:
+def _not_failed_by_abort(evidence: Evidence) -> Evidence:
     """The evidence with the calls in flight that failed as a watchdog ended their rank, and without that as a move.
 
     ProcessGroupNCCL's watchdog leaves calls in flight. nccl2's lets them fail, and then ends the process.
@@ -148,7 +154,7 @@ def _has_failed(call: Call) -> bool:
     return call.state is CallState.FAILED and not call.caught and call.duration is not None
 
 
-def mark_timed_out(evidence: Evidence) -> Evidence:
+def _mark_timed_out(evidence: Evidence) -> Evidence:
     """The evidence with the first call of each rank as timed out that ended after a watchdog had given it up.
 
     NCCL's watchdog ends its process some seconds after the timeout. A rank that comes late by as much completes the
@@ -194,7 +200,7 @@ class _Newest(NamedTuple):
         return failed if failed is not None and went_on_for(call, failed.age) is not None else None
 
 
-def mark_caught(evidence: Evidence) -> Evidence:
+def _mark_caught(evidence: Evidence) -> Evidence:
     """The evidence with `Call.left` and `Call.caught` set on the failed calls that their ranks caught.
 
     A rank caught a failed call if it enqueued another one after that had ended, which has completed. If the rank has
@@ -306,7 +312,7 @@ def _may_come_from(info: Rank, call: Call, exception: str) -> bool:
     return not exception or info.exception_site == call.site or is_communication(exception)
 
 
-def not_blocked_by_host(evidence: Evidence) -> Evidence:
+def _not_blocked_by_host(evidence: Evidence) -> Evidence:
     """The evidence without `Rank.python_blocked` of starved ranks: they had no processor to answer."""
     ranks = {
         rank: dataclasses.replace(info, python_blocked=False)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection
 
 from otel_fr.communication_errors import is_communication
-from otel_fr.match.facts.calls import failed_at_once, is_waiting, newest_calls
-from otel_fr.match.facts.instances import Instance, has_joined
+from otel_fr.match.facts.calls import failed_at_once, is_waiting
+from otel_fr.match.facts.instances import Instance
+from otel_fr.match.facts.known import Facts
 from otel_fr.match.facts.ranks import by_user, may_be_cleared_away, was_stopped
-from otel_fr.match.model import Call, CallState, Ending, Evidence, Rank
+from otel_fr.match.model import Call, CallState, Ending, Rank
 
 KILL_GRACE = 2.0
 """Seconds that launchers wait at least between SIGTERM and SIGKILL; torchrun, Slurm and Kubernetes wait for 30 s."""
@@ -27,19 +28,20 @@ def were_killed_together(ranks: Collection[Rank], world_size: int | None) -> boo
     return 1 < len(ranks) == world_size == len(idle) and max(idle) - min(idle) <= KILL_GRACE
 
 
-def cleared_away(evidence: Evidence, instances: Iterable[Instance], candidates: set[int]) -> set[int]:
+def cleared_away(facts: Facts, candidates: set[int]) -> set[int]:
     """Those that were killed because they did not react to what had stopped others.
 
     A rank does not react while it waits in a call, or if its Python does not run. Each time is measured by one rank,
     from the end of its call before that one.
     """
+    evidence = facts.evidence
     killed = {r for r in candidates if may_be_cleared_away(evidence.ranks[r])}
     stopped = {r for r, info in evidence.ranks.items() if was_stopped(info)}
     ranks = killed | stopped if killed and stopped else set()
-    last = newest_calls(call for call in evidence.calls if call.rank in ranks) if ranks else {}
     found: set[int] = set()
-    for instance in instances if last else ():
-        times = {r: time for r in instance.members if (time := _time_until(evidence, instance, r, last)) is not None}
+    for instance in facts.instances.values() if ranks else ():
+        own = ranks.intersection(instance.members)
+        times = {r: time for r in own if (time := _time_until(facts, instance, r)) is not None}
         earliest = min(
             (times[r] + (-REACTION if by_user(evidence.ranks[r]) else KILL_GRACE) for r in stopped.intersection(times)),
             default=math.inf,
@@ -48,14 +50,14 @@ def cleared_away(evidence: Evidence, instances: Iterable[Instance], candidates: 
     return found
 
 
-def _time_until(evidence: Evidence, instance: Instance, rank: int, last: Mapping[int, Call]) -> float | None:
+def _time_until(facts: Facts, instance: Instance, rank: int) -> float | None:
     """Seconds from the end of the call before this one until the rank was killed, or reacted to what stopped it.
 
     None: it did neither in this call nor before it, or that is not known.
     """
-    newest, info = last.get(rank), evidence.ranks.get(rank)
-    if newest is None or info is None or instance.p2p:
+    if rank not in facts.lasts or instance.p2p:
         return None
+    newest, info = facts.lasts[rank].call, facts.evidence.ranks[rank]
     if _is_next(instance, newest):
         return info.idle
     call = instance.call(rank) if rank in instance.calls else None
@@ -66,21 +68,20 @@ def _time_until(evidence: Evidence, instance: Instance, rank: int, last: Mapping
     return None if seconds is None else (call.gap or 0.0) + seconds
 
 
-def stopped_first(
-    evidence: Evidence, instances: Iterable[Instance], stopped: set[int], by_rank: Mapping[int, list[Call]]
-) -> frozenset[int]:
+def stopped_first(facts: Facts, stopped: set[int]) -> frozenset[int]:
     """Those of the stopped ranks that were stopped before their peers ended or failed, so not because of that."""
-    last = newest_calls(call for r in stopped for call in by_rank.get(r, ()))
+    evidence = facts.evidence
+    known = stopped & facts.lasts.keys()
     found: set[int] = set()
-    for instance in instances if stopped else ():
+    for instance in facts.instances.values() if stopped else ():
         first, until = _wait_times(instance, evidence.window)
-        for r in last.keys() & set(instance.members) if until and not instance.p2p else ():
+        for r in known.intersection(instance.members) if until and not instance.p2p else ():
             idle = evidence.ranks[r].idle
-            if idle is None or not _is_next(instance, last[r]):
+            if idle is None or not _is_next(instance, facts.lasts[r].call):
                 continue
             if idle < first + evidence.window and idle + evidence.window <= until:
                 found.add(r)
-        broken = _broken_by(evidence, instance)
+        broken = _broken_by(facts, instance)
         if broken in stopped:
             found.add(broken)
     return frozenset(found)
@@ -107,17 +108,18 @@ def _wait_times(instance: Instance, window: float) -> tuple[float, float]:
     return first, until
 
 
-def stopped_late(evidence: Evidence, instances: Iterable[Instance], stopped: set[int]) -> set[int]:
+def stopped_late(facts: Facts, stopped: set[int]) -> set[int]:
     """Those of the stopped ranks for which others had waited for the window before, and those that had waited so.
 
     Whoever stops such a job may leave one rank that takes long to end.
     """
+    evidence = facts.evidence
     found: set[int] = set()
-    for instance in instances if stopped else ():
+    for instance in facts.instances.values() if stopped else ():
         first, _ = _wait_times(instance, evidence.window)
         if first == math.inf:
             continue
-        absent = {r for r in instance.members if has_joined(instance, r, evidence.ranks.get(r)) is False}
+        absent = {r for r in instance.members if facts.has_joined(instance, r) is False}
         found.update(r for r in stopped & absent if (evidence.ranks[r].idle or 0.0) >= first + evidence.window)
         is_behind = any(instance.call(r).queued for r in instance.calls if r not in stopped)  # on its device
         if absent or is_behind:
@@ -126,13 +128,14 @@ def stopped_late(evidence: Evidence, instances: Iterable[Instance], stopped: set
     return found
 
 
-def _broken_by(evidence: Evidence, instance: Instance) -> int | None:
+def _broken_by(facts: Facts, instance: Instance) -> int | None:
     """The only member that has ended and did not join, if the call failed on others at once; None: not known.
 
     So a call fails if the end of a rank closes its connections. One of the others at least ended by that failure; the
     rest may go on, or may have been stopped later than that member, by each rank's own clock since the call before. A
     call that had lasted for the window may have waited for a rank that somebody stopped for just that reason.
     """
+    evidence = facts.evidence
     if not any(_breaks_at_once(instance.call(r), evidence.window) for r in instance.calls):
         return None
     absent: list[int] = []
@@ -140,7 +143,7 @@ def _broken_by(evidence: Evidence, instance: Instance) -> int | None:
     stopped_at: list[float | None] = []
     for r in instance.members:
         info = evidence.ranks.get(r)
-        joined = has_joined(instance, r, info)
+        joined = facts.has_joined(instance, r)
         if info is None or joined is None:
             return None
         if not joined and info.has_left(instance.group.id):

@@ -5,23 +5,18 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 
 from otel_fr.communication_errors import BACKEND, WAIT
-from otel_fr.match.facts.calls import is_stalled, newest_calls, stragglers
+from otel_fr.match.facts.calls import is_stalled, stragglers
 from otel_fr.match.facts.endings import culprit_deaths, raised_ranks
-from otel_fr.match.facts.instances import Completions, Instance, InstanceKey, has_joined, instance_key
-from otel_fr.match.facts.mismatch import Mismatch
+from otel_fr.match.facts.instances import Instance, InstanceKey, instance_key
+from otel_fr.match.facts.known import Facts
 from otel_fr.match.facts.ranks import is_device_error
-from otel_fr.match.graph.device import OpenCalls, open_calls, stuck_devices
+from otel_fr.match.graph.device import open_calls, stuck_devices
 from otel_fr.match.graph.nodes import Node, cycles
 from otel_fr.match.graph.waiting import build
 from otel_fr.match.model import Call, CallState, Ending, Evidence, Rank
 
 
-def separate(
-    evidence: Evidence,
-    instances: Mapping[InstanceKey, Instance],
-    mismatches: list[Mismatch],
-    completions: Completions,
-) -> tuple[frozenset[int], frozenset[int], dict[InstanceKey, Node]]:
+def separate(facts: Facts) -> tuple[frozenset[int], frozenset[int], dict[InstanceKey, Node]]:
     """Separate the endings that are a cause from those that follow from a wait.
 
     A rank that was aborted while it waited is a victim if the wait-for graph, with the rank as one that still waits,
@@ -30,39 +25,33 @@ def separate(
     Returns:
         ranks whose ending is a cause; aborted ranks whose ending is not; the nodes of the wait-for graph.
     """
-    aborted = aborted_ranks(evidence, instances)
-    deaths = culprit_deaths(evidence, instances.values(), aborted)
-    nodes = build(evidence, instances, mismatches, deaths, completions)
+    aborted = aborted_ranks(facts)
+    deaths = culprit_deaths(facts, aborted)
+    nodes = build(facts, deaths)
     if not aborted:
         return deaths, aborted, nodes
-    calls_of = open_calls(evidence, instances, completions)
-    victims = _explained(evidence, instances, nodes, calls_of, deaths, aborted)
+    victims = _explained(facts, nodes, deaths, aborted)
     if victims != aborted:
-        deaths = culprit_deaths(evidence, instances.values(), victims)
-        nodes = build(evidence, instances, mismatches, deaths, completions)
+        deaths = culprit_deaths(facts, victims)
+        nodes = build(facts, deaths)
     return deaths, victims, nodes
 
 
 def _explained(
-    evidence: Evidence,
-    instances: Mapping[InstanceKey, Instance],
-    nodes: Mapping[InstanceKey, Node],
-    calls_of: Mapping[int, OpenCalls],
-    deaths: frozenset[int],
-    aborted: frozenset[int],
+    facts: Facts, nodes: Mapping[InstanceKey, Node], deaths: frozenset[int], aborted: frozenset[int]
 ) -> frozenset[int]:
     """Those of the aborted ranks whose wait has a cause."""
     explaining = {key for keys in cycles(nodes) for key in keys}
-    explaining.update(key for key, node in nodes.items() if _has_cause(evidence, node, aborted))
-    stuck = stuck_devices(evidence, instances, nodes, calls_of, deaths, explaining)
+    explaining.update(key for key, node in nodes.items() if _has_cause(facts.evidence, node, aborted))
+    stuck = stuck_devices(facts, nodes, open_calls(facts), deaths, explaining)
     explaining.update(key for device in stuck for key in device.behind)
     explained = {device.rank for device in stuck}
     explained.update(rank for node in nodes.values() if node.is_blocked_by_device for rank in node.not_begun)
     found = _leading_to(nodes, explaining)
     explained.update(rank for key in found for rank in nodes[key].waiting)
     # A call whose state is not known, of a rank that has made none since: it waited there.
-    newest = newest_calls(call for call in evidence.calls if call.rank in aborted)
-    unseen = (call for call in newest.values() if call.state is CallState.UNKNOWN)
+    newest = (facts.lasts[rank].call for rank in aborted if rank in facts.lasts)
+    unseen = (call for call in newest if call.state is CallState.UNKNOWN)
     explained.update(call.rank for call in unseen if instance_key(call) in found)
     return aborted & explained
 
@@ -95,15 +84,16 @@ def _leading_to(nodes: Mapping[InstanceKey, Node], ends: Iterable[InstanceKey]) 
     return found
 
 
-def aborted_ranks(evidence: Evidence, instances: Mapping[InstanceKey, Instance]) -> frozenset[int]:
+def aborted_ranks(facts: Facts) -> frozenset[int]:
     """Ranks that ended as a watchdog ends them, after a call of theirs had not ended within the window.
 
     Source of the rule: NCCL's watchdog ends the process with SIGABRT at the call's timeout, or the exception reaches
     the caller (`_BACKEND_EXCEPTION`); the program's own limit of the wait raises another one. Whether they are victims
     depends on what they waited for.
     """
+    evidence = facts.evidence
     ended = {r for r, info in evidence.ranks.items() if _ended_as_aborted(info)}
-    ended |= _raised_in_a_wait(evidence, instances)
+    ended |= _raised_in_a_wait(facts)
     ended -= {r for r in ended if is_device_error(evidence.ranks[r].exception)}
     times: dict[int, list[float | None]] = {}
     for call in evidence.calls if ended else ():
@@ -112,18 +102,18 @@ def aborted_ranks(evidence: Evidence, instances: Mapping[InstanceKey, Instance])
     return frozenset(r for r, waited in times.items() if _reach(waited, evidence.window))
 
 
-def _raised_in_a_wait(evidence: Evidence, instances: Mapping[InstanceKey, Instance]) -> set[int]:
+def _raised_in_a_wait(facts: Facts) -> set[int]:
     """Ranks that ended by an exception while they waited in their newest call, which had lasted for the window.
 
     Either the exception ended the call, before its timeout. Or the call is still in flight; then the exception may
     also come from elsewhere, so it counts only if torch says that a wait took too long, or if another rank has waited
     for the window as well: in the same call, or for a rank that is missing from it. That wait is none for this rank.
     """
-    raised = raised_ranks(evidence)
-    newest = newest_calls(call for call in evidence.calls if call.rank in raised) if raised else {}
+    evidence = facts.evidence
     found: set[int] = set()
     open_: dict[int, Call] = {}
-    for r, call in newest.items():
+    for r in raised_ranks(evidence) & facts.lasts.keys():
+        call = facts.lasts[r].call
         if _lasted(call, evidence.window):
             if call.state is CallState.FAILED:
                 found.update([r] if call.error != "timeout" else [])
@@ -131,31 +121,30 @@ def _raised_in_a_wait(evidence: Evidence, instances: Mapping[InstanceKey, Instan
                 found.add(r)
             else:
                 open_[r] = call
-    waiting_for = _waiting_for(evidence, instances.values()) if open_ else {}
+    waiting_for = _waiting_for(facts) if open_ else {}
     for r, call in open_.items():
         key = instance_key(call)
-        instance = instances.get(key) if key is not None else None
+        instance = facts.instances.get(key) if key is not None else None
         if instance is not None:
             beside = {other for other in instance.calls if _lasted(instance.call(other), evidence.window)}
-            missing = _missing(evidence, instance)
-            if beside.union(*(waiting_for.get(m, ()) for m in missing)) - {r}:
+            if beside.union(*(waiting_for.get(m, ()) for m in _missing(facts, instance))) - {r}:
                 found.add(r)
     return found
 
 
-def _waiting_for(evidence: Evidence, instances: Iterable[Instance]) -> dict[int, list[int]]:
+def _waiting_for(facts: Facts) -> dict[int, list[int]]:
     """For each rank that is missing from a call, two of the ranks that have waited there for the window."""
     found: dict[int, list[int]] = {}
-    for instance in instances:
-        waiting = [r for r in instance.calls if _lasted(instance.call(r), evidence.window)]
-        for r in _missing(evidence, instance) if waiting else ():
+    for instance in facts.instances.values():
+        waiting = [r for r in instance.calls if _lasted(instance.call(r), facts.evidence.window)]
+        for r in _missing(facts, instance) if waiting else ():
             known = found.setdefault(r, [])
             known.extend([other for other in waiting[:2] if other not in known][: 2 - len(known)])
     return found
 
 
-def _missing(evidence: Evidence, instance: Instance) -> list[int]:
-    return [r for r in instance.members if not has_joined(instance, r, evidence.ranks.get(r))]
+def _missing(facts: Facts, instance: Instance) -> list[int]:
+    return [r for r in instance.members if not facts.has_joined(instance, r)]
 
 
 def _lasted(call: Call, window: float) -> bool:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from otel_fr.match.facts.calls import is_waiting
-from otel_fr.match.facts.instances import Completions, Instance, InstanceKey
+from otel_fr.match.facts.instances import Instance, InstanceKey
+from otel_fr.match.facts.known import Facts
 from otel_fr.match.graph.nodes import Node
 from otel_fr.match.model import Call, CallState, Ending, Evidence, Rank
 from otel_fr.operations import NEEDS_EVERY_RANK
@@ -70,29 +71,22 @@ class OpenCalls:
     late: list[LateCall]
 
 
-def open_calls(
-    evidence: Evidence, instances: Mapping[InstanceKey, Instance], completions: Completions
-) -> dict[int, OpenCalls]:
+def open_calls(facts: Facts) -> dict[int, OpenCalls]:
     """By rank, for each that has any."""
     found: dict[int, OpenCalls] = {}
-    for key, instance in instances.items():
+    for key, instance in facts.instances.items():
         for rank in instance.calls:
             call = instance.call(rank)
-            if call.state is CallState.IN_FLIGHT and is_waiting(call, evidence.window):
+            if call.state is CallState.IN_FLIGHT and is_waiting(call, facts.evidence.window):
                 found.setdefault(rank, OpenCalls([], [])).keys.append(key)
     for rank, calls in found.items():
-        calls.keys.sort(key=lambda key: instances[key].call(rank).record)
-        calls.late.extend(_late_calls(evidence, instances, rank, calls.keys, completions))
+        calls.keys.sort(key=lambda key: facts.instances[key].call(rank).record)
+        calls.late.extend(_late_calls(facts, rank, calls.keys))
     return found
 
 
-def _late_calls(
-    evidence: Evidence,
-    instances: Mapping[InstanceKey, Instance],
-    rank: int,
-    keys: Iterable[InstanceKey],
-    completions: Completions,
-) -> Iterator[LateCall]:
+def _late_calls(facts: Facts, rank: int, keys: Iterable[InstanceKey]) -> Iterator[LateCall]:
+    evidence, instances, completions = facts.evidence, facts.instances, facts.completions
     if evidence.ranks[rank].ending is Ending.UNKNOWN:
         return  # It has fallen silent: what was in flight in its last report may long have completed.
     held = _held([instances[key] for key in keys if instances[key].p2p is not None], rank)
@@ -174,8 +168,7 @@ def _still_for(info: Rank) -> float:
 
 
 def stuck_devices(
-    evidence: Evidence,
-    instances: Mapping[InstanceKey, Instance],
+    facts: Facts,
     nodes: Mapping[InstanceKey, Node],
     calls_of: Mapping[int, OpenCalls],
     spared: Container[int],
@@ -201,13 +194,13 @@ def stuck_devices(
     found: list[StuckDevice] = []
     for rank in sorted(late):
         keys, own = calls_of[rank].keys, late[rank]
-        aged = all(instances[call.key].call(rank).age is not None for call in own)
+        aged = all(facts.instances[call.key].call(rank).age is not None for call in own)
         # Waits in nothing that lacks another rank, while others wait for it.
         alone = own[0].key == keys[0] and own[0].all_others
         if rank in wanted:
             is_stuck = rank in proven or alone
         else:
-            shared = rank in proven and any(_others_wait(evidence, instances[key], rank, proven) for key in keys)
+            shared = rank in proven and any(_others_wait(facts, key, rank, proven) for key in keys)
             # Nobody waits yet, or only in calls that it has enqueued as well: its report may be older than the others'.
             is_stuck = (alone and aged and own[0].long_ago) or (shared and (aged or len(own) >= MIN_BEHIND))
         if is_stuck:
@@ -218,12 +211,13 @@ def stuck_devices(
     return found
 
 
-def _others_wait(evidence: Evidence, instance: Instance, rank: int, late: Mapping[int, object]) -> bool:
+def _others_wait(facts: Facts, key: InstanceKey, rank: int, late: Mapping[int, object]) -> bool:
     """True if a rank that is not late itself waits in this instance, which ``rank`` has enqueued too."""
+    instance = facts.instances[key]
     return any(
         other != rank
         and other not in late
         and instance.call(other).state is CallState.IN_FLIGHT
-        and is_waiting(instance.call(other), evidence.window)
+        and is_waiting(instance.call(other), facts.evidence.window)
         for other in instance.calls
     )

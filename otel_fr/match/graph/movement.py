@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 
-from otel_fr.match.facts.calls import gave_up, is_posted, newest_calls
+from otel_fr.match.facts.calls import gave_up, is_posted
 from otel_fr.match.facts.instances import Instance, InstanceKey
+from otel_fr.match.facts.known import Facts
 from otel_fr.match.graph.nodes import Node
 from otel_fr.match.model import UNENDED, Call, CallState, Ending, Evidence, Rank
 
@@ -14,8 +15,8 @@ from otel_fr.match.model import UNENDED, Call, CallState, Ending, Evidence, Rank
 class Patience:
     """What is known of ranks that move, for one judgement."""
 
-    def __init__(self, evidence: Evidence) -> None:
-        self._evidence = evidence
+    def __init__(self, facts: Facts) -> None:
+        self._evidence, self._lasts = facts.evidence, facts.lasts
 
     def of(self, instance: Instance) -> float:
         """Seconds without a movement in which a member may still join.
@@ -55,16 +56,10 @@ class Patience:
                 found[call.rank] = min(call.age, found.get(call.rank, call.age))
         return found
 
-    @cached_property
-    def _newest(self) -> dict[int, Call]:
-        return newest_calls(self._evidence.calls)
-
     def _since_its_newest(self, rank: int) -> float:
         """Seconds since the end of the rank's newest call: a report may be late, and `Rank.idle` too short by that."""
-        call = self._newest.get(rank)
-        if call is None or call.age is None or call.duration is None:
-            return 0.0
-        return call.age - call.duration
+        call = self._lasts[rank].call if rank in self._lasts else None
+        return 0.0 if call is None or call.age is None or call.duration is None else call.age - call.duration
 
 
 class Queues:

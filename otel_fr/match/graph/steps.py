@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from otel_fr.identity import Stream
-from otel_fr.match.facts.calls import LastCall, pair_of
+from otel_fr.match.facts.calls import pair_of
 from otel_fr.match.facts.instances import Instance
+from otel_fr.match.facts.known import Facts
 from otel_fr.match.graph.conflicts import MAX_CLASSES, Axis, Conflict, between_ends, fewest, find_conflicts
 from otel_fr.match.model import Call, Ending, Evidence, Group
 from otel_fr.presentation import UNDESCRIBED
@@ -80,13 +81,13 @@ MAX_PLACES = 200_000
 in 64 calls, is in 100 groups and has made 1,000 calls since has 70,400."""
 
 
-def compare_steps(evidence: Evidence, instances: Sequence[Instance], lasts: Mapping[int, LastCall]) -> Steps:  # noqa: C901, PLR0912
+def compare_steps(facts: Facts, instances: Sequence[Instance]) -> Steps:  # noqa: C901, PLR0912
     """The conflicts between ranks.
 
     Args:
         instances: those in which ranks wait: where ranks that joined one stand in the other groups is compared.
-        lasts: rank -> its newest call.
     """
+    evidence = facts.evidence
     known = {rank for rank, info in evidence.ranks.items() if info.ending is not Ending.UNKNOWN and info.complete}
     ended = {rank for rank in known if evidence.ranks[rank].ending is Ending.CLEAN}
     enqueued = _enqueued(evidence, known)
@@ -102,7 +103,7 @@ def compare_steps(evidence: Evidence, instances: Sequence[Instance], lasts: Mapp
             for rank in known.intersection(instance.members):
                 enqueued[rank][axis] = instance.sequence_id - (rank not in instance.calls)
     stages = _stages(evidence, enqueued, of_group, of_messages)
-    positions = _positions(evidence, instances, lasts, enqueued)
+    positions = _positions(facts, instances, enqueued)
     by_rank: dict[int, list[tuple[str, int]]] = defaultdict(list)
     for place, joined in positions.items():
         for rank in joined:
@@ -235,25 +236,22 @@ def _enqueued(evidence: Evidence, known: set[int]) -> dict[int, dict[str, int]]:
     return found
 
 
-def _positions(  # noqa: C901, PLR0912
-    evidence: Evidence,
-    instances: Sequence[Instance],
-    lasts: Mapping[int, LastCall],
-    enqueued: Mapping[int, Mapping[str, int]],
+def _positions(  # noqa: C901
+    facts: Facts, instances: Sequence[Instance], enqueued: Mapping[int, Mapping[str, int]]
 ) -> dict[tuple[str, int], dict[int, dict[str, int]]]:
     """(axis, number of a call in it) -> rank that made it -> axis -> how many calls of that axis it had made by then.
 
     Ranks whose later calls are not all recorded are left out.
     """
+    lasts = facts.lasts
     oldest: dict[int, int] = {}
     for instance in instances:
         for rank in instance.calls:
             if rank in enqueued:
                 oldest[rank] = min(oldest.get(rank, instance.call(rank).record), instance.call(rank).record)
     later: dict[int, list[Call]] = defaultdict(list)
-    for call in evidence.calls:
-        if call.rank in oldest and call.record > oldest[call.rank]:
-            later[call.rank].append(call)
+    for rank, first in oldest.items():
+        later[rank] = [call for call in facts.by_rank[rank] if call.record > first]
     found: dict[tuple[str, int], dict[int, dict[str, int]]] = {}
     for rank, own in enqueued.items():
         newest = lasts[rank].call if rank in lasts else None

@@ -7,11 +7,11 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import cache
 
 from otel_fr.match.facts.calls import failed_late, gave_up, is_waiting
-from otel_fr.match.facts.instances import Completions, Instance, InstanceKey, has_joined
+from otel_fr.match.facts.instances import Instance, InstanceKey
+from otel_fr.match.facts.known import Facts
 from otel_fr.match.facts.mismatch import Mismatch
 from otel_fr.match.facts.new_groups import names_of
 from otel_fr.match.facts.ranks import was_stopped
-from otel_fr.match.facts.stacks import DeviceSyncs
 from otel_fr.match.graph.movement import Patience, Queues
 from otel_fr.match.graph.nodes import Node
 from otel_fr.match.model import CallState, Ending, Evidence, Rank
@@ -21,29 +21,40 @@ MAX_WAITS = 256
 later calls wait behind these."""
 
 
-def build(  # noqa: C901
-    evidence: Evidence,
-    instances: Mapping[InstanceKey, Instance],
-    mismatches: list[Mismatch],
-    deaths: frozenset[int],
-    completions: Completions,
-) -> dict[InstanceKey, Node]:
-    """The nodes of the graph, in the order of ``instances``."""
+def build(facts: Facts, deaths: frozenset[int]) -> dict[InstanceKey, Node]:
+    """The nodes of the graph, in the order of the instances."""
+    nodes = _waited_in(facts, deaths)
+    joined = {key for key, node in nodes.items() if _all_joined(facts, node.instance, deaths)}
+    members = _Members(facts, deaths, nodes, joined)
+    heads: dict[tuple[str, str, bool], InstanceKey] = {}
+    for key, node in nodes.items():
+        head_key = (node.instance.group.id, node.instance.stream, node.is_left)
+        if node.instance.stream != "p2p" and head_key in heads:
+            node.behind = heads[head_key]
+            continue
+        members.sort(node)
+        if node.culprits or node.silent or node.next or node.undecided or node.unrecorded:
+            heads[head_key] = key
+    _put_behind(nodes, joined)
+    return nodes
+
+
+def _waited_in(facts: Facts, deaths: frozenset[int]) -> dict[InstanceKey, Node]:
+    """The instances in which ranks wait, with the mismatches from which they follow."""
     nodes: dict[InstanceKey, Node] = {}
     lasting: dict[tuple[str, str], Mismatch] = {
         (m.instance.group.id, m.instance.stream): m
-        for m in reversed(mismatches)
+        for m in reversed(facts.mismatches)
         if m.instance.stream != "p2p" and not m.is_over
     }
-    syncs = DeviceSyncs(evidence)
-    for key, instance in instances.items():
-        waiting = _waiting_in(evidence, instance, deaths, syncs)
-        if waiting and not _was_cancelled(evidence, instance, waiting, deaths):
+    for key, instance in facts.instances.items():
+        waiting = _waiting_in(facts, instance, deaths)
+        if waiting and not _was_cancelled(facts, instance, waiting, deaths):
             nodes[key] = Node(instance, waiting, all(instance.call(rank).left for rank in waiting))
             bad = lasting.get((instance.group.id, instance.stream))
             if bad is not None and instance.sequence_id >= bad.instance.sequence_id:
                 nodes[key].mismatch = bad
-    for bad in mismatches:
+    for bad in facts.mismatches:
         if bad.instance.stream == "p2p" and bad.instance.key in nodes:
             nodes[bad.instance.key].mismatch = bad
         if bad.instance.stream == "group":
@@ -51,35 +62,6 @@ def build(  # noqa: C901
             for node in nodes.values():
                 if node.mismatch is None and node.instance.stream != "group" and node.instance.group.name in names:
                     node.mismatch = bad
-    waits = _Waits(nodes, {call.rank for call in evidence.calls if call.left and not call.caught})
-    joined = {key for key, node in nodes.items() if _all_joined(evidence, node.instance, deaths)}
-    reached = _reached(evidence) if joined else {}
-    heads: dict[tuple[str, str, bool], InstanceKey] = {}
-    takes_any = _takes_any(evidence)
-    in_any = {rank for _, rank in takes_any}
-    patience, queues = Patience(evidence), Queues(evidence, nodes)
-    lasts = {(node.instance.group.id, node.instance.stream): node.instance for node in nodes.values()}
-    vague = {
-        c.rank
-        for c in evidence.calls
-        if c.signature.any_source and c.signature.peer is not None and is_waiting(c, evidence.window)
-    }
-    for key, node in nodes.items():
-        stream_key = (node.instance.group.id, node.instance.stream)
-        head_key = (*stream_key, node.is_left)
-        if node.instance.stream != "p2p" and head_key in heads:
-            node.behind = heads[head_key]
-            continue
-        no_later = node.instance.stream == "p2p" or _is_ahead(node.instance, reached)
-        is_later = (lambda _: False) if no_later else _joined_later(node, nodes, joined)
-        _sort_members(evidence, node, waits, deaths, takes_any, is_later, completions, patience, queues)
-        _spare_vague(node, vague)
-        _spare_ended(evidence, node, lasts[stream_key])
-        if node.instance.stream != "p2p":
-            _spare_receivers(node, in_any)
-        if node.culprits or node.silent or node.next or node.undecided or node.unrecorded:
-            heads[head_key] = key
-    _put_behind(nodes, joined)
     return nodes
 
 
@@ -121,37 +103,112 @@ class _Waits:
         return [key for key in keys if key in self._nodes]
 
 
-def _takes_any(evidence: Evidence) -> set[tuple[str, int]]:
-    """(group, rank) of each receive from any source that has not completed and was not given up."""
-    calls = [c for c in evidence.calls if c.signature.any_source and c.state is not CallState.COMPLETED]
-    return {(c.group, c.rank) for c in calls if not c.caught}
+class _Members:
+    """Says of each member what it does meanwhile."""
+
+    def __init__(
+        self, facts: Facts, deaths: frozenset[int], nodes: Mapping[InstanceKey, Node], joined: Container[InstanceKey]
+    ) -> None:
+        calls, window = facts.evidence.calls, facts.evidence.window
+        self._facts, self._deaths, self._nodes, self._joined = facts, deaths, nodes, joined
+        self._waits = _Waits(nodes, {call.rank for call in calls if call.left and not call.caught})
+        self._reached = _reached(facts.evidence) if joined else {}
+        self._patience, self._queues = Patience(facts), Queues(facts.evidence, nodes)
+        self._lasts = {(node.instance.group.id, node.instance.stream): node.instance for node in nodes.values()}
+        of_any = [call for call in calls if call.signature.any_source]
+        open_ = [call for call in of_any if call.state is not CallState.COMPLETED and not call.caught]
+        self._takes_any = {(call.group, call.rank) for call in open_}
+        """(group, rank) of each receive from any source that has not completed and was not given up."""
+        self._vague = {call.rank for call in of_any if call.signature.peer is not None and is_waiting(call, window)}
+
+    def sort(self, node: Node) -> None:
+        """Add the members to the node's lists."""
+        self._sort(node)
+        _spare_vague(node, self._vague)
+        self._spare_ended(node)
+        if node.instance.stream != "p2p":
+            _spare_receivers(node, {rank for _, rank in self._takes_any})
+
+    def _sort(self, node: Node) -> None:  # noqa: C901, PLR0912
+        is_later, waits, may_join = self._is_later(node), self._waits, self._patience.may_join
+        instance = node.instance
+        untold: list[int] = []
+        seconds = self._patience.of(instance)
+        for rank in instance.members:
+            info = self._facts.evidence.ranks.get(rank)
+            joined = self._facts.has_joined(instance, rank)
+            if rank in self._deaths and waits.before(rank, node) is None:
+                if joined is not True or _was_in_it(instance, rank):
+                    node.dead.append(rank)
+            elif joined is True:
+                self._queues.sort(node, rank, waits.of(rank, node))
+            elif info is not None and info.has_gaps:
+                node.unrecorded.append(rank)
+            elif info is None or info.ending is Ending.UNKNOWN:
+                node.silent.append(rank)
+            elif joined is None:
+                if info.records_creations or instance.stream != "group":
+                    untold.append(rank)
+                elif elsewhere := list(waits.of(rank, node)):
+                    node.next[rank] = elsewhere  # what it created is not known, but it waits in another call
+                else:
+                    node.unrecorded.append(rank)
+            elif instance.stream == "p2p" and (instance.group.id, rank) in self._takes_any:
+                # A receive from any source may be meant for this send, so the send is not judged.
+                node.undecided.append(rank)
+            elif info.exiting and not info.has_destroyed(instance.group.id) and may_join(info, seconds):
+                node.undecided.append(rank)  # whether it ends well, and how soon, shows who is at fault
+            elif info.has_left(instance.group.id) and not info.exception and waits.before(rank, node) is None:
+                # One that is exiting because its own collective failed had waited there: it did not leave.
+                node.idle.append(rank)
+            elif elsewhere := [key for key in waits.of(rank, node) if not is_later(key)] or waits.counted(info):
+                node.next[rank] = elsewhere
+            elif info.unlisted is not None or waits.before(rank, node) is not None or may_join(info, seconds):
+                node.undecided.append(rank)
+            else:
+                node.idle.append(rank)
+        if (node.silent or untold or node.unrecorded) and self._facts.completions.prove_joined(instance):
+            node.silent.clear()
+            node.unrecorded.clear()
+        else:
+            node.undecided.extend(untold)
+
+    def _is_later(self, node: Node) -> Callable[[InstanceKey], bool]:
+        """Whether an instance waits behind this one: all joined it, and ranks that wait here enqueued it after this.
+
+        A rank that joined such a one but not this collective left it out. (A receive may be posted long before its
+        message is due, so this does not hold for messages.) Asked one by one: ranks may have many calls in flight.
+        """
+        here = node.instance
+        if here.stream == "p2p" or _is_ahead(here, self._reached):
+            return lambda _: False
+
+        @cache
+        def is_later(key: InstanceKey) -> bool:
+            there = self._nodes[key].instance
+            return key in self._joined and any(
+                here.call(rank).record < there.call(rank).record
+                for rank in set(node.waiting).intersection(self._nodes[key].waiting)
+            )
+
+        return is_later
+
+    def _spare_ended(self, node: Node) -> None:
+        """A dead rank may have completed a call whose end its backend shows late or not at all: where others wait in a
+        later one of the stream that it has not joined, that is what is known."""
+        last = self._lasts[node.instance.group.id, node.instance.stream]
+        if node.instance.p2p is not None or last.sequence_id <= node.instance.sequence_id:
+            return
+        for rank in list(node.dead):
+            call = node.instance.call(rank) if rank in node.instance.calls else None
+            is_seen = call is not None and call.state is not CallState.UNKNOWN and call.queued is not None
+            if call is not None and not is_seen and self._facts.has_joined(last, rank) is False:
+                node.dead.remove(rank)
 
 
-def _all_joined(evidence: Evidence, instance: Instance, deaths: frozenset[int]) -> bool:
+def _all_joined(facts: Facts, instance: Instance, deaths: frozenset[int]) -> bool:
     """True if every member has enqueued it and none of their endings is a cause: no missing rank blocks it."""
-    return deaths.isdisjoint(instance.members) and all(
-        has_joined(instance, rank, evidence.ranks.get(rank)) for rank in instance.members
-    )
-
-
-def _joined_later(
-    node: Node, nodes: Mapping[InstanceKey, Node], joined: Container[InstanceKey]
-) -> Callable[[InstanceKey], bool]:
-    """Whether an instance waits behind a collective: all joined it, and ranks that wait here enqueued it after this.
-
-    A rank that joined such a one but not this collective left it out. (A receive may be posted long before its
-    message is due, so this does not hold for messages.) Asked one by one: ranks may have many calls in flight.
-    """
-
-    @cache
-    def is_later(key: InstanceKey) -> bool:
-        here, there = node.instance, nodes[key].instance
-        return key in joined and any(
-            here.call(rank).record < there.call(rank).record
-            for rank in set(node.waiting).intersection(nodes[key].waiting)
-        )
-
-    return is_later
+    return deaths.isdisjoint(instance.members) and all(facts.has_joined(instance, rank) for rank in instance.members)
 
 
 def _reached(evidence: Evidence) -> dict[str, list[int]]:
@@ -234,41 +291,41 @@ def _reached_from(nodes: Mapping[InstanceKey, Node], start: InstanceKey) -> set[
     return seen
 
 
-def _waiting_in(evidence: Evidence, instance: Instance, deaths: frozenset[int], syncs: DeviceSyncs) -> tuple[int, ...]:
+def _waiting_in(facts: Facts, instance: Instance, deaths: frozenset[int]) -> tuple[int, ...]:
     """The ranks that wait in it. If a member is dead, no minimum wait applies.
 
     A rank that has ended well did not wait, but for a call that had lasted for the window when it failed.
     """
-    window = 0.0 if any(rank in deaths for rank in instance.members) else evidence.window
+    window = facts.evidence.window if deaths.isdisjoint(instance.members) else 0.0
     waiting = []
     for rank in sorted(instance.calls):
         call = instance.call(rank)
-        if (rank in deaths and not call.left) or not (is_waiting(call, window) or syncs.waits_in(call)):
+        if (rank in deaths and not call.left) or not (is_waiting(call, window) or facts.syncs.waits_in(call)):
             continue
-        if evidence.ending_of(rank) is Ending.CLEAN and not failed_late(call, window):
+        if facts.evidence.ending_of(rank) is Ending.CLEAN and not failed_late(call, window):
             continue
         if not _is_served(instance, rank):
             waiting.append(rank)
     return tuple(waiting)
 
 
-def _was_cancelled(evidence: Evidence, instance: Instance, waiting: Iterable[int], deaths: frozenset[int]) -> bool:
+def _was_cancelled(facts: Facts, instance: Instance, waiting: Iterable[int], deaths: frozenset[int]) -> bool:
     """True if it failed because the job was cancelled: a rank that is stopped closes its connections to the others.
 
     Its caller and all members that did not join were stopped from outside, and none had waited for the window.
     """
-    infos = evidence.ranks
+    infos = facts.evidence.ranks
 
     def are_stopped(ranks: Iterable[int]) -> bool:
         return all(r in infos and was_stopped(infos[r]) for r in ranks)
 
     if not are_stopped(waiting) or not deaths.isdisjoint(instance.members):
         return False
-    absent = [r for r in instance.members if not has_joined(instance, r, infos.get(r))]
+    absent = [r for r in instance.members if not facts.has_joined(instance, r)]
     if not absent or not are_stopped(absent):
         return False
     calls = [instance.call(r) for r in waiting]
-    return all(not gave_up(c) and c.duration is not None and c.duration < evidence.window for c in calls)
+    return all(not gave_up(c) and c.duration is not None and c.duration < facts.evidence.window for c in calls)
 
 
 def _is_served(instance: Instance, rank: int) -> bool:
@@ -281,82 +338,12 @@ def _is_served(instance: Instance, rank: int) -> bool:
     return any(other != rank and instance.call(other).state is CallState.COMPLETED for other in instance.calls)
 
 
-def _sort_members(  # noqa: C901, PLR0912
-    evidence: Evidence,
-    node: Node,
-    waits: _Waits,
-    deaths: frozenset[int],
-    takes_any: set[tuple[str, int]],
-    is_later: Callable[[InstanceKey], bool],
-    completions: Completions,
-    patience: Patience,
-    queues: Queues,
-) -> None:
-    instance = node.instance
-    untold: list[int] = []
-    seconds = patience.of(instance)
-    for rank in instance.members:
-        info = evidence.ranks.get(rank)
-        joined = has_joined(instance, rank, info)
-        if rank in deaths and waits.before(rank, node) is None:
-            if joined is not True or _was_in_it(instance, rank):
-                node.dead.append(rank)
-        elif joined is True:
-            queues.sort(node, rank, waits.of(rank, node))
-        elif info is not None and info.has_gaps:
-            node.unrecorded.append(rank)
-        elif info is None or info.ending is Ending.UNKNOWN:
-            node.silent.append(rank)
-        elif joined is None:
-            if info.records_creations or instance.stream != "group":
-                untold.append(rank)
-            elif elsewhere := list(waits.of(rank, node)):  # what it created is not known, but it waits in another call
-                node.next[rank] = elsewhere
-            else:
-                node.unrecorded.append(rank)
-        elif instance.stream == "p2p" and (instance.group.id, rank) in takes_any:
-            # A receive from any source may be meant for this send, so the send is not judged.
-            node.undecided.append(rank)
-        elif info.exiting and not info.has_destroyed(instance.group.id) and patience.may_join(info, seconds):
-            node.undecided.append(rank)  # whether it ends well, and how soon, shows who is at fault
-        elif info.has_left(instance.group.id) and not info.exception and waits.before(rank, node) is None:
-            # One that is exiting because its own collective failed had waited there: it did not leave.
-            node.idle.append(rank)
-        elif elsewhere := [key for key in waits.of(rank, node) if not is_later(key)] or waits.counted(info):
-            node.next[rank] = elsewhere
-        elif info.unlisted is not None or waits.before(rank, node) is not None or patience.may_join(info, seconds):
-            node.undecided.append(rank)
-        else:
-            node.idle.append(rank)
-    if (node.silent or untold or node.unrecorded) and completions.prove_joined(instance):
-        node.silent.clear()
-        node.unrecorded.clear()
-    else:
-        node.undecided.extend(untold)
-
-
 def _spare_vague(node: Node, vague: set[int]) -> None:
     """Members with a message in flight whose counterpart is unknown do wait, but where is not known."""
     held = [rank for rank in node.idle if rank in vague]
     node.idle[:] = [rank for rank in node.idle if rank not in vague]
     if held and not node.idle:
         node.undecided.extend(held)
-
-
-def _spare_ended(evidence: Evidence, node: Node, last: Instance) -> None:
-    """A dead rank may have completed a call whose end its backend shows late or not at all: where others wait in a
-    later one of the stream that it has not joined, that is what is known.
-
-    Args:
-        last: the last call of the stream in which ranks wait.
-    """
-    if node.instance.p2p is not None or last.sequence_id <= node.instance.sequence_id:
-        return
-    for rank in list(node.dead):
-        call = node.instance.call(rank) if rank in node.instance.calls else None
-        is_seen = call is not None and call.state is not CallState.UNKNOWN and call.queued is not None
-        if call is not None and not is_seen and has_joined(last, rank, evidence.ranks[rank]) is False:
-            node.dead.remove(rank)
 
 
 def _spare_receivers(node: Node, receivers: Container[int]) -> None:

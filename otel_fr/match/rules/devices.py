@@ -20,7 +20,7 @@ from otel_fr.match.texts.calls import waiting_text
 def device(case: Case, claims: Claims) -> Iterator[Claim]:
     """Ranks with a call in flight that others completed."""
     spared = {*(rank for cause in claims.lasting for rank in cause.culprits), *case.deaths}
-    found = stuck_devices(case.evidence, case.instances, case.nodes, case.open_calls, spared, claims.cause_of)
+    found = stuck_devices(case, case.nodes, case.open_calls, spared, claims.cause_of)
     ranks = {stuck.rank for stuck in found}
     by_first: dict[InstanceKey, list[StuckDevice]] = {}
     for stuck in found:
