@@ -15,7 +15,7 @@ from otel_fr.match.finding import Category
 from otel_fr.match.graph.misdirected import MisdirectedMessage, find_misdirected
 from otel_fr.match.graph.nodes import Node, waited
 from otel_fr.match.model import Ending
-from otel_fr.match.rules.claims import Claim, Claims, Follows, Outcome, Stage, beside
+from otel_fr.match.rules.claims import Claim, Claims, Follows, Outcome, Stage, beside, claim_of
 from otel_fr.match.rules.standing import (
     are_blocked,
     callers_of_extra,
@@ -120,17 +120,9 @@ def beyond_claim(case: Case, claims: Claims, node: Node, ranks: Sequence[int]) -
         text = sentences.one_call_more_text(ranks, absent, node.instance, case.machines, ended=ended, left=left)
     else:
         text = sentences.out_of_step_beside_text(ranks, node.waiting, absent, node.instance, case.machines)
-    return Claim(
-        category=Category.MISSING_RANK if node.instance.p2p is None else Category.UNMATCHED_P2P,
-        culprits=tuple(sorted(ranks)),
-        waiting=node.waiting,
-        said=[text],
-        instance=node.instance,
-        age=node.age,
-        caused_by=claims.same_culprits(case, ranks, out_of_step=True),
-        explains=(node.instance.key,),
-        blames=tuple(ranks),
-    )
+    category = Category.MISSING_RANK if node.instance.p2p is None else Category.UNMATCHED_P2P
+    caused_by = claims.same_culprits(case, ranks, out_of_step=True)
+    return replace(claim_of(node, category, ranks, [text]), caused_by=caused_by, blames=tuple(ranks))
 
 
 def death_elsewhere(case: Case, claims: Claims, root: Blocked) -> Outcome:
@@ -297,31 +289,14 @@ def _claim(
     elif category not in (Category.RANK_DEAD, Category.STRAGGLER) and are_blocked(case, node, culprits):
         stuck_on = "host"
         said.append(rank_texts.host_text(case.evidence, node.instance, culprits))
-    return Claim(
-        category=category,
-        culprits=tuple(sorted(culprits)),
-        waiting=node.waiting,
-        said=said,
-        instance=node.instance,
-        age=node.age,
-        stuck_on=stuck_on,
-        caused_by=caused_by,
-        explains=(root.key,),
-        blames=tuple(culprits) if ahead is None else (),
-    )
+    blames = tuple(culprits) if ahead is None else ()
+    return replace(claim_of(node, category, culprits, said), stuck_on=stuck_on, caused_by=caused_by, blames=blames)
 
 
 def absent_claim(case: Case, node: Node, ranks: Sequence[int], detail: str, explains: Iterable[InstanceKey]) -> Claim:
     """Ranks that are out of step, where others wait for them. ``detail``: what they did instead."""
-    return Claim(
-        category=Category.MISSING_RANK,
-        culprits=tuple(sorted(ranks)),
-        waiting=node.waiting,
-        said=[*sentences.holding_texts(case, node, ranks), detail],
-        instance=node.instance,
-        age=node.age,
-        explains=tuple(explains),
-    )
+    said = [*sentences.holding_texts(case, node, ranks), detail]
+    return replace(claim_of(node, Category.MISSING_RANK, ranks, said), explains=tuple(explains))
 
 
 def _ahead_of_others(case: Case, claims: Claims, node: Node, culprits: Iterable[int]) -> str | None:

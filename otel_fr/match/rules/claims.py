@@ -11,6 +11,7 @@ from typing import Generic, Literal, TypeVar
 from otel_fr.match.case import Case
 from otel_fr.match.facts.instances import Instance, InstanceKey
 from otel_fr.match.finding import Category
+from otel_fr.match.graph.nodes import Node
 from otel_fr.match.model import Ending
 
 
@@ -54,6 +55,19 @@ class Claim:
     def cause(self) -> str:
         """The key of the cause: its own, or that from which it follows."""
         return self.caused_by or self.key
+
+
+def claim_of(node: Node, category: Category, culprits: Iterable[int], said: Sequence[str]) -> Claim:
+    """What is claimed of ranks for which others wait in a node."""
+    return Claim(
+        category=category,
+        culprits=tuple(sorted(culprits)),
+        waiting=node.waiting,
+        said=said,
+        instance=node.instance,
+        age=node.age,
+        explains=(node.instance.key,),
+    )
 
 
 @dataclass(frozen=True, slots=True)

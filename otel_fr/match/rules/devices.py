@@ -11,7 +11,7 @@ from otel_fr.match.facts.ranks import is_halted
 from otel_fr.match.finding import Category
 from otel_fr.match.graph.device import StuckDevice, stuck_devices
 from otel_fr.match.graph.nodes import Node
-from otel_fr.match.rules.claims import Claim, Claims, Follows, Outcome, Stage
+from otel_fr.match.rules.claims import Claim, Claims, Follows, Outcome, Stage, claim_of
 from otel_fr.match.texts import device_texts
 from otel_fr.match.texts import ranks as rank_texts
 from otel_fr.match.texts.calls import waiting_text
@@ -98,16 +98,9 @@ def device_named_already(_: Case, claims: Claims, node: Node) -> Outcome:
 def device_not_begun(case: Case, _: Claims, node: Node) -> Outcome:
     """The member has enqueued it, its device has begun no call that others wait in, and nothing moves."""
     waiting = [rank for rank in node.waiting if rank not in node.not_begun]
-    return Claim(
-        category=Category.RANK_STUCK,
-        culprits=tuple(sorted(node.not_begun)),
-        waiting=tuple(waiting),
-        said=[device_texts.not_begun_text(node.instance, node.not_begun, waiting, case.machines)],
-        instance=node.instance,
-        age=node.age,
-        stuck_on="device",
-        explains=(node.instance.key,),
-    )
+    said = [device_texts.not_begun_text(node.instance, node.not_begun, waiting, case.machines)]
+    claim = claim_of(node, Category.RANK_STUCK, node.not_begun, said)
+    return replace(claim, waiting=tuple(waiting), stuck_on="device")
 
 
 STAGES = (

@@ -10,7 +10,7 @@ from otel_fr.match.facts.ranks import CATEGORIES, by_kind, gave_up_at_store, was
 from otel_fr.match.finding import Category
 from otel_fr.match.graph.nodes import Node
 from otel_fr.match.model import CallState, Ending, Overdue, Rank
-from otel_fr.match.rules.claims import Claim, Claims, Stage
+from otel_fr.match.rules.claims import Claim, Claims, Stage, claim_of
 from otel_fr.match.rules.standing import died_in_mismatch
 from otel_fr.match.texts import ranks as rank_texts
 from otel_fr.match.texts import sentences
@@ -162,13 +162,7 @@ def failures(case: Case, claims: Claims) -> list[tuple[Node, list[int]]]:
 def unexplained_failure(case: Case, _: Claims, root: tuple[Node, list[int]]) -> Claim:
     """The evidence does not show why: nobody is named."""
     node, failed = root
-    return Claim(
-        category=Category.STALLED_COLLECTIVE,
-        waiting=node.waiting,
-        said=rank_texts.unexplained_texts(case, node.instance, failed),
-        instance=node.instance,
-        age=node.age,
-    )
+    return claim_of(node, Category.STALLED_COLLECTIVE, (), rank_texts.unexplained_texts(case, node.instance, failed))
 
 
 STAGES = (

@@ -14,7 +14,7 @@ from otel_fr.match.finding import Category
 from otel_fr.match.graph.nodes import Front, Node, fronts, inverted, waited
 from otel_fr.match.model import Call, CallState, Ending
 from otel_fr.match.rules import blocked, cycles
-from otel_fr.match.rules.claims import Claim, Claims, Follows, Outcome, Stage
+from otel_fr.match.rules.claims import Claim, Claims, Follows, Outcome, Stage, claim_of
 from otel_fr.match.texts import sentences
 
 
@@ -37,18 +37,12 @@ def _calls(node: Node) -> list[Call]:
 def late_claim(case: Case, node: Node) -> Claim | None:
     """The ranks that joined after the others had given up."""
     late = stragglers([node.instance.call(rank) for rank in sorted(node.instance.calls)], case.aborted)
-    culprits = tuple(sorted(call.rank for call in late))
     if not late:
         return None
-    return Claim(
-        category=Category.STRAGGLER,
-        culprits=culprits,
-        waiting=tuple(rank for rank in node.waiting if rank not in culprits),
-        said=[sentences.straggler_text(node.instance, late, case.machines)],
-        instance=node.instance,
-        age=node.age,
-        explains=(node.instance.key,),
-    )
+    culprits = {call.rank for call in late}
+    said = [sentences.straggler_text(node.instance, late, case.machines)]
+    waiting = tuple(rank for rank in node.waiting if rank not in culprits)
+    return dataclasses.replace(claim_of(node, Category.STRAGGLER, culprits, said), waiting=waiting)
 
 
 def joined_after_timeout(case: Case, _: Claims, node: Node) -> Claim | None:
@@ -178,16 +172,9 @@ def front_claim(
     said: Sequence[str],
 ) -> Claim:
     """What is claimed of a set of blocked instances; the fault shows in the first of the front."""
-    node = case.nodes[front[0]]
-    return Claim(
-        category=category,
-        culprits=tuple(sorted(culprits)),
-        waiting=waiting,
-        said=said,
-        instance=node.instance,
-        age=waited(node.instance, waiting),
-        explains=(front[0], *front[1]),
-    )
+    claim, node = claim_of(case.nodes[front[0]], category, culprits, said), case.nodes[front[0]]
+    age = waited(node.instance, waiting)
+    return dataclasses.replace(claim, waiting=waiting, age=age, explains=(front[0], *front[1]))
 
 
 STAGES = (
