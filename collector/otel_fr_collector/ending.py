@@ -6,7 +6,6 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
 from typing import NoReturn
 
 from otel_fr_collector import output
@@ -32,9 +31,8 @@ class Ending:
         seconds: from `begin` to the end of the process.
     """
 
-    def __init__(self, seconds: float, exit_now: Callable[[int], object] = os._exit) -> None:
+    def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._exit_now = exit_now
         self._end: float | None = None
         self._read, self._write = os.pipe()
         self._thread = threading.Thread(target=self._watch, name="otel-fr ending", daemon=True)
@@ -58,7 +56,7 @@ class Ending:
         message = threading.Thread(target=self._say, daemon=True)
         message.start()
         message.join(min(LOG_SECONDS, MARGIN * self._seconds / 2))
-        self._exit_now(0)
+        os._exit(0)
 
     def _say(self) -> None:
         _log.error("--stop-seconds elapsed: exiting with work still pending")

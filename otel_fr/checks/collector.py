@@ -72,11 +72,9 @@ def least_offset(before: float, date: float, after: float) -> float:
     return low if low > 0 else min(high, 0.0)
 
 
-def _ask(
-    url: str, timeout: float, wall: Callable[[], float] = time.time, env: Mapping[str, str] = os.environ
-) -> tuple[float, float | None, float]:
+def _ask(url: str, timeout: float, wall: Callable[[], float] = time.time) -> tuple[float, float | None, float]:
     """This node's time before a request, the server's in its answer (None: not said), and this node's after it."""
-    with urllib3.PoolManager(ca_certs=env.get(CERTIFICATE_VARIABLE) or None) as http:
+    with urllib3.PoolManager(ca_certs=os.environ.get(CERTIFICATE_VARIABLE) or None) as http:
         before = wall()
         response = http.request("HEAD", url, timeout=timeout, retries=False, redirect=False)
         after = wall()

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 
 from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.otlp.signals import LOGS
@@ -22,15 +22,10 @@ MAX_BYTES = 16 << 20
 
 
 class ReportedEnds:
-    """The requests that wait for a verdict, by run.
+    """The requests that wait for a verdict, by run."""
 
-    Args:
-        clock: Unix time in nanoseconds.
-    """
-
-    def __init__(self, journal: Journal, clock: Callable[[], int] = time.time_ns) -> None:
+    def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._clock = clock
         self._waiting: dict[RunId, dict[int, Request]] = {}
         self._size = self._latest = 0
         self._recovering: asyncio.Future[list[tuple[str, Request]]] | None = None
@@ -53,7 +48,7 @@ class ReportedEnds:
         """Keep a request that says how ranks of these runs ended. On return it is on disk, if that can be now."""
         if self._size + len(data) > MAX_BYTES:
             return
-        self._latest = max(self._latest + 1, self._clock())
+        self._latest = max(self._latest + 1, time.time_ns())
         request = Request(self._latest, LOGS, data)
         self._add((run, request) for run in runs)
         written = self._journal.add(request, map(_name_of, runs))

@@ -25,6 +25,8 @@ _STAT_EXIT_CODE = 49
 """In ``/proc/PID/stat``, counted from the field after the command's name, which may contain blanks and parentheses."""
 _ENDED = "ZX"
 """States of a process that has ended: a zombie, dead."""
+_PATIENCE = 0.05
+"""Seconds in which an exit status must become known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +118,13 @@ class RankProcess:
             return False
         return True
 
-    def how_ended(self, patience: float = 0.05) -> Exit:
+    def how_ended(self) -> Exit:
         """The exit status of the ended process.
 
         A zombie has it in ``/proc`` until its parent has waited for it; from then on the pidfd has it. In between
-        neither may have it for an instant, so this retries for ``patience`` seconds.
+        neither may have it for an instant, so this retries for `_PATIENCE` seconds.
         """
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + _PATIENCE
         while True:
             status = self._from_zombie()
             if status is None:
