@@ -241,7 +241,7 @@ def test_the_exception_of_a_thread_is_reported_and_is_not_the_ranks_end(sink: Si
     ("do", "values", "status", "expected"),
     [
         ("die", {"number": 9}, -9, {"code": 0, "signal": 9}),
-        ("die", {"number": 6}, -6, {"code": 0, "signal": 6}),
+        pytest.param("die", {"number": 6}, -6, {"code": 0, "signal": 6}, marks=pytest.mark.long),
         ("leave", {"code": 3}, 3, {"code": 3, "signal": 0}),
     ],
     ids=["SIGKILL", "SIGABRT", "exit 3"],
