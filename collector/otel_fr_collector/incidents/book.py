@@ -152,11 +152,13 @@ class IncidentBook(KeptIncidents):
         Args:
             keys, causes: of all findings of this judgement, and of those that are causes.
         """
-        known = self._by_run.get(run, [])
-        for incident in known:
-            if finding.key in incident.keys:
-                return incident
-        key = key_of_finding(finding)
+        known, key = self._by_run.get(run, []), key_of_finding(finding)
+        with_key = next((one for one in known if finding.key in one.keys), None)
+        if with_key is not None:
+            # Of two faults in one call, the one that is left may get the key of the one that is over.
+            others = (one for one in self.open_faults(run) if one.cause is None and key_of_finding(one.finding) == key)
+            accuses = (one for one in others if one.finding.culprit_ranks == finding.culprit_ranks)
+            return next(accuses, with_key) if key is not None and finding.caused_by is None else with_key
         for incident in known:
             is_free = incident.is_open and causes.isdisjoint(incident.keys)  # else it is another fault in this call
             if is_free and key is not None and key_of_finding(incident.finding) == key:

@@ -70,9 +70,9 @@ def has_moved_on(run: Run, finding: Finding) -> bool:
     """Whether the faulty collective has ended well: no rank waits in it any more and none failed, or it completed."""
     if run.ended_clean:
         return True
-    if finding.group is None and finding.category in OVERDUE:
-        return not any(_is_overdue(run, rank) for rank in finding.culprit_ranks or finding.waiting_ranks)
     waited = _waited_in(run, finding)
+    if finding.category in OVERDUE and (waited is None or _have_joined(run, finding)):
+        return not any(_is_overdue(run, rank) for rank in finding.culprit_ranks or finding.waiting_ranks)
     if waited is None:
         return False
     if has_completed(run, finding):
@@ -95,6 +95,14 @@ def has_moved_on(run: Run, finding: Finding) -> bool:
         if len(key) == 3 and key[1] == "collective" and state.progress.get(key[0], [0, 0])[1] < key[2]:
             return False
     return True
+
+
+def _have_joined(run: Run, finding: Finding) -> bool:
+    """Whether its culprits have enqueued the collective in which ranks waited for them."""
+    if finding.group is None or finding.sequence_id is None or finding.stream != "collective":
+        return False
+    of_group = [run.ranks[rank].progress.get(finding.group.id) for rank in finding.culprit_ranks if rank in run.ranks]
+    return bool(of_group) and all(own is not None and own[0] >= finding.sequence_id for own in of_group)
 
 
 def _is_overdue(run: Run, rank: int) -> bool:

@@ -10,7 +10,7 @@ from typing import Literal
 from otel_fr.match.case import Case
 from otel_fr.match.facts.endings import ended_with
 from otel_fr.match.facts.instances import InstanceKey
-from otel_fr.match.facts.ranks import by_user, is_halted, was_stopped
+from otel_fr.match.facts.ranks import by_user, is_excused, is_halted, was_stopped
 from otel_fr.match.finding import Category
 from otel_fr.match.graph.misdirected import MisdirectedMessage, find_misdirected
 from otel_fr.match.graph.nodes import Node, waited
@@ -240,10 +240,23 @@ def message_missing(case: Case, claims: Claims, root: Blocked) -> Outcome:
 
 
 def absent_rank(case: Case, claims: Claims, root: Blocked) -> Outcome:
-    """Members have not joined, wait in no other call, and have not moved for the window."""
+    """Members have not joined, wait in no other call, and have not moved for the window. Those in a section with a
+    limit are named apart from those in none."""
     culprits = _named(case, root)
-    said = sentences.holding_texts(case, root.node, culprits)
-    return _claim(case, claims, root, _category(case, root.node, culprits), culprits, said)
+    in_section = [rank for rank in culprits if _is_in_section(case, rank)]
+    rest = [rank for rank in culprits if rank not in in_section]
+    found: list[Claim] = []
+    for ranks in filter(None, (rest, in_section)):
+        said = sentences.holding_texts(case, root.node, ranks)
+        claim = _claim(case, claims, root, _category(case, root.node, ranks), ranks, said)
+        found.append(replace(claim, name=beside(claim.key)) if found else claim)
+    return tuple(found)
+
+
+def _is_in_section(case: Case, rank: int) -> bool:
+    """Its program has said how long what it does may take, also if that time is over."""
+    info, item = case.evidence.ranks.get(rank), case.overdue.get(rank)
+    return (item is not None and item.kind == "section") or (info is not None and is_excused(info))
 
 
 def _named(case: Case, root: Blocked) -> Sequence[int]:

@@ -56,6 +56,37 @@ def test_an_incident_that_opened_as_missing_rank_becomes_what_explains_it(collec
         assert len(collector.causes()) == 1
 
 
+def test_a_rank_that_saves_for_too_long_and_one_that_hangs_have_an_incident_each(collector: VirtualCollector) -> None:
+    with collector.job(3) as job:
+        job.step()
+        overdue(job, 0, SECTION)
+        saves = collector.wait_cause()
+        waits = [job.ranks[1].issue(job.world)]
+        hangs = collector.wait_cause(lambda one: one["category"] == "missing_rank")
+        assert (saves["culprit_ranks"], hangs["culprit_ranks"]) == ([0], [2])
+        job.ranks[0].extra["activity"] = [FINE]
+        waits.append(job.ranks[0].issue(job.world))
+        collector.wait_cause(lambda one: one["id"] == saves["id"] and one["state"] == "resolved")
+        states = {tuple(one["culprit_ranks"]): one["state"] for one in collector.causes()}
+        assert states == {(0,): "resolved", (2,): "firing"}
+        job.go_on(waits)
+        assert collector.time.wait_for(lambda: {one["state"] for one in collector.causes()} == {"resolved"})
+        assert {tuple(line["culprit_ranks"]) for line in collector.lines()} == {(0,), (2,)}
+
+
+def test_a_rank_that_saves_is_the_one_that_is_left(collector: VirtualCollector) -> None:
+    with collector.job(3) as job:
+        job.step()
+        overdue(job, 0, SECTION)
+        job.ranks[1].issue(job.world)
+        hangs = collector.wait_cause(lambda one: one["category"] == "missing_rank")
+        job.ranks[2].issue(job.world)
+        collector.time.advance(3 * STALL)
+        (left,) = [one for one in collector.causes() if one["category"] == "section_overrun"]
+        assert (left["culprit_ranks"], left["state"]) == ([0], "firing")
+        assert all(one["culprit_ranks"] == [2] for one in collector.lines() if one["id"] == hangs["id"])
+
+
 def test_a_section_within_its_limit_excuses_its_rank_and_its_end_gives_it_time_to_come(
     collector: VirtualCollector,
 ) -> None:

@@ -108,11 +108,21 @@ def test_a_wait_for_a_rank_within_the_limit_of_its_section_is_no_fault_so_far() 
 
 
 def test_a_section_excuses_neither_another_rank_nor_one_that_has_ended_or_let_its_peers_time_out() -> None:
-    (both,) = judge(in_it(0), [*waiters(0), within(alive(1, w=4)), alive(2, w=4)], GROUPS, 3)
-    assert (both.culprit_ranks, both.is_excused) == ((1, 2), False)
+    apart = judge(in_it(0), [*waiters(0), within(alive(1, w=4)), alive(2, w=4)], GROUPS, 3)
+    assert [(one.culprit_ranks, one.is_excused, one.caused_by) for one in apart] == [
+        ((2,), False, None),
+        ((1,), True, None),
+    ]
     dead = overdue(within(alive(1, w=4)), ending=Ending.KILLED, signal=9)
     assert not is_excused(dead)
     assert [one.is_excused for one in judge(in_it(0, 2), [*waiters(0, 2), dead], GROUPS, 3)] == [False]
     aborted = [overdue(rank, ending=Ending.KILLED, signal=6) for rank in waiters(0, 2)]
     (late,) = causes(judge(in_it(0, 2), [*aborted, within(alive(1, w=4))], GROUPS, 3))
     assert (late.culprit_ranks, late.is_excused) == ((1,), False)
+
+
+def test_a_rank_that_others_wait_for_is_named_apart_from_one_whose_section_is_overdue() -> None:
+    apart = judge(in_it(0), [*waiters(0), overdue(alive(1, w=4), LOAD), alive(2, w=4)], GROUPS, 3)
+    named = [(one.category, one.culprit_ranks, one.caused_by) for one in apart]
+    assert named == [(Category.MISSING_RANK, (2,), None), (Category.SECTION_OVERRUN, (1,), None)]
+    assert len({one.key for one in apart}) == 2
