@@ -71,6 +71,10 @@ MAX_PLACED_WAITING = 32
 """Ranks whose places a finding names: all culprits of an ordinary fault, and examples of who waits."""
 
 
+Hint = Literal["lines", "loops"]
+"""Kinds of hints: the first call that a culprit made elsewhere, and the loops that it has left."""
+
+
 class StackGroup(NamedTuple):
     """Ranks whose threads are at the same place. ``frames``: ``"file:line function"``, outermost first."""
 
@@ -106,6 +110,8 @@ class Finding:
         is_excused: ranks wait for culprits only that are in sections whose limits have not passed: no fault so far.
         differed: the decisions in which culprits first differed from their peers: (name, value, step).
         summary: one sentence for the user. details: further sentences about the same evidence.
+        hints: of the details, those that say where a culprit first differed, by their kind. Evidence of ranks that have
+            given up may lack what they rest on; they are true all the same.
     """
 
     key: str
@@ -134,6 +140,7 @@ class Finding:
     places: dict[int, Place] = dataclasses.field(default_factory=dict)
     differed: tuple[tuple[str, str, int | None], ...] = ()
     details: tuple[str, ...] = ()
+    hints: dict[Hint, tuple[str, ...]] = dataclasses.field(default_factory=dict)
 
     @property
     def text(self) -> str:

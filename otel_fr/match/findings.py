@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 
 from otel_fr.match.case import Case
 from otel_fr.match.facts.calls import gave_up
 from otel_fr.match.facts.ranks import CATEGORIES, EXCUSABLE, by_kind, is_excused, may_run
 from otel_fr.match.facts.stacks import groups_of
-from otel_fr.match.finding import MAX_PLACED_CULPRITS, MAX_PLACED_WAITING, Category, Finding, StackGroup
+from otel_fr.match.finding import MAX_PLACED_CULPRITS, MAX_PLACED_WAITING, Category, Finding, Hint, StackGroup
 from otel_fr.match.model import UNENDED, UNPLACED, Evidence, Group, Overdue, Place
 from otel_fr.match.rules import decide
 from otel_fr.match.rules.claims import Claim
@@ -81,9 +82,7 @@ class _Maker:
             if (site := self._site(claim, rank, is_culprit=rank in blamed))
         }
         stack_groups = groups_of(concerned, stacks)
-        if instance is not None and instance.stream == "collective":
-            details += self._first_lines(culprits, instance.group)
-        details += self._left(culprits, claim.waiting, sites, stack_groups)
+        hinted = self._hints(claim, culprits, sites, stack_groups)
         is_lost = bool(culprits) and case.lost.keys() >= set(culprits)
         return Finding(
             key=claim.key,
@@ -96,7 +95,8 @@ class _Maker:
             culprit_ranks=culprits,
             waiting_ranks=claim.waiting if instance is None else instance.with_counted(claim.waiting),
             summary=summary_text(summary),
-            details=tuple([summary_text(text) for text in details]),
+            details=(*map(summary_text, details), *chain.from_iterable(hinted.values())),
+            hints=hinted,
             field=claim.field,
             values={**claim.values, **own},
             call_sites=sites,
@@ -149,6 +149,19 @@ class _Maker:
             if site := sites[0] or sites[1]:
                 return site
         return case.lasts[rank].call.site if rank in case.lasts and is_culprit else ""
+
+    def _hints(
+        self, claim: Claim, culprits: Sequence[int], sites: Mapping[int, str], stack_groups: Iterable[StackGroup]
+    ) -> dict[Hint, tuple[str, ...]]:
+        """`Finding.hints`."""
+        instance, lines = claim.instance, list[str]()
+        if instance is not None and instance.stream == "collective":
+            lines = self._first_lines(culprits, instance.group)
+        found: dict[Hint, list[str]] = {
+            "lines": lines,
+            "loops": self._left(culprits, claim.waiting, sites, stack_groups),
+        }
+        return {kind: tuple(map(summary_text, texts)) for kind, texts in found.items() if texts}
 
     def _first_lines(self, culprits: Sequence[int], group: Group) -> list[str]:
         """Which calls culprits first made elsewhere than their peers."""

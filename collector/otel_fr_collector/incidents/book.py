@@ -11,7 +11,7 @@ from otel_fr.match import Category, Finding
 from otel_fr.match.facts.instances import key_of_finding
 from otel_fr_collector import timeline
 from otel_fr_collector.incidents.bounds import bounded, culprits_of, first_texts
-from otel_fr_collector.incidents.essence import essence_of, with_first_cause
+from otel_fr_collector.incidents.essence import essence_of, with_first_cause, with_hints
 from otel_fr_collector.incidents.incident import FIRING, RESOLVED, ChangeKind, Incident, IncidentChange
 from otel_fr_collector.incidents.kept import MAX_INCIDENTS, KeptIncidents
 from otel_fr_collector.incidents.likeness import is_after, is_again, may_come_again, still, waits
@@ -389,7 +389,8 @@ class IncidentBook(KeptIncidents):
             cause = changes[0].incident.id
         if finding.caused_by is None and incident.cause is not None and self._still_follows(incident, finding, causes):
             cause = incident.cause
-        said, finding = finding, with_first_cause(finding, incident.finding)
+        said = with_hints(finding, incident.finding)
+        finding = with_first_cause(said, incident.finding)
         is_added = finding is not said and finding.details != incident.finding.details
         stacks = {**incident.finding.stacks, **finding.stacks}
         finding = self._bounded(

@@ -34,6 +34,16 @@ def with_first_cause(finding: Finding, first: Finding) -> Finding:
     )
 
 
+def with_hints(finding: Finding, before: Finding) -> Finding:
+    """A finding with the hints of the one before, as far as it has none, if culprits and call are the same."""
+    is_same = finding.culprit_ranks == before.culprit_ranks and key_of_finding(finding) == key_of_finding(before)
+    kept = {kind: texts for kind, texts in before.hints.items() if is_same and kind not in finding.hints}
+    if not kept:
+        return finding
+    details = (*finding.details, *(text for texts in kept.values() for text in texts))
+    return dataclasses.replace(finding, details=details, hints={**kept, **finding.hints})
+
+
 def _places_known(finding: Finding) -> tuple[bool, int]:
     """Whether it is known of all ranks where they are; and of how many, as a power of 2: not each new one is news."""
     known = sum(len(group.ranks) for group in finding.stack_groups)
@@ -60,6 +70,7 @@ def essence_of(finding: Finding, cause: str | None, culprits: Sequence[CulpritDa
         finding.is_waiting,
         finding.places,
         finding.differed,
+        sorted(finding.hints),
         cause,
         [culprit["error"] for culprit in culprits if cause is None],
     )

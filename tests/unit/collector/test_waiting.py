@@ -97,3 +97,19 @@ def test_the_label_stays_as_it_was_when_the_incident_opened() -> None:
     assert "host" not in opened.incident.labels
     assert updated.incident.labels == opened.incident.labels
     assert annotations_of(updated.data, {})["hosts"] == "gpu-17"
+
+
+def test_where_a_culprit_first_differed_stays_known_once_its_peers_have_given_up() -> None:
+    loop = "rank 1 has left the loop at train.py:9-12 main, in which ranks 0, 2 wait"
+    hinted = dataclasses.replace(HANG, details=("it sleeps", loop), hints={"loops": (loop,)})
+    over = dataclasses.replace(HANG, is_waiting=False, ended_ranks=(0, 2), details=("it slept",))
+    _, updated = judged(hinted, over)
+    assert updated.data["details"] == ["it slept", loop]
+    _, in_another_call = judged(hinted, dataclasses.replace(over, key="w/collective/6", sequence_id=6))
+    assert in_another_call.data["details"] == ["it slept"]
+
+
+def test_where_a_culprit_first_differed_is_news() -> None:
+    line = "the first call that rank 1 made elsewhere: number 3"
+    _, updated = judged(HANG, dataclasses.replace(HANG, details=(line,), hints={"lines": (line,)}))
+    assert updated.data["details"] == [line]
