@@ -10,7 +10,7 @@ from otel_fr.match.facts.instances import InstanceKey
 from otel_fr.match.facts.known import Facts
 from otel_fr.match.graph.aborted import separate
 from otel_fr.match.graph.device import OpenCalls, open_calls
-from otel_fr.match.graph.nodes import Node
+from otel_fr.match.graph.nodes import Node, sources
 from otel_fr.match.graph.steps import Steps, compare_steps
 
 
@@ -54,6 +54,11 @@ class Case(Facts):
     def open_calls(self) -> dict[int, OpenCalls]:
         """By rank, its calls that have been in flight for longer than the window."""
         return open_calls(self)
+
+    @cached_property
+    def sources(self) -> Mapping[InstanceKey, list[InstanceKey]]:
+        """By node, those that wait for it."""
+        return sources(self.nodes)
 
     @cached_property
     def messages(self) -> Mapping[int, list[InstanceKey]]:

@@ -11,7 +11,7 @@ from otel_fr.match.facts.instances import Instance, InstanceKey, instance_key
 from otel_fr.match.facts.known import Facts
 from otel_fr.match.facts.ranks import is_device_error
 from otel_fr.match.graph.device import open_calls, stuck_devices
-from otel_fr.match.graph.nodes import Node, cycles
+from otel_fr.match.graph.nodes import Node, cycles, sources
 from otel_fr.match.graph.waiting import build
 from otel_fr.match.model import Call, CallState, Ending, Evidence, Rank
 
@@ -70,10 +70,7 @@ def _has_cause(evidence: Evidence, node: Node, aborted: Container[int]) -> bool:
 
 def _leading_to(nodes: Mapping[InstanceKey, Node], ends: Iterable[InstanceKey]) -> set[InstanceKey]:
     """The nodes from which one of ``ends`` is reached, with these."""
-    before: dict[InstanceKey, list[InstanceKey]] = {}
-    for key, node in nodes.items():
-        for target in node.targets:
-            before.setdefault(target, []).append(key)
+    before = sources(nodes)
     found = {key for key in ends if key in nodes}
     todo = list(found)
     while todo:

@@ -71,6 +71,15 @@ def waited(instance: Instance, ranks: Iterable[int]) -> float | None:
     return max((seconds for seconds in times if seconds is not None), default=None)
 
 
+def sources(nodes: Mapping[InstanceKey, Node]) -> dict[InstanceKey, list[InstanceKey]]:
+    """By node, those that wait for it."""
+    found: dict[InstanceKey, list[InstanceKey]] = {}
+    for key, node in nodes.items():
+        for target in node.targets:
+            found.setdefault(target, []).append(key)
+    return found
+
+
 def cycles(nodes: Mapping[InstanceKey, Node]) -> list[list[InstanceKey]]:
     """The strongly connected components of the graph with more than one node (Tarjan, without recursion)."""
     index: dict[InstanceKey, int] = {}

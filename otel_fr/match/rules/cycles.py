@@ -197,7 +197,7 @@ def misdirected_in_cycle(case: Case, _: Claims, cycle: Cycle) -> Outcome:
         return None
     astray = find_misdirected(case.instances, cycle.keys)
     if astray is None:  # the rank that waits for the message need not be in the cycle
-        beside = [key for key, node in case.nodes.items() if not set(cycle.keys).isdisjoint(node.targets)]
+        beside = [source for key in cycle.keys for source in case.sources.get(key, ())]
         astray = find_misdirected(case.instances, [*cycle.keys, *beside])
         if astray is None or not astray.breaks_pattern or astray.astray.key not in cycle.keys:
             return None

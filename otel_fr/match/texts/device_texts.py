@@ -8,7 +8,7 @@ from otel_fr.match.case import Case
 from otel_fr.match.facts.instances import Instance
 from otel_fr.match.facts.machines import Machines
 from otel_fr.match.graph.movement import is_queued
-from otel_fr.match.model import Call, Evidence, Group
+from otel_fr.match.model import Group
 from otel_fr.match.texts.calls import call_text, group_of, instance_text
 from otel_fr.match.texts.ranks import MAX_ENDINGS
 from otel_fr.presentation import count_text, message_text, ranks_text, verb
@@ -53,23 +53,15 @@ def not_begun_text(instance: Instance, culprits: list[int], waiting: list[int], 
     )
 
 
-def sync_text(evidence: Evidence, rank: int, what: str, queued: Call | None) -> str:
-    """``"rank 3 waits there for its device (.item()), which has not begun all_reduce number 7 of group tp (1)"``.
-
-    Args:
-        what: `device_sync.sync_of` its stack. queued: its first call that its device has not begun; None: not known.
-    """
-    text = f"rank {rank} waits for its device ({message_text(what)})"
-    return text if queued is None else f"{text}, which has not begun {call_text(evidence, queued)}"
-
-
 def sync_texts(case: Case, ranks: Iterable[int]) -> list[str]:
-    """Of the first of these ranks whose threads wait for their devices, in what, and what these have not begun."""
+    """Of the first of these ranks whose threads wait for their devices: ``"rank 3 waits for its device (.item()), which
+    has not begun all_reduce number 7 of group tp (1)"``."""
     found: list[str] = []
     for rank in ranks:
         what = case.syncs.of(rank)
         if what and len(found) < MAX_ENDINGS:
-            queued = [call for call in case.evidence.calls if call.rank == rank and is_queued(call)]
+            queued = [call for call in case.by_rank.get(rank, ()) if is_queued(call)]
             first = min(queued, key=lambda call: call.record, default=None)
-            found.append(sync_text(case.evidence, rank, what, first))
+            text = f"rank {rank} waits for its device ({message_text(what)})"
+            found.append(text if first is None else f"{text}, which has not begun {call_text(case.evidence, first)}")
     return found
