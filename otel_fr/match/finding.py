@@ -52,18 +52,7 @@ class Category(str, Enum):
     @property
     def is_mismatch(self) -> bool:
         """Calls of one collective that do not fit together."""
-        return self in _MISMATCHES
-
-
-_MISMATCHES = frozenset(
-    {
-        Category.OP_MISMATCH,
-        Category.SIZE_MISMATCH,
-        Category.DTYPE_MISMATCH,
-        Category.ROOT_MISMATCH,
-        Category.REDUCE_OP_MISMATCH,
-    }
-)
+        return self.value.endswith("_mismatch")
 
 
 MAX_PLACED_CULPRITS = 256
