@@ -33,7 +33,7 @@ def raised(body: str) -> BaseException:
         ),
         (
             "one, two = OSError('disk'), ValueError('loop')\none.__cause__, two.__cause__ = two, one\nraise two",
-            "ValueError: loop",
+            "ValueError: loop (from OSError: disk)",
         ),
     ],
 )
