@@ -116,8 +116,8 @@ def _limited(limit: int) -> type[asyncio.Protocol]:  # noqa: C901
             self._address = str(peer[0]) if peer else ""
             connections[self._address] += 1
             super().connection_made(transport)
-            # An answer is over once its client has read it: only then is the next request read. Not 0: over TLS, writing
-            # would be paused without anything to write.
+            # An answer is over once its client has read it: only then is the next request read. Not 0, which pauses
+            # writing over TLS for good.
             transport.set_write_buffer_limits(high=1, low=0)
             self.flow = _Flow(transport, self.conn)
             if connections[self._address] > limit:
