@@ -13,6 +13,7 @@ import os
 import select
 import socket
 import sys
+import tempfile
 import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -57,6 +58,7 @@ def import_first(modules: Sequence[str]) -> dict[str, str]:
     for module in modules:
         importlib.import_module(module)
     del sys.path[1]
+    tempfile.tempdir = None  # an import may have asked for it; a program has its own
     found = {name: value for name, value in os.environ.items() if before.get(name) != value}
     for module in ("otel_fr.monitor.__main__", "otel_fr.cli"):
         sys.modules.pop(module, None)  # Python runs them under another name
