@@ -25,7 +25,7 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 from otel_fr_collector.otlp.signals import METHODS
 
 from otel_fr import semconv
-from tests.support.collector_process import PROTOBUF, Collector, running
+from tests.support.collector_process import PROTOBUF, Collector, patched, running
 from tests.support.grpc_calls import LOGS, TRACES
 from tests.support.otlp_backends import grpc_backend
 from tests.support.otlp_messages import spans
@@ -143,11 +143,14 @@ def test_under_load_clients_are_asked_to_retry_and_lose_nothing(tmp_path: Path) 
     import sqlite3
 
     size = 3_900_000
+    patient = patched(storage__journal__BUSY=PATIENCE)  # then writes do not fail while the test holds the file
     options = ("--max-queue-size", "32MiB")  # one client may have half of it, the clients of either port here
     with (
         ThreadPoolExecutor(5) as threads,
         grpc_backend() as backend,
-        running(tmp_path, *options, "--data", str(tmp_path / "data"), "--forward", backend.url) as collector,
+        running(
+            tmp_path, *options, "--data", str(tmp_path / "data"), "--forward", backend.url, program=patient
+        ) as collector,
     ):
         exporter = OTLPSpanExporter(endpoint=f"http://{collector.grpc}", insecure=True, timeout=PATIENCE)
         span = TracerProvider().get_tracer("web").start_span("GET /", attributes={"body": "x" * size})
