@@ -8,14 +8,17 @@ import importlib
 import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 from otel_fr_collector.network.http_server import MAX_PIPELINED, HttpServer
+from otel_fr_collector.network.tls import ServerTls
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from tests.support.certificates import Certificates
 from tests.support.waiting import PATIENCE
 
 GET = b"GET /%s HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -26,17 +29,28 @@ REQUESTS = 200
 """Of each of them."""
 
 
+LARGE = 2 << 20
+"""Bytes of an answer."""
+
+
 class Served:
     """A server in a thread of its own: the number of requests to ``/``, and that when ``/last`` was requested."""
 
-    def __init__(self) -> None:
+    def __init__(self, certificates: Certificates | None = None) -> None:
+        self.certificates = certificates
         self.count, self.before_last = 0, -1
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=2 * SENDING)
         self.address = self.listener.getsockname()
         self.loop = asyncio.new_event_loop()
         with contextlib.suppress(ImportError):
             self.loop = importlib.import_module("uvloop").new_event_loop()
-        paths = {"/": self._count, "/last": self._last, "/read": self._read, "/begun": self._begun}
+        paths = {
+            "/": self._count,
+            "/last": self._last,
+            "/read": self._read,
+            "/begun": self._begun,
+            "/large": self._large,
+        }
         self.app = Starlette(routes=[Route(path, one, methods=["GET", "POST"]) for path, one in paths.items()])
 
     async def _count(self, _: Request) -> Response:
@@ -51,6 +65,9 @@ class Served:
     async def _last(self, _: Request) -> Response:
         self.before_last = self.count
         return Response(b"ok")
+
+    async def _large(self, _: Request) -> Response:
+        return Response(bytes(LARGE - 2) + b"ok")
 
     async def _read(self, request: Request) -> Response:
         with contextlib.suppress(ClientDisconnect):
@@ -68,7 +85,9 @@ class Served:
     def running(self) -> Iterator[None]:
         thread = threading.Thread(target=self.loop.run_forever)
         thread.start()
-        server = HttpServer(self.app, self.listener)
+        own = self.certificates
+        tls = None if own is None else ServerTls(own.cert, own.key)
+        server = HttpServer(self.app, self.listener, tls)
         self.loop.call_soon_threadsafe(server.start)
         try:
             yield
@@ -79,7 +98,10 @@ class Served:
             self.loop.close()
 
     def connect(self) -> socket.socket:
-        return socket.create_connection(self.address, timeout=PATIENCE)
+        client = socket.create_connection(self.address, timeout=PATIENCE)
+        if self.certificates is None:
+            return client
+        return self.certificates.context().wrap_socket(client, server_hostname="127.0.0.1")
 
 
 @pytest.fixture
@@ -109,6 +131,17 @@ def test_a_new_client_gets_its_turn_among_many_that_send_all_the_time() -> None:
         stack.enter_context(served.running())
         assert read(last, b"ok")
         assert 0 <= served.before_last < SENDING * REQUESTS / 20
+
+
+def test_requests_that_wait_for_their_turn_are_all_answered_also_over_tls(tmp_path: Path) -> None:
+    served = Served(Certificates(tmp_path))
+    with served.running(), served.connect() as client:
+        client.sendall(3 * (GET % b"" + GET % b"large"))
+        data = b""
+        while len(data) < 3 * LARGE or not data.endswith(b"ok"):
+            data += client.recv(65_536)
+        assert data.count(b"HTTP/1.1 200") == 6
+    assert served.count == 3
 
 
 def test_requests_that_wait_for_their_turn_are_all_answered(served: Served) -> None:
