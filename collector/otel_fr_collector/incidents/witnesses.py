@@ -51,9 +51,9 @@ def is_early(taken: Snapshot, finding: Finding) -> bool:
 
 
 def _may_be_ending(taken: Snapshot, finding: Finding) -> bool:
-    """Most members have not joined, and some of these have ended well, so the others may do so as well: then it is the
-    ranks that wait who made a call too many."""
-    members = set() if finding.group is None else set(finding.group.ranks)
+    """Most members of a collective have not joined, and some of these have ended well, so the others may do so as well:
+    then it is the ranks that wait who made a call too many."""
+    members = set(finding.group.ranks) if finding.group is not None and finding.stream == "collective" else set()
     absent = [info for rank in members.difference(finding.waiting_ranks) if (info := taken.ranks.get(rank)) is not None]
     endings = {info.ending for info in absent}
     return 2 * len(absent) > len(members) and endings == {Ending.CLEAN, Ending.RUNNING}

@@ -53,6 +53,7 @@ def test_a_few_witnesses_of_each_group_lead_to_the_same_verdict(kind: str) -> No
         ("missing call", "tp_dp_pp", 43),
         ("extra call", "pairs", 97),
         ("wrong peer", "tp_dp_pp", 44),
+        ("left early", "tp_dp_pp", 0),
     ],
 )
 def test_paths_that_led_to_another_verdict(kind: str, layout: str, seed: int) -> None:
