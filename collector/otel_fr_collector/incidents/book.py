@@ -377,7 +377,7 @@ class IncidentBook(KeptIncidents):
         wall: float,
         enqueued: float | None,
     ) -> list[IncidentChange]:
-        incident.over = None
+        incident.note_return(0.0 if enqueued is None else wall - enqueued, self._alert_after, now)
         if finding.key not in incident.keys:
             incident.keys.append(finding.key)
         cause = self._cause(incident.run, finding, set(), now) if finding.caused_by is not None else None

@@ -125,9 +125,19 @@ class Incident:
         elif kind is ChangeKind.UPDATED and not self.may_end:
             self.alert_after = min(self.alert_after, now - self.opened)
 
+    def note_return(self, waited: float, alert_after: float, now: float) -> None:
+        """Its ranks are waited for again: what people have not been told of begins anew. Arguments as of `note_hold`.
+
+        Args:
+            waited: seconds for which they have been by now.
+        """
+        if self.over is not None and not self.is_alerting(now):
+            self.alert_after = now - self.opened + max(0.0, alert_after - waited)
+        self.over = None
+
     def is_alerting(self, now: float) -> bool:
         """People are to know of it at the monotonic time ``now``."""
-        return now - self.opened >= self.alert_after
+        return (now if self.over is None else self.over) - self.opened >= self.alert_after
 
     @property
     def told_until(self) -> float:

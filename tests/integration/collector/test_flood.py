@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
-import socket
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
@@ -25,7 +23,6 @@ from tests.support.waiting import wait_for
 
 MIB = 1 << 20
 JSON = "application/json"
-PIPES, PIPELINED = 40, 20_000
 MOST_RESIDENT = 400 * MIB
 SLOWEST_ANSWER = 6.0
 """Seconds, on a machine that does other work, too; what is tested made it take 30 s and more."""
@@ -66,28 +63,6 @@ def test_telemetry_that_fills_every_limit_takes_less_than_400_mib(tmp_path: Path
             tenant.send(LOGS, floods.stalled_job(number, "team-a/"), compression=grpc.Compression.Gzip)
         tenant.send(LOGS, floods.many_groups(0, "team-a/"), compression=grpc.Compression.Gzip)
         assert collector.resident() < MOST_RESIDENT, f"{collector.resident() / MIB:.0f} MiB"
-    assert watch.latencies
-    assert watch.slowest < SLOWEST_ANSWER
-
-
-def test_thousands_of_pipelined_requests_for_a_page_leave_others_their_turn(tmp_path: Path) -> None:
-    with running(tmp_path, "--quiet") as collector, contextlib.ExitStack() as stack:
-        host, _, port = collector.http.removeprefix("http://").rpartition(":")
-        clients = [stack.enter_context(socket.create_connection((host, int(port)))) for _ in range(PIPES)]
-        watch = stack.enter_context(HealthWatch(collector).running())
-
-        def ask(client: socket.socket) -> None:
-            with contextlib.suppress(OSError):  # they are shut down at the end
-                client.sendall(b"GET /page/app.css HTTP/1.1\r\nHost: x\r\n\r\n" * PIPELINED)
-
-        def read(client: socket.socket) -> int:
-            return client.recv(1 << 18, socket.MSG_WAITALL).count(b"HTTP/1.1 200")
-
-        pool = stack.enter_context(ThreadPoolExecutor(2 * PIPES))
-        for client in clients:
-            stack.callback(client.shutdown, socket.SHUT_RDWR)
-            pool.submit(ask, client)
-        assert all(count > 1 for count in pool.map(read, clients))
     assert watch.latencies
     assert watch.slowest < SLOWEST_ANSWER
 

@@ -33,7 +33,7 @@ SLOWEST_ANSWER = 6.0
 LATEST = 20.0
 """Seconds from an attack's end to the alert of a job that hung as it began; such an attack made it take 46 s."""
 CHANNELS = 30
-FILES = 120
+FILES = 240
 """That the collector may have open, here."""
 ATTACKS: dict[Attack, tuple[int, int]] = {
     hostile_http2.header_references: (1, 5 * MIB),
