@@ -51,8 +51,10 @@ TICK = 0.02
 WARM_SECONDS, WARM_RANKS = 6.0, 4_096
 """Seconds until each rank has reported in full and then briefly, and how many ranks add another second."""
 MANY_JOBS = "2048x8"
-RESUMED_SECONDS, RESUMED_RANKS = 12.0, 4_096
-"""Seconds between two stalls, until the incident is resolved, and how many ranks add another second."""
+RESUMED_SECONDS = timeline.AGAIN_SECONDS + 5.0
+"""Between two stalls: one of the same rank that comes sooner is the same incident."""
+SINK_SECONDS = 15.0
+"""For which the server that does nothing is measured."""
 STALLS = 10
 CONNECTIONS = 256
 """At most; a collector takes 100 requests of one connection at a time."""
@@ -233,7 +235,7 @@ def _resume(batches: list[Batch], job: Job) -> None:
     for batch in batches:
         if batch.job is job:
             batch.resume()
-    until(batches, time.monotonic() + RESUMED_SECONDS + job.world / RESUMED_RANKS)
+    until(batches, time.monotonic() + RESUMED_SECONDS)
 
 
 @contextlib.contextmanager
@@ -254,7 +256,7 @@ def _sink_us(batches: list[Batch], folder: Path) -> float:
     try:
         with connected(server, batches):
             cpu, sent = server.cpu(), sum(batch.sent for batch in batches)
-            until(batches, time.monotonic() + RESUMED_SECONDS)
+            until(batches, time.monotonic() + SINK_SECONDS)
             return round(1e6 * (server.cpu() - cpu) / (sum(batch.sent for batch in batches) - sent), 1)
     finally:
         server.stop()

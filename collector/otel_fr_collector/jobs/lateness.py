@@ -20,6 +20,7 @@ from otel_fr_collector import timeline
 STEPS = 2
 """Resolution of lags, in steps a second; a lag below one step counts as none."""
 MAX_STEP = int(timeline.MAX_BEHIND * STEPS)
+_WIDTH = MAX_STEP + 1
 SHARE = 10
 """One rank of so many may be later than the lag of its run: its machine or its link is slow, not the collector."""
 
@@ -49,7 +50,8 @@ class Delay:
             announced: the longest time from the report before to this one, in seconds.
         """
         took = now - stamp
-        self.held = max(0.0, stamp - self.stamp - announced) if math.isfinite(self.stamp) else 0.0
+        held = stamp - self.stamp - announced
+        self.held = held if 0.0 < held < math.inf else 0.0
         if stamp < self.stamp:  # the clock was set back
             self.least = self.least_before = took
             self.since = now
@@ -61,28 +63,51 @@ class Delay:
         return took - min(self.least, self.least_before)
 
 
-class _Recent:
-    """Seconds that each report of the last `timeline.RECENT` seconds was late by."""
+class Lags:
+    """Of one run: by how much the reports of the last seconds came late, and were made late."""
 
-    __slots__ = ("_late", "_second", "_seconds")
+    __slots__ = ("_late", "_latest", "_second", "_seconds", "gap")
 
     def __init__(self) -> None:
         self._second = 0
+        self._latest = -math.inf
+        self.gap: tuple[float, float] | None = None
+        """The last time without a report that was longer than `timeline.OUTAGE`: its begin and its end (monotonic)."""
         self._seconds: deque[dict[int, int]] = deque()
-        """For each of the last seconds, by step, how many reports were so late."""
+        """For each of the last seconds, how many reports came so late, in steps times `_WIDTH`, and were made so late,
+        in steps."""
         self._late = 0
 
-    def note(self, late: float, now: float) -> None:
+    def note(self, lag: float, now: float, held: float = 0.0) -> None:
+        """A report has come. ``lag``: by how much it came late; ``held``: was made late. ``now``: monotonic."""
+        if now - self._latest > timeline.OUTAGE and self._seconds:
+            self.gap = self._latest, now
         if int(now) > self._second:
             self._go_on_to(int(now))
         elif not self._seconds:
             self._seconds.append({})
-        of_second, step = self._seconds[-1], min(int(late * STEPS), MAX_STEP)
-        of_second[step] = of_second.get(step, 0) + 1
-        if step:
+        of_second, steps = self._seconds[-1], 0
+        if lag >= 1.0 / STEPS or held >= 1.0 / STEPS:
+            steps = min(int(lag * STEPS), MAX_STEP) * _WIDTH + min(int(held * STEPS), MAX_STEP)
             self._late += 1
+        of_second[steps] = of_second.get(steps, 0) + 1
+        self._latest = now
 
-    def usual(self, now: float) -> float:
+    def recent(self, now: float) -> float:
+        """Seconds; 0 if nearly all came in time, or none came. While none comes, the next one is later by as much."""
+        late = self._usual(now, lambda steps: steps // _WIDTH)
+        return late + max(0.0, now - self._latest) if late else 0.0
+
+    def answered_after(self, now: float) -> float:
+        """Seconds by which monitors could send their reports later than announced, for the last was not answered."""
+        return self._usual(now, lambda steps: steps % _WIDTH)
+
+    def quiet(self, now: float) -> float:
+        """Seconds for which no rank is heard of, where some should be: a rank may be silent because nothing is read."""
+        seconds = now - self._latest
+        return seconds - timeline.QUIET if timeline.QUIET < seconds <= timeline.RECENT else 0.0
+
+    def _usual(self, now: float, part: Callable[[int], int]) -> float:
         """Seconds by which more than one report of `SHARE` was late; 0 if nearly all were in time, or none came."""
         if int(now) > self._second:
             self._go_on_to(int(now))
@@ -90,7 +115,8 @@ class _Recent:
             return 0.0
         found: Counter[int] = Counter()
         for of_second in self._seconds:
-            found.update(of_second)
+            for steps, count in of_second.items():
+                found[part(steps)] += count
         later, total = 0, found.total()
         for step in sorted(found, reverse=True):
             later += found[step]
@@ -105,40 +131,6 @@ class _Recent:
                 self._late -= sum(gone.values()) - gone.get(0, 0)
             self._seconds.append({})
         self._second = second
-
-
-class Lags:
-    """Of one run: by how much the reports of the last seconds were late."""
-
-    __slots__ = ("_came", "_latest", "_made", "gap")
-
-    def __init__(self) -> None:
-        self._came, self._made = _Recent(), _Recent()
-        self._latest = -math.inf
-        self.gap: tuple[float, float] | None = None
-        """The last time without a report that was longer than `timeline.OUTAGE`: its begin and its end (monotonic)."""
-
-    def note(self, lag: float, now: float, held: float = 0.0) -> None:
-        """A report has come. ``lag``: by how much it came late; ``held``: was made late. ``now``: monotonic."""
-        if timeline.OUTAGE < now - self._latest < math.inf:
-            self.gap = self._latest, now
-        self._latest = now
-        self._came.note(lag, now)
-        self._made.note(held, now)
-
-    def recent(self, now: float) -> float:
-        """Seconds; 0 if nearly all came in time, or none came. While none comes, the next one is later by as much."""
-        late = self._came.usual(now)
-        return late + max(0.0, now - self._latest) if late else 0.0
-
-    def answered_after(self, now: float) -> float:
-        """Seconds by which monitors could send their reports later than announced, for the last was not answered."""
-        return self._made.usual(now)
-
-    def quiet(self, now: float) -> float:
-        """Seconds for which no rank is heard of, where some should be: a rank may be silent because nothing is read."""
-        seconds = now - self._latest
-        return seconds - timeline.QUIET if timeline.QUIET < seconds <= timeline.RECENT else 0.0
 
 
 class Attention:

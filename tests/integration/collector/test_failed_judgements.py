@@ -17,6 +17,12 @@ HEALTHY = "ok\n"
 FAILURES = "otel_fr_collector_internal_errors_total"
 
 
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Minutes of a job's reports, even on virtual time, take a while."""
+    monkeypatch.setattr(timeline, "FAILING_SECONDS", 8 * FAILED_PAUSE)
+
+
 @pytest.fixture(params=["on the loop", "aside"])
 def _place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where verdicts are made."""
