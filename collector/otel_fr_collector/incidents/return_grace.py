@@ -1,6 +1,7 @@
 """After a restart or an outage of the collector, ranks that do not report yet are not taken for silent.
 
-They may still be reconnecting, and what they sent before says nothing about now.
+They may still be reconnecting, and what they sent before says nothing about now. Those that were heard first may wait
+for an answer until all others have been, so no silence counts from before then.
 """
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ class ReturnGrace:
         are_known = run.world_size is not None and len(run.ranks) >= run.world_size
         if now >= until or (are_known and all(rank.report or rank.ended is not None for rank in run.ranks.values())):
             del self._until[run.id]
+            run.lags.floor = now
             return False
         return True
 
@@ -97,6 +99,7 @@ class ReturnGrace:
         if outage.ranks and now < outage.over + timeline.RECONNECT_SECONDS:
             return True
         del self._outages[run.id]
+        run.lags.floor = now
         return False
 
     def _check_age(self, run: Run, now: float) -> None:

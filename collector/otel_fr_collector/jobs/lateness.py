@@ -66,13 +66,16 @@ class Delay:
 class Lags:
     """Of one run: by how much the reports of the last seconds came late, and were made late."""
 
-    __slots__ = ("_late", "_latest", "_second", "_seconds", "gap")
+    __slots__ = ("_late", "_latest", "_second", "_seconds", "floor", "gap")
 
     def __init__(self) -> None:
         self._second = 0
         self._latest = -math.inf
         self.gap: tuple[float, float] | None = None
         """The last time without a report that was longer than `timeline.OUTAGE`: its begin and its end (monotonic)."""
+        self.floor = 0.0
+        """After a restart or an outage, all ranks had been heard again by then, so no silence counts from earlier
+        (monotonic): those that were heard first may have waited for an answer until then."""
         self._seconds: deque[dict[int, int]] = deque()
         """For each of the last seconds, how many reports came so late, in steps times `_WIDTH`, and were made so late,
         in steps."""

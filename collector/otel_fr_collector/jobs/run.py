@@ -150,7 +150,7 @@ class Run:
     def unheard(self, now: float) -> tuple[float, float]:
         """What `RankState.is_silent` needs: no silence counts before the first (monotonic), nor in the last seconds."""
         behind = max(self.lateness(now), self.lags.quiet(now)) + self.lags.answered_after(now)
-        return self.attention.floor, min(behind, timeline.MAX_BEHIND)
+        return max(self.attention.floor, self.lags.floor), min(behind, timeline.MAX_BEHIND)
 
     def lateness(self, now: float) -> float:
         """Seconds: what its ranks have sent since then may not have been taken in yet."""

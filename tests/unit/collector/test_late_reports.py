@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -62,7 +63,15 @@ class Outcome:
             self.named_at = now
 
 
-def report(rank: int, number: int, now: float, begun: float | None, clock: float, done: float | None = None) -> bytes:
+def report(
+    rank: int,
+    number: int,
+    now: float,
+    begun: float | None,
+    clock: float,
+    done: float | None = None,
+    world: int = WORLD,
+) -> bytes:
     """Rank's report at ``now``; ``begun``: when it enqueued the collective; ``done``: when that ended."""
     has_joined = begun is not None and begun <= now
     is_done = done is not None and done <= now
@@ -75,7 +84,7 @@ def report(rank: int, number: int, now: float, begun: float | None, clock: float
         in_flight=(told(call, now),) if has_joined and not is_done else (),
         idle_s=max(0.0, now - moved),
     )
-    return logs_request((rank_resource(rank, WORLD), report_record(build(given), at=clock + now)))
+    return logs_request((rank_resource(rank, world), report_record(build(given), at=clock + now)))
 
 
 async def play(
@@ -258,6 +267,35 @@ def test_no_rank_is_silent_whose_monitor_waits_for_an_answer() -> None:
         return silent
 
     assert asyncio.run(scene()) == set()
+
+
+def test_after_a_restart_no_rank_is_silent_that_was_heard_before_the_others() -> None:
+    """The first reports of a large job are taken in one after the other; nobody's second one can come meanwhile."""
+    ranks, each = range(20), 0.75
+
+    async def scene() -> tuple[set[int], float]:
+        at, silent, judged_at = Clock(0.0), set[int](), math.inf
+        service = new_service(at)
+        made = {rank: rank * each for rank in ranks}
+        numbers = dict.fromkeys(ranks, 50)
+        while at.now < 3 * each * len(ranks):
+            for rank in ranks:
+                if at.now >= made[rank]:
+                    numbers[rank] += 1
+                    data = report(rank, numbers[rank], made[rank], None, 1.7e9, world=len(ranks))
+                    await service.take(LOGS, data)
+                    made[rank] += each * len(ranks)
+            service.step()
+            (run,) = service.runs.by_id.values()
+            if not service.judge._grace.waits_for(run, at.now):
+                judged_at = min(judged_at, at.now)
+                silent |= {r for r, one in run.ranks.items() if one.is_silent(at.now, *run.unheard(at.now))}
+            at.advance(TICK)
+        return silent, judged_at
+
+    silent, judged_at = asyncio.run(scene())
+    assert silent == set()
+    assert judged_at == pytest.approx(each * (len(ranks) - 1), abs=1.0)
 
 
 @pytest.mark.parametrize(("gap", "is_named"), [(0.1, True), (0.9, False)])
