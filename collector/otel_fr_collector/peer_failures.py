@@ -111,7 +111,7 @@ class PeerFailures:
         failed = {**self._still_silent(run, now), **dict(self._silent(run, now))}
         for incident in self._book.open_of(run.id):
             kind = KINDS.get(incident.finding.category)
-            if kind is not None and incident.cause is None and incident.over is None:
+            if kind is not None and incident.may_explain:
                 why = Failure(kind, incident.finding.summary.split("; ")[0][:MAX_REASON], incident.id)
                 failed.update(dict.fromkeys(_failed_of(incident.finding, run), why))
         ended = [

@@ -59,11 +59,11 @@ def let_go_of_futures(
 ) -> bool:
     """At exit, wait until no thread of a backend needs the interpreter for a callback of ours; see `FutureCallback`.
 
-    A rank that ends by an exception waits for so many seconds at most. A rank that ends cleanly with a collective in
-    flight waits until that ends or times out, as torch does when it destroys the group at exit.
+    A rank that ends cleanly with a collective in flight waits until that ends or times out, as torch does when it
+    destroys the group at exit.
 
     Args:
-        groups: all of torch's.
+        groups: all of torch's. seconds: the longest wait of a rank that ends by an exception.
 
     Returns:
         False: callbacks are still outstanding.

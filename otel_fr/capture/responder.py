@@ -112,8 +112,8 @@ class Responder:
 class StackSignal:
     """Writes all stacks to a file when a real-time signal comes, also while the GIL is held (`faulthandler`).
 
-    The monitor sends it to the responder's thread alone, so no system call of the job's is interrupted; and it sends
-    none unless the file is there. So the file goes once the program has set a handler of its own.
+    The monitor sends it to the responder's thread alone, so it interrupts no system call of the job. It sends none if
+    the file does not exist, so the file is removed once the program sets a handler of its own.
 
     Attributes:
         number: the signal. path: the file, of mode 0600.

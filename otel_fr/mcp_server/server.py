@@ -65,7 +65,7 @@ def serve(client: Client, root: Path) -> None:
     server.run()
 
 
-class _Server(FastMCP):  # type: ignore[misc]
+class _Server(FastMCP):  # type: ignore[misc]  # its base is Any without the package
     async def run_stdio_async(self) -> None:
         """Serve. `FastMCP` would repeat names of any length in its errors, and leave a lone surrogate unanswered."""
         async with stdio_server(stdin=_requests()) as (reading, writing):

@@ -202,7 +202,7 @@ class IncidentBook(KeptIncidents):
         """
         if finding.is_slowness or finding.is_apart:
             return None
-        open_causes = [one for one in self.open_faults(run) if one.cause is None and one.over is None]
+        open_causes = [one for one in self.open_faults(run) if one.may_explain]
         if finding.caused_by is not None:
             for incident in self._by_run.get(run, ()):
                 if finding.caused_by in incident.keys:
@@ -307,7 +307,7 @@ class IncidentBook(KeptIncidents):
             waiting = {r for f in findings if finding.key in (f.key, f.caused_by) for r in f.waiting_ranks}
             for old in self.open_faults(run):
                 culprits = set(old.finding.culprit_ranks)
-                is_cause = old.cause is None and old.over is None and old.id != cause and not keys & set(old.keys)
+                is_cause = old.may_explain and old.id != cause and not keys & set(old.keys)
                 is_retold = old.finding.group is None and culprits <= set(finding.culprit_ranks)
                 if is_cause and culprits and (culprits <= waiting or is_retold):
                     changes.extend(self._attribute(old, cause, now))

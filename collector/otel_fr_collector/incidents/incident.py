@@ -53,7 +53,7 @@ class Incident:
         cause: id of the incident it follows from; None: it is a cause.
         opened: monotonic time of the opening. alert_after: seconds from then until people are notified.
         detected, started, changed, resolved: Unix times.
-        over: since when its ranks wait no more (monotonic), though it may be open; None: they do, or it is of no wait.
+        over: when its wait ended (monotonic); it may be open all the same. None: it has not, or nobody waits.
         resolution: why it has ended; None: it is open. is_job_over: all ranks of its run have ended.
         waiting: Unix time since which the longest waiting rank waits; None: none waits, or it is not known.
         culprits: what is known of its first culprits (`otel_fr_collector.incidents.bounds`).
@@ -102,6 +102,11 @@ class Incident:
         return self.state == FIRING
 
     @property
+    def may_explain(self) -> bool:
+        """Other faults may follow from it: it is a cause, and its ranks have not come since."""
+        return self.cause is None and self.over is None
+
+    @property
     def severity(self) -> SeverityName:
         return "warning" if self.finding.category is Category.STRAGGLER else "critical"
 
@@ -126,7 +131,9 @@ class Incident:
             self.alert_after = min(self.alert_after, now - self.opened)
 
     def note_return(self, waited: float, alert_after: float, now: float) -> None:
-        """Its ranks are waited for again: what people have not been told of begins anew. Arguments as of `note_hold`.
+        """Other ranks wait for its culprits again. If nobody has been notified yet, the hold starts anew.
+
+        ``alert_after`` and ``now`` are as of `note_hold`.
 
         Args:
             waited: seconds for which they have been by now.

@@ -38,7 +38,7 @@ def waits(finding: Finding) -> bool:
 
 
 def still(places: Mapping[int, Place], finding: Finding) -> dict[int, Place]:
-    """Those of ranks that a finding is still about."""
+    """The places of ranks that the finding still names."""
     concerned = {*finding.culprit_ranks, *finding.waiting_ranks}
     return {rank: place for rank, place in places.items() if rank in concerned}
 

@@ -106,7 +106,7 @@ class Lags:
         return self._usual(now, lambda steps: steps % _WIDTH)
 
     def quiet(self, now: float) -> float:
-        """Seconds for which no rank is heard of, where some should be: a rank may be silent because nothing is read."""
+        """Seconds without a report from any rank, beyond the usual pause: perhaps the collector reads nothing."""
         seconds = now - self._latest
         return seconds - timeline.QUIET if timeline.QUIET < seconds <= timeline.RECENT else 0.0
 

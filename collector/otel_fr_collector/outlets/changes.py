@@ -16,7 +16,7 @@ from otel_fr_collector.outlets.outlet import Outlet, TenantOf, links_of, owner_o
 from otel_fr_collector.storage.store import Store
 
 QUEUED = "/queued"
-"""With it, a receiver's name in the store notes the incidents that it was to be told of, whether or not it has been."""
+"""Suffix of a receiver's name in the store: notes the incidents that were queued for it, sent or not."""
 
 
 class Change(NamedTuple):
@@ -115,7 +115,7 @@ class Changes(Outlet):
 
     def _put(self, kind: ChangeKind, incident: Incident) -> None:
         if self._store is not None:
-            # In a row of its own: another collector that has its turn holds the row of what was told.
+            # A separate row: another collector may have locked the row that notes what was sent.
             self._store.note(self._receiver.noted_as + QUEUED, {incident.id: ""})
         body = self._receiver.body(kind, incident, links_of(self._links, incident, time.time()))
         change = Change(incident.id, incident.mark(kind), json.dumps(body).encode())

@@ -1,4 +1,4 @@
-"""What one call is (waiting, given up, refused at once), each rank's newest, and what those of all members show."""
+"""The state of a call (waiting, given up, refused at once), each rank's newest call, and what members' calls show."""
 
 from __future__ import annotations
 

@@ -270,7 +270,7 @@ their ranks in the step's group."""
 
 
 def _reraised(facts: Facts, candidates: Collection[int]) -> set[int]:
-    """Those of ``candidates`` that ended by the error of another of them."""
+    """The ``candidates`` whose exception names another candidate, not themselves, as the one that failed."""
     found: set[int] = set()
     for rank in candidates:
         failed = _failed_ranks(facts, rank)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import platform
 import signal
 import subprocess
@@ -11,15 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from otel_fr.monitor.process.stacks import _TGKILL, tgkill
 from otel_fr.ring import RingReader
 from tests.integration.capture.test_process import PLAYED
 from tests.support import single_rank, warm
 from tests.support.waiting import PATIENCE, until
 
-TGKILL = {"x86_64": 234, "aarch64": 131}.get(platform.machine())
 
-
-@pytest.mark.skipif(TGKILL is None, reason="the number of tgkill is not known here")
+@pytest.mark.skipif(platform.machine() not in _TGKILL, reason="the number of tgkill is not known here")
 def test_stacks_while_the_gil_is_held(tmp_path: Path) -> None:
     program = single_rank.write(
         tmp_path,
@@ -47,11 +45,9 @@ theirs.close()
         meta = ring.meta
         file = Path(str(meta["stack_file"]))
         assert file.stat().st_mode & 0o777 == 0o600
-        libc = ctypes.CDLL(None, use_errno=True)
 
         def stacks() -> str | None:
-            assert TGKILL is not None
-            assert libc.syscall(TGKILL, ring.pid, meta["responder_tid"], meta["stack_signal"]) == 0
+            tgkill(ring.pid, int(str(meta["responder_tid"])), int(str(meta["stack_signal"])))
             text = file.read_text()
             return text if "holds_the_gil" in text else None
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from otel_fr_collector import timeline
 from otel_fr_collector.incidents import judge as judge_module
 from otel_fr_collector.incidents.triggers import FAILED_PAUSE
 
+from tests.support.played_job import Job
 from tests.support.virtual_collector import VirtualCollector
 
 HEALTHY = "ok\n"
@@ -34,6 +37,17 @@ def broken(*_: Any) -> Any:
     raise RuntimeError("no verdict today")
 
 
+@contextlib.contextmanager
+def killed_while_broken(job: Job, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A rank of a job that runs well is killed, and no verdict on it succeeds within."""
+    job.step()
+    job.all_reported()
+    with monkeypatch.context() as patch:
+        patch.setattr(judge_module, "diagnose", broken)
+        job.ranks[1].exit(signal=signal.SIGSEGV)
+        yield
+
+
 def wait_for_failure(collector: VirtualCollector) -> None:
     """Until one more judgement has failed."""
     before = collector.metric(FAILURES, part="judge")
@@ -43,11 +57,7 @@ def wait_for_failure(collector: VirtualCollector) -> None:
 @pytest.mark.usefixtures("_place")
 def test_a_bad_end_is_judged_once_that_succeeds(monkeypatch: pytest.MonkeyPatch) -> None:
     with VirtualCollector() as collector, collector.job(3) as job:
-        job.step()
-        job.all_reported()
-        with monkeypatch.context() as patch:
-            patch.setattr(judge_module, "diagnose", broken)
-            job.ranks[1].exit(signal=signal.SIGSEGV)
+        with killed_while_broken(job, monkeypatch):
             collector.time.advance(4 * FAILED_PAUSE)
             assert collector.metric(FAILURES, part="judge") >= 2
             assert collector.lines() == []
@@ -58,11 +68,7 @@ def test_a_bad_end_is_judged_once_that_succeeds(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.usefixtures("_place")
 def test_a_job_that_could_not_be_judged_for_minutes_is_told_until_it_could_be(monkeypatch: pytest.MonkeyPatch) -> None:
     with VirtualCollector() as collector, collector.job(2) as job:
-        job.step()
-        job.all_reported()
-        with monkeypatch.context() as patch:
-            patch.setattr(judge_module, "diagnose", broken)
-            job.ranks[1].exit(signal=signal.SIGSEGV)
+        with killed_while_broken(job, monkeypatch):
             collector.time.advance(timeline.FAILING_SECONDS / 2)
             assert collector.get("/healthz") == HEALTHY
             collector.time.advance(timeline.FAILING_SECONDS)
