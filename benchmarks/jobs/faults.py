@@ -61,5 +61,6 @@ except RuntimeError as error:
     say("freed", error=type(error).__name__)
     time.sleep(AFTER)
     os._exit(1)
+del model  # see tests/acceptance/jobs/straggler.py
 dist.destroy_process_group()
 say("finished")

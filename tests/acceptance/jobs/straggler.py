@@ -41,6 +41,8 @@ def main() -> None:
         dist.all_reduce(done, op=dist.ReduceOp.MAX)
         if done.item():
             break
+    # A model that outlives its group may hang in torch: its destructor joins gloo's thread, which may need the GIL.
+    del model
     dist.destroy_process_group()
 
 

@@ -41,4 +41,5 @@ dist.all_gather_object(gathered, flat.sum().item())
 if rank == 0:
     with open(out, "wb") as file:
         file.write(struct.pack(f"<{len(losses)}d", *losses) + flat.numpy().tobytes() + repr(gathered).encode())
+del model  # see straggler.py
 dist.destroy_process_group()
