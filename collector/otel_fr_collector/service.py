@@ -26,7 +26,7 @@ from otel_fr_collector.incidents.book import IncidentBook
 from otel_fr_collector.incidents.incident import ChangeKind, Incident, IncidentChange
 from otel_fr_collector.incidents.judge import STEP_SECONDS, Judge
 from otel_fr_collector.incidents.links import Links
-from otel_fr_collector.incidents.resolution import Resolution, has_gone_on, has_grown, why_over
+from otel_fr_collector.incidents.resolution import Resolution, are_missed, has_gone_on, has_grown, why_over
 from otel_fr_collector.incidents.return_grace import ReturnGrace
 from otel_fr_collector.jobs.ingest import CheckJob, Ingest
 from otel_fr_collector.jobs.run import Run, RunId
@@ -290,6 +290,8 @@ class Service:
                 continue
             accused = self.book.accused(run_id)
             later = [run for run in of_job[run_id.job] if run.first_seen > known.first_seen]
+            if are_missed(known, accused, later, now):
+                continue
             is_over = newest[run_id.job] > run_id.attempt and not known.is_live(now)
             if is_over or has_gone_on(known, accused, later) or has_grown(known, accused, later):
                 known.mark_replaced()

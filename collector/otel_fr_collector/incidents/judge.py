@@ -11,7 +11,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from otel_fr.match import Category, Finding, diagnose
+from otel_fr.match import UNPLACED, Category, Finding, diagnose
 from otel_fr_collector import timeline
 from otel_fr_collector.aside import Aside
 from otel_fr_collector.incidents import credibility, slowness, triggers, witnesses
@@ -219,8 +219,10 @@ class Judge:
         """Judge a small run now, a large one aside."""
         begun = time.perf_counter()
         wall = self._wall()
-        taken = snapshot(run, now, wall) if len(run.ranks) <= MAX_SIZE_ON_LOOP else None
-        work = functools.partial(_verdict, taken, run, now, wall)
+        before = self._runs.before(run)
+        is_small = max(len(run.ranks), len(before.ranks) if before else 0) <= MAX_SIZE_ON_LOOP
+        taken = snapshot(run, now, wall, before) if is_small else None
+        work = functools.partial(_verdict, taken, run, now, wall, before)
         aside = Aside(work) if taken is None or taken.size > MAX_SIZE_ON_LOOP else None
         judging.begin(run, reason, now)
         if aside is None:
@@ -280,7 +282,8 @@ class Judge:
     def _credible(self, run: Run, verdict: _Verdict, reason: Triggers) -> list[Finding]:
         """The causes that rest on recent reports, and the consequences of these or of causes published before.
 
-        A wait that a section of the program's own explains is no incident, unless it has become one before.
+        A wait that a section of the program's own explains is no incident, unless it has become one before. Nor is one
+        for processes that an incident of another run accuses: they have not come to this one.
         """
         findings = [finding for finding in verdict.findings if not credibility.has_completed(run, finding)]
         known = {key for incident in self._book.open_of(run.id) for key in incident.keys}
@@ -288,12 +291,18 @@ class Judge:
             one
             for one in findings
             if one.caused_by is None
-            and (one.key in known or not one.is_excused)
+            and (one.key in known or not (one.is_excused or self._is_told(run, one)))
             and one.key not in verdict.early
             and credibility.is_credible(run, verdict.taken, one, reason)
         ]
         known.update(finding.key for finding in causes)
         return causes + [f for f in findings if f.caused_by is not None and f.caused_by in known]
+
+    def _is_told(self, run: Run, finding: Finding) -> bool:
+        """Whether an open incident of another run accuses the same processes."""
+        others = [other.id for other in self._runs.of_attempt(run) if other is not run]
+        told = {process for other in others for one in self._book.open_of(other) for process in _accused(one.finding)}
+        return bool(told) and told.issuperset(_accused(finding))
 
     def _cannot_judge(self, run: Run) -> None:
         self._metrics.errors.labels("judge").inc()
@@ -320,17 +329,22 @@ class _Verdict(NamedTuple):
     cpu: float
 
 
-def _verdict(taken: Snapshot | None, run: Run, now: float, wall: float) -> _Verdict:
+def _verdict(taken: Snapshot | None, run: Run, now: float, wall: float, before: Run | None) -> _Verdict:
     """Args:
-    taken: None: it is taken here.
+    taken: None: it is taken here. before: as of `snapshot`.
     """
     begun = time.thread_time()  # not of other programs that take the processor
-    taken = taken or snapshot(run, now, wall)
+    taken = taken or snapshot(run, now, wall, before)
     findings = diagnose(taken.evidence())
     waits, to_ask = open_waits.find(taken), witnesses.to_ask(taken, findings)
     early = frozenset(one.key for one in findings if one.caused_by is None and witnesses.is_early(taken, one))
     about = taken.about(findings)
     return _Verdict(about, findings, waits, to_ask, early, time.thread_time() - begun)
+
+
+def _accused(finding: Finding) -> set[tuple[str, int | None]]:
+    """Host and process id of each culprit; of one whose place is not known, nobody's."""
+    return {finding.places.get(rank, UNPLACED)[:2] for rank in finding.culprit_ranks}
 
 
 def _in_turn(runs: Runs) -> list[Run]:

@@ -87,6 +87,17 @@ class Runs:
         self.by_id[run_id] = own[run_id] = self._newest = run
         return run
 
+    def of_attempt(self, run: Run) -> list[Run]:
+        """The runs of its job and attempt, the oldest first: processes may begin a new one without a new attempt."""
+        own = self.by_tenant.get(run.tenant, {}).values()
+        return sorted((one for one in own if one.id[:2] == run.id[:2]), key=lambda one: one.first_seen)
+
+    def before(self, run: Run) -> Run | None:
+        """The run in which the processes of this one were before; None: there was none, or all ranks have come."""
+        if len(run.ranks) >= (run.world_size or 0):
+            return None
+        return next((one for one in reversed(self.of_attempt(run)) if one.first_seen < run.first_seen), None)
+
     def trim(self, added: int | None = None) -> None:
         """Enforce the bound on calls kept, and make room if something was refused.
 

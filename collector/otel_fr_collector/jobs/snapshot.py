@@ -22,6 +22,7 @@ from otel_fr.match import (
     window_of,
 )
 from otel_fr.match.facts.instances import InstanceKey
+from otel_fr.match.facts.ranks import not_yet_here
 from otel_fr.match.model import MessagePattern
 from otel_fr.rank_report import DEFAULT_INTERVAL, RankReport
 from otel_fr.stacks import Loop
@@ -48,7 +49,7 @@ class Snapshot:
         reported_at: rank -> when its last report was sent; infinity: no further report is expected.
         silent_since: rank that has fallen silent -> when its last report was sent.
         may_report_later: a rank that never reported may still do so.
-        lacks_ranks: as in `Run`: why ranks may be unheard.
+        lacks_ranks: as in `Run`: why ranks may be unheard. not_here: what is known of such ranks from the run before.
         mismatch_pending, bad_end_pending: a mismatch, a bad end, was not judged yet.
         enqueued_at: instance -> when the first call that waits there was enqueued, on the collector's clock.
         enqueued_wall: instance -> when its first call was enqueued, as far as known: Unix time by that rank's clock.
@@ -63,6 +64,7 @@ class Snapshot:
     may_report_later: bool
     mismatch_pending: bool
     bad_end_pending: bool
+    not_here: dict[int, Rank] = field(default_factory=dict)
     ranks: dict[int, Rank] = field(default_factory=dict)
     until: dict[int, float] = field(default_factory=dict)
     reported_at: dict[int, float] = field(default_factory=dict)
@@ -92,7 +94,8 @@ class Snapshot:
         calls = [call.as_call(self.until.get(call.rank, self.moment)) for call in self.calls]
         if any(_needs_others(call) and call.state is not CallState.UNKNOWN for call in self.calls):
             for rank in _unheard(self):
-                self.ranks[rank] = Rank(rank, ending=Ending.UNKNOWN, complete=False, has_gaps=self.lacks_ranks)
+                unknown = Rank(rank, ending=Ending.UNKNOWN, complete=False, has_gaps=self.lacks_ranks)
+                self.ranks[rank] = self.not_here.get(rank, unknown)
         window = window_of(self.stall)
         return Evidence(groups=self.groups, calls=calls, ranks=self.ranks, window=window, world_size=self.world_size)
 
@@ -105,6 +108,7 @@ class Snapshot:
             groups={},
             calls=[],
             until={},
+            not_here={},
             ranks={rank: info for rank, info in self.ranks.items() if rank in culprits},
             reported_at={rank: at for rank, at in self.reported_at.items() if rank in concerned},
         )
@@ -116,8 +120,13 @@ def largest_size(run: Run) -> int:
     return max(len(run.ranks), expected) + run.members + run.progress_entries + run.call_count
 
 
-def snapshot(run: Run, now: float, wall: float = 0.0) -> Snapshot:
-    """The run at the monotonic time ``now``. ``wall``: Unix time."""
+def snapshot(run: Run, now: float, wall: float = 0.0, before: Run | None = None) -> Snapshot:
+    """The run at the monotonic time ``now``.
+
+    Args:
+        wall: Unix time.
+        before: the run in which its processes were before; None: none is known, or all ranks have come.
+    """
     stall, (floor, behind) = run.stall, run.unheard(now)
     taken = Snapshot(
         moment=now,
@@ -146,6 +155,8 @@ def snapshot(run: Run, now: float, wall: float = 0.0) -> Snapshot:
             taken.silent_since[state.rank] = state.sent
             taken.ranks[state.rank].heard_at = wall - (now - state.sent) if wall else None
     taken.calls = calls.all()
+    if before is not None:
+        taken.not_here = not_yet_here(taken.ranks, run.world_size, snapshot(before, now, wall).ranks)
     return taken
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+import itertools
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from otel_fr.analyze.notes import Note, NoteKind
 from otel_fr.config import DEFAULT_STALL_SECONDS, STALL_SHARE
 from otel_fr.dumps.columns import P2P, Mask
 from otel_fr.dumps.model import Dump, Problem
+from otel_fr.match.facts.ranks import not_yet_here
 from otel_fr.match.facts.recording import DEFAULT_GROUP
 from otel_fr.match.model import Call, CallState, Ending, Evidence, Group, Progress, Rank
 from otel_fr.presentation import ranks_by_text, ranks_text, verb
@@ -51,6 +53,11 @@ class Run:
     written_at: float | None = None
     notes: list[Note] = field(default_factory=list)
 
+    @property
+    def session(self) -> int:
+        """In how many runs its processes were before, of the process that was in most of them."""
+        return max((dump.integer("session") or 0 for dump in self.dumps), default=0)
+
     def clock_offsets(self) -> dict[int, int]:
         """`clocks.clock_offsets` of its files."""
         return clock_offsets(self.dumps, self.ids, self.evidence.groups)
@@ -62,7 +69,8 @@ class Run:
 
 
 def build_runs(dumps: Sequence[Dump]) -> tuple[list[Run], list[Problem]]:
-    """One `Run` for each run in the files, newest first.
+    """One `Run` for each run in the files, newest first. Of one job's, those of processes that were in more runs before
+    are newer: a rank that has not come to the next run may write its file last.
 
     Files of PyTorch and torchcomms do not name their run; `file_sets.split` assigns them, and their runs come last. If
     a rank has several files in one run, its newest is used, and a problem is returned for each of the others.
@@ -79,11 +87,30 @@ def build_runs(dumps: Sequence[Dump]) -> tuple[list[Run], list[Problem]]:
         chosen, left = _one_per_rank(members)
         problems.extend(left)
         runs.append(_run(job, attempt, run_id, chosen))
-    runs.sort(key=lambda run: (run.attempt, run.written_at or 0.0), reverse=True)
+    written: dict[tuple[str, int], float] = {}
+    for run in runs:
+        written[run.job, run.attempt] = max(written.get((run.job, run.attempt), 0.0), run.written_at or 0.0)
+    runs.sort(
+        key=lambda run: (run.attempt, written[run.job, run.attempt], run.session, run.written_at or 0.0), reverse=True
+    )
+    for run, before in itertools.pairwise(runs):
+        if (run.job, run.attempt) == (before.job, before.attempt) and run.session > before.session:
+            _add_not_yet_here(run, before)
     found, left = split([dump for dump in dumps if dump.source != "otel-fr"])
     problems.extend(left)
     runs.extend(_run("", 0, "", members) for members in found)
     return runs, problems
+
+
+def _add_not_yet_here(run: Run, before: Run) -> None:
+    """Ranks without a file in the run may have one of the run before, whose processes were the same."""
+    evidence = run.evidence
+    ranks = dict(evidence.ranks)
+    here = {dump.rank: ranks[dump.rank] for dump in run.dumps}
+    found = not_yet_here(here, evidence.world_size, before.evidence.ranks)
+    run.evidence = replace(evidence, ranks={**ranks, **found})
+    run.notes = [one for one in run.notes if one.kind is not NoteKind.NO_FILE]
+    run.notes += _no_file(ranks.keys() - here.keys() - found.keys())
 
 
 def _one_per_rank(dumps: Iterable[Dump]) -> tuple[list[Dump], list[Problem]]:
@@ -138,9 +165,7 @@ def _run(job: str, attempt: int, run_id: str, dumps: list[Dump]) -> Run:
     absent = {rank for group in groups.values() for rank in group.ranks}.union(range(world_size or 0)) - set(ranks)
     for rank in absent:
         ranks[rank] = Rank(rank, ending=Ending.UNKNOWN, complete=False)
-    if absent:
-        text = f"no file for {ranks_text(absent)}: {verb(absent, 'its', 'their')} progress is not known"
-        notes.append(Note(NoteKind.NO_FILE, text))
+    notes += _no_file(absent)
     notes += _noted(NoteKind.OUTDATED_FILE, _drop_outdated(dumps, ranks, columns.last_completed()))
     note_patterns(dumps, messages, ids, ranks)
     written = max((dump.integer("written_at") or 0 for dump in dumps), default=0)
@@ -270,6 +295,11 @@ def _drop_outdated(
                 outdated.append((dump.rank, text))
                 break
     return outdated
+
+
+def _no_file(absent: Collection[int]) -> list[Note]:
+    text = f"no file for {ranks_text(absent)}: {verb(absent, 'its', 'their')} progress is not known"
+    return [Note(NoteKind.NO_FILE, text)] if absent else []
 
 
 def _noted(kind: NoteKind, texts: Iterable[tuple[int, str]]) -> list[Note]:

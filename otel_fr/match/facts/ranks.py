@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 from signal import SIGINT, SIGKILL
 from typing import Any, Final, Protocol, cast
@@ -83,6 +84,29 @@ def was_stopped(info: Rank) -> bool:
     if info.ending is Ending.RAISED and not info.exception:
         return info.exit_code in _STOP_STATUSES or tells_of_stop(info.exit_message)
     return info.ending is Ending.RAISED and tells_of_stop(info.exception)
+
+
+def not_yet_here(here: Mapping[int, Rank], world_size: int | None, before: Mapping[int, Rank]) -> dict[int, Rank]:
+    """The ranks of a run that have not come to it, as their processes are known from the run before.
+
+    A program that recovers in one process destroys its groups and calls ``init_process_group`` again. Mostly its
+    processes keep their ranks. If they do not, the absent rank is known only where one rank and one process are left.
+
+    Args:
+        here: the ranks that have come. before: those of the run in which the same processes were before.
+    """
+    rank_of = {one.place[:2]: rank for rank, one in here.items() if one.place.pid is not None}
+    placed = {rank: one for rank, one in before.items() if one.place.pid is not None}
+    # One that left the run before in good order, and whose process has not ended, may be on its way.
+    left = {
+        rank: one
+        for rank, one in placed.items()
+        if one.place[:2] not in rank_of and (one.ending is not Ending.CLEAN or one.exit_code is not None)
+    }
+    absent = set(range(world_size or 0)).difference(here)
+    if any(rank_of.get(one.place[:2], rank) != rank for rank, one in placed.items()):
+        left = dict(zip(absent, left.values(), strict=True)) if len(absent) == len(left) == 1 else {}
+    return {rank: dataclasses.replace(left[rank], rank=rank, progress={}) for rank in absent if rank in left}
 
 
 def by_user(info: Rank) -> bool:

@@ -1,0 +1,52 @@
+"""Files of a program whose processes began anew: a rank that has not come to the next run has one of the run before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from otel_fr.analyze import load
+from otel_fr.identity import run_id
+from otel_fr.ring import RecordState
+from tests.support.rings import RankRing, signature
+
+STEP = signature("all_reduce", reduce_op="sum")
+NEXT: dict[str, Any] = {"run_id": run_id("job-7", 0, "next"), "session": 1}
+PLACE = "/job/train.py:12 load_checkpoint"
+
+
+@pytest.mark.parametrize(
+    ("said", "category"),
+    [
+        ({"site": PLACE}, "missing_rank"),
+        (
+            {
+                "exception": {"type": "ValueError", "message": "bad checkpoint", "site": PLACE},
+                "exit": {"code": 1, "signal": 0, "clean": False, "known": True},
+            },
+            "rank_dead",
+        ),
+    ],
+    ids=["hangs", "raises"],
+)
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
+def test_a_rank_that_did_not_come_to_the_next_run_is_named(
+    tmp_path: Path, said: dict[str, Any], category: str, order: tuple[int, ...]
+) -> None:
+    for rank in order:
+        ring = RankRing(tmp_path / "rings", rank, 3, pid=100 + rank, **({} if rank == 2 else NEXT))
+        if rank == 2:
+            ring.call(STEP, age_s=30)
+            ring.write(tmp_path / "files", **said)
+        else:
+            ring.call(STEP, state=RecordState.IN_FLIGHT, age_s=8)
+            ring.write(tmp_path / "files")
+    report = load(tmp_path / "files")
+    assert report.run is not None
+    assert report.run.run_id == NEXT["run_id"]
+    assert not any("no file for" in note for note in report.undecided)
+    (incident,) = report.incidents
+    assert (incident["category"], incident["culprit_ranks"], incident["waiting_ranks"]) == (category, [2], [0, 1])
+    assert incident["call_sites"]["2"] == PLACE

@@ -1,0 +1,83 @@
+"""A run whose processes were in another one before: a rank that has not come to it is known from there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from otel_fr import semconv
+from tests.support.played_job import Job
+from tests.support.virtual_collector import VirtualCollector
+
+PLACE = "/job/train.py:12 load_checkpoint"
+ERROR = {"type": "ValueError", "message": "bad checkpoint", "site": PLACE}
+
+
+def leave(job: Job, ranks: list[int]) -> None:
+    """They destroy their groups; their processes continue."""
+    for rank in ranks:
+        job.ranks[rank].ended = True
+        job.ranks[rank].send_report(semconv.EVENT_EXITED, exit={"clean": True, "known": False})
+
+
+@pytest.mark.parametrize(
+    ("exit_", "category", "is_in_next"),
+    [
+        (None, "missing_rank", True),
+        ({"clean": True}, "missing_rank", True),
+        ({"code": 1, "exception": ERROR}, "rank_dead", False),
+        ({"signal": 9}, "rank_dead", False),
+    ],
+    ids=["hangs", "ends", "raises", "is killed"],
+)
+def test_a_rank_that_does_not_come_to_the_next_run_is_named_once(
+    exit_: dict[str, Any] | None, category: str, is_in_next: bool
+) -> None:
+    with VirtualCollector() as collector, collector.job(3) as old:
+        old.step()
+        old.all_reported()
+        leave(old, [0, 1])
+        old.ranks[2].extra["site"] = PLACE
+        with collector.job(3) as new:
+            new.ranks[2].silent = True
+            for rank in (0, 1):
+                new.ranks[rank].issue(new.world)
+            if exit_ is not None:
+                old.ranks[2].exit(**exit_)
+            collector.wait_cause()
+            collector.time.advance(60.0)
+            (found,) = collector.causes()
+    assert (found["category"], found["culprit_ranks"], found["state"]) == (category, [2], "firing")
+    assert found["run_id"] == (new.run if is_in_next else old.run)
+    assert found["call_sites"]["2"] == PLACE or not is_in_next
+
+
+def test_a_rank_that_hangs_and_then_fails_is_one_incident() -> None:
+    with VirtualCollector() as collector, collector.job(3) as old:
+        old.step()
+        old.all_reported()
+        leave(old, [0, 1])
+        with collector.job(3) as new:
+            new.ranks[2].silent = True
+            for rank in (0, 1):
+                new.ranks[rank].issue(new.world)
+            first = collector.wait_cause()
+            old.ranks[2].exit(code=1, exception=ERROR)
+            collector.time.advance(20.0)
+            (found,) = collector.causes()
+    assert (first["category"], found["category"], found["id"]) == ("missing_rank", "rank_dead", first["id"])
+
+
+def test_a_rank_that_is_on_its_way_to_the_next_run_is_not_known_from_the_one_before() -> None:
+    with VirtualCollector() as collector, collector.job(3) as old:
+        old.step()
+        old.all_reported()
+        leave(old, [0, 1, 2])
+        with collector.job(3) as new:
+            new.ranks[2].silent = True
+            for rank in (0, 1):
+                new.ranks[rank].issue(new.world)
+            found = collector.wait_cause()
+    assert (found["run_id"], found["culprit_ranks"]) == (new.run, [2])
+    assert "2" not in found["call_sites"]
