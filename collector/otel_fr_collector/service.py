@@ -366,16 +366,19 @@ class Service:
     def _command_monitors(self, incident: Incident, is_new: bool) -> None:
         """Ask the run's monitors for their files, once, and the culprits' monitors for native stacks.
 
-        Not if nothing is blocked.
+        Not if nothing is blocked. Ranks that have not come to the run are still in the one before.
         """
         finding = incident.finding
         if finding.is_slowness:
             return
-        if is_new:
-            summary, page = finding.summary[:MAX_REASON], self._page(incident)
-            self.control.dump(incident.run, incident.id, summary, page, incident.data["trace_id"])
-        if finding.culprit_ranks:
-            self.control.inspect(incident.run, incident.id, finding.culprit_ranks)
+        known = self.runs.by_id.get(incident.run)
+        before = self.runs.before(known) if known is not None else None
+        for run in (incident.run, *([before.id] if before is not None else [])):
+            if is_new:
+                summary, page = finding.summary[:MAX_REASON], self._page(incident)
+                self.control.dump(run, incident.id, summary, page, incident.data["trace_id"])
+            if finding.culprit_ranks:
+                self.control.inspect(run, incident.id, finding.culprit_ranks)
 
 
 def _call_in(loop: asyncio.AbstractEventLoop, work: Callable[[], None]) -> None:

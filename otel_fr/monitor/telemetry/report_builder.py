@@ -124,6 +124,8 @@ class GroupTracker:
     def end(self) -> None:
         """All groups were destroyed, and the progress table has the groups of another run."""
         self._is_over = True
+        self.refresh()
+        self.settle(self.leaving())
 
     def refresh(self) -> list[GroupProgress]:
         """Read the progress table again; returns the live groups."""

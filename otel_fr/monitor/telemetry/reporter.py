@@ -158,10 +158,9 @@ class Reporter:
         self.close_spans(time.monotonic_ns(), clean=True)
         self.send_metrics()
         self.groups.end()
-        self.groups.refresh()
-        self.groups.settle(self.groups.leaving())
         if following.run_id != self.identity.run_id:
             self.send(names.EVENT_EXITED, exit=ReportedExit(code=0, signal=0, is_clean=True, is_known=False))
+            self._number = 0  # a collector takes a run whose reports have high numbers for older than itself
         self._started_ns = time.monotonic_ns()
         self._stacks = None
         self._brief.forget()

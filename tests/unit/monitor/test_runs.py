@@ -41,6 +41,8 @@ class Process(FollowedRing):
         super().__init__(folder, 1000, self.meta)
         self.exporter = Exporter(Mock(), Mock())
         self.groups: dict[tuple[str, int], tuple[ReportedGroup, ...]] = {}
+        self.reports: dict[tuple[str, int], int] = {}
+        """Number of the latest report, by run and rank."""
         self.group = self.created()
 
     def created(self) -> int:
@@ -79,7 +81,9 @@ class Process(FollowedRing):
         found = []
         while taken := self.exporter.reports.take():
             found += [(one.record.event_name, whose(one.resource)) for one in taken]
-            self.groups |= {whose(one.resource): parse(one.record.body.string_value).groups for one in taken}
+            for one in taken:
+                report = parse(one.record.body.string_value)
+                self.groups[whose(one.resource)], self.reports[whose(one.resource)] = report.groups, report.number
         return found
 
 
@@ -120,6 +124,17 @@ def test_runs_that_pass_between_two_looks_at_the_ring_are_told_apart(process: Pr
     reporter.follow()
     assert process.spans() == {("run 0", 0): 1, ("run 1", 1): 2, ("run 2", 0): 3}
     assert [who for event, who in process.events() if event == "torch.rank.exited"] == [("run 0", 0), ("run 1", 1)]
+
+
+def test_the_reports_of_each_run_are_numbered_from_one(process: Process) -> None:
+    """A collector takes a run whose first report has a high number for one that was running before its own start."""
+    reporter = process.monitor()
+    for _ in range(5):
+        reporter.send(names.EVENT_PROGRESS)
+    process.go_on()
+    reporter.follow()
+    process.events()
+    assert process.reports == {("run 0", 0): 7, ("run 1", 1): 1}
 
 
 def test_calls_of_runs_that_are_not_known_any_more_are_counted_for_none(process: Process) -> None:
