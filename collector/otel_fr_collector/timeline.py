@@ -75,6 +75,9 @@ OPEN_SECONDS = 15.0
 """Since a wait was last seen to last, for which its group stands still: more than some `SLOW_INTERVAL`."""
 FRESH_BEFORE = 0.3
 """Before a call's threshold, from which a report of a culprit counts as fresh."""
+SAID_PATIENCE = REPORT_INTERVAL + GRACE
+"""Since a wait became too long, in which it is not judged as long as ranks that it lacks have yet to say where they
+stand."""
 WITNESS_PATIENCE = 3.0
 """Stall times for which a verdict that names nobody is held back until the ranks that were asked have answered."""
 ENDING_PATIENCE = 2.0

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from otel_fr.match import WAIT_SHARE, Ending
 from otel_fr_collector import timeline
+from otel_fr_collector.jobs.calls import RankCall
 from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.jobs.snapshot import reported_calls
 from otel_fr_collector.jobs.stops import may_follow_a_stop
@@ -28,11 +29,13 @@ class Waits(NamedTuple):
         over: seconds by which the longest wait of a live, reporting rank has passed its threshold; None: none has.
         next_at: when the next of the waits that are known passes it, unless it ends before (monotonic); infinity: none.
         is_overdue: the latest report of a live rank says that a heartbeat or section of it is overdue.
+        longest: the call that ``over`` is about.
     """
 
     over: float | None
     next_at: float
     is_overdue: bool
+    longest: RankCall | None = None
 
 
 @dataclass(frozen=True)
@@ -159,7 +162,7 @@ def due(run: Run, judging: Judging, now: float, *, has_open: bool, last_change: 
     return Triggers(
         mismatch=run.mismatch_since is not None and (final or _mismatch_settled(run, now)),
         bad_end=run.bad_end_since is not None and (final or _bad_end_settled(run, now)),
-        stalled=(waits.over is not None or waits.is_overdue) and may,
+        stalled=may and (waits.is_overdue or _has_settled(run, waits, now)),
         news=has_open and may and (run.has_news or _has_fallen_silent(run, judging.silent, now)),
         next_wait_at=waits.next_at,
     )
@@ -170,6 +173,23 @@ def _has_fallen_silent(run: Run, before: Container[int], now: float) -> bool:
     floor, behind = run.unheard(now)
     states = (state for state in run.ranks.values() if state.report is not None and state.rank not in before)
     return any(state.is_silent(now, floor, behind) for state in states)
+
+
+def _has_settled(run: Run, waits: Waits, now: float) -> bool:
+    """Whether a wait is too long, and the ranks that the longest one lacks have said where they stand, or are silent.
+
+    Of one that has not, nothing can be said yet, and to judge 100,000 ranks takes seconds.
+    """
+    call, over = waits.longest, waits.over
+    if call is None or over is None:
+        return False
+    if call.stream == "p2p" or call.enqueued_at is None or over > timeline.SAID_PATIENCE:
+        return True
+    floor, behind = run.unheard(now)
+    level = run.levels.by_group().of(call.group)
+    said = said_from(call.enqueued_at, run.stall)
+    lacked = (run.ranks[rank] for rank in level.ranks[level.enqueued < call.sequence_id].tolist())
+    return all(one.ended is not None or one.sent >= said or one.is_silent(now, floor, behind) for one in lacked)
 
 
 def said_from(enqueued_at: float, stall: float) -> float:
@@ -189,6 +209,7 @@ def look_at_waits(run: Run, now: float) -> Waits:
     A wait counts once its rank has said so late enough (`said_from`).
     """
     over: float | None = None
+    longest: RankCall | None = None
     next_at = math.inf
     is_overdue = False
     floor, behind = run.unheard(now)
@@ -213,9 +234,9 @@ def look_at_waits(run: Run, now: float) -> Waits:
             for call in reported_calls(run, state):
                 if call.key() is not None and call.enqueued_at is not None:
                     own = now - call.enqueued_at - threshold
-                    if own >= 0.0 and said_from(call.enqueued_at, report.stall_s) <= state.sent:
-                        over = own if over is None else max(over, own)
-    return Waits(over, next_at, is_overdue)
+                    if own >= max(0.0, over or 0.0) and said_from(call.enqueued_at, report.stall_s) <= state.sent:
+                        over, longest = own, call
+    return Waits(over, next_at, is_overdue, longest)
 
 
 def _mismatch_settled(run: Run, now: float) -> bool:

@@ -195,21 +195,19 @@ def test_a_wait_that_ends_while_it_is_judged_is_not_reported(aside: Aside) -> No
     assert aside.culprits() == []
 
 
-def test_a_report_that_arrives_while_a_run_is_judged_is_no_ground_for_that_verdict(aside: Aside) -> None:
-    """The accused rank's last report is older than the wait; a fresh one must be judged, not merely be there."""
+def test_a_wait_is_judged_once_the_rank_that_it_lacks_has_said_where_it_stands(aside: Aside) -> None:
+    """The accused rank's last report is older than the wait."""
 
     async def scene() -> None:
         await aside.service.take(*report_of(2, 1))
         aside.clock.advance(2.0)
         for rank in (0, 1, 3):
             await aside.service.take(*report_of(rank, 1, inflight=[{**WAIT, "age_s": 4.4}]))
-        aside.step()
-        await aside.service.take(*report_of(2, 2))
-        await aside.settle()
-        assert aside.culprits() == []
-        aside.clock.advance(1.0)
-        await aside.report_all(3, 5.4)
         aside.service.step()
+        assert aside.service.judge.in_progress == 0
+        aside.clock.advance(0.2)
+        await aside.service.take(*report_of(2, 2, idle_s=4.6))
+        aside.step()
         await aside.settle()
 
     asyncio.run(scene())
