@@ -81,6 +81,7 @@ FAULTS = {
         Fault("raised", [("rank_dead", (1,))], 2),
         Fault("stopped", [("rank_stuck", (1,)), ("rank_dead", (1,))], 2),  # SIGKILL: it ignores SIGTERM
         Fault("gil", [("rank_stuck", (1,))], 2),
+        Fault("begins_anew", [("missing_rank", (1,))], 1, needs_device=True),  # on gloo, init_process_group waits
         Fault("deadlock", [("deadlock", (0,))], 2),  # the others both take B before A
         Fault("device_busy", [("rank_stuck", (1,))], 2, without_timing=[STALLED], needs_device=True),
         Fault("device_stuck", [("rank_stuck", (1,))], kind="again", simulated="stuck rank=1 after=20"),

@@ -22,7 +22,7 @@ LIMIT = 5.0
 """Seconds from the first rank that waits to the incident, with the default stall time, on NCCL on a machine that does
 nothing else: held by `make test-gpu`. Where nobody can be named, that is said after `UNSEEN_BEGIN`."""
 STALL = 5.0 if VARIABLE in os.environ else 2.0
-SHORT = {("batch", True), ("device_busy", True)}
+SHORT = {("batch", True), ("device_busy", True), ("begins_anew", False)}
 """Fault, and whether calls are timed: what each `make test` runs, beside `test_watchdog`."""
 SHORT_NCCL2 = {"batch"}
 ON_NCCL2 = [name for name in FAULTS if name != "init_hang"]

@@ -285,6 +285,15 @@ def gil() -> None:
     step()
 
 
+def begins_anew() -> None:
+    """Rank 1 does not come to the next run, in which NCCL lets the others begin."""
+    dist.destroy_process_group()
+    if rank == 1:
+        idle()
+    join()
+    step()
+
+
 def deadlock() -> None:
     """Each rank waits for its device, and each device for a group that another rank's device has not come to."""
     groups = [dist.new_group(list(range(world)), group_desc=name) for name in "AB"]
