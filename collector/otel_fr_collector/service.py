@@ -26,7 +26,7 @@ from otel_fr_collector.incidents.book import IncidentBook
 from otel_fr_collector.incidents.incident import ChangeKind, Incident, IncidentChange
 from otel_fr_collector.incidents.judge import STEP_SECONDS, Judge
 from otel_fr_collector.incidents.links import Links
-from otel_fr_collector.incidents.resolution import Resolution, are_missed, has_gone_on, has_grown, why_over
+from otel_fr_collector.incidents.resolution import Resolution, has_gone_on, has_grown, lacking, why_over
 from otel_fr_collector.incidents.return_grace import ReturnGrace
 from otel_fr_collector.jobs.ingest import CheckJob, Ingest
 from otel_fr_collector.jobs.run import Run, RunId
@@ -290,10 +290,12 @@ class Service:
                 continue
             accused = self.book.accused(run_id)
             later = [run for run in of_job[run_id.job] if run.first_seen > known.first_seen]
-            if are_missed(known, accused, later, now):
+            lacks = lacking(known, accused, later)
+            if lacks is not None and lacks.is_live(now):
                 continue
             is_over = newest[run_id.job] > run_id.attempt and not known.is_live(now)
-            if is_over or has_gone_on(known, accused, later) or has_grown(known, accused, later):
+            has_gone = lacks is None and has_gone_on(known, accused, later)
+            if is_over or has_gone or has_grown(known, accused, later):
                 known.mark_replaced()
             if (why := why_over(known, accused, now, is_judged=not self.judge.is_busy(run_id))) is not None:
                 self._take_changes(self.book.resolve_run(run_id, now, why), now)

@@ -46,13 +46,13 @@ def why_over(run: Run, accused: Mapping[int, float], now: float, *, is_judged: b
     return Resolution.UNHEARD if quiet > timeline.UNHEARD_SECONDS else None
 
 
-def are_missed(run: Run, accused: Iterable[int], later: Iterable[Run], now: float) -> bool:
-    """Whether its processes have begun anew, and those that its incidents accuse have not come: the job lacks them."""
+def lacking(run: Run, accused: Iterable[int], later: Iterable[Run]) -> Run | None:
+    """The run in which its processes have begun anew, if it lacks those that its incidents accuse; None: none does."""
     own = [one for one in later if one.id.attempt == run.id.attempt]
     newest = max(own, key=lambda one: one.first_seen, default=None)
-    if newest is None or not newest.is_live(now):
-        return False
-    return any(rank not in newest.ranks and rank < (newest.world_size or 0) for rank in accused)
+    if newest is None or all(rank in newest.ranks or rank >= (newest.world_size or 0) for rank in accused):
+        return None
+    return newest
 
 
 def has_gone_on(run: Run, accused: Mapping[int, float], later: Iterable[Run]) -> bool:

@@ -34,6 +34,7 @@ def leave(job: Job, ranks: list[int]) -> None:
 def test_a_rank_that_does_not_come_to_the_next_run_is_named_once(
     exit_: dict[str, Any] | None, category: str, is_in_next: bool
 ) -> None:
+    """One that has failed is told in the run before, unless the others have waited for long by then."""
     with VirtualCollector() as collector, collector.job(3) as old:
         old.step()
         old.all_reported()
@@ -49,8 +50,28 @@ def test_a_rank_that_does_not_come_to_the_next_run_is_named_once(
             collector.time.advance(60.0)
             (found,) = collector.causes()
     assert (found["category"], found["culprit_ranks"], found["state"]) == (category, [2], "firing")
-    assert found["run_id"] == (new.run if is_in_next else old.run)
+    assert found["run_id"] == new.run or not is_in_next
     assert found["call_sites"]["2"] == PLACE or not is_in_next
+
+
+def test_a_rank_that_fails_before_its_launcher_ends_the_others_is_one_incident() -> None:
+    """They wait for it in the next run; the job does not continue there."""
+    with VirtualCollector() as collector, collector.job(3) as old:
+        old.step()
+        old.all_reported()
+        leave(old, [0, 1])
+        with collector.job(3) as new:
+            new.ranks[2].silent = True
+            for rank in (0, 1):
+                new.ranks[rank].issue(new.world)
+            old.ranks[2].exit(code=1, exception=ERROR)
+            collector.wait_cause()
+            for rank in (0, 1):
+                new.ranks[rank].exit(signal=15)
+            collector.time.advance(60.0)
+            (found,) = collector.causes()
+    assert (found["category"], found["culprit_ranks"]) == ("rank_dead", [2])
+    assert found["resolution"] != "replaced"
 
 
 def test_a_rank_that_hangs_and_then_fails_is_one_incident() -> None:
