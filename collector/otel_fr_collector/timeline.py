@@ -143,7 +143,8 @@ ENDED_SECONDS = 10.0
 last that they have after the end, as the paths of files, and what could not be sent at first. It may correct the
 verdict."""
 STOPPED_SECONDS = 60.0
-"""The same if those who are accused were only stopped from outside: nodes may join the job, which then starts again."""
+"""The same if those who are accused were only stopped from outside: nodes may join the job, which then starts again. Or
+if some ranks were never heard, which may still come."""
 UNHEARD_SECONDS = 600.0
 """The same of any other run."""
 OTHERS_UNHEARD = 15.0
