@@ -7,6 +7,9 @@ from collections.abc import Iterator
 
 PIECE = 1 << 20
 """Bytes of one piece: small enough that other tasks run between two pieces."""
+MAX_MEMBERS = 64
+"""Members of a body; clients send one, or one of each batch. An empty one of 20 bytes gives none, so no limit on bytes
+ends a body of a million, and each costs a copy of what follows it."""
 ENCODINGS = {"gzip": 31, "deflate": 15}
 """zlib's ``wbits`` of each content encoding (RFC 9110, 8.4.1: deflate is the zlib format; gRPC means the same)."""
 _GZIP = b"\x1f\x8b"
@@ -26,16 +29,20 @@ class Inflater:
     def __init__(self, encoding: str) -> None:
         self._encoding = encoding
         self._zlib = zlib.decompressobj(ENCODINGS[encoding])
+        self._members = 1
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """Decompress the next data, in pieces of at most `PIECE` bytes.
 
         Raises:
-            CorruptError: the data cannot be decompressed.
+            CorruptError: the data cannot be decompressed, or has more than `MAX_MEMBERS` members.
         """
         rest = data
         while rest:
             if self._zlib.eof:  # gzip may be several members one after the other (RFC 1952, 2.2)
+                self._members += 1
+                if self._members > MAX_MEMBERS:
+                    raise CorruptError(f"the {self._encoding} data has more than {MAX_MEMBERS} members")
                 self._zlib = zlib.decompressobj(ENCODINGS[self._encoding])
             try:
                 piece = self._zlib.decompress(rest, PIECE)

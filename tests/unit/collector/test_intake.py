@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gzip
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,7 @@ from otel_fr_collector.otlp import status as otlp_status
 from otel_fr_collector.otlp.signals import LOGS, TRACES
 from otel_fr_collector.outlets.outlets import Outlets
 from otel_fr_collector.receive import intake as module
+from otel_fr_collector.receive.inflate import MAX_MEMBERS, CorruptError, Inflater
 from otel_fr_collector.receive.intake import IncomingRequest, Intake, Limits
 from otel_fr_collector.receive.rejections import Reason, RejectedError
 from otel_fr_collector.receive.time_limit import TimeLimits
@@ -45,6 +47,16 @@ def test_after_any_calls_there_is_as_much_room_as_before(calls: list[tuple[str, 
     with intake.admit("a", "", TRACES) as one, intake.admit("b", "", TRACES) as two:
         one.hold(100)
         two.hold(100)
+
+
+def test_a_body_of_many_empty_members_is_refused() -> None:
+    """A million of them are 20 MB, took hours to unpack to nothing, and stayed in memory meanwhile."""
+    one = gzip.compress(b"spans")
+    inflater = Inflater("gzip")
+    assert b"".join(inflater.feed(MAX_MEMBERS * one)) == MAX_MEMBERS * b"spans"
+    inflater.finish()
+    with pytest.raises(CorruptError, match="more than 64 members"):
+        list(Inflater("gzip").feed((MAX_MEMBERS + 1) * gzip.compress(b"")))
 
 
 def rejected(call: IncomingRequest, size: int) -> RejectedError:
