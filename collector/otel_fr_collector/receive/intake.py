@@ -16,7 +16,7 @@ from otel_fr_collector.network.tokens import EVERYTHING, Access, Grant, Tokens
 from otel_fr_collector.otlp.signals import LOGS, MalformedError
 from otel_fr_collector.otlp.wire import TooManyError
 from otel_fr_collector.receive.in_flight import InFlight
-from otel_fr_collector.receive.inflate import CorruptError, Inflater
+from otel_fr_collector.receive.inflate import PIECE, CorruptError, Inflater
 from otel_fr_collector.receive.rejections import Reason, RejectedError, gave_way, malformed, retry
 from otel_fr_collector.receive.time_limit import take_back_cancellation
 from otel_fr_collector.service import Service
@@ -145,7 +145,9 @@ class IncomingRequest:
         try:
             for chunk in inflater.feed(data):
                 self.add(chunk)
-                await asyncio.sleep(0)
+                # Of all large requests, one has its next piece unpacked in each turn of the event loop.
+                async with self._intake.one_at_a_time(self.size > PIECE):
+                    await asyncio.sleep(0)
         except CorruptError as error:
             raise malformed(str(error)) from error
 

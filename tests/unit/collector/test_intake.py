@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gzip
+from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -15,7 +17,7 @@ from otel_fr_collector.otlp import status as otlp_status
 from otel_fr_collector.otlp.signals import LOGS, TRACES
 from otel_fr_collector.outlets.outlets import Outlets
 from otel_fr_collector.receive import intake as module
-from otel_fr_collector.receive.inflate import MAX_MEMBERS, CorruptError, Inflater
+from otel_fr_collector.receive.inflate import MAX_MEMBERS, PIECE, CorruptError, Inflater
 from otel_fr_collector.receive.intake import IncomingRequest, Intake, Limits
 from otel_fr_collector.receive.rejections import Reason, RejectedError
 from otel_fr_collector.receive.time_limit import TimeLimits
@@ -57,6 +59,36 @@ def test_a_body_of_many_empty_members_is_refused() -> None:
     inflater.finish()
     with pytest.raises(CorruptError, match="more than 64 members"):
         list(Inflater("gzip").feed((MAX_MEMBERS + 1) * gzip.compress(b"")))
+
+
+def test_only_one_large_body_is_unpacked_in_a_turn_of_the_event_loop() -> None:
+    """A report takes several turns: among 16 bodies of 16 MiB, each of 16 kB when sent, it took two seconds."""
+    made: Counter[int] = Counter()
+    turn = 0
+
+    class Pieces(Inflater):
+        def feed(self, data: bytes) -> Iterator[bytes]:
+            for number, piece in enumerate(super().feed(data)):
+                if number > 1:  # until then it may be a small one
+                    made[turn] += 1
+                yield piece
+
+    async def unpack(intake: Intake, data: bytes) -> None:
+        with intake.admit("a", "", TRACES) as call:
+            await call.inflate(Pieces("gzip"), data)
+
+    async def unpack_all() -> None:
+        nonlocal turn
+        all_done = asyncio.gather(*[unpack(intake, gzip.compress(bytes(8 * PIECE))) for _ in range(8)])
+        while not all_done.done():
+            turn += 1
+            await asyncio.sleep(0)
+        await all_done
+
+    intake = make(Limits())
+    asyncio.run(unpack_all())
+    assert made.total() == 8 * 6
+    assert max(made.values()) == 1
 
 
 def rejected(call: IncomingRequest, size: int) -> RejectedError:
