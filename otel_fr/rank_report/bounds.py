@@ -14,8 +14,10 @@ MAX_RANK: Final = 10 * MAX_RANKS
 """Above what the collector keeps, which counts the ranks of a larger job and says that it lacks them."""
 MAX_NUMBER: Final = 2**63 - 1
 """Largest integer: no store or array takes one of more than 64 bits."""
-MAX_SECONDS: Final = 1e15
-"""30 million years; infinity and NaN are no times."""
+MAX_SECONDS: Final = 1e9
+"""31 years: so long ago was a time that has a date. Infinity and NaN are no times."""
+MAX_MILLISECONDS: Final = 1e15
+"""Of a timeout, which may mean "for ever"."""
 MAX_GROUPS: Final = 4_096
 MAX_GROUP_ID: Final = 256
 """Characters; otel-fr's group ids have 16."""
@@ -72,7 +74,7 @@ DEFAULT_PEER_TIMEOUT: Final = 5.0
 Count = Annotated[int, Meta(ge=0, le=MAX_NUMBER)]
 Integer = Annotated[int, Meta(ge=-MAX_NUMBER, le=MAX_NUMBER)]
 Seconds = Annotated[float, Meta(ge=0, le=MAX_SECONDS, title="seconds")]
-Milliseconds = Annotated[float, Meta(ge=0, le=MAX_SECONDS, title="milliseconds")]
+Milliseconds = Annotated[float, Meta(ge=0, le=MAX_MILLISECONDS, title="milliseconds")]
 Name = Annotated[str, Meta(max_length=MAX_NAME)]
 GroupId = Annotated[str, Meta(max_length=MAX_GROUP_ID)]
 Ranks = Annotated[str, Meta(max_length=MAX_LENGTH)]

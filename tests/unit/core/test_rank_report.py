@@ -16,6 +16,7 @@ from msgspec import inspect
 from msgspec.structs import replace
 
 from otel_fr import rank_report
+from otel_fr.incident import timestamp
 from otel_fr.rank_report import (
     SECTIONS,
     DropCounts,
@@ -33,6 +34,7 @@ from otel_fr.rank_report import (
     sections_of,
     to_object,
 )
+from otel_fr.rank_report.bounds import MAX_SECONDS
 from tests.support.any_reports import reports, sections
 from tests.support.paths import ROOT
 
@@ -203,6 +205,16 @@ def test_what_is_no_version_is_no_report(version: str) -> None:
 def test_the_error_says_what_is_wrong(body: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         parse(body)
+
+
+def test_what_began_as_long_ago_as_a_report_may_say_has_a_date() -> None:
+    """By any clock since 1970. An incident without one was stored, and could not be read after a restart."""
+    assert timestamp(-MAX_SECONDS) is not None
+    call = {"g": "g", "k": "collective", "seq": 1, "rec": 0, "op": "barrier", "st": "scheduled"}
+    body: dict[str, Any] = {"v": 1, "rank": 0, "n": 1, "groups": [], "last": {**call, "age_s": MAX_SECONDS}}
+    assert parse(json.dumps(body)).last is not None
+    with pytest.raises(ValueError, match="age_s"):
+        parse(json.dumps({**body, "last": {**call, "age_s": 10 * MAX_SECONDS}}))
 
 
 VALUES: list[Any] = [
