@@ -245,6 +245,20 @@ class DeviceCalls:
     def _monotonic(self, wall_ns: int, record: Record) -> int | None:
         return max(wall_ns - self._wall_offset_ns, record.issued_ns) if wall_ns else None
 
+    def release(self) -> list[Tracked]:
+        """Hold no call any more: all groups were destroyed, and the next run has groups of the same names.
+
+        Returns:
+            those that are not known to be in flight, as far as they are known.
+        """
+        left = [
+            held.untimed or held.item._replace(device=None)
+            for held in self._held.values()
+            if held.item.record.state is RecordState.UNKNOWN
+        ]
+        self._held.clear()
+        return left
+
     def seen(self) -> dict[int, DeviceTimes]:
         """By record id, what was shown of the last `MAX_HELD` calls: for files, which are made from the ring."""
         return dict(self._seen)

@@ -155,6 +155,7 @@ class Reporter:
         while behind:
             self._take_ended(self.tail.poll(everything=True, until=following.first_record))
             behind = self.tail.is_behind(following.first_record)
+        self._take_ended(self.devices.release())
         self.close_spans(time.monotonic_ns(), clean=True)
         self.send_metrics()
         self.groups.end()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -15,6 +16,7 @@ from otel_fr import identity
 from otel_fr import semconv as names
 from otel_fr.capture.runs import MAX_EARLIER, Runs
 from otel_fr.config import Config
+from otel_fr.monitor.nccl.recorder_entries import parse_answer
 from otel_fr.monitor.telemetry.call_ranges import reported_range
 from otel_fr.monitor.telemetry.export import Exporter
 from otel_fr.monitor.telemetry.reporter import Reporter
@@ -22,6 +24,8 @@ from otel_fr.rank_report import ReportedGroup, parse
 from otel_fr.ring import GroupDef, RecordState
 from tests.support.followed_ring import FollowedRing
 from tests.support.otlp_messages import attributes
+from tests.support.rings import float_signature
+from tests.support.worker_server import answer, ended
 
 GROUP = identity.group_id("0", (0, 1))
 
@@ -61,6 +65,11 @@ class Process(FollowedRing):
             call = self.append(self.group, 1_000 * number, number=number)
             if ends:
                 self.writer.complete(*call, RecordState.COMPLETED, 1_000 * number + 1)
+
+    def call_device(self) -> None:
+        """The first call of a group of NCCL's: PyTorch's recorder shows its end, not the ring."""
+        call = self.append(self.group, time.monotonic_ns(), float_signature(backend="nccl"), number=1)
+        self.writer.complete(*call, RecordState.UNKNOWN, 0)
 
     def monitor(self) -> Reporter:
         reporter = Reporter(self.reader, Config.from_env({}))
@@ -148,6 +157,25 @@ def test_calls_of_runs_that_are_not_known_any_more_are_counted_for_none(process:
     expected = {(f"run {number}", number % 2): 1 for number in range(last - MAX_EARLIER, last)}
     assert process.spans() == {**expected, (f"run {last}", last % 2): 5}
     assert ("torch.rank.exited", ("run 0", 0)) in process.events()
+
+
+def test_a_call_whose_end_was_not_shown_before_the_run_ended_is_no_call_of_the_next(process: Process) -> None:
+    """The recorder is asked once a second, and would show it while the next run waits for its own first call."""
+    reporter = process.monitor()
+    reporter.devices.is_read = True
+    process.call_device()
+    reporter.follow()
+    process.go_on()
+    reporter.follow()
+    assert process.spans() == {("run 0", 0): 1}
+    asked = time.monotonic_ns()
+    reporter.devices.note(parse_answer(answer([ended(1, ms=7.5)]))[0], asked, time.time_ns() - asked)
+    reporter.follow()
+    reporter.send(names.EVENT_PROGRESS)
+    process.events()
+    progress = {who: (group.enqueued, group.completed) for who, (group,) in process.groups.items()}
+    assert progress == {("run 0", 0): (1, 0), ("run 1", 1): (0, 0)}
+    assert not process.spans()
 
 
 def test_a_report_of_a_run_that_has_just_ended_has_no_counts_of_the_next(process: Process) -> None:
