@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 import re
 import zlib
@@ -21,7 +20,7 @@ RING_MAGIC = b"OTELFRRB"
 
 _ENDINGS = (".gz", ".json", ".pickle", ".pkl", ".bin", ".dump", ".trace", ".ring")
 _HEAD_BYTES = 1024 * 1024
-_GZIP = b"\x1f\x8b"
+_GZIP, _GZIP_BITS = b"\x1f\x8b", 31
 _CHECKPOINT = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 """What `torch.save` began files with before torch 1.6."""
 _SIGNS = (b"pg_config", b"otel_fr", b"profiling_name", b"collective_seq_id")
@@ -112,18 +111,17 @@ def _has_signs(path: Path) -> bool:
 
 
 def _head(path: Path, count: int, unpack: bool = False) -> bytes:
-    """The first ``count`` bytes, with ``unpack`` of what a gzip file contains; empty if they cannot be read."""
+    """The first ``count`` bytes, with ``unpack`` those in a gzip file's first member; empty if they cannot be read."""
     try:
         if not path.is_file():  # a pipe or a device would block
             return b""
         with path.open("rb") as file:
             head = file.read(count)
             if unpack and head.startswith(_GZIP):
-                file.seek(0)
-                with gzip.GzipFile(fileobj=file) as unpacked:
-                    head = unpacked.read(count)
+                # Not gzip.GzipFile, which would look for the first byte in any number of empty members and zeros.
+                head = zlib.decompressobj(_GZIP_BITS).decompress(head + file.read(_HEAD_BYTES), count)
         return head
-    except (OSError, EOFError, zlib.error):
+    except (OSError, zlib.error):
         return b""
 
 

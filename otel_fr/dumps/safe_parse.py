@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import pickle
 import zlib
 from dataclasses import dataclass
@@ -57,7 +58,9 @@ def read_bytes(path: Path, limits: Limits = DEFAULT_LIMITS) -> bytes:
         if not path.is_file():  # a pipe or a device would block
             raise UnreadableDump("not a regular file")
         with path.open("rb") as file:
-            data = file.read(limits.max_bytes + 1)
+            if os.fstat(file.fileno()).st_size > limits.max_bytes:
+                raise _too_large(limits)
+            data = file.read(limits.max_bytes + 1)  # it may grow
     except OSError as error:
         raise UnreadableDump(f"cannot be read: {error.strerror or error}; check its permissions") from error
     if not data:
@@ -67,8 +70,12 @@ def read_bytes(path: Path, limits: Limits = DEFAULT_LIMITS) -> bytes:
     if data[:2] == b"\x1f\x8b":
         data = _unpack(data, limits)
     if len(data) > limits.max_bytes:
-        raise UnreadableDump(f"larger than {limits.max_bytes // MIB} MiB; record fewer entries, or raise the limit")
+        raise _too_large(limits)
     return data
+
+
+def _too_large(limits: Limits) -> UnreadableDump:
+    return UnreadableDump(f"larger than {limits.max_bytes // MIB} MiB; record fewer entries, or raise the limit")
 
 
 def _unpack(data: bytes, limits: Limits) -> bytes:

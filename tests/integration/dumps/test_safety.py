@@ -133,6 +133,21 @@ def test_a_file_over_the_limits_is_refused(tmp_path: Path) -> None:
     assert len(load(path).entries) == 100
 
 
+@pytest.mark.timeout(20)
+def test_gzip_files_without_end_are_refused_at_once(tmp_path: Path) -> None:
+    """To see whether a file is one, the program itself looked for a first byte: in a terabyte of zeros for a day."""
+    with (tmp_path / "trace_0").open("wb") as file:
+        file.write(gzip.compress(b""))
+        file.truncate(1 << 40)
+    (tmp_path / "x.txt").write_bytes(2_000_000 * gzip.compress(b""))
+    dumps, problems = load_folder(tmp_path)
+    assert dumps == []
+    assert [problem.text.partition(";")[0] for problem in problems] == [
+        "larger than 512 MiB",
+        "1 file is not a flight-recorder file and was skipped (x.txt)",
+    ]
+
+
 def test_pipes_and_folders_do_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "trace_0")
     (tmp_path / "trace_1").mkdir()
