@@ -14,6 +14,8 @@ from otel_fr.dumps.safe_parse import Limits, UnreadableDump
 
 MAX_FILES = 100_000
 """Files of a folder that are examined."""
+MAX_DEPTH = 100
+"""Folders in each other that are examined. Before Python 3.12, os.walk calls itself for each, and fails after 900."""
 
 RING_MAGIC = b"OTELFRRB"
 """The first bytes of a ring file (docs/reference/ring-format.md)."""
@@ -45,6 +47,9 @@ def find(path: Path, prefix: str | None) -> tuple[list[Path], list[Problem]]:
 
     for folder, folders, names in os.walk(path, onerror=note):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
+        if folders and len(Path(folder).relative_to(path).parts) == MAX_DEPTH:
+            folders.clear()
+            problems.append(Problem(folder, f"its folders are more than {MAX_DEPTH} deep and were not read"))
         # Hidden files are other programs' own data, or a dump that is being written.
         wanted = sorted(name for name in names if name.startswith(prefix or "") and not name.startswith("."))
         found.extend(Path(folder, name) for name in wanted)

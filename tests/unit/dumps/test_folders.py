@@ -15,7 +15,8 @@ import pytest
 from otel_fr.analyze import FAULT, HEALTHY
 from otel_fr.analyze import load as analyze
 from otel_fr.analyze.output.text import to_text
-from otel_fr.dumps.files import rank_of_name
+from otel_fr.dumps.files import MAX_DEPTH, rank_of_name
+from otel_fr.dumps.model import Problem
 from otel_fr.dumps.read import load, load_folder
 from otel_fr.dumps.safe_parse import UnreadableDump
 from otel_fr.ring import RecordState
@@ -279,3 +280,14 @@ def test_the_backend_is_kept_whatever_it_is(tmp_path: Path, backend: str) -> Non
     (tmp_path / "trace_0").write_bytes(pickle.dumps(data, 2))
     (entry, *_) = load(tmp_path / "trace_0").entries
     assert (entry.backend, entry.signature.operation) == (backend, "all_reduce")
+
+
+def test_folders_in_folders_are_followed_a_hundred_deep(tmp_path: Path) -> None:
+    """os.walk fails in the 1,000th, and so did the analysis of all other files."""
+    deep = tmp_path.joinpath(*(MAX_DEPTH + 1) * "d")
+    deep.mkdir(parents=True)
+    for rank, folder in enumerate((deep.parent, deep)):
+        shutil.copy(HANG / "trace_0", folder / f"trace_{rank}")
+    (dump,), (problem,) = load_folder(tmp_path)
+    assert dump.rank == 0
+    assert problem == Problem(str(deep.parent), "its folders are more than 100 deep and were not read")
