@@ -142,7 +142,10 @@ class CollectorProcess:
 
     def _take_signals(self) -> None:
         loop = asyncio.get_running_loop()
-        for number in (signals.SIGINT, signals.SIGTERM):
+        numbers = [signals.SIGINT, signals.SIGTERM]
+        if signals.getsignal(signals.SIGHUP) is not signals.SIG_IGN:  # nohup
+            numbers.append(signals.SIGHUP)
+        for number in numbers:
             loop.add_signal_handler(number, self._signalled.set)
             # In place of the handler of asyncio, which does nothing: the loop may be too busy to see the signal soon.
             signals.signal(number, lambda *_: self._ending.begin())
@@ -153,7 +156,7 @@ class CollectorProcess:
         return Address(address.host, listener.getsockname()[1])
 
     async def serve(self) -> bool:
-        """Serve until SIGINT or SIGTERM, then stop; False: an internal error has ended it."""
+        """Serve until SIGINT, SIGTERM or SIGHUP, then stop; False: an internal error has ended it."""
         waiter = asyncio.get_running_loop().create_task(_wait(self._signalled))
         await asyncio.wait({waiter, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)
         waiter.cancel()

@@ -247,7 +247,9 @@ class Settings:
         _SECURITY, _FILE, "require a bearer token from this file; each line: TOKEN ACCESS JOB-PREFIX"
     )
 
-    stop_seconds: float = _option(_PROCESS, _number(0.1, 3600), "longest time from SIGTERM or SIGINT to exit", "10")
+    stop_seconds: float = _option(
+        _PROCESS, _number(0.1, 3600), "longest time from SIGTERM, SIGINT or SIGHUP to exit", "10"
+    )
     log_format: str = _option(_PROCESS, _choice("text", "json"), "format of the log on standard error", "text")
     log_level: str = _option(_PROCESS, _choice("debug", "info", "warning", "error"), "lowest level to log", "warning")
 

@@ -114,6 +114,21 @@ def test_an_incident_that_another_process_keeps_from_the_disk_is_there_after_the
         assert second.get("/healthz") == "ok\n"
 
 
+NOHUP = """
+import signal, sys
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+from otel_fr.cli import main
+sys.exit(main())
+"""
+
+
+def test_one_that_was_started_to_outlast_its_terminal_does(tmp_path: Path) -> None:
+    with running(tmp_path, program=(sys.executable, "-c", NOHUP)) as collector:
+        collector.process.send_signal(signal.SIGHUP)
+        assert collector.get("/healthz") == "ok\n"
+        assert collector.stop(signal.SIGTERM) == 0
+
+
 def _is_closed(collector: Collector) -> bool:
     """Its ports are: what remains is the end itself."""
     try:
@@ -143,7 +158,12 @@ main()
 
 
 @pytest.mark.parametrize(
-    ("kind", "ended_by"), [("asyncio", signal.SIGINT), pytest.param("uvloop", signal.SIGTERM, marks=NEEDS_UVLOOP)]
+    ("kind", "ended_by"),
+    [
+        ("asyncio", signal.SIGINT),
+        pytest.param("uvloop", signal.SIGTERM, marks=NEEDS_UVLOOP),
+        ("asyncio", signal.SIGHUP),  # its terminal was closed
+    ],
 )
 def test_it_takes_requests_judges_and_stops_on_a_signal(tmp_path: Path, kind: str, ended_by: signal.Signals) -> None:
     program = (sys.executable, "-c", LOOP if kind == "uvloop" else WITHOUT_UVLOOP + LOOP)
