@@ -244,10 +244,11 @@ def _calls(
         if is_over and entry.record == newest and state is CallState.UNKNOWN:  # the peers' calls are not taken
             state = CallState.COMPLETED
         queued: bool | None = entry.started_ns is None and entry.stream == "collective"
+        on_device = state is CallState.IN_FLIGHT and ends_are_seen(entry.backend)
         # Where otel-fr knows it, a call in flight that its device has not begun has no age.
-        is_known = dump.source != "otel-fr" or state is not CallState.IN_FLIGHT or entry.age == 0.0
-        if queued and not (is_known and entry.backend in showing):
-            queued = None if state is CallState.IN_FLIGHT and ends_are_seen(entry.backend) else False
+        is_told = entry.age == 0.0 if on_device and dump.source == "otel-fr" else entry.backend in showing
+        if queued and not is_told:
+            queued = None if on_device else False
         found.append(
             Call(
                 rank=dump.rank,

@@ -11,7 +11,7 @@ import pytest
 from otel_fr.analyze import load
 from otel_fr.dumps.device_times import DeviceTimes
 from otel_fr.match import Category
-from otel_fr.ring import RecordState
+from otel_fr.ring import KIND_P2P, RecordState
 from tests.support.paths import DUMPS
 from tests.support.rings import RankRing, signature
 from tests.support.torch_files import SECOND, entry, write
@@ -74,3 +74,21 @@ def test_a_rank_whose_thread_is_in_a_call_of_a_device_waits_there(tmp_path: Path
     (cause,) = causes(load(tmp_path / "files").findings)
     expected = (Category.MISSING_RANK, (1,)) if is_queued else (Category.DEADLOCK, (0, 1))
     assert (cause.category, cause.culprit_ranks) == expected
+
+
+def test_a_call_behind_another_one_on_its_device_waits_for_that_also_where_no_file_shows_a_begin(
+    tmp_path: Path,
+) -> None:
+    """Without timing: rank 2 sends to rank 1, which is in the collective that is behind the message."""
+    step, message = signature("barrier", backend="nccl"), signature("send", backend="nccl", peer=1)
+    for rank in range(3):
+        ring = RankRing(tmp_path / "rings", rank, 3)
+        devices = {}
+        if rank == 2:
+            ring.call(message, kind=KIND_P2P, state=RecordState.UNKNOWN, age_s=40, took_s=0)
+            devices[0] = DeviceTimes(RecordState.IN_FLIGHT)
+        ring.call(step, state=RecordState.UNKNOWN, age_s=40, took_s=0)
+        devices[len(devices)] = DeviceTimes(RecordState.IN_FLIGHT, is_queued=rank == 2)
+        ring.write(tmp_path / "files", devices=devices)
+    (cause,) = causes(load(tmp_path / "files").findings)
+    assert (cause.category, cause.culprit_ranks, cause.operation) == (Category.UNMATCHED_P2P, (1,), "send")
