@@ -48,12 +48,17 @@ def why_over(run: Run, accused: Mapping[int, float], now: float, *, is_judged: b
 
 
 def lacking(run: Run, accused: Iterable[int], later: Iterable[Run]) -> Run | None:
-    """The run in which its processes have begun anew, if it lacks those that its incidents accuse; None: none does."""
+    """The run in which its processes have begun anew, if it lacks those that its incidents accuse; None: none does.
+
+    They may have other ranks there.
+    """
     own = [one for one in later if one.id.attempt == run.id.attempt]
     newest = max(own, key=lambda one: one.first_seen, default=None)
-    if newest is None or all(rank in newest.ranks or rank >= (newest.world_size or 0) for rank in accused):
+    if newest is None or len(newest.ranks) >= (newest.world_size or 0):
         return None
-    return newest
+    here = {state.place[:2] for state in newest.ranks.values()}
+    known = [run.ranks.get(rank) for rank in accused]
+    return newest if any(one is None or one.place[:2] not in here for one in known) else None
 
 
 def has_gone_on(run: Run, accused: Mapping[int, float], later: Iterable[Run]) -> bool:

@@ -54,20 +54,24 @@ def test_a_rank_that_does_not_come_to_the_next_run_is_named_once(
     assert found["call_sites"]["2"] == PLACE or not is_in_next
 
 
-def test_a_rank_that_fails_before_its_launcher_ends_the_others_is_one_incident() -> None:
-    """They wait for it in the next run; the job does not continue there."""
+@pytest.mark.parametrize("shift", [0, 1], ids=["same ranks", "other ranks"])
+def test_a_rank_that_fails_before_its_launcher_ends_the_others_is_one_incident(shift: int) -> None:
+    """They wait for it in the next run, in which they may have other ranks; the job does not continue there."""
     with VirtualCollector() as collector, collector.job(3) as old:
         old.step()
         old.all_reported()
         leave(old, [0, 1])
         with collector.job(3) as new:
-            new.ranks[2].silent = True
-            for rank in (0, 1):
-                new.ranks[rank].issue(new.world)
+            *here, absent = [new.ranks[(process + shift) % 3] for process in range(3)]
+            for before, one in zip(old.ranks, (*here, absent), strict=True):
+                one.pid = before.pid
+            absent.silent = True
+            for one in here:
+                one.issue(new.world)
             old.ranks[2].exit(code=1, exception=ERROR)
             collector.wait_cause()
-            for rank in (0, 1):
-                new.ranks[rank].exit(signal=15)
+            for one in here:
+                one.exit(signal=15)
             collector.time.advance(70.0)
             (found,) = collector.causes()
     assert (found["category"], found["culprit_ranks"], found["resolution"]) == ("rank_dead", [2], "ended")
