@@ -33,6 +33,7 @@ RANKS: Final = (
     "otel_fr.ring",
 )
 SERVICES: Final = (
+    "otel_fr_collector",  # before gRPC, which reads only as it is imported that it must start no thread in a child
     "otel_fr.monitor.__main__",
     "opentelemetry.exporter.otlp.proto.grpc._log_exporter",
     "opentelemetry.exporter.otlp.proto.grpc.metric_exporter",
