@@ -375,10 +375,12 @@ class Service:
             return
         known = self.runs.by_id.get(incident.run)
         before = self.runs.before(known) if known is not None else None
-        for run in (incident.run, *([before.id] if before is not None else [])):
+        runs = [incident.run] if before is None else [incident.run, before.id]
+        for run in runs:
             if is_new:
+                told = incident.id if run == incident.run else ""  # one line in the job's log is enough
                 summary, page = finding.summary[:MAX_REASON], self._page(incident)
-                self.control.dump(run, incident.id, summary, page, incident.data["trace_id"])
+                self.control.dump(run, told, summary, page, incident.data["trace_id"])
             if finding.culprit_ranks:
                 self.control.inspect(run, incident.id, finding.culprit_ranks)
 

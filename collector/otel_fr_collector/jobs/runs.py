@@ -96,7 +96,10 @@ class Runs:
         """The run in which the processes of this one were before; None: there was none, or all ranks have come."""
         if len(run.ranks) >= (run.world_size or 0):
             return None
-        return next((one for one in reversed(self.of_attempt(run)) if one.first_seen < run.first_seen), None)
+        others = [one for one in self.of_attempt(run) if one is not run]
+        earlier = [one for one in others if one.first_seen < run.first_seen]
+        # After a restart of the collector, they may be heard again in another order.
+        return earlier[-1] if earlier else next(iter(others), None)
 
     def trim(self, added: int | None = None) -> None:
         """Enforce the bound on calls kept, and make room if something was refused.

@@ -93,6 +93,19 @@ def test_a_rank_that_hangs_and_then_fails_is_one_incident() -> None:
     assert (first["category"], found["category"], found["id"]) == ("missing_rank", "rank_dead", first["id"])
 
 
+def test_after_a_restart_of_the_collector_the_next_run_may_be_heard_first() -> None:
+    with VirtualCollector() as collector, collector.job(3) as new:
+        new.ranks[2].silent = True
+        for rank in (0, 1):
+            new.ranks[rank].issue(new.world)
+        collector.time.advance(0.2)
+        with collector.job(3) as old:
+            old.ranks[0].silent = old.ranks[1].silent = True
+            old.ranks[2].extra["site"] = PLACE
+            found = collector.wait_cause()
+    assert (found["run_id"], found["culprit_ranks"], found["call_sites"]["2"]) == (new.run, [2], PLACE)
+
+
 def test_a_rank_that_is_on_its_way_to_the_next_run_is_not_known_from_the_one_before() -> None:
     with VirtualCollector() as collector, collector.job(3) as old:
         old.step()
