@@ -125,7 +125,7 @@ class Verdict:
     """
 
     def __init__(self, node: Node, config: Config, world_size: int) -> None:
-        self.node = node
+        self.node = self._before = node
         self._config = config
         self._world_size = world_size
         self._incidents: dict[str, Told] = {}
@@ -143,7 +143,7 @@ class Verdict:
     def follow(self, node: Node, world_size: int) -> None:
         """The rank belongs to another run now, whose monitors ``node`` has joined."""
         self.leave(patient=False)
-        self.node, self._world_size = node, world_size
+        self._before, self.node, self._world_size = self.node, node, world_size
         for known in (self._incidents, self._unsaid, self._times_said):
             known.clear()
         self._hang_ns, self._has_said_hang = None, False
@@ -221,7 +221,8 @@ class Verdict:
     def _ask(self, file: str) -> None:
         if not self.node.is_first(f"hang {int(time.time() / ASK_SECONDS)}"):
             return
-        for pid in self.node.others():  # the rank that the others wait for has not stalled, and left no file
+        # The rank that the others wait for has not stalled, and left no file. It may not have come to this run yet.
+        for pid in {*self.node.others(), *self._before.others()}:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGUSR1)
         self._folder = Path(file).parent

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -237,6 +238,23 @@ def test_a_hang_that_a_section_explains_is_told_once_its_limit_has_passed(
     for _ in range(2):
         one.step(None, int(clock.monotonic() * 1e9), "")
     assert [record.getMessage() for record in caplog.records] == ["the wait is over"]
+
+
+def test_monitors_of_the_run_before_are_asked_for_their_files_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "kill", lambda *one: asked.append(one))
+    here, absent = (Node(tmp_path, "run", rank) for rank in range(2))
+    for node in (here, absent):
+        node.join()
+    one = Verdict(here, Config(stall_seconds=5.0), 2)
+    following = Node(tmp_path, "next run", 0)
+    following.join()
+    one.follow(following, 2)
+    one.step(1, int(1e12), "/dumps/otel_fr_rank_0")
+    assert asked == [(os.getpid(), signal.SIGUSR1)]
+    absent.leave(patient=False)
 
 
 def test_a_rank_of_many_runs_leaves_nothing_behind_and_a_failed_run_neither(tmp_path: Path) -> None:
