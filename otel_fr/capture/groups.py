@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import timedelta
 from types import ModuleType
 from typing import Any, Final
@@ -177,8 +178,13 @@ def backend_of(c10d: ModuleType, group: Any, device: Any) -> tuple[str, int]:
 
 
 def describe(c10d: ModuleType, group: Any, name: str, ranks: tuple[int, ...], local_id: int) -> GroupDef:
-    """The ring's definition of a ``ProcessGroup``. Each call counts as one creation of the group."""
-    return definition_of(name, str(group.group_desc), ranks, backends_of(c10d, group), local_id)
+    """The ring's definition of a ``ProcessGroup``. Each call counts as one creation of the group.
+
+    Source of `GroupDef.is_serial`: a group that is bound to a device connects eagerly, and ProcessGroupNCCL then warns
+    that "unbatched P2P ops are treated as independent collective ops, and are thus serialized with all other ops".
+    """
+    found = definition_of(name, str(group.group_desc), ranks, backends_of(c10d, group), local_id)
+    return replace(found, is_serial=getattr(group, "bound_device_id", None) is not None)
 
 
 def backends_of(c10d: ModuleType, group: Any) -> set[str]:

@@ -68,6 +68,7 @@ class GroupDef:
         ranks: global ranks of its members, in group order; empty: unknown.
         local_id: order of creation in this process.
         truncated: the definition was too large: ``ranks`` is empty and the texts may be cut.
+        is_serial: NCCL executes its sends and receives, too, in the order of its calls.
     """
 
     id: str
@@ -77,11 +78,12 @@ class GroupDef:
     backend: str
     local_id: int
     truncated: bool = False
+    is_serial: bool = False
 
     def to_bytes(self) -> bytes:
         """Payload of the definition, of any length."""
         out = Encoder()
-        out.uint(int(self.truncated))
+        out.uint(self.truncated | self.is_serial << 1)
         out.text(self.id)
         out.text(self.name)
         out.text(self.description)
@@ -94,17 +96,17 @@ class GroupDef:
     def from_bytes(cls, data: bytes) -> GroupDef:
         """Raises DefinitionError if ``data`` is not a group."""
         source = Decoder(data)
-        truncated = source.uint() == 1
+        flags = source.uint()
         id_, name, description, backend = source.text(), source.text(), source.text(), source.text()
         local_id, ranks = source.uint(), _read_ranks(source)
         source.end()
-        return cls(id_, name, description, ranks, backend, local_id, truncated)
+        return cls(id_, name, description, ranks, backend, local_id, bool(flags & 1), bool(flags & 2))
 
     def shortened(self) -> GroupDef:
         """This group without its ranks and with short texts: at most 180 bytes."""
         texts = (self.id, self.name, self.description, self.backend)
         id_, name, description, backend = (_clip(text, _SHORT) for text in texts)
-        return GroupDef(id_, name, description, (), backend, self.local_id, truncated=True)
+        return GroupDef(id_, name, description, (), backend, self.local_id, True, self.is_serial)
 
 
 _ANY_SOURCE, _TRUNCATED, _REDUCE_OP, _ROOT, _PEER, _TAG, _IN_SPLITS, _OUT_SPLITS, _SAME_SIZES, _SAME_DTYPES, _NEW = (

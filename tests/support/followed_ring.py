@@ -18,9 +18,12 @@ class FollowedRing:
         self.reader = RingReader.open(self.writer.path)
         self._numbers: Counter[int] = Counter()
 
-    def add_group(self, number: int, name: str = "", description: str = "", backend: str = "gloo") -> int:
+    def add_group(
+        self, number: int, name: str = "", description: str = "", backend: str = "gloo", *, is_serial: bool = False
+    ) -> int:
         """A group of two ranks; returns its number in the ring."""
-        group = GroupDef(f"{number:016d}", name or str(number), description, (0, 1), backend, number)
+        name = name or str(number)
+        group = GroupDef(f"{number:016d}", name, description, (0, 1), backend, number, is_serial=is_serial)
         return self.writer.add_group(group)
 
     def append(

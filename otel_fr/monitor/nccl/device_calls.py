@@ -195,7 +195,7 @@ class DeviceCalls:
             state, ended = RecordState.FAILED, max(self._asked_ns, record.issued_ns)
         is_queued = state is not RecordState.COMPLETED and began is None and self._shows_begins
         if state is RecordState.IN_FLIGHT and not self._shows_begins:
-            is_queued = heads.setdefault(entry.stream, entry) is not entry
+            is_queued = heads.setdefault(entry.stream(record.group.is_serial), entry) is not entry
         seen = DeviceTimes(state, began, ended, entry.duration_s, is_queued, timeout_ms=entry.timeout_ms)
         record = record._replace(
             state=state, ended_ns=ended, waited_ns=seen.waited_ns, timeout_ms=entry.timeout_ms or record.timeout_ms

@@ -53,15 +53,14 @@ class Entry(NamedTuple):
         """Which call of its group it is."""
         return self.group, self.is_p2p, self.number
 
-    @property
-    def stream(self) -> object:
+    def stream(self, is_serial: bool) -> object:
         """The device executes the calls of one stream in their order.
 
         Source of the rule: ProcessGroupNCCL.cpp has a stream for each pair of ranks that send and receive outside of
-        batches, and one for all else of a group.
+        batches, and one for all else of a group; or one for all, if the group ``is_serial`` (`GroupDef`).
         """
         ends = self.name.source, self.name.destination
-        return self.group, None if ends == (None, None) else frozenset(ends)
+        return self.group, None if is_serial or ends == (None, None) else frozenset(ends)
 
 
 def last_of_calls(entries: Iterable[Entry]) -> dict[Key, Entry]:
