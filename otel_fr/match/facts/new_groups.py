@@ -7,7 +7,7 @@ processes must enter it, in the same order.)
 Such a difference is a fault only where it has done harm: a rank waits in the call itself, in a collective of a group of
 that name, or in a later creation while a rank is seen to be shifted against the others; or calls in a group of that
 name do not fit together. Ranks may describe a group differently without harm, and groups without a common member may
-get one name.
+get one name, unless their members meet as they connect.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ def first_mismatch(evidence: Evidence, own: Sequence[Instance], mismatched: Iter
         number = bad.instance.sequence_id
         is_shifted = _is_shifted(number, meanings)
         awaited = number in waits or not named.isdisjoint(names_of(bad.instance))
+        if _collide(bad.instance, evidence.window):
+            return _by_votes(bad, meanings)
         if (awaited and (is_shifted or _meet(bad.instance))) or (is_shifted and max(waits, default=0) > number):
             return _by_votes(bad, meanings)
     return None
@@ -76,6 +78,17 @@ def _meet(instance: Instance) -> bool:
     return any(
         not callers.isdisjoint(ranks) for ranks in members for other, callers in members.items() if other != ranks
     )
+
+
+def _collide(instance: Instance, window: float) -> bool:
+    """A rank waits, although all members of these groups have come: it has met one that creates another group.
+
+    Source of the rule: backends exchange addresses in the job's store, under the group's name.
+    """
+    calls = [instance.call(rank) for rank in instance.calls]
+    created = {call.signature.new_group for call in calls}
+    members = {rank for new in created if new is not None for rank in new.ranks}
+    return members <= instance.calls.keys() and any(is_waiting(call, window) for call in calls)
 
 
 def _meanings(instance: Instance) -> dict[int, Meaning]:

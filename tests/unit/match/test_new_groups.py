@@ -122,6 +122,16 @@ def test_groups_without_a_common_member_may_have_one_number() -> None:
     assert found_of(calls) == []
 
 
+def test_groups_without_a_common_member_may_meet_as_they_connect() -> None:
+    """They look for each other in the job's store under one name: rank 0 has connected to rank 3, and rank 1 waits."""
+    states = {1: OPEN}
+    calls = [made(r, 1, "pair", (r // 2 * 2, r // 2 * 2 + 1), states.get(r, DONE)) for r in WORLD.ranks]
+    calls += [call(r, 1, record=50) for r in (0, 3)]
+    found, *rest = found_of(calls, r0=1, r3=1)
+    assert (found.field, found.culprit_ranks) == ("group", (0, 1, 2, 3))
+    assert [one.caused_by for one in rest] == [found.key] * len(rest)
+
+
 def test_members_that_have_all_come_may_take_long_to_connect() -> None:
     calls = [made(rank, 1, age=200.0) for rank in WORLD.ranks]
     assert found_of(calls) == []
