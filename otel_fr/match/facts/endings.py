@@ -53,6 +53,7 @@ def _failed_by_itself(info: Rank, calls: Iterable[Call]) -> bool:
         if was_stopped(info):
             return False
         failed = any(call.state is CallState.FAILED and not call.left for call in calls)
+        failed |= info.has_gaps and is_communication(info.exception)  # its calls are not known
         return not failed or is_device_error(info.exception)
     return False
 

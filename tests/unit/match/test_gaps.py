@@ -38,6 +38,14 @@ def test_how_it_ended_still_counts() -> None:
     assert (found.category, found.culprit_ranks) == (Category.RANK_DEAD, (2,))
 
 
+@pytest.mark.parametrize("exception", ["RuntimeError: Timed out waiting 6000ms for recv", "ValueError: bad sample"])
+def test_an_exception_of_communication_shows_the_fault_of_another(exception: str) -> None:
+    """The call that failed is not known."""
+    raised = rank(0, 5, 4, ending=Ending.RAISED, exception=exception)
+    found = verdict([call(0, 5, CallState.FAILED, duration=6.0)], [raised, rank(1, 4), rank(2, 4)], gaps=0)
+    assert {r for one in found for r in one.culprit_ranks} == (set() if "Timed out" in exception else {0})
+
+
 def test_a_healthy_job() -> None:
     calls = [call(number, 5, CallState.COMPLETED) for number in range(3)]
     assert verdict(calls, [rank(number, 6, 5) for number in range(3)], gaps=1) == []
