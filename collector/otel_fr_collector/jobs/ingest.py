@@ -50,9 +50,15 @@ CheckJob = Callable[[str], None]
 
 
 class _Turns:
-    """Lets the event loop run other tasks now and then."""
+    """Lets the event loop run other tasks now and then.
 
-    def __init__(self) -> None:
+    Args:
+        long: of all requests that take longer than a turn, one has it, and works in the next turn of the event loop. A
+            short request of somebody else takes several turns.
+    """
+
+    def __init__(self, long: asyncio.Lock) -> None:
+        self._long = long
         self._until = time.perf_counter() + TURN_SECONDS
 
     @property
@@ -63,7 +69,8 @@ class _Turns:
     async def next(self) -> None:
         """Let other tasks run if the last time was `TURN_SECONDS` ago."""
         if self.is_over:
-            await asyncio.sleep(0)
+            async with self._long:
+                await asyncio.sleep(0)
             self._until = time.perf_counter() + TURN_SECONDS
 
 
@@ -96,6 +103,7 @@ class Ingest:
         self._spans = SpanReader(self._interner)
         self._sources = Sources(self._interner.budget)
         self._keys = KeyReader(self._interner.budget)
+        self._long = asyncio.Lock()
         self._items_received = {
             (signal, kind): metrics.items_received.labels(signal, kind)
             for signal, kind in itertools.product((TRACES, METRICS, LOGS), ("otel_fr", "other", "invalid"))
@@ -126,7 +134,7 @@ class Ingest:
         return await self._takers[signal](request)
 
     async def _check_jobs(self, request: RawRequest, check_job: CheckJob) -> None:
-        turns = _Turns()
+        turns = _Turns(self._long)
         for entry in request.entries:
             try:
                 source = self._sources.read(resource_of(entry))
@@ -160,7 +168,7 @@ class Ingest:
     async def _traces(self, request: RawRequest) -> bytes:
         counts = {"otel_fr": 0, "other": 0, "invalid": 0}
         invalid: list[str] = []
-        turns = _Turns()
+        turns = _Turns(self._long)
         for found in self._of_ranks(request, counts, invalid):
             if found is None:
                 await turns.next()
@@ -194,7 +202,7 @@ class Ingest:
         reports = {"accepted": 0, "late": 0, "invalid": 0}
         problems: list[str] = []
         ended: set[RunId] = set()
-        turns = _Turns()
+        turns = _Turns(self._long)
         for found in self._of_ranks(request, counts, problems):
             if found is None:
                 await turns.next()
@@ -225,7 +233,7 @@ class Ingest:
     async def _measurements(self, request: RawRequest) -> bytes:
         counts = {"otel_fr": 0, "other": 0, "invalid": 0}
         problems: list[str] = []
-        turns = _Turns()
+        turns = _Turns(self._long)
         for found in self._of_ranks(request, counts, problems):
             if found is None:
                 await turns.next()
