@@ -20,7 +20,7 @@ from otel_fr.analyze.notes import Note, NoteKind
 from otel_fr.analyze.open_calls import OpenCalls, long_open_calls
 from otel_fr.analyze.performance import Performance, performance_of
 from otel_fr.analyze.ras import ras_lines, read_answers
-from otel_fr.dumps.model import Dump, Problem
+from otel_fr.dumps.model import RECOVERED, Dump, Problem
 from otel_fr.dumps.nccl_inspector import InspectorFile
 from otel_fr.dumps.nccl_ras import RasAnswer
 from otel_fr.dumps.read import load_folder
@@ -83,8 +83,10 @@ class Analysis:
 
     @property
     def alone(self) -> bool:
-        """Only one rank of several has a file: there is nothing to compare it with."""
-        return self.run is not None and len(self.run.dumps) == 1 < len(self.run.evidence.ranks)
+        """Only one rank of several has a file: there is nothing to compare it with, and its own wait is not over."""
+        if self.run is None or len(self.run.dumps) != 1:
+            return False
+        return len(self.run.evidence.ranks) > 1 and self.run.dumps[0].text("reason") != RECOVERED
 
     @property
     def absent(self) -> list[int]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from otel_fr import rank_report
 from otel_fr import semconv as names
 from otel_fr.config import Config
+from otel_fr.dumps.model import RECOVERED
 from otel_fr.monitor import dumping, rules
 from otel_fr.monitor.control.commands import REASON_REQUEST
 from otel_fr.monitor.nccl.ras_client import RasWatch
@@ -23,7 +24,6 @@ END_SECONDS = 30.0
 """Longest wait for the last file. The rank's pipes are closed by then, so a slow disk delays nothing else."""
 _LOOK_SECONDS = 0.02
 
-REASON_RECOVERED = "recovered"
 REASON_SIGNAL = "signal"
 _ASKED_FOR = (REASON_SIGNAL, REASON_REQUEST)
 
@@ -77,7 +77,7 @@ class Files:
         """Replace a file that shows a fault which is over."""
         is_over = self._recovery.is_over(situation, self._config.stall_seconds)
         if is_over and self._reporter.identity.quorum == self._quorum:
-            self.write(REASON_RECOVERED)
+            self.write(RECOVERED)
 
     @property
     def is_busy(self) -> bool:

@@ -14,13 +14,14 @@ from typing import Any
 
 from otel_fr import semconv as names
 from otel_fr.config import Config
+from otel_fr.dumps.model import RECOVERED
 from otel_fr.monitor import rules
 from otel_fr.monitor.control.client import ControlClient
 from otel_fr.monitor.control.commands import REASON_REQUEST, Commands
 from otel_fr.monitor.control.link import Link
 from otel_fr.monitor.control.node import Node
 from otel_fr.monitor.control.verdict import Stderr, Verdict
-from otel_fr.monitor.files import REASON_RECOVERED, REASON_SIGNAL, Files
+from otel_fr.monitor.files import REASON_SIGNAL, Files
 from otel_fr.monitor.logs import release_pipes
 from otel_fr.monitor.nccl.inspector_watch import InspectorWatch, inspector_file
 from otel_fr.monitor.nccl.ras_client import RasWatch, ras_address
@@ -57,10 +58,7 @@ ERROR_LOG_SECONDS = 60.0
 EXIT_WAIT_SECONDS = 30.0
 """Longest wait for a process's exit status after it has announced a clean end."""
 
-REASON_FAILED = "collective failed"
-REASON_OVERDUE = "overdue"
-REASON_CRASH = "crash"
-REASON_EXCEPTION = "exception"
+REASON_FAILED, REASON_OVERDUE, REASON_CRASH, REASON_EXCEPTION = "collective failed", "overdue", "crash", "exception"
 
 
 class Monitor:
@@ -359,7 +357,7 @@ class Monitor:
                 is_stopped = was_stopped(exit_.signal, self._reporter.exception(), message)
                 self._verdict.node.note_failure(self._files.last, stopped=is_stopped)
             elif self._files.shows_fault:
-                self._files.write_last(REASON_RECOVERED)
+                self._files.write_last(RECOVERED)
         except Exception as problem:  # noqa: BLE001 - what was queued is still to be sent
             self._log_error("could not report the end of the rank in full", problem)
         try:

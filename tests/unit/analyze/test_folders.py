@@ -19,6 +19,7 @@ from otel_fr.analyze.output.text import to_json, to_text
 from otel_fr.dumps.read import load
 from otel_fr.incident import IncidentData
 from tests.support.paths import DUMPS
+from tests.support.rings import RankRing, signature
 from tests.support.torch_files import BEGIN, SECOND, entry, one_missing, write
 from tests.support.verdicts import cause_incidents
 
@@ -137,6 +138,14 @@ def test_one_file_of_several_ranks_decides_nothing(tmp_path: Path) -> None:
     assert report.status == UNDECIDED
     (missing,) = [items for title, items in open_sections(report) if title == "Missing evidence"]
     assert missing == ["the files of ranks 0, 1, 3-7"]
+
+
+@pytest.mark.parametrize(("reason", "status"), [("recovered", HEALTHY), ("request", UNDECIDED)])
+def test_the_only_file_is_enough_if_the_wait_of_its_rank_is_over(tmp_path: Path, reason: str, status: int) -> None:
+    ring = RankRing(tmp_path / "rings", 0, 4)
+    ring.call(signature("barrier"))
+    ring.write(tmp_path / "files", reason=reason)
+    assert analyze(tmp_path / "files").status == status
 
 
 def test_a_rank_whose_only_file_cannot_be_used_leaves_the_verdict_open(tmp_path: Path) -> None:
