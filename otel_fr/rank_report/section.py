@@ -8,6 +8,8 @@ import msgspec
 
 from otel_fr.rank_report.bounds import Names
 
+_DAMAGED = (msgspec.ValidationError, UnicodeError)
+"""The latter for a key with a lone surrogate."""
 _S = TypeVar("_S", bound="Section")
 
 
@@ -19,7 +21,7 @@ def section_of(kind: type[_S], value: object) -> _S | None:
     """A section in a flight-recorder file; None: it is none, or damaged."""
     try:
         return msgspec.convert(value, kind)
-    except msgspec.ValidationError:
+    except _DAMAGED:
         return None
 
 
@@ -27,7 +29,7 @@ def names_of(value: object) -> tuple[str, ...]:
     """A list of names in a flight-recorder file; what is none is empty."""
     try:
         return msgspec.convert(value, Names)
-    except msgspec.ValidationError:
+    except _DAMAGED:
         return ()
 
 

@@ -241,7 +241,7 @@ def test_of_a_file_the_sections_that_are_damaged_are_left_out() -> None:
     assert sections_of(ReportedActivity, items, 1) == (section,)
     assert sections_of(ReportedActivity, {"kind": "section"}, 9) == ()
     assert section_of(DropCounts, {"hook_errors": 2}) == DropCounts(hook_errors=2)
-    damaged: list[object] = [None, [], {"hook_errors": "x"}, {"hook_errors": -1}]
+    damaged: list[object] = [None, [], {"hook_errors": "x"}, {"hook_errors": -1}, {"\ud800": 1}]
     for item in damaged:
         assert section_of(DropCounts, item) is None
     assert (names_of(["a", "b"]), names_of(["a", 7]), names_of(None)) == (("a", "b"), (), ())
