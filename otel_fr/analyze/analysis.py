@@ -20,10 +20,11 @@ from otel_fr.analyze.notes import Note, NoteKind
 from otel_fr.analyze.open_calls import OpenCalls, long_open_calls
 from otel_fr.analyze.performance import Performance, performance_of
 from otel_fr.analyze.ras import ras_lines, read_answers
-from otel_fr.dumps.model import RECOVERED, Dump, Problem
+from otel_fr.dumps.model import Dump, Problem
 from otel_fr.dumps.nccl_inspector import InspectorFile
 from otel_fr.dumps.nccl_ras import RasAnswer
 from otel_fr.dumps.read import load_folder
+from otel_fr.dumps.write import RECOVERED
 from otel_fr.incident import IncidentData, incident_data
 from otel_fr.match import Finding, Group, Rank, diagnose, open_questions
 from otel_fr.match.facts.recording import DEFAULT_GROUP

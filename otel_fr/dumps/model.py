@@ -5,15 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from otel_fr.dumps.columns import Entries
 
 Source = Literal["otel-fr", "pytorch", "torchcomms"]
-
-
-RECOVERED: Final = "recovered"
-"""Why a file was written: what the one before was written for is over, and the rank has continued or ended well."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -9,11 +9,14 @@ import os
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import BinaryIO, Final, Literal
 
 from otel_fr.dumps.contents import DumpContents
 
-__all__ = ["DumpContents", "is_ours", "write_dump"]
+__all__ = ["RECOVERED", "DumpContents", "is_ours", "write_dump"]
+
+RECOVERED: Final = "recovered"
+"""Why a file was written: what the one before was written for is over, and the rank has continued or ended well."""
 
 _PICKLE_START = b"\x80\x02}X\x07\x00\x00\x00otel_fr"
 """Protocol 2, an empty dict, its first key. PyTorch's files begin with another key."""

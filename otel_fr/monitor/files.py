@@ -10,7 +10,7 @@ from pathlib import Path
 from otel_fr import rank_report
 from otel_fr import semconv as names
 from otel_fr.config import Config
-from otel_fr.dumps.model import RECOVERED
+from otel_fr.dumps.write import RECOVERED
 from otel_fr.monitor import dumping, rules
 from otel_fr.monitor.control.commands import REASON_REQUEST
 from otel_fr.monitor.nccl.ras_client import RasWatch

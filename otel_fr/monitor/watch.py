@@ -14,7 +14,7 @@ from typing import Any
 
 from otel_fr import semconv as names
 from otel_fr.config import Config
-from otel_fr.dumps.model import RECOVERED
+from otel_fr.dumps.write import RECOVERED
 from otel_fr.monitor import rules
 from otel_fr.monitor.control.client import ControlClient
 from otel_fr.monitor.control.commands import REASON_REQUEST, Commands

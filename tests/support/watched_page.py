@@ -62,7 +62,7 @@ class Watched:
         self.page.goto("about:blank")
         problems, self.problems = self.problems, []
         hosts, self.hosts = self.hosts, set()
-        assert problems == []
+        assert not problems, problems
         assert len(hosts) == 1
 
     def texts(self, function: str, calls: list[list[Any]]) -> list[Any]:

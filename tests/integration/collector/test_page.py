@@ -363,7 +363,7 @@ def test_what_the_communication_costs_is_charts_and_a_sentence(stage: Stage, pag
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_stands_out_by_day_and_by_night(watched: Watched, stage: Stage, scheme: str) -> None:
+def test_text_stands_out_by_day_and_by_night(stage: Stage, watched: Watched, scheme: str) -> None:
     """At least 4.5 to 1, as WCAG 2.2 asks of text (1.4.3), of everything that is shown."""
     run = stage.job(8)
     communicate(stage, run)
