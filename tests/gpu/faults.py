@@ -27,8 +27,8 @@ PYTORCHS_RECORDER = {
     "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "2000",
 }
 """PyTorch's defaults since 2.9; and its watchdog ends a rank two seconds after its file is due, instead of fifteen."""
-SETTLE_SECONDS = 3.0
-"""After the first incident, for what the rest of the evidence makes of it."""
+SETTLE_SECONDS = 15.0
+"""After the first incident, at most, for what the rest of the evidence makes of it: on a busy machine it comes late."""
 FILES_SECONDS = 6.0
 """While the job hangs, for its files to be written anew."""
 

@@ -71,7 +71,7 @@ def test_a_fault_is_named_on_nccl2_too(
 
 def check(fault: Fault, found: Observed, truth: Sequence[Said]) -> None:
     assert found.first is not None
-    assert is_right(found.live, truth), found.live
+    assert is_right(found.live, truth), [(one["category"], one["culprit_ranks"], one["summary"]) for one in found.live]
     assert fault.number is None or found.live[0]["sequence_id"] == fault.number
     if not fault.is_over:
         assert is_right(found.hung, truth), found.hung
