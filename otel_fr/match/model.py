@@ -5,9 +5,8 @@ Times are durations in seconds measured by one rank's own clock. Two ranks' cloc
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
 from signal import SIGABRT
 from typing import Literal, NamedTuple
@@ -29,8 +28,7 @@ class Signature(NamedTuple):
         input_dtypes, output_dtypes: PyTorch scalar type names (``"Float"``), one per tensor.
         input_splits, output_splits: all_to_all_single only; None: even; (): not recorded.
         reduce_op: lower case (``"sum"``); None: has none, or unknown (PyTorch's own recorder does not record it).
-        root, peer: global ranks. tag: p2p only.
-        any_source: a receive that accepts any sender.
+        root, peer: global ranks. tag: p2p only. any_source: a receive that accepts any sender.
         new_group: of a call that creates a process group.
     """
 
@@ -247,6 +245,11 @@ class Place(NamedTuple):
         """What an operator calls the machine; "": not known."""
         return self.node or self.host
 
+    @property
+    def process(self) -> tuple[str, int | None]:
+        """Host and process id: the same in each run that the process is in."""
+        return self.host, self.pid
+
 
 UNPLACED = Place()
 """Nothing is known of where a rank runs."""
@@ -290,7 +293,7 @@ class Rank:
     """
 
     rank: int
-    _: dataclasses.KW_ONLY
+    _: KW_ONLY
     ending: Ending = Ending.RUNNING
     signal: int | None = None
     exit_code: int | None = None
@@ -308,7 +311,7 @@ class Rank:
     stack: str = ""
     left_loops: tuple[Loop, ...] = ()
     lines: tuple[CallLines, ...] = ()
-    progress: dict[str, Progress] = dataclasses.field(default_factory=dict)
+    progress: dict[str, Progress] = field(default_factory=dict)
     has_gaps: bool = False
     complete: bool = True
     unlisted: float | None = None
@@ -364,8 +367,7 @@ class Rank:
 
     def has_destroyed(self, group: str) -> bool:
         """It destroys the group, or has."""
-        progress = self.progress.get(group)
-        return group in self.leaving or (progress is not None and progress.destroyed)
+        return group in self.leaving or ((own := self.progress.get(group)) is not None and own.destroyed)
 
 
 WAIT_SHARE = 0.87

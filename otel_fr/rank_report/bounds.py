@@ -17,7 +17,7 @@ MAX_NUMBER: Final = 2**63 - 1
 MAX_SECONDS: Final = 1e9
 """31 years: so long ago was a time that has a date. Infinity and NaN are no times."""
 MAX_MILLISECONDS: Final = 1e15
-"""Of a timeout, which may mean "for ever"."""
+"""The largest timeout: programs set very large ones to wait without a limit."""
 MAX_GROUPS: Final = 4_096
 MAX_GROUP_ID: Final = 256
 """Characters; otel-fr's group ids have 16."""

@@ -343,8 +343,8 @@ def _verdict(taken: Snapshot | None, run: Run, now: float, wall: float, before: 
 
 
 def _accused(finding: Finding) -> set[tuple[str, int | None]]:
-    """Host and process id of each culprit; of one whose place is not known, nobody's."""
-    return {finding.places.get(rank, UNPLACED)[:2] for rank in finding.culprit_ranks}
+    """`Place.process` of each culprit; of one whose place is not known, nobody's."""
+    return {finding.places.get(rank, UNPLACED).process for rank in finding.culprit_ranks}
 
 
 def _in_turn(runs: Runs) -> list[Run]:

@@ -56,9 +56,9 @@ def lacking(run: Run, accused: Iterable[int], later: Iterable[Run]) -> Run | Non
     newest = max(own, key=lambda one: one.first_seen, default=None)
     if newest is None or len(newest.ranks) >= (newest.world_size or 0):
         return None
-    here = {state.place[:2] for state in newest.ranks.values()}
+    here = {state.place.process for state in newest.ranks.values()}
     known = [run.ranks.get(rank) for rank in accused]
-    return newest if any(one is None or one.place[:2] not in here for one in known) else None
+    return newest if any(one is None or one.place.process not in here for one in known) else None
 
 
 def has_gone_on(run: Run, accused: Mapping[int, float], later: Iterable[Run]) -> bool:
@@ -67,7 +67,7 @@ def has_gone_on(run: Run, accused: Mapping[int, float], later: Iterable[Run]) ->
     A rank that comes back then finds nobody, which is no fault of theirs.
     """
     newer = {
-        state.place[:2]
+        state.place.process
         for other in later
         for state in other.ranks.values()
         if state.report is not None and state.place.pid is not None
@@ -75,8 +75,8 @@ def has_gone_on(run: Run, accused: Mapping[int, float], later: Iterable[Run]) ->
     if not newer:
         return False
     others = [state for rank, state in run.ranks.items() if rank not in accused]
-    gone_on = [state for state in others if state.place[:2] in newer]
-    return bool(gone_on) and all(state.ended is not None or state.place[:2] in newer for state in others)
+    gone_on = [state for state in others if state.place.process in newer]
+    return bool(gone_on) and all(state.ended is not None or state.place.process in newer for state in others)
 
 
 def has_grown(run: Run, accused: Mapping[int, float], later: Iterable[Run]) -> bool:

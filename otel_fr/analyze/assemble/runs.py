@@ -69,8 +69,10 @@ class Run:
 
 
 def build_runs(dumps: Sequence[Dump]) -> tuple[list[Run], list[Problem]]:
-    """One `Run` for each run in the files, newest first. Of one job's, those of processes that were in more runs before
-    are newer: a rank that has not come to the next run may write its file last.
+    """One `Run` for each run in the files, newest first.
+
+    Processes may begin several runs in one attempt. The run before counts as older, even if its file was written last:
+    a rank that has not come to the next run still writes there.
 
     Files of PyTorch and torchcomms do not name their run; `file_sets.split` assigns them, and their runs come last. If
     a rank has several files in one run, its newest is used, and a problem is returned for each of the others.

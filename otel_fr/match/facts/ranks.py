@@ -93,18 +93,18 @@ def not_yet_here(here: Mapping[int, Rank], world_size: int | None, before: Mappi
     processes keep their ranks. If they do not, the absent rank is known only where one rank and one process are left.
 
     Args:
-        here: the ranks that have come. before: those of the run in which the same processes were before.
+        here: the ranks that have come. before: the ranks of the run before.
     """
-    rank_of = {one.place[:2]: rank for rank, one in here.items() if one.place.pid is not None}
+    rank_of = {one.place.process: rank for rank, one in here.items() if one.place.pid is not None}
     placed = {rank: one for rank, one in before.items() if one.place.pid is not None}
     # One that left the run before in good order, and whose process has not ended, may be on its way.
     left = {
         rank: one
         for rank, one in placed.items()
-        if one.place[:2] not in rank_of and (one.ending is not Ending.CLEAN or one.exit_code is not None)
+        if one.place.process not in rank_of and (one.ending is not Ending.CLEAN or one.exit_code is not None)
     }
     absent = set(range(world_size or 0)).difference(here)
-    if any(rank_of.get(one.place[:2], rank) != rank for rank, one in placed.items()):
+    if any(rank_of.get(one.place.process, rank) != rank for rank, one in placed.items()):
         left = dict(zip(absent, left.values(), strict=True)) if len(absent) == len(left) == 1 else {}
     return {rank: dataclasses.replace(left[rank], rank=rank, progress={}) for rank in absent if rank in left}
 

@@ -34,7 +34,7 @@ def leave(job: Job, ranks: list[int]) -> None:
 def test_a_rank_that_does_not_come_to_the_next_run_is_named_once(
     exit_: dict[str, Any] | None, category: str, is_in_next: bool
 ) -> None:
-    """One that has failed is told in the run before, unless the others have waited for long by then."""
+    """A failed rank is named in the run before, or in the next run if the others had waited there first."""
     with VirtualCollector() as collector, collector.job(3) as old:
         old.step()
         old.all_reported()

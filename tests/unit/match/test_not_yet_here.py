@@ -19,7 +19,7 @@ def process(number: int, pid: int | None, **more: Any) -> Rank:
     ("here", "before", "world", "found"),
     [
         ({0: 10, 1: 11}, {0: 10, 1: 11, 2: 12}, 3, {2: 12}),
-        ({0: 10, 1: 11}, {2: 12}, 3, {2: 12}),  # from files: those of the others were overwritten
+        ({0: 10, 1: 11}, {2: 12}, 3, {2: 12}),  # the files of ranks 0 and 1 were overwritten
         ({0: 10}, {0: 10, 1: 11, 2: 12}, 3, {1: 11, 2: 12}),
         ({0: 10, 1: 12}, {0: 10, 1: 11, 2: 12}, 2, {}),  # without the rank that failed: nobody is absent
         ({0: 12, 1: 11}, {0: 10, 1: 11, 2: 12}, 3, {2: 10}),  # other numbers: one is left for one
