@@ -54,7 +54,7 @@ def _control(
     folder: Path,
 ) -> ControlClient:
     """The commands of a collector, and the monitor of this machine that sends for all."""
-    control = ControlClient(target, lambda: reporter.identity, wake, not_offered, folder)
+    control = ControlClient(target, lambda: reporter.run.identity, wake, not_offered, folder)
     control.on_report = exporter.put_passed
     exporter.share(control.pass_report, lambda: control.siblings)
     return control
@@ -101,13 +101,12 @@ def main(arguments: list[str] | None = None) -> int:
     wake_in, wake_out = socket.socketpair()
     wake_in.setblocking(False)
     wake_out.setblocking(False)
-    reporter = Reporter(reader, config, is_first=not options.again)
     batching = config.span_batching
     spans = _sender("traces", batching.timeout) if config.export and config.sampling_ratio is not None else None
     reports = _sender("logs") if config.export else None
     metrics = _sender("metrics") if config.export else None
     exporter = Exporter(spans, reports, metrics, batching)
-    reporter.connect(exporter)
+    reporter = Reporter(reader, config, exporter, is_first=not options.again)
     target = otlp_sender.grpc_target(reports) if reports is not None else None
 
     def wake() -> None:

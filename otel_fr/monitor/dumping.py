@@ -216,7 +216,7 @@ class Dumper:
 
 def rank_info(reporter: Reporter, meta: Mapping[str, Any]) -> dict[str, Any]:
     """What a flight-recorder file holds of the rank beyond the ring. ``meta``: of the ring."""
-    identity = reporter.identity
+    identity = reporter.run.identity
     info: dict[str, Any] = {
         "rank": identity.rank,
         "local_rank": identity.local_rank,

@@ -61,22 +61,22 @@ class Files:
 
     def write(self, reason: str, *, urgent: bool = False, of_fault: bool = False) -> None:
         """Write the file. ``of_fault``: it shows a fault; once that is over, a newer file replaces it."""
-        reporter = self._reporter
-        self._recovery.note_file(reporter.moved_ns, of_fault)
-        self._quorum = reporter.identity.quorum
-        reporter.groups.refresh()
-        files = dumping.paths(self._config, reporter.identity, reporter.groups.backends)
-        if (of_fault or reason in _ASKED_FOR) and any("nccl" in backend for backend in reporter.groups.backends):
+        run = self._reporter.run
+        self._recovery.note_file(run.moved_ns, of_fault)
+        self._quorum = run.identity.quorum
+        run.groups.refresh()
+        files = dumping.paths(self._config, run.identity, run.groups.backends)
+        if (of_fault or reason in _ASKED_FOR) and any("nccl" in backend for backend in run.groups.backends):
             self._ras.ask(files[0][0].parent, time.monotonic())
-        info = dumping.rank_info(reporter, self._reader.meta)
+        info = dumping.rank_info(self._reporter, self._reader.meta)
         if self.exit is not None:
             info["exit"] = rank_report.to_object(self.exit)
-        self._dumper.request(dumping.Request(reason, info, files, urgent, reporter.devices.seen()))
+        self._dumper.request(dumping.Request(reason, info, files, urgent, self._reporter.devices.seen()))
 
     def step(self, situation: rules.Situation) -> None:
         """Replace a file that shows a fault which is over."""
         is_over = self._recovery.is_over(situation, self._config.stall_seconds)
-        if is_over and self._reporter.identity.quorum == self._quorum:
+        if is_over and self._reporter.run.identity.quorum == self._quorum:
             self.write(RECOVERED)
 
     @property
@@ -91,7 +91,7 @@ class Files:
 
     def shows_present_fault(self) -> bool:
         """The newest one was written for a fault, and the rank has not moved since."""
-        return self._recovery.is_of(self._reporter.moved_ns)
+        return self._recovery.is_of(self._reporter.run.moved_ns)
 
     def report(self, exit_: ReportedExit | None = None) -> list[dumping.Result]:
         """Report those written, or not written, since the last call. ``exit_``: goes into these reports."""

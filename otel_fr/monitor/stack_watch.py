@@ -81,7 +81,7 @@ class StackWatch:
             # Another event waits for the same answer: it is sent with the stacks known so far.
             self._reporter.send(self._event, stacks=True)
         self._number += 1
-        ident, self._caller = self._reporter.tail.caller
+        ident, self._caller = self._reporter.run.tail.caller
         wanted = {"cmd": "stacks", "id": self._number, "ident": ident, "name": self._caller}
         asked = self._link is not None and self._link.send(wanted)
         self._request = StackRequest(self._process, self._reader.meta, now, asked, ident)
@@ -107,7 +107,7 @@ class StackWatch:
         stack = "" if raised is None else raised.stack
         if known is not None and not stack and not is_clean:
             return  # it was there when it ended
-        self._loops.begin(reporter.tail.caller[1], stack, time.monotonic(), is_over=is_clean)
+        self._loops.begin(reporter.run.tail.caller[1], stack, time.monotonic(), is_over=is_clean)
         if found := self._loops.found(LOOK_SECONDS):
             reporter.remember_stacks(replace(known or Stacks(), left_loops=found))
 
@@ -158,7 +158,7 @@ class StackWatch:
         if self._reporter.clean_so_far or not self._process.alive():
             return
         self._native_at = now
-        self._native = NativeLook(self._process.pid, self._reporter.tail.caller[1])
+        self._native = NativeLook(self._process.pid, self._reporter.run.tail.caller[1])
 
     def _step_native(self) -> None:
         if self._native is None or self._native.result is None:

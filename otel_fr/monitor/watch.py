@@ -95,7 +95,7 @@ class Monitor:
         self._process = process
         self._termination = Termination(process, config.exit_grace)
         self._episodes = rules.Episodes()
-        world_size = reporter.identity.world_size or 1
+        world_size = reporter.run.identity.world_size or 1
         self._cadence = rules.Cadence(config.stall_seconds, config.peer_timeout, world_size)
         self._ras = RasWatch(ras_address(os.environ) if config.node_rank == 0 else None, process.pid, self.is_first)
         self._files = Files(ring, reader, config, reporter, self._ras, self.wake)
@@ -110,15 +110,16 @@ class Monitor:
         )
         self._metrics = Schedule(config.metric_interval, config.rank, time.monotonic())
         self._recorder = RecorderWatch(lambda: reader.meta, reporter.devices, self.wake)
-        self._inspector = InspectorWatch(inspector_file(os.environ, process.pid), reporter.note_device_call)
+        inspected = inspector_file(os.environ, process.pid)
+        self._inspector = InspectorWatch(inspected, lambda call: reporter.run.note_device_call(call))
         self._signalled = False
         self._is_action_due = False
         self._reported_at = float("-inf")
         self._report_at = 0.0
         self._flush_until: float | None = None
         self._stop_at: float | None = None
-        self._run_id = reporter.identity.run_id
-        self._verdict = Verdict(self._new_node(), config, reporter.identity.world_size)
+        self._run_id = reporter.run.identity.run_id
+        self._verdict = Verdict(self._new_node(), config, reporter.run.identity.world_size)
         self._commands = Commands(
             control,
             reporter,
@@ -133,7 +134,7 @@ class Monitor:
         self._log_error_at = float("-inf")
 
     def _new_node(self) -> Node:
-        identity = self._reporter.identity
+        identity = self._reporter.run.identity
         size = self._config.local_world_size
         node = Node(self._ring.parent, identity.run_id, identity.rank, size, self._process.pid)
         node.join()
@@ -205,7 +206,7 @@ class Monitor:
     def _tick(self) -> None:  # noqa: C901
         reporter, stall_seconds = self._reporter, self._config.stall_seconds
         if time.monotonic() >= self._report_at:
-            reporter.groups.refresh()  # before the records are read, so that groups found missing can be settled
+            reporter.run.groups.refresh()  # before the records are read, so that groups found missing can be settled
         self._recorder.step(time.monotonic())
         failed = reporter.follow()
         now_ns = time.monotonic_ns()
@@ -252,7 +253,7 @@ class Monitor:
         self._report_at = min(self._report_at, self._reported_at + (interval / 2 if is_turn else interval))
         self._inspector.step(now)
         if self._metrics.is_due(now):
-            reporter.send_metrics()
+            reporter.run.send_metrics()
         self._step_last_flush(now)
 
     def _interval(self, situation: rules.Situation) -> float:
@@ -266,9 +267,9 @@ class Monitor:
         self._report_at = 0.0
 
     def _step_verdict(self, situation: rules.Situation) -> None:
-        if self._reporter.identity.run_id != self._run_id:
-            self._run_id = self._reporter.identity.run_id
-            self._verdict.follow(self._new_node(), self._reporter.identity.world_size)
+        if self._reporter.run.identity.run_id != self._run_id:
+            self._run_id = self._reporter.run.identity.run_id
+            self._verdict.follow(self._new_node(), self._reporter.run.identity.world_size)
         is_stalled = rules.stalled_call(situation, self._config.stall_seconds) is not None
         since = situation.oldest_since_ns if is_stalled and not self._reporter.clean_so_far else None
         self._verdict.step(since, situation.now_ns, self._files.last)
@@ -309,13 +310,13 @@ class Monitor:
             self._reporter.send_control(str(message.get("action")), str(message.get("description"))[:1000])
             self._exporter.hurry()
         elif command == "bye" and self._flush_until is None:
-            self._reporter.groups.refresh()
+            self._reporter.run.groups.refresh()
             self._reporter.follow(everything=True)
             self._recorder.step(time.monotonic(), at_once=True)
             self._reporter.forget_told()
             self._reporter.send(names.EVENT_PROGRESS)
             self._inspector.step(time.monotonic(), at_once=True)
-            self._reporter.send_metrics()
+            self._reporter.run.send_metrics()
             self._exporter.hurry()
             self._flush_until = time.monotonic() + LAST_FLUSH_SECONDS
 
@@ -382,12 +383,12 @@ class Monitor:
     def _report_exit(self, exit_: ReportedExit, now_ns: int) -> None:
         reporter, file = self._reporter, self._files.last
         reporter.refresh()
-        reporter.groups.refresh()
+        reporter.run.groups.refresh()
         self._recorder.close()
         reporter.follow(everything=True)
         reporter.close_spans(now_ns, exit_.is_clean)
         self._inspector.step(now_ns / 1e9, at_once=True)
-        reporter.send_metrics()
+        reporter.run.send_metrics()
         reporter.new_thread_exception()
         self._stacks.note_end(exit_.is_clean)
         reporter.send(names.EVENT_EXITED, stacks=True, exit=exit_, exception=reporter.exception(), file=file)

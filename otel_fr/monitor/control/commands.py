@@ -65,7 +65,7 @@ class Commands:
         self._take_stacks = take_stacks
         self._report = report
         self._verdict = verdict
-        self._run_id = reporter.identity.run_id
+        self._run_id = reporter.run.identity.run_id
         self._peers = PeerWatch(config.stall_seconds)
         self._incidents: deque[str] = deque(maxlen=256)
         self._fetches: deque[FetchCalls] = deque(maxlen=MAX_FETCHES)
@@ -105,7 +105,7 @@ class Commands:
         self._verdict.note_incident(incident.incident_id, summary, page, is_over=incident.is_over)
 
     def _follow_run(self) -> None:
-        run_id = self._reporter.identity.run_id
+        run_id = self._reporter.run.identity.run_id
         if run_id == self._run_id:
             return
         self._run_id = run_id
@@ -119,7 +119,7 @@ class Commands:
         elif command.HasField("incident"):
             self._note_incident(command.incident)
         elif command.HasField("inspect"):
-            if self._reporter.identity.rank in command.inspect.ranks:
+            if self._reporter.run.identity.rank in command.inspect.ranks:
                 self._named_as_culprit()
         elif command.HasField("take_stacks"):
             self._take_stacks()
@@ -141,7 +141,7 @@ class Commands:
         if dump.incident_id and dump.incident_id not in self._incidents:
             self._incidents.append(dump.incident_id)
             self._note_opened(dump)
-            self._reporter.note_incident(dump.trace_id)
+            self._reporter.run.note_incident(dump.trace_id)
         self._dump(dump.reason[:200] or REASON_REQUEST)
 
     def _answer(self, wanted: FetchCalls) -> None:
@@ -158,8 +158,8 @@ class Commands:
             self._fetching.spend(time.thread_time() - begun, time.monotonic())
 
     def _take_failure(self, failed: PeerFailed) -> None:
-        here = self._verdict.node.running()
-        notice = self._peers.told(failed, self._reporter.identity.rank, self._reporter.groups.live, here)
+        run, here = self._reporter.run, self._verdict.node.running()
+        notice = self._peers.told(failed, run.identity.rank, run.groups.live, here)
         if notice is not None:
             has = f"{verb(notice.ranks, 'has', 'have')} {'ended' if notice.failed.kind == ENDED else 'failed'}"
             self._say("the collector says that %s %s: %s", ranks_text(notice.ranks), has, notice.failed.reason)
@@ -167,16 +167,17 @@ class Commands:
 
     def _say(self, text: str, *values: object) -> None:
         """Log what all monitors of the run receive: once for each node, by its first rank."""
-        if not self._reporter.identity.local_rank:
+        if not self._reporter.run.identity.local_rank:
             self._verdict.log(text, *values)
 
     def _end_calls(self, now_ns: int) -> None:
         """Have the rank end the calls that wait for a failed peer."""
-        reporter, moved_ns = self._reporter, self._reporter.moved_ns
+        run = self._reporter.run
+        moved_ns = run.moved_ns
         notice = self._peers.due(
-            [_dated(item, moved_ns) for item in reporter.in_flight(now_ns).values() if not item.record.destroys],
-            (item.record for item in reporter.tail.uncertain.values()),
-            reporter.groups.live,
+            [_dated(item, moved_ns) for item in run.in_flight(now_ns).values() if not item.record.destroys],
+            (item.record for item in run.tail.uncertain.values()),
+            run.groups.live,
             moved_ns=moved_ns,
             now_ns=now_ns,
         )

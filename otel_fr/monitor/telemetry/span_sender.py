@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+
 from otel_fr.monitor.nccl.device_calls import Tracked
 from otel_fr.monitor.rank_identity import RankIdentity
 from otel_fr.monitor.telemetry.activity_spans import ActivitySpans
@@ -17,15 +19,14 @@ class SpanSender:
     """
     Args:
         ratio: share of the traces whose spans are sent; None: all are.
-        exporter: None: nothing is sent.
     """
 
     def __init__(
-        self, identity: RankIdentity, reader: RingReader, ratio: float | None, exporter: Exporter | None
+        self, identity: RankIdentity, resource: Resource, reader: RingReader, ratio: float | None, exporter: Exporter
     ) -> None:
         run, rank, offset, suffix = identity.run_id, identity.rank, reader.wall_offset_ns, identity.name_suffix
-        self.exporter = exporter
-        self._resource = identity.resource()
+        self._exporter = exporter
+        self._resource = resource
         self._builder = SpanBuilder(run, rank, offset, suffix)
         all_or_none = ratio is None or ratio >= 1
         self._sampling = None if all_or_none else SpanSampling(ratio or 0.0, lambda record: trace_id(run, rank, record))
@@ -46,20 +47,20 @@ class SpanSender:
 
     def send(self, items: list[Tracked], rank_ended_ns: int | None = None, clean: bool = False) -> None:
         """Queue the spans of calls."""
-        if self.exporter is None or not self.exporter.wants_spans:
+        if not self._exporter.wants_spans:
             return
-        size, at = self.exporter.batch_size, self._activity.at
+        size, at = self._exporter.batch_size, self._activity.at
         for start in range(0, len(items), size):
             part = items[start : start + size]
             spans = [
                 self._builder.encode(item.record, rank_ended_ns, clean, at(item.record.issued_ns), item.device)
                 for item in part
             ]
-            self.exporter.put_spans(len(spans), b"".join(spans), self._resource)
+            self._exporter.put_spans(len(spans), b"".join(spans), self._resource)
 
     def send_activity(self, items: Collection[Activity], rank_ended_ns: int | None = None, clean: bool = False) -> None:
         """Queue the spans of sections and steps."""
-        if self.exporter is None or not self.exporter.wants_spans:
+        if not self._exporter.wants_spans:
             return
         sampling, traces = self._sampling, self._activity
         chosen = [
@@ -67,7 +68,7 @@ class SpanSender:
             for one in items
             if sampling is None or one.is_failed or rank_ended_ns or sampling.has(traces.trace_of(one))
         ]
-        size = self.exporter.batch_size
+        size = self._exporter.batch_size
         for start in range(0, len(chosen), size):
             spans = [traces.encode(item, rank_ended_ns, clean) for item in chosen[start : start + size]]
-            self.exporter.put_spans(len(spans), b"".join(spans), self._resource)
+            self._exporter.put_spans(len(spans), b"".join(spans), self._resource)

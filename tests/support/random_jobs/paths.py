@@ -26,6 +26,7 @@ from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.otlp.signals import LOGS, TRACES
 
 import otel_fr.dumps.contents
+import otel_fr.monitor.telemetry.rank_run
 import otel_fr.monitor.telemetry.reporter
 from otel_fr import rank_report
 from otel_fr import semconv as names
@@ -49,6 +50,7 @@ STEP = 0.25
 """Seconds between two looks at the rings, which is the shortest time between two reports of a rank, and between two
 judgements of a run."""
 
+REPORTING = (otel_fr.monitor.telemetry.reporter, otel_fr.monitor.telemetry.rank_run)
 
 UNTOLD_SECONDS = 2.5
 """Seconds between two reports of a rank that waits and is no witness."""
@@ -148,13 +150,13 @@ def _config(folder: Path) -> Config:
 def _from_files(trial: Trial, folder: Path) -> Verdict:
     clock = Clock()
     capacity = min(trial.view.ring, CAPACITY) if trial.view.form == "files" else CAPACITY
-    with clock.used_by(otel_fr.dumps.contents, otel_fr.monitor.telemetry.reporter):
+    with clock.used_by(otel_fr.dumps.contents, *REPORTING):
         for rank in trial.job.calls:
             ring = RankRing(folder, trial, rank, clock, capacity)
             clock.now = min(trial.now, ring.ends_at)
             has_ended = ring.write()
             with ring.open() as reader:
-                reporter = Reporter(reader, _config(folder))
+                reporter = Reporter(reader, _config(folder), Exporter(None, None))
                 reporter.follow(everything=True)
                 reporter.remember_stacks(Stacks(site=ring.info.site, python_blocked=ring.info.python_blocked))
                 reporter.new_thread_exception()
@@ -183,8 +185,7 @@ class _Monitor:
         self._clock = clock
         self._reader = self.ring.open()
         self._exporter = Exporter(Sender(None, ""), Sender(None, ""))  # never started: `requests` takes what is queued
-        self._reporter = Reporter(self._reader, _config(folder))
-        self._reporter.connect(self._exporter)
+        self._reporter = Reporter(self._reader, _config(folder), self._exporter)
         self._episodes = rules.Episodes()
         self._report_at = first_report
         self._spans_since = NEVER
@@ -199,7 +200,7 @@ class _Monitor:
             reporter.send(names.EVENT_STARTED)
         has_ended = self.ring.write()
         if now >= self._report_at:
-            reporter.groups.refresh()
+            reporter.run.groups.refresh()
         failed = reporter.follow()
         situation = reporter.situation(self._clock.monotonic_ns())
         if reporter.new_thread_exception():
@@ -232,7 +233,7 @@ class _Monitor:
         reporter, exit_ = self._reporter, _exit(self.ring)
         if reporter.new_exception():
             reporter.send(names.EVENT_EXCEPTION, stacks=True, exception=reporter.exception())
-        reporter.groups.refresh()
+        reporter.run.groups.refresh()
         reporter.follow(everything=True)
         reporter.close_spans(self._clock.monotonic_ns(), exit_.is_clean)
         reporter.send(names.EVENT_EXITED, stacks=True, exit=exit_, exception=reporter.exception())
@@ -271,7 +272,7 @@ class _Live:
             self._runs, self._book, ReturnGrace(clock.monotonic()), metrics, self._publish, clock.monotonic, clock.time
         )
         rng = random.Random(trial.seed)
-        with clock.used_by(otel_fr.monitor.telemetry.reporter):
+        with clock.used_by(*REPORTING):
             self._by_rank = {
                 rank: _Monitor(folder, trial, rank, clock, rng.uniform(0.0, rules.REPORT_SECONDS))
                 for rank in trial.job.calls
@@ -284,7 +285,7 @@ class _Live:
 
     async def run(self) -> Verdict:
         """Everything up to the moment of the trial."""
-        with self._clock.used_by(otel_fr.monitor.telemetry.reporter):
+        with self._clock.used_by(*REPORTING):
             while self._clock.now < self._trial.now:
                 self._clock.now = min(self._clock.now + STEP, self._trial.now)
                 for monitor in self._by_rank.values():

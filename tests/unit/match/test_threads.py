@@ -14,6 +14,7 @@ from otel_fr import rank_report
 from otel_fr.analyze import load
 from otel_fr.config import Config
 from otel_fr.match import CallState, Category, Finding, Signature
+from otel_fr.monitor.telemetry.export import Exporter
 from otel_fr.monitor.telemetry.reporter import Reporter
 from otel_fr.ring import RecordState, RingReader
 from tests.support.evidence import FLOAT, WORLD, call, judge, rank
@@ -81,7 +82,7 @@ def test_the_files_tell_threads_of_the_program_from_pytorchs(tmp_path: Path, oth
 
 def test_the_reports_tell_them_too(tmp_path: Path) -> None:
     with RingReader.open(ring_of(tmp_path, 0, "saver").writer.path) as reader:
-        reporter = Reporter(reader, Config.from_env({}))
+        reporter = Reporter(reader, Config.from_env({}), Exporter(None, None))
         reporter.follow()
         text = rank_report.build(reporter.build(time.monotonic_ns()))
     calls = rank_reports.read(rank_report.parse(text), Interner(), now=100.0, wall=5e9).inflight

@@ -14,6 +14,7 @@ from otel_fr import rank_report
 from otel_fr.config import Config
 from otel_fr.monitor.ring import call_lines as module
 from otel_fr.monitor.ring.call_lines import MAX_FRAMES, call_lines
+from otel_fr.monitor.telemetry.export import Exporter
 from otel_fr.monitor.telemetry.reporter import Reporter
 from otel_fr.rank_report import MAX_LINES_GROUPS, ReportedLines
 from otel_fr.ring import KIND_GROUP, KIND_P2P, RingReader
@@ -83,6 +84,6 @@ def test_they_are_reported_also_where_no_stacks_were_taken(tmp_path: Path) -> No
     """As when a rank ends without an error, and its peers' calls fail at once."""
     with closing(FollowedRing(tmp_path)) as ring:
         ring.append(ring.add_group(1), 1)
-        reporter = Reporter(ring.reader, Config.from_env({}))
+        reporter = Reporter(ring.reader, Config.from_env({}), Exporter(None, None))
         reporter.follow()
         assert [len(reporter.build(9, stacks=stacks).lines) for stacks in (True, False)] == [1, 0]

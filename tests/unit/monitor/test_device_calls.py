@@ -19,6 +19,7 @@ from otel_fr.dumps.write import DumpContents
 from otel_fr.monitor.nccl.device_calls import Tracked
 from otel_fr.monitor.nccl.recorder_entries import parse_answer
 from otel_fr.monitor.rules import stalled_call
+from otel_fr.monitor.telemetry.export import Exporter
 from otel_fr.monitor.telemetry.report_builder import reported_call
 from otel_fr.monitor.telemetry.reporter import Reporter
 from otel_fr.monitor.telemetry.span_builder import SpanBuilder
@@ -37,11 +38,11 @@ class Rank(FollowedRing):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.group = self.add_group(0, "0", "default_pg", "nccl")
-        self.reporter = Reporter(self.reader, Config.from_env({}))
+        self.reporter = Reporter(self.reader, Config.from_env({}), Exporter(None, None))
         self.reporter.devices.is_read = True
         self.out: list[Tracked] = []
-        send = self.reporter.tail.poll
-        self.reporter.tail.poll = lambda *args, **more: self._keep(send(*args, **more))  # type: ignore[method-assign]
+        send = self.reporter.run.tail.poll
+        self.reporter.run.tail.poll = lambda *args, **more: self._keep(send(*args, **more))  # type: ignore[method-assign]
 
     def _keep(self, items: list[Tracked]) -> list[Tracked]:
         self.out += items
@@ -357,7 +358,7 @@ def test_calls_come_out_in_flight_in_their_order_whatever_order_the_recorder_sho
     rank.poll()
     rank.show(entry(1), begun(2))
     rank.show(begun(1), begun(2))
-    assert list(rank.reporter.tail.in_flight) == [0, 1]
+    assert list(rank.reporter.run.tail.in_flight) == [0, 1]
 
 
 def test_files_tell_what_the_recorder_has_shown(rank: Rank) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from otel_fr.config import Config
+from otel_fr.monitor.telemetry.export import Exporter
 from otel_fr.monitor.telemetry.report_builder import MAX_DESTROYED
 from otel_fr.monitor.telemetry.reporter import Reporter
 from otel_fr.rank_report import ReportedGroup
@@ -22,7 +23,7 @@ class Rank(FollowedRing):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, 1000)
-        self.reporter = Reporter(self.reader, Config.from_env({}))
+        self.reporter = Reporter(self.reader, Config.from_env({}), Exporter(None, None))
 
     def step(self, group: int, *, ends: bool = True) -> None:
         call = self.append(group, 1_000)
@@ -31,7 +32,7 @@ class Rank(FollowedRing):
 
     def report(self) -> dict[str, ReportedGroup]:
         """What the next report says, by the group's name."""
-        self.reporter.groups.refresh()
+        self.reporter.run.groups.refresh()
         self.reporter.follow(everything=True)
         return {group.name: group for group in self.reporter.build(10**9).groups}
 
@@ -97,4 +98,4 @@ def test_of_many_destroyed_groups_the_newest_are_reported(rank: Rank) -> None:
     for _ in range(3):
         found = rank.report()
         assert list(found) == [str(number) for number in range(2 * MAX_DESTROYED, 3 * MAX_DESTROYED)]
-        assert len(rank.reporter.tail.reached) == MAX_DESTROYED
+        assert len(rank.reporter.run.tail.reached) == MAX_DESTROYED

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from otel_fr.config import Config
+from otel_fr.monitor.telemetry.export import Exporter
 from otel_fr.monitor.telemetry.report_builder import reported_call
 from otel_fr.monitor.telemetry.reporter import Reporter
 from otel_fr.rank_report import to_object
@@ -24,7 +25,7 @@ class Ring(FollowedRing):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.group = self.add_group(1)
-        self.reporter = Reporter(self.reader, Config.from_env({}))
+        self.reporter = Reporter(self.reader, Config.from_env({}), Exporter(None, None))
         self.now = time.monotonic_ns()
 
     def issue(self, seconds_ago: float, kind: int = KIND_P2P) -> int:
@@ -66,7 +67,7 @@ def test_a_send_whose_work_was_dropped_is_not_waited_for(ring: Ring) -> None:
     ring.writer.wait(ticket, POSTED)
     ring.writer.complete(ticket, ring.group, 0, RecordState.UNKNOWN, 0)
     assert ring.oldest()[0] is None
-    (item,) = ring.reporter.tail.uncertain.values()
+    (item,) = ring.reporter.run.tail.uncertain.values()
     written = to_object(reported_call(item, ring.now))
     assert written["posted"] is True
     assert "wait_s" not in written
@@ -77,5 +78,5 @@ def test_a_call_that_has_failed_is_not_waited_for_any_more(ring: Ring) -> None:
     ring.writer.wait(ticket, ring.now - 5 * SECOND)
     ring.writer.complete(ticket, ring.group, 0, RecordState.FAILED, ring.now - SECOND)
     ring.reporter.follow()
-    (item,) = ring.reporter.tail.failed
+    (item,) = ring.reporter.run.tail.failed
     assert not {"posted", "wait_s"} & to_object(reported_call(item, ring.now)).keys()

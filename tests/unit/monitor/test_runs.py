@@ -72,8 +72,7 @@ class Process(FollowedRing):
         self.writer.complete(*call, RecordState.UNKNOWN, 0)
 
     def monitor(self) -> Reporter:
-        reporter = Reporter(self.reader, Config.from_env({}))
-        reporter.connect(self.exporter)
+        reporter = Reporter(self.reader, Config.from_env({}), self.exporter)
         reporter.begin()
         return reporter
 
