@@ -7,7 +7,6 @@ import contextlib
 import logging
 import os
 import signal
-import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +21,8 @@ from otel_fr.monitor.ring.cleanup import remove_stale_rings
 from otel_fr.monitor.telemetry.endpoint_probe import EndpointTrouble
 from otel_fr.monitor.telemetry.export import Exporter
 from otel_fr.monitor.telemetry.reporter import Reporter
-from otel_fr.monitor.watch import Monitor, ignore_job_signals
+from otel_fr.monitor.wake import Wake
+from otel_fr.monitor.watch import Monitor
 from otel_fr.option_names import unknown_variables
 from otel_fr.ring import RingFormatError, RingReader
 
@@ -88,7 +88,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--pidfd", type=int, default=-1, help="descriptor of the rank's process; -1: none")
     parser.add_argument("--again", action="store_true", help="the rank had a monitor before, which was killed")
     options = parser.parse_args(arguments)
-    ignore_job_signals()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_IGN)  # they end the job: the monitor has to report that end first
     with contextlib.suppress(OSError):
         os.nice(NICENESS)
     logs.close_input_and_output()
@@ -98,9 +99,7 @@ def main(arguments: list[str] | None = None) -> int:
     except (OSError, RingFormatError) as error:
         _log.error("this rank is not watched: %s", error)
         return 1
-    wake_in, wake_out = socket.socketpair()
-    wake_in.setblocking(False)
-    wake_out.setblocking(False)
+    wake = Wake()
     batching = config.span_batching
     spans = _sender("traces", batching.timeout) if config.export and config.sampling_ratio is not None else None
     reports = _sender("logs") if config.export else None
@@ -109,18 +108,15 @@ def main(arguments: list[str] | None = None) -> int:
     reporter = Reporter(reader, config, exporter, is_first=not options.again)
     target = otlp_sender.grpc_target(reports) if reports is not None else None
 
-    def wake() -> None:
-        with contextlib.suppress(OSError):
-            wake_out.send(b"!")
-
     def not_offered() -> None:
         _note_no_failures(
             monitor, config, f"{target.endpoint} is not an otel-fr collector" if target is not None else ""
         )
 
-    control = None if target is None else _control(target, reporter, exporter, wake, not_offered, options.ring.parent)
+    folder = options.ring.parent
+    control = None if target is None else _control(target, reporter, exporter, wake.set, not_offered, folder)
     link = Link(options.fd) if options.fd >= 0 else None
-    remove_stale_rings(options.ring.parent)
+    remove_stale_rings(folder)
     process = RankProcess(reader.pid, reader.pid_start_ns, options.pidfd if options.pidfd >= 0 else None)
     monitor = Monitor(
         reader=reader,
@@ -131,7 +127,7 @@ def main(arguments: list[str] | None = None) -> int:
         reporter=reporter,
         exporter=exporter,
         control=control,
-        wake=(wake_in, wake_out),
+        wake=wake,
     )
     if control is not None:
         control.is_first = monitor.is_first
@@ -140,7 +136,7 @@ def main(arguments: list[str] | None = None) -> int:
     trouble = EndpointTrouble(monitor.is_first, is_first_node=config.node_rank == 0)
     logs.watch_exporters(handler, exporter.note_trouble, trouble.explain)
     signal.signal(signal.SIGUSR1, monitor.dump_signal)
-    signal.set_wakeup_fd(wake_out.fileno(), warn_on_full_buffer=False)
+    signal.set_wakeup_fd(wake.writing, warn_on_full_buffer=False)
     if link is not None:
         link.send({"pid": os.getpid()})  # only now: a process that knows this pid may send SIGUSR1
     monitor.run()

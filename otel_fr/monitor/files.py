@@ -12,7 +12,6 @@ from otel_fr import semconv as names
 from otel_fr.config import Config
 from otel_fr.dumps.write import RECOVERED
 from otel_fr.monitor import dumping, rules
-from otel_fr.monitor.control.commands import REASON_REQUEST
 from otel_fr.monitor.nccl.ras_client import RasWatch
 from otel_fr.monitor.telemetry.reporter import Reporter
 from otel_fr.rank_report import ReportedExit
@@ -24,8 +23,8 @@ END_SECONDS = 30.0
 """Longest wait for the last file. The rank's pipes are closed by then, so a slow disk delays nothing else."""
 _LOOK_SECONDS = 0.02
 
-REASON_SIGNAL = "signal"
-_ASKED_FOR = (REASON_SIGNAL, REASON_REQUEST)
+REASON_REQUEST, REASON_SIGNAL = "request", "signal"
+_ASKED_FOR = (REASON_REQUEST, REASON_SIGNAL)
 
 
 class Files:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -12,6 +12,7 @@ from otel_fr import semconv as names
 from otel_fr.config import Config
 from otel_fr.monitor.control.link import Link
 from otel_fr.monitor.dumping import process_start_wall_ns
+from otel_fr.monitor.files import Files
 from otel_fr.monitor.process.ending import RankProcess
 from otel_fr.monitor.process.left_loops import LOOK_SECONDS, LeftLoops
 from otel_fr.monitor.process.native_stacks import Native, NativeLook
@@ -38,8 +39,6 @@ class StackWatch:
 
     Args:
         reader: of the ring. link: the socket to the rank, if there is one.
-        dump: called with a reason to write the flight-recorder file of a fault.
-        has_file: whether the newest file shows the fault in which the rank still is. It is written anew with stacks.
     """
 
     def __init__(
@@ -49,8 +48,7 @@ class StackWatch:
         link: Link | None,
         config: Config,
         reporter: Reporter,
-        dump: Callable[[str], None],
-        has_file: Callable[[], bool],
+        files: Files,
     ) -> None:
         self._process = process
         self._reader = reader
@@ -58,8 +56,7 @@ class StackWatch:
         self._link = link
         self._takes_native = config.native_stacks == "auto"
         self._reporter = reporter
-        self._dump = dump
-        self._has_file = has_file
+        self._files = files
         self._request: StackRequest | None = None
         self._look: Look | None = None
         self._thread = self._looked_at = process.pid
@@ -145,8 +142,8 @@ class StackWatch:
         self._reporter.remember_stacks(found)
         self._request = None
         self._reporter.send(self._event, stacks=True)
-        if self._event == names.EVENT_STALLED or self._has_file():
-            self._dump(REASON_STALL)
+        if self._event == names.EVENT_STALLED or self._files.shows_present_fault():  # which is written anew with them
+            self._files.write(REASON_STALL, of_fault=True)
         known = self._reporter.known_stacks()
         if known is not None and (known.python_blocked or self._event == names.EVENT_OVERDUE):
             self._look_at_native(now)
@@ -168,7 +165,7 @@ class StackWatch:
             _log.debug("no native stacks: %s", found.error)
         if self._add(found):
             self._reporter.send(self._event, stacks=True)
-            self._dump(REASON_NATIVE)
+            self._files.write(REASON_NATIVE, of_fault=True)
 
     def _add(self, found: Native) -> bool:
         """Add native stacks to those that are known; False: the rank has gone on."""

@@ -6,8 +6,6 @@ import contextlib
 import logging
 import os
 import select
-import signal
-import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -16,25 +14,26 @@ from otel_fr import semconv as names
 from otel_fr.config import Config
 from otel_fr.dumps.write import RECOVERED
 from otel_fr.monitor import rules
+from otel_fr.monitor.commands import Commands
 from otel_fr.monitor.control.client import ControlClient
-from otel_fr.monitor.control.commands import REASON_REQUEST, Commands
 from otel_fr.monitor.control.link import Link
 from otel_fr.monitor.control.node import Node
 from otel_fr.monitor.control.verdict import Stderr, Verdict
-from otel_fr.monitor.files import REASON_SIGNAL, Files
+from otel_fr.monitor.files import REASON_REQUEST, REASON_SIGNAL, Files
 from otel_fr.monitor.logs import release_pipes
 from otel_fr.monitor.nccl.inspector_watch import InspectorWatch, inspector_file
 from otel_fr.monitor.nccl.ras_client import RasWatch, ras_address
 from otel_fr.monitor.nccl.recorder_watch import RecorderWatch
 from otel_fr.monitor.process.ending import RankProcess, was_stopped
 from otel_fr.monitor.process.termination import Termination
+from otel_fr.monitor.ring.cleanup import remove_beside
 from otel_fr.monitor.stack_watch import StackWatch
 from otel_fr.monitor.telemetry.export import GATHER_SECONDS, Exporter
 from otel_fr.monitor.telemetry.metrics import Schedule
 from otel_fr.monitor.telemetry.reporter import Reporter
+from otel_fr.monitor.wake import Wake
 from otel_fr.rank_report import ReportedExit
 from otel_fr.ring import RingReader
-from otel_fr.torch_recorder import SOCKET_KEY
 
 _log = logging.getLogger("otel_fr.monitor")
 
@@ -45,11 +44,6 @@ FAILURE_REPORT_SECONDS = 0.25
 """Shortest time between two reports that failures cause."""
 LAST_FLUSH_SECONDS = 1.8
 """Longest time until a rank that ends cleanly gets its answer; the rank waits at most two seconds for it."""
-END_FLUSH_SECONDS = 5.0
-"""How long the monitor sends what is queued after its rank has ended."""
-FAILED_FLUSH_SECONDS = 30.0
-"""The same after a rank that did not end cleanly, of reports, and to an endpoint that has taken that signal before: a
-collector that is started again, or is stopped, in the seconds in which a job fails still hears of it."""
 LINGER_SECONDS = 1.5
 """How long the monitor stays after a clean end while the control stream is open: a mismatch is judged within 0.3 s of
 the last spans."""
@@ -68,7 +62,7 @@ class Monitor:
         ring: the ring file that ``reader`` has open.
         process: the rank's. link: the socket to the rank, if there is one.
         exporter: not started yet. control: not started yet, or None.
-        wake: read and write ends of a non-blocking socket pair; any byte written ends the loop's wait.
+        wake: ends the loop's wait.
     """
 
     def __init__(
@@ -82,7 +76,7 @@ class Monitor:
         reporter: Reporter,
         exporter: Exporter,
         control: ControlClient | None,
-        wake: tuple[socket.socket, socket.socket],
+        wake: Wake,
     ) -> None:
         self._reader = reader
         self._ring = ring
@@ -91,25 +85,17 @@ class Monitor:
         self._reporter = reporter
         self._exporter = exporter
         self._control = control
-        self._wake_in, self._wake_out = wake
+        self._wake = wake
         self._process = process
         self._termination = Termination(process, config.exit_grace)
         self._episodes = rules.Episodes()
         world_size = reporter.run.identity.world_size or 1
         self._cadence = rules.Cadence(config.stall_seconds, config.peer_timeout, world_size)
         self._ras = RasWatch(ras_address(os.environ) if config.node_rank == 0 else None, process.pid, self.is_first)
-        self._files = Files(ring, reader, config, reporter, self._ras, self.wake)
-        self._stacks = StackWatch(
-            process,
-            reader,
-            link,
-            config,
-            reporter,
-            dump=lambda reason: self._files.write(reason, of_fault=True),
-            has_file=self._files.shows_present_fault,
-        )
+        self._files = Files(ring, reader, config, reporter, self._ras, wake.set)
+        self._stacks = StackWatch(process, reader, link, config, reporter, self._files)
         self._metrics = Schedule(config.metric_interval, config.rank, time.monotonic())
-        self._recorder = RecorderWatch(lambda: reader.meta, reporter.devices, self.wake)
+        self._recorder = RecorderWatch(lambda: reader.meta, reporter.devices, wake.set)
         inspected = inspector_file(os.environ, process.pid)
         self._inspector = InspectorWatch(inspected, lambda call: reporter.run.note_device_call(call))
         self._signalled = False
@@ -121,15 +107,7 @@ class Monitor:
         self._run_id = reporter.run.identity.run_id
         self._verdict = Verdict(self._new_node(), config, reporter.run.identity.world_size)
         self._commands = Commands(
-            control,
-            reporter,
-            link,
-            config,
-            dump=lambda reason: self._files.write(reason, of_fault=True),
-            named_as_culprit=self._stacks.named_as_culprit,
-            take_stacks=lambda: self._stacks.ask(names.EVENT_STACKS, time.monotonic()),
-            report=self._report_in_full,
-            verdict=self._verdict,
+            control, reporter, link, config, self._files, self._stacks, self._verdict, self._report_in_full
         )
         self._log_error_at = float("-inf")
 
@@ -145,11 +123,6 @@ class Monitor:
     def is_first(self, what: str) -> bool:
         """True for one of the monitors of this machine: it says what all would say alike. From any thread."""
         return self._verdict.node.is_first(what)
-
-    def wake(self) -> None:
-        """End the loop's wait. May be called from any thread."""
-        with contextlib.suppress(OSError):
-            self._wake_out.send(b"!")
 
     def dump_signal(self, _number: int, _frame: object) -> None:
         """Signal handler: write the flight-recorder file."""
@@ -189,15 +162,14 @@ class Monitor:
     def _wait(self, seconds: float) -> bool:
         """Wait for something to happen; True if it was the rank's end."""
         poll = select.poll()
-        poll.register(self._wake_in, select.POLLIN)
+        poll.register(self._wake, select.POLLIN)
         if self._process.fd is not None:
             poll.register(self._process.fd, select.POLLIN)
         if self._link is not None and self._link.fd is not None:
             poll.register(self._link.fd, select.POLLIN)
         ready = {fd for fd, _ in poll.poll(seconds * 1000)}
-        if self._wake_in.fileno() in ready:
-            with contextlib.suppress(OSError):
-                self._wake_in.recv(4096)
+        if self._wake.fileno() in ready:
+            self._wake.clear()
         if self._link is not None and self._link.fd in ready:
             for message in self._link.receive():
                 self._handle_message(message)
@@ -349,7 +321,7 @@ class Monitor:
         clean, is_kept = False, False
         try:
             exit_ = self._files.exit = self._reporter.reported_exit(seen)
-            clean = is_kept = self._files.exit.is_clean
+            clean = is_kept = exit_.is_clean
             self._tell_ras(now_ns / 1e9)
             self._report_exit(exit_, now_ns)
             if not clean:
@@ -370,15 +342,13 @@ class Monitor:
             self._log_error("could not print the verdict", problem)
         if self._control is not None:
             self._control.stop()
-        self._exporter.hurry()
-        ended = now_ns / 1e9
-        while self._exporter.pending(patient=not clean) and time.monotonic() < ended + END_FLUSH_SECONDS:
-            time.sleep(SHORT_TICK_SECONDS)
-        while not clean and self._exporter.pending(patient=True, answered=True):
-            if time.monotonic() > ended + FAILED_FLUSH_SECONDS:
-                break
-            time.sleep(SHORT_TICK_SECONDS)
-        self._clean_up(is_kept)
+        self._exporter.finish(now_ns / 1e9, clean)
+        remove_beside(self._reader.meta)
+        if is_kept:
+            with contextlib.suppress(OSError):
+                self._ring.unlink()
+        else:
+            _log.error("keeping the ring file of this rank: %s", self._ring)
 
     def _report_exit(self, exit_: ReportedExit, now_ns: int) -> None:
         reporter, file = self._reporter, self._files.last
@@ -401,26 +371,13 @@ class Monitor:
         """
         deadline = time.monotonic() + LINGER_SECONDS
         while self._control is not None and self._control.listening and time.monotonic() < deadline:
-            select.select([self._wake_in], [], [], TICK_SECONDS)
-            with contextlib.suppress(OSError):
-                self._wake_in.recv(4096)
+            select.select([self._wake], [], [], TICK_SECONDS)
+            self._wake.clear()
             self._commands.step(time.monotonic_ns())
             self._files.report()
         while self._files.is_busy and time.monotonic() < deadline + LINGER_SECONDS:
             time.sleep(SHORT_TICK_SECONDS)
         self._files.report()
-
-    def _clean_up(self, is_kept: bool) -> None:
-        for key in ("stack_file", SOCKET_KEY):
-            file = self._reader.meta.get(key)
-            if isinstance(file, str) and file:
-                with contextlib.suppress(OSError):
-                    os.unlink(file)
-        if is_kept:
-            with contextlib.suppress(OSError):
-                self._ring.unlink()
-        else:
-            _log.error("keeping the ring file of this rank: %s", self._ring)
 
     def _log_error(self, what: str, error: Exception) -> None:
         """At most once a minute."""
@@ -428,9 +385,3 @@ class Monitor:
         if now >= self._log_error_at:
             self._log_error_at = now + ERROR_LOG_SECONDS
             _log.error("%s: %s: %s", what, type(error).__name__, error, exc_info=error)
-
-
-def ignore_job_signals() -> None:
-    """Ignore the signals that end the job: the monitor has to report that end first."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
-        signal.signal(number, signal.SIG_IGN)

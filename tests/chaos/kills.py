@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from otel_fr.monitor.watch import FAILED_FLUSH_SECONDS
+from otel_fr.monitor.telemetry.export import FAILED_SECONDS
 from otel_fr.otlp_sender import CONNECT_SECONDS
 from tests.chaos.hub import Hub
 from tests.chaos.jobs import JOB, STALL_SECONDS, VERDICT_SECONDS
@@ -135,7 +135,7 @@ def _may_miss(at: float, begun: float, over: float) -> bool:
 
     A monitor tries for 30 s, and pauses for up to 5 s.
     """
-    return begun - CONNECT_SECONDS <= at < over and over - at > FAILED_FLUSH_SECONDS - CONNECT_SECONDS
+    return begun - CONNECT_SECONDS <= at < over and over - at > FAILED_SECONDS - CONNECT_SECONDS
 
 
 def _start(hub: Hub, place: Path, seed: int, number: int) -> tuple[subprocess.Popen[str], Path]:

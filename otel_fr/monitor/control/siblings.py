@@ -22,6 +22,7 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from otel_fr.monitor.control.node import MAX_MEMBERS, has_members
+from otel_fr.monitor.wake import Wake
 
 HEARTBEAT_SECONDS = 1.0
 """How often the watcher says that it watches."""
@@ -107,7 +108,7 @@ class Hub:
         self._siblings: dict[socket.socket, int | None] = {}
         self._lock = threading.Lock()
         self._state = STATE + _SECONDS.pack(CLOSED)
-        self._wake_out, self._wake_in = socket.socketpair()
+        self._wake = Wake()
         self._is_leaving = self._is_over = False
         self._alone = threading.Event()
         self.changed = threading.Event()
@@ -140,20 +141,20 @@ class Hub:
     def leave(self) -> None:
         """Have another monitor watch; blocks for at most `HANDOVER_SECONDS`, while there are siblings."""
         self._is_leaving = True
-        _send(self._wake_out, b"!")
+        self._wake.set()
         self._alone.wait(HANDOVER_SECONDS)
 
     def close(self) -> None:
         """End all connections."""
         self._is_over = True
-        _send(self._wake_out, b"!")
+        self._wake.set()
 
     # ---- in the thread
 
     def _run(self) -> None:
         try:
             with selectors.DefaultSelector() as selector:
-                selector.register(self._wake_in, selectors.EVENT_READ)
+                selector.register(self._wake, selectors.EVENT_READ)
                 selector.register(self._listener, selectors.EVENT_READ)
                 self._serve(selector)
         except OSError as error:  # the siblings find another
@@ -163,16 +164,15 @@ class Hub:
             for sibling in self._siblings:
                 sibling.close()
             self._siblings.clear()
-        for own in (self._wake_in, self._wake_out):
-            own.close()
+        self._wake.close()
         self._alone.set()
 
     def _serve(self, selector: selectors.BaseSelector) -> None:
         beat_at = 0.0
         while not self._is_over:
             for key, _ in selector.select(HEARTBEAT_SECONDS):
-                if key.fileobj is self._wake_in:
-                    self._wake_in.recv(4096)
+                if key.fileobj is self._wake:
+                    self._wake.clear()
                 elif key.fileobj is self._listener:
                     self._accept(selector)
                 elif isinstance(key.fileobj, socket.socket):

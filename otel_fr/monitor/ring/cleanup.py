@@ -1,4 +1,4 @@
-"""Removal of stale ring files: the rank has ended, and its monitor was killed before it could remove them."""
+"""Removal of the files of ranks that have ended; also of those whose monitors were killed before they could do it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import contextlib
 import os
 import re
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from otel_fr.ring import ProcessState, RingFormatError, RingReader, pid_namespace
+from otel_fr.torch_recorder import SOCKET_KEY
 
 KEEP_SECONDS = 7 * 86_400.0
 """How long such a file is kept for inspection, if the rank did not end cleanly, from its modification time. Writes
@@ -42,6 +44,15 @@ def remove_stale_rings(folder: Path, now: float | None = None) -> int:
                         path.with_name(path.name + kind).unlink(missing_ok=True)
                     removed += 1
     return removed
+
+
+def remove_beside(meta: Mapping[str, object]) -> None:
+    """Remove the files beside a ring that only its rank's process uses. ``meta``: of the ring."""
+    for key in ("stack_file", SOCKET_KEY):
+        file = meta.get(key)
+        if isinstance(file, str) and file:
+            with contextlib.suppress(OSError):
+                os.unlink(file)
 
 
 def _ended_cleanly(ring: Path) -> bool:

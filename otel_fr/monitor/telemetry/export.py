@@ -29,6 +29,12 @@ RETRY_SECONDS = 0.5
 GATHER_SECONDS = 0.1
 """How long a progress report waits for those of the machine's other ranks. They are sent in one request, because a
 request costs a collector some ten times as much as a report in it."""
+END_SECONDS = 5.0
+"""How long the monitor sends what is queued after its rank has ended."""
+FAILED_SECONDS = 30.0
+"""The same after a rank that did not end cleanly, of reports, and to an endpoint that has taken that signal before: a
+collector that is started again, or is stopped, in the seconds in which a job fails still hears of it."""
+_LOOK_SECONDS = 0.02
 _REPORT_TRIES = 3
 _SLOW_SECONDS = 2.0
 """A request that takes longer counts as trouble with the endpoint."""
@@ -302,3 +308,15 @@ class Exporter:
         """Send what is queued without waiting for more."""
         for worker in self._workers:
             worker.notify(hurry=True)
+
+    def finish(self, ended: float, clean: bool) -> None:
+        """Send what is queued, and wait for that, as long as the rank's end allows.
+
+        Args:
+            ended: when the rank did, monotonic. clean: whether it did so cleanly.
+        """
+        self.hurry()
+        while self.pending(patient=not clean) and time.monotonic() < ended + END_SECONDS:
+            time.sleep(_LOOK_SECONDS)
+        while not clean and self.pending(patient=True, answered=True) and time.monotonic() <= ended + FAILED_SECONDS:
+            time.sleep(_LOOK_SECONDS)

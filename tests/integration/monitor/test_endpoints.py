@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from otel_fr.config import SpanBatching
-from otel_fr.monitor.watch import FAILED_FLUSH_SECONDS
+from otel_fr.monitor.telemetry.export import FAILED_SECONDS
 from tests.support.collector_process import Collector, running
 from tests.support.hostile_servers import drips, greets, hostile_server
 from tests.support.monitored_rank import PLAYER, environment, play
@@ -119,7 +119,7 @@ def test_a_crash_is_sent_to_a_dead_endpoint_for_thirty_seconds_and_the_file_is_w
     with play(tmp_path, {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{free_port()}"}) as rank:
         rank.do("issue", n=10)
         rank.end("die", number=9)
-        assert rank.monitor_end() < FAILED_FLUSH_SECONDS + 5.0
+        assert rank.monitor_end() < FAILED_SECONDS + 5.0
         assert (tmp_path / "dumps" / "otel_fr_rank_0").exists()
         assert not rank.ring.exists()
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_fr.control.v1.control_pb2 import Command, FetchCalls, PeerFailed, Report
+from otel_fr.monitor.commands import FETCH_SECONDS
 from otel_fr.monitor.control.client import COMMANDS_AT_ONCE
-from otel_fr.monitor.control.commands import FETCH_SECONDS
 from otel_fr.monitor.control.pace import Pace
 from tests.integration.monitor.test_sampling import GROUP
 from tests.support.monitored_rank import Played, play

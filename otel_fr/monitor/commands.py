@@ -15,7 +15,9 @@ from otel_fr.monitor.control.link import Link
 from otel_fr.monitor.control.pace import Pace
 from otel_fr.monitor.control.peers import ENDED, Notice, PeerWatch
 from otel_fr.monitor.control.verdict import Verdict
+from otel_fr.monitor.files import REASON_REQUEST, Files
 from otel_fr.monitor.nccl.device_calls import Tracked
+from otel_fr.monitor.stack_watch import StackWatch
 from otel_fr.monitor.telemetry.reporter import Reporter
 from otel_fr.presentation import ranks_text, verb
 from otel_fr.ring import POSTED, Record
@@ -23,7 +25,6 @@ from otel_fr.torch_recorder import ends_are_seen
 
 _log = logging.getLogger("otel_fr.monitor")
 
-REASON_REQUEST = "request"
 FETCH_SECONDS, FETCH_SHARE = 3.0, 0.01
 """CPU time that looking for calls may take at once, and which share of a processor in the long run. One look takes up
 to a second; a collector needs three or four for a difference, and is not answered beyond this."""
@@ -38,9 +39,6 @@ class Commands:
 
     Args:
         link: the socket to the rank, if there is one.
-        dump: called with a reason to write the flight-recorder file.
-        named_as_culprit: called if an incident names this rank.
-        take_stacks: called to report the rank's stacks as they are now.
         report: called to send a full report now.
     """
 
@@ -50,21 +48,19 @@ class Commands:
         reporter: Reporter,
         link: Link | None,
         config: Config,
-        dump: Callable[[str], None],
-        named_as_culprit: Callable[[], None],
-        take_stacks: Callable[[], None],
-        report: Callable[[], None],
+        files: Files,
+        stacks: StackWatch,
         verdict: Verdict,
+        report: Callable[[], None],
     ) -> None:
         self._control = control
         self._reporter = reporter
         self._link = link
         self._config = config
-        self._dump = dump
-        self._named_as_culprit = named_as_culprit
-        self._take_stacks = take_stacks
-        self._report = report
+        self._files = files
+        self._stacks = stacks
         self._verdict = verdict
+        self._report = report
         self._run_id = reporter.run.identity.run_id
         self._peers = PeerWatch(config.stall_seconds)
         self._incidents: deque[str] = deque(maxlen=256)
@@ -120,9 +116,9 @@ class Commands:
             self._note_incident(command.incident)
         elif command.HasField("inspect"):
             if self._reporter.run.identity.rank in command.inspect.ranks:
-                self._named_as_culprit()
+                self._stacks.named_as_culprit()
         elif command.HasField("take_stacks"):
-            self._take_stacks()
+            self._stacks.ask(names.EVENT_STACKS, time.monotonic())
         elif command.HasField("report"):
             self._report()
         elif command.HasField("fetch_calls"):
@@ -142,7 +138,7 @@ class Commands:
             self._incidents.append(dump.incident_id)
             self._note_opened(dump)
             self._reporter.run.note_incident(dump.trace_id)
-        self._dump(dump.reason[:200] or REASON_REQUEST)
+        self._files.write(dump.reason[:200] or REASON_REQUEST, of_fault=True)
 
     def _answer(self, wanted: FetchCalls) -> None:
         """Report the calls that are asked for; one question in a step, because a look may take a second."""
