@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.support import engines
+from tests.support import engines, warm
 from tests.support.waiting import PATIENCE
 
 PRELUDE = """\
@@ -32,6 +32,18 @@ def ring():
 
 """
 
+PLAYED = """
+def played(path, is_first=True):
+    global theirs
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    theirs.settimeout(20)
+    return ours
+session_module.start_monitor = played
+start()
+def hear():
+    return json.loads(theirs.recv(1 << 20))
+"""
+"""Starts the rank with a monitor that the program plays itself."""
 
 ENGINE = "python"
 """The capture engine of these programs; the fixture ``each_engine`` sets it."""
@@ -72,6 +84,13 @@ def succeed(folder: Path, body: str, **extra: str) -> str:
     done = run(folder, body, **extra)
     assert done.returncode == 0, done.stderr[-4000:]
     return "".join(line for line in done.stdout.splitlines(keepends=True) if not line.startswith("[Gloo]"))
+
+
+def begin(program: Path, *arguments: str, stderr: int | None = None, **extra: str) -> subprocess.Popen[str]:
+    """Start a program as `run` does, with pipes to its input and output, and do not wait for it."""
+    env = environment(program.parent, **{"OTEL_FR_ENABLED": "1", **extra})
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": stderr}
+    return warm.rank([sys.executable, str(program), *arguments], env=env, cwd=program.parent, **pipes)
 
 
 def rings(folder: Path) -> list[Path]:

@@ -14,23 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import single_rank, warm
+from tests.support import single_rank
 from tests.support.otlp_sink import grpc_sink
+from tests.support.single_rank import PLAYED
 from tests.support.waiting import PATIENCE, until
 
 TORCH = tuple(int(part) for part in version("torch").split("+")[0].split(".")[:2])
-
-PLAYED = """
-def played(path, is_first=True):
-    global theirs
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    theirs.settimeout(20)
-    return ours
-session_module.start_monitor = played
-start()
-def hear():
-    return json.loads(theirs.recv(1 << 20))
-"""
 
 MONITORED = f"""
 def until(condition):
@@ -267,10 +256,11 @@ def run_pair_without_us(case: str, timeout: float) -> tuple[list[int], list[str]
 def _run_pair(folder: Path, case: str, enabled: str, timeout: float) -> tuple[list[int], list[str], float]:
     folder.mkdir(parents=True)
     program = single_rank.write(folder, PAIR)
-    env = single_rank.environment(folder, OTEL_FR_ENABLED=enabled)
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     rest = [str(folder / "store"), case, str(timeout)]
-    ranks = [warm.rank([sys.executable, str(program), str(rank), *rest], env=env, **pipes) for rank in range(2)]
+    ranks = [
+        single_rank.begin(program, str(rank), *rest, stderr=subprocess.DEVNULL, OTEL_FR_ENABLED=enabled)
+        for rank in range(2)
+    ]
     try:
         assert ranks[0].stdout is not None
         first = ranks[0].stdout.readline()
@@ -330,8 +320,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """,
     )
     with grpc_sink() as sink:
-        env = single_rank.environment(tmp_path, OTEL_EXPORTER_OTLP_ENDPOINT=sink.address)
-        rank = warm.rank([sys.executable, str(program)], env=env, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+        rank = single_rank.begin(program, stderr=subprocess.PIPE, OTEL_EXPORTER_OTLP_ENDPOINT=sink.address)
         sink.wait(lambda: len(sink.spans) == 3)
         _, errors = rank.communicate("\n", timeout=PATIENCE)
         ended = sink.event("torch.rank.exited").report

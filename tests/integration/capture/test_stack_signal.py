@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import platform
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from otel_fr.monitor.process.stacks import _TGKILL, tgkill
 from otel_fr.ring import RingReader
-from tests.integration.capture.test_process import PLAYED
-from tests.support import single_rank, warm
+from tests.support import single_rank
+from tests.support.single_rank import PLAYED
 from tests.support.waiting import PATIENCE, until
 
 
@@ -33,12 +31,7 @@ assert holds_the_gil() == 1, "the signal interrupted the main thread"  # poll() 
 theirs.close()
 """,
     )
-    rank = warm.rank(
-        [sys.executable, str(program)],
-        env=single_rank.environment(tmp_path, OTEL_FR_ENABLED="1"),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
+    rank = single_rank.begin(program)
     try:
         assert rank.stdout is not None
         ring = RingReader.open(Path(rank.stdout.readline().strip()))

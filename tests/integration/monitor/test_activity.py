@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from tests.support import single_rank, warm
+from tests.support import single_rank
 from tests.support.otlp_messages import attributes
 from tests.support.otlp_sink import grpc_sink
 from tests.support.waiting import PATIENCE
@@ -39,8 +38,7 @@ client.shutdown_workload_monitoring()
 def test_what_a_program_tells_arrives(tmp_path: Path) -> None:
     with grpc_sink() as sink:
         program = single_rank.write(tmp_path, PROGRAM)
-        env = single_rank.environment(tmp_path, OTEL_FR_ENABLED="1", OTEL_EXPORTER_OTLP_ENDPOINT=sink.address)
-        with warm.rank([sys.executable, str(program)], env=env, cwd=tmp_path) as process:
+        with single_rank.begin(program, OTEL_EXPORTER_OTLP_ENDPOINT=sink.address) as process:
             overdue = sink.event("torch.rank.overdue")
             (tmp_path / "seen").touch()
             assert process.wait(PATIENCE) == 0
