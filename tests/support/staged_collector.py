@@ -7,6 +7,7 @@ import dataclasses
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Coroutine
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
@@ -15,10 +16,13 @@ from msgspec import structs
 from otel_fr_collector.control import Watcher
 from otel_fr_collector.incidents.incident import IncidentChange
 from otel_fr_collector.jobs.calls import Interner, RankCall
+from otel_fr_collector.jobs.history import Sample
+from otel_fr_collector.jobs.numbers import Durations, Key, Numbers, Series
 from otel_fr_collector.jobs.rank_reports import Contents
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.http_server import HttpServer
+from otel_fr_collector.otlp.metric_points import ExemplarOf
 from otel_fr_collector.outlets.outlets import Outlets
 from otel_fr_collector.service import Service
 from otel_fr_collector.web.app import make_app
@@ -30,6 +34,7 @@ from otel_fr.control.v1 import control_pb2
 from otel_fr.incident import CollectorIncidentData
 from otel_fr.match import CallState, Category, Ending, Finding, Group, Place, Signature
 from otel_fr.rank_report import RankReport
+from otel_fr.waits.blocks import Block, Late
 from tests.support.waiting import PATIENCE
 
 _T = TypeVar("_T")
@@ -172,6 +177,34 @@ class Stage:
         for change in changes:
             self.service.outlets.event_stream.publish(change)
         return changes
+
+    def communicate(self, run: Run) -> None:
+        """The ranks have exchanged something, and rank 1 was waited for."""
+
+        async def fill() -> None:
+            now = time.monotonic()
+            run.numbers = Numbers(run.usage)
+            key = Key("all_reduce", "default_pg", 8, "nccl", "bfloat16", "16MiB")
+            slow = ExemplarOf(0.4, time.time(), "ab" * 16, "cd" * 8, "train.py:7 <b>step</b>")
+            run.numbers.series[key] = Series(
+                80,
+                8e8,
+                Durations(8.0, [0] * 9 + [80], slow),
+                Durations(4.8, [0] * 9 + [80]),
+                Durations(3.2, [0] * 9 + [80]),
+            )
+            run.numbers.bounds = tuple(range(1, 10))
+            group = next(iter(run.groups.values()))
+            tally = group.waits.tallies.of(1)
+            assert tally is not None
+            tally.waited_for, tally.came_last = 12.5, 90
+            group.waits.blocks.kept = deque(Block(second, (Late(1, 0.4, 1),), 0.0) for second in range(50))
+            group.waits.blocks.until, group.waits.lost = 50.0, 32.0
+            for number in range(8):
+                at = now - 15 * (8 - number)
+                run.history.add(Sample(at, 30.0 * number, 1e8 * number, 4.0 * number, 2e9, 0.25, 120.0 * number, 8))
+
+        self.do(fill())
 
     def watch(self, run: Run) -> Monitors:
         """Monitors of the run that take commands."""

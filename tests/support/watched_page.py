@@ -16,14 +16,25 @@ from tests.support.waiting import PATIENCE
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
+def playwright() -> Any:
+    """Playwright's module; where it is not installed, the test is skipped, or all tests of the module that calls."""
+    return pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+
+
+def expectation() -> Any:
+    """`expect` of Playwright, which waits as long as tests wait for anything else."""
+    expect = playwright().expect
+    expect.set_options(timeout=1000 * PATIENCE)
+    return expect
+
+
 @contextmanager
 def chromium() -> Iterator[Any]:
     """A browser; the test is skipped where there is none."""
     if CHROMIUM is None:
         pytest.skip("chromium is not here (Debian: apt-get install chromium)")
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     options = ["--no-sandbox"] if os.geteuid() == 0 else []
-    with playwright.sync_playwright() as program:
+    with playwright().sync_playwright() as program:
         started = program.chromium.launch(executable_path=CHROMIUM, args=options)
         yield started
         started.close()

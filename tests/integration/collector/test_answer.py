@@ -15,11 +15,9 @@ from otel_fr.rank_report import RankReport, ReportedRoundTrip
 from tests.support.collector_process import running
 from tests.support.played_job import Job
 from tests.support.staged_collector import Stage
-from tests.support.waiting import PATIENCE
-from tests.support.watched_page import Watched
+from tests.support.watched_page import Watched, expectation
 
-expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
-expect.set_options(timeout=PATIENCE * 1_000)
+expect = expectation()
 
 
 def test_the_answer_comes_first_and_the_rest_is_folded(stage: Stage, page: Any) -> None:

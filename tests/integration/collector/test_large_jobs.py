@@ -23,6 +23,7 @@ from otel_fr.match import Ending
 from tests.support.job_answers import job_answer
 from tests.support.staged_collector import Stage
 from tests.support.waiting import PATIENCE
+from tests.support.watched_page import expectation
 
 SIZES = [2_048, 12_288]
 
@@ -202,8 +203,7 @@ def test_it_is_put_together_in_pieces(stage: Stage) -> None:
 
 
 def test_on_the_page_equal_hosts_share_a_row_that_opens(stage: Stage, page: Any) -> None:
-    expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
-    expect.set_options(timeout=PATIENCE * 1_000)
+    expect = expectation()
     run = stage.job(4_096)
     page.goto(f"{stage.url}/#/jobs/{stage.key(run)}")
     rows, cells = page.locator("#ranges button"), page.locator("#nodes [role=gridcell]")
