@@ -139,21 +139,21 @@ def is_enabled(env: Mapping[str, str] = os.environ) -> bool:
     return not disabled_by(env) and (env.get("OTEL_FR_ENABLED", "").strip().lower() in _TRUE or has_endpoint(env))
 
 
-def disabled_by(env: Mapping[str, str] = os.environ) -> str:
+def disabled_by(env: Mapping[str, str]) -> str:
     """The variable that switches recording off; "": none does."""
     given = {name: {word.strip().lower() for word in env.get(name, "").split(",")} for name in _SWITCHES}
     return next((name for name, words in _SWITCHES.items() if words & given[name]), "")
 
 
-def service_name(env: Mapping[str, str] = os.environ) -> str:
+def service_name() -> str:
     """``service.name`` as the user gives it; "": it is not given."""
-    own = _sendable(env.get("OTEL_SERVICE_NAME", "").strip())
-    return own or resource_attributes(env).get("service.name", "")
+    own = _sendable(os.environ.get("OTEL_SERVICE_NAME", "").strip())
+    return own or resource_attributes().get("service.name", "")
 
 
-def acts_on_peer_failure(env: Mapping[str, str] = os.environ) -> bool:
+def acts_on_peer_failure() -> bool:
     """True if calls must be ended when a peer has failed (``OTEL_FR_ON_PEER_FAILURE`` is ``abort`` or ``exit``)."""
-    return env.get(ON_PEER_FAILURE, "").strip().lower() in PEER_FAILURE_ACTIONS[1:]
+    return os.environ.get(ON_PEER_FAILURE, "").strip().lower() in PEER_FAILURE_ACTIONS[1:]
 
 
 def resource_attributes(env: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -157,7 +157,7 @@ def table_columns(db: sqlite3.Connection, table: str) -> list[str]:
     return [row[1] for row in db.execute(f"PRAGMA table_info({table})")]
 
 
-def move_aside(path: Path, wall: Callable[[], float] = time.time) -> Path:
+def move_aside(path: Path, wall: Callable[[], float]) -> Path:
     """Rename the files of a database to ``NAME.damaged-TIME``, with their suffixes; returns the new path.
 
     Call it before the connection is closed: closing it would delete the write-ahead log under its old name.

@@ -34,7 +34,6 @@ from otel_fr_collector.web.finished import Finished
 
 _log = logging.getLogger(__name__)
 
-STOP_SECONDS = 10.0
 REQUESTS_UNTIL, VERDICTS_UNTIL, SENDING_UNTIL = 0.2, 0.65, 0.85
 """Shares of the time to stop, after which requests in flight, judging, and sending end. The rest is for files."""
 LEAST_SENDING = 0.1
@@ -83,7 +82,7 @@ class CollectorProcess:
         outlets: Outlets,
         forwarder: Forwarder | None,
         ports: Ports,
-        stop_seconds: float = STOP_SECONDS,
+        stop_seconds: float,
     ) -> None:
         self.ports = ports
         self._service = service

@@ -59,7 +59,7 @@ def start_monitor(ring: Path, *, is_first: bool = True) -> socket.socket:
     return ours
 
 
-def start_detached(arguments: Sequence[str], env: Mapping[str, str], actions: Sequence[tuple[Any, ...]] = ()) -> None:
+def start_detached(arguments: Sequence[str], env: Mapping[str, str], actions: Sequence[tuple[Any, ...]]) -> None:
     """Start a process whose parent has ended when this returns; see `start_monitor`.
 
     Args:

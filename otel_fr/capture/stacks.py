@@ -30,7 +30,7 @@ def _format(frame: FrameType | None) -> list[str]:
     return lines
 
 
-def all_stacks(sites: Sites, caller: tuple[int, str] = (0, ""), skip: int | None = None) -> tuple[str, str, int]:
+def all_stacks(sites: Sites, caller: tuple[int, str], skip: int | None) -> tuple[str, str, int]:
     """The stacks of all threads as text, and of the first its ``"file:line function"`` and its id in the kernel.
 
     Args:

@@ -18,7 +18,7 @@ MAX_VALUE: Final = 80
 """Characters of a value, as many as bytes in the ring."""
 
 
-def reported_decisions(reader: DecisionReader | None, noticed: Sequence[Decided] = ()) -> tuple[ReportedDecision, ...]:
+def reported_decisions(reader: DecisionReader | None, noticed: Sequence[Decided]) -> tuple[ReportedDecision, ...]:
     """The newest runs of each name, in the order in which they were decided.
 
     Args:

@@ -46,7 +46,7 @@ class Section:
 
     __slots__ = ("name", "timeout")
 
-    def __init__(self, name: str, timeout: float | None = None) -> None:
+    def __init__(self, name: str, timeout: float | None) -> None:
         self.name = name
         self.timeout = timeout
 

@@ -34,7 +34,7 @@ class NodeOrder:
         address: of this node; empty: its host name.
     """
 
-    def __init__(self, number: int | None = None, address: str = "") -> None:
+    def __init__(self, number: int | None, address: str) -> None:
         self._number = number
         self._address = address or socket.getfqdn()
         self._server: dist.TCPStore | None = None

@@ -77,13 +77,13 @@ class Replicas:
 
 @contextlib.contextmanager
 def replicas(
-    folder: Path, running: Collector, *, nproc: int = 1, stall: float = 2.0, env: Mapping[str, str] | None = None
+    folder: Path, running: Collector, *, nproc: int = 1, env: Mapping[str, str] | None = None
 ) -> Iterator[Replicas]:
     """None is started yet; whatever is left of them is killed at the end. ``env``: is added to their environment."""
     with lighthouse() as address:
         merged = {
             **torchrun.base_environment(),
-            **torchrun.endpoint(running, stall),
+            **torchrun.endpoint(running, 2.0),
             "OTEL_FR_DUMP_DIR": str(folder / "dumps"),
             "TORCHFT_LIGHTHOUSE": address,
             **(env or {}),

@@ -178,10 +178,10 @@ def _other_value(rnd: random.Random, field: Field) -> int | bytes:
     return rnd.choice((text, text, b"\xff" + own, own * 2, own[: len(own) // 2], mutate_bytes(rnd, own)))
 
 
-def mutate_data(rnd: random.Random, data: Any, times: int | None = None) -> Any:
+def mutate_data(rnd: random.Random, data: Any) -> Any:
     """JSON-like data with some values, keys, lengths or depths changed; a copy."""
     changed = json_copy(data)
-    for _ in range(times or rnd.choice((1, 1, 2, 5))):
+    for _ in range(rnd.choice((1, 1, 2, 5))):
         holder = _pick_container(rnd, changed)
         if isinstance(holder, dict) and holder:
             key = rnd.choice(list(holder))

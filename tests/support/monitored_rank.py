@@ -49,12 +49,12 @@ class Played:
         except OSError:
             return False
 
-    def monitor_end(self, timeout: float = PATIENCE) -> float:
+    def monitor_end(self) -> float:
         """Wait for the monitor's end; seconds that took."""
         start = time.monotonic()
         while self.monitor_alive():
-            if time.monotonic() - start > timeout:
-                raise AssertionError(f"the monitor has not ended within {timeout} s")
+            if time.monotonic() - start > PATIENCE:
+                raise AssertionError(f"the monitor has not ended within {PATIENCE} s")
             time.sleep(0.01)
         return time.monotonic() - start
 

@@ -31,16 +31,14 @@ def marker(
     host: str,
     pid: int,
     *,
-    id: str = COMMUNICATOR,
     name: str = "unknown",
-    version: str = "v4.4",
     **stats: int,
 ) -> dict[str, Any]:
     """The line that precedes the calls of a communicator since 4.3; without ``dump_stats``, the header of 4.0."""
     return {
-        "header": {"id": id, "comm_name": name, "rank": rank, "n_ranks": size, "nnodes": 1},
+        "header": {"id": COMMUNICATOR, "comm_name": name, "rank": rank, "n_ranks": size, "nnodes": 1},
         "metadata": {
-            "inspector_output_format_version": version,
+            "inspector_output_format_version": "v4.4",
             "git_rev": "",
             "rec_mechanism": "nccl_profiler_interface",
             "dump_timestamp_us": 1_748_030_377_748_202,

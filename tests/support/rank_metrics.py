@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from otel_fr import identity
 from otel_fr.monitor.telemetry.metrics import RankMetrics
 from otel_fr.ring import KIND_COLLECTIVE, GroupDef, Record, RecordState, SignatureDef, SiteDef
@@ -35,12 +33,10 @@ def record(number: int, seconds: float, of: GroupDef, operation: str = "all_redu
     )  # fmt: skip
 
 
-def metrics_of(
-    rank: int, durations: Iterable[float] = (*[QUICK] * 10, SLOWEST), job: str = "a", run: str = "r"
-) -> bytes:
-    """A request with calls of so many seconds."""
+def metrics_of(rank: int, job: str = "a", run: str = "r") -> bytes:
+    """A request with ten quick calls and a slow one."""
     metrics, of = RankMetrics(run, rank, 0), group()
-    for number, seconds in enumerate(durations, 1):
+    for number, seconds in enumerate((*[QUICK] * 10, SLOWEST), 1):
         metrics.add(record(number, seconds, of))
     request = metrics.request(rank_resource(rank, WORLD, job, run), ())
     assert request is not None

@@ -40,9 +40,9 @@ def rank_in(run: Run, rank: int) -> RankState:
     return state
 
 
-def group_in(run: Run, group: Group, size: int = 0) -> GroupState:
+def group_in(run: Run, group: Group) -> GroupState:
     """A group of it, for which there is room."""
-    state = run.group_state(group, size or len(group.ranks))
+    state = run.group_state(group, len(group.ranks))
     assert state is not None
     return state
 

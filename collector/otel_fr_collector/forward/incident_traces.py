@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -60,9 +59,7 @@ class IncidentTraces:
         clock: monotonic seconds.
     """
 
-    def __init__(
-        self, runs: Runs, forwarder: Forwarder, store: Store | None, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, runs: Runs, forwarder: Forwarder, store: Store | None, clock: Callable[[], float]) -> None:
         self._runs = runs
         self._forwarder = forwarder
         self._store = store

@@ -240,7 +240,7 @@ class RankState:
     def host(self) -> str:
         return self.place.host
 
-    def note_place(self, place: Place, replica: str = "") -> None:
+    def note_place(self, place: Place, replica: str) -> None:
         """Where it runs, as its latest telemetry says; some of it may come without a host."""
         if place.host or not self.place.host:
             self.place = place

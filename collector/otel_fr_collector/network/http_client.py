@@ -36,7 +36,7 @@ class HttpError(OSError):
         reached: there was a connection.
     """
 
-    def __init__(self, text: str, *, reached: bool = True) -> None:
+    def __init__(self, text: str, *, reached: bool) -> None:
         super().__init__(text)
         self.reached = reached
 

@@ -25,8 +25,6 @@ _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 """Wire types; groups (3, 4) do not occur in OTLP."""
 _ENTRIES, _SCOPES, _ITEMS = 1 << 3 | _LENGTH, 2 << 3 | _LENGTH, 2 << 3 | _LENGTH
 """Tags: the resource_* of a request, the scope_* of these, and the items of these."""
-_RESOURCE = 1 << 3 | _LENGTH
-"""The tag of the resource of a resource_*."""
 
 
 class TooManyError(ValueError):

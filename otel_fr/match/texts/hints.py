@@ -305,9 +305,7 @@ def _places(own: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, str]:
     return next((pair for pair in zip(own, other, strict=False) if pair[0] != pair[1]), (own[0], other[0]))
 
 
-def left_texts(
-    culprits: Sequence[Rank], waiting: Mapping[int, Sequence[str]], ended: Collection[int] = ()
-) -> list[str]:
+def left_texts(culprits: Sequence[Rank], waiting: Mapping[int, Sequence[str]], ended: Collection[int]) -> list[str]:
     """``"rank 3 has left the loop at train.py:38-44 main, in which ranks 0-2 wait"``.
 
     Args:

@@ -278,7 +278,7 @@ def deadlock_text(
     steps: list[tuple[int, Instance, int]],
     minority: tuple[tuple[int, ...], Instance, Instance] | None,
     machines: Machines,
-    culprits: tuple[int, ...] = (),
+    culprits: tuple[int, ...],
 ) -> str:
     """Which rank waits for which in a cycle.
 

@@ -119,7 +119,7 @@ def _mistake_in(written: str, host: str, port: int, answer: bytes, *, is_grpc: b
     return ""
 
 
-def _first_answer(host: str, port: int, *, is_silent: bool = False) -> bytes:
+def _first_answer(host: str, port: int, *, is_silent: bool) -> bytes:
     """The beginning of what a server answers to a request of HTTP/1.1. ``is_silent``: it is only connected to."""
     with socket.create_connection((host, port), SECONDS) as connection:
         if is_silent:

@@ -52,8 +52,8 @@ def watcher(folder: Path, rank: int = 0, key: str = "k") -> Hub:
     return found
 
 
-def sibling(folder: Path, rank: int, key: str = "k") -> Line:
-    found = take(folder, key, rank)
+def sibling(folder: Path, rank: int) -> Line:
+    found = take(folder, "k", rank)
     assert isinstance(found, Line)
     return found
 

@@ -72,7 +72,7 @@ class Program:
             self.calls[rank].append(Op(group, signature, token, peer=peer, step=step, site=site))
 
 
-def simple(operation: str, length: int, group: Group, root: int | None = None, reduce_op: str = "sum") -> Signature:
+def simple(operation: str, length: int, group: Group, root: int | None = None) -> Signature:
     """A collective with one tensor of ``length`` floats, or as many for each member."""
     if operation == "barrier":
         return Signature(operation)
@@ -85,7 +85,7 @@ def simple(operation: str, length: int, group: Group, root: int | None = None, r
     reduces = operation in ("all_reduce", "reduce_scatter_tensor", "reduce")
     return Signature(
         operation, ins, outs, ("Float",), ("Float",),
-        reduce_op=reduce_op if reduces else None,
+        reduce_op="sum" if reduces else None,
         root=(group.ranks[0] if root is None else root) if operation in ("broadcast", "reduce") else None,
     )  # fmt: skip
 

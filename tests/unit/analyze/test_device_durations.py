@@ -36,10 +36,10 @@ def job(folder: Path, calls: int = 3, capacity: int = 1000) -> Path:
     return folder / "files"
 
 
-def inspected(folder: Path, *, repeats_header: bool = False, first: int = 0) -> None:
+def inspected(folder: Path, *, repeats_header: bool = False) -> None:
     for rank, microseconds in ((0, 9_000.0), (1, 500.0)):
         lines = [marker(rank, 2, "node-1", 100 + rank)]
-        for number in range(first, first + 3):
+        for number in range(3):
             lines += [call("AllReduce", number, MIB, microseconds), call("AllGather", number, 4096, 20)]
         nccl_inspector.write(folder, "node-1", 100 + rank, lines, repeats_header=repeats_header)
 

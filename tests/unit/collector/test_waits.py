@@ -28,8 +28,8 @@ class Ranks:
         ended: when each rank's previous call ended, by the true time. sequence: of the newest collective.
     """
 
-    def __init__(self, size: int, limits: StragglerLimits = LIMITS, usage: Usage | None = None) -> None:
-        self.waits = Waits(limits, usage or Usage())
+    def __init__(self, size: int, usage: Usage | None = None) -> None:
+        self.waits = Waits(LIMITS, usage or Usage())
         self.offsets = [1e9 + 3_600 * rank for rank in range(size)]
         self.ended = [0.0] * size
         self.record = [0] * size

@@ -27,8 +27,8 @@ def failed(rank: int, group: str, signature: Signature = SUM, *, after: float = 
     return seventh(rank, group, signature, CallState.FAILED, age=6.0, duration=after, error="collective_failed")
 
 
-def hanging(rank: int, group: str, signature: Signature = SUM) -> Call:
-    return seventh(rank, group, signature, CallState.IN_FLIGHT, age=6.0)
+def hanging(rank: int, group: str) -> Call:
+    return seventh(rank, group, SUM, CallState.IN_FLIGHT, age=6.0)
 
 
 def judged(dp: list[Call], tp: list[Call]) -> list[Finding]:

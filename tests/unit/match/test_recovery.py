@@ -26,11 +26,11 @@ def failed(rank: int, *, ago: float = 8.0, took: float = 6.0, number: int = 5, g
     )  # fmt: skip
 
 
-def creation(rank: int, ranks: tuple[int, ...] = ALL, state: CallState = CallState.IN_FLIGHT, **more: Any) -> Call:
+def creation(rank: int, ranks: tuple[int, ...] = ALL, **more: Any) -> Call:
     """A call that makes the group with which the ranks go on."""
     new = Signature("new_group", new_group=NewGroup("1", "again", ranks))
     fields = {"record": 9, "age": 7.0, "site": "train.py:60 recover", **more}
-    return call(rank, 1, state, new, group=WORLD, stream="group", **fields)
+    return call(rank, 1, CallState.IN_FLIGHT, new, group=WORLD, stream="group", **fields)
 
 
 def named(findings: list[Finding]) -> list[tuple[Category, tuple[int, ...]]]:
