@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import pickletools
 import re
@@ -27,8 +28,6 @@ Format = Literal["pickle", "json"]
 
 MIN_SECONDS = 1.0
 """Between two files, unless the rank has ended."""
-STARTED_AT = "started_at"
-"""Key in each file: wall ns when the rank's process started, or when its present run began if it was in one before."""
 SESSION = "session"
 """Key in the ring's meta and in each file: how many runs the process was a rank of before."""
 
@@ -55,43 +54,52 @@ def default_folder(identity: RankIdentity, env: Mapping[str, str] = os.environ) 
     return runs_folder(env) / (job or "job")
 
 
-def paths(config: Config, identity: RankIdentity, backends: Iterable[str]) -> list[tuple[Path, Format]]:
-    """The files to write, named as docs/reference/environment.md says. Never one that PyTorch writes itself."""
-    base = _base_path(config, identity, backends)
+def paths(
+    config: Config, identity: RankIdentity, backends: Iterable[str], number: int = 1
+) -> list[tuple[Path, Format]]:
+    """The files to write, named as docs/reference/environment.md says. Never one that PyTorch writes itself.
+
+    Args:
+        number: 2 and above: used where the files with the numbers before are other processes' (`Dumper`).
+    """
+    base = _base_path(config, identity, backends, "" if number == 1 else f"process_{number}_")
     files: list[tuple[Path, Format]] = []
     if config.dump_format in ("pickle", "both"):
-        files.append((base, "pickle"))
+        # PyTorch's analyzer takes each name that ends with a number.
+        files.append((base if number == 1 else base.with_name(base.name + ".pickle"), "pickle"))
     if config.dump_format in ("json", "both"):
         files.append((base.with_name(base.name + ".json"), "json"))
     return files
 
 
-def _base_path(config: Config, identity: RankIdentity, backends: Iterable[str]) -> Path:
+def _base_path(config: Config, identity: RankIdentity, backends: Iterable[str], process: str) -> Path:
     # A rank of torchft's next quorum is another process than the rank of that number in this one.
     of_quorum = "" if identity.quorum is None else f"quorum_{identity.quorum}_"
+    part = of_quorum + process
     if config.dump_dir is not None:
-        return config.dump_dir / f"otel_fr_{of_quorum}rank_{identity.rank}"
+        return config.dump_dir / f"otel_fr_{part}rank_{identity.rank}"
     if config.dump_prefix is None:
-        return default_folder(identity) / f"otel_fr_{of_quorum}rank_{identity.rank}"
+        return default_folder(identity) / f"otel_fr_{part}rank_{identity.rank}"
     given = _OF_TORCHFT.sub("_", config.dump_prefix) if of_quorum else config.dump_prefix
-    named = Path(config.dump_prefix if config.dump_whole_name else f"{given}{of_quorum}{identity.rank}")
+    whole = config.dump_whole_name and not process
+    named = Path(config.dump_prefix if whole else f"{given}{part}{identity.rank}")
     foreign = os.path.lexists(named) and not is_ours(named)
     if not foreign and not torch_may_write(backends):
         return named
     # A whole name may lack the rank; without it, ranks would overwrite each other's files.
     prefix = Path(config.dump_prefix)
-    return prefix.parent / f"otel_fr_{prefix.name}{identity.rank}"
+    return prefix.parent / f"otel_fr_{prefix.name}{process}{identity.rank}"
 
 
-def written_for(path: Path) -> int | None:
-    """When the rank that left this file was started (wall ns); None: not known. Runs no code from the file."""
+def attempt_in(path: Path) -> int | None:
+    """The attempt of the job whose rank left this file; None: not known. Runs no code from the file."""
     try:
         with path.open("rb") as file:
             head = file.read(_HEAD_BYTES)
     except OSError:
         return None
     if head.startswith(b"{"):
-        found = re.search(rb'"' + STARTED_AT.encode() + rb'": (\d{1,20})\b', head)
+        found = re.search(rb'"attempt": (\d{1,20})\b', head)
         return int(found[1]) if found else None
     seen = False
     with contextlib.suppress(ValueError, IndexError):
@@ -101,7 +109,7 @@ def written_for(path: Path) -> int | None:
             if seen and isinstance(argument, int) and opcode.name in ("BININT", "BININT1", "BININT2", "LONG1"):
                 return argument
             if opcode.name.endswith("UNICODE"):
-                seen = argument == STARTED_AT
+                seen = argument == "attempt"
     return None
 
 
@@ -116,7 +124,7 @@ class Result:
 
     Attributes:
         error: empty if it was written.
-        superseded: it was not, because a later start of this rank has written it.
+        superseded: it was not, because the process has become a rank of another run meanwhile.
     """
 
     reason: str
@@ -130,13 +138,13 @@ class Request:
     """Files to write.
 
     Attributes:
-        info: of the rank, as of `rank_info`. urgent: at once, ignoring the minimum interval.
-        devices: as in `DumpContents.from_ring`.
+        info: of the rank, as of `rank_info`. names: `paths` of the rank, by ``number``.
+        urgent: at once, ignoring the minimum interval. devices: as in `DumpContents.from_ring`.
     """
 
     reason: str
     info: Mapping[str, Any]
-    files: list[tuple[Path, Format]]
+    names: Callable[[int], list[tuple[Path, Format]]]
     urgent: bool = False
     devices: Mapping[int, DeviceTimes] = field(default_factory=dict)
 
@@ -144,14 +152,20 @@ class Request:
 class Dumper:
     """Writes flight-recorder files in a thread of its own, with a reader of its own.
 
+    It replaces files that this process wrote, that are older than the process, or that are of an earlier attempt. Any
+    other is of a process that runs, or ran, beside this one and was this rank in another run. It may hang there: its
+    file is evidence, and this process writes beside it.
+
     Args:
-        ring: the ring file. started_at: wall ns when the rank's process started; 0: unknown.
+        ring: the ring file. started_at: wall ns when the rank's process started; 0: unknown, before this.
         on_result: called in the thread after each file was (not) written.
     """
 
     def __init__(self, ring: Path, started_at: int, on_result: Callable[[], None]) -> None:
         self._ring = ring
-        self._started_at = started_at
+        self._started_at = started_at or time.time_ns()
+        self._own: dict[Path, tuple[int, int]] = {}
+        """Those that this process wrote, as `_version` was then."""
         self._on_result = on_result
         self._wake = threading.Condition()
         self._request: Request | None = None
@@ -189,24 +203,38 @@ class Dumper:
         return request.urgent or time.monotonic() - self._last >= MIN_SECONDS
 
     def _write(self, request: Request) -> list[Result]:
-        info = {STARTED_AT: self._started_at, **request.info}
+        files = self._names(request)
         try:
             with RingReader.open(self._ring) as reader:
-                if reader.meta.get(SESSION, 0) != info.get(SESSION, 0):  # its calls are those of the next run now
-                    return [Result(request.reason, path, superseded=True) for path, _ in request.files]
+                if reader.meta.get(SESSION, 0) != request.info.get(SESSION, 0):  # its calls are the next run's now
+                    return [Result(request.reason, path, superseded=True) for path, _ in files]
                 snapshot = DumpContents.from_ring(
-                    reader, reason=request.reason, rank_info=info, devices=request.devices
+                    reader, reason=request.reason, rank_info=request.info, devices=request.devices
                 )
         except (OSError, RingFormatError) as error:
-            return [Result(request.reason, path, f"{self._ring} cannot be read: {error}") for path, _ in request.files]
-        started_at = info[STARTED_AT] if isinstance(info[STARTED_AT], int) else 0
-        return [self._write_one(request.reason, started_at, snapshot, path, fmt) for path, fmt in request.files]
+            return [Result(request.reason, path, f"{self._ring} cannot be read: {error}") for path, _ in files]
+        return [self._write_one(request.reason, snapshot, path, fmt) for path, fmt in files]
 
-    def _write_one(self, reason: str, started_at: int, snapshot: DumpContents, path: Path, fmt: Format) -> Result:
+    def _names(self, request: Request) -> list[tuple[Path, Format]]:
+        """The first of the request's that are not another process's."""
+        return next(
+            files
+            for files in map(request.names, itertools.count(1))
+            if not any(self._is_evidence(path, request.info.get("attempt", 0)) for path, _ in files)
+        )
+
+    def _is_evidence(self, path: Path, attempt: int) -> bool:
+        """It holds the file of a process beside this one."""
+        with contextlib.suppress(OSError):
+            version = _, modified_ns = _version(path)
+            if version != self._own.get(path) and modified_ns > self._started_at and is_ours(path):
+                return (attempt_in(path) or 0) >= attempt
+        return False
+
+    def _write_one(self, reason: str, snapshot: DumpContents, path: Path, fmt: Format) -> Result:
         try:
-            if started_at and is_ours(path) and (written_for(path) or 0) > started_at:
-                return Result(reason, path, superseded=True)
             write_dump(path, snapshot, fmt)
+            self._own[path] = _version(path)
         except OSError as error:
             return Result(reason, path, str(error) if error.filename else f"{path}: {error}")
         except Exception as error:  # noqa: BLE001 - one file that cannot be made must not end the thread
@@ -214,8 +242,14 @@ class Dumper:
         return Result(reason, path)
 
 
-def rank_info(reporter: Reporter, meta: Mapping[str, Any]) -> dict[str, Any]:
-    """What a flight-recorder file holds of the rank beyond the ring. ``meta``: of the ring."""
+def _version(path: Path) -> tuple[int, int]:
+    """Another one for each file that was ever there, and when it was written (wall ns)."""
+    found = path.stat()
+    return found.st_ino, found.st_mtime_ns
+
+
+def rank_info(reporter: Reporter) -> dict[str, Any]:
+    """What a flight-recorder file holds of the rank beyond the ring."""
     identity = reporter.run.identity
     info: dict[str, Any] = {
         "rank": identity.rank,
@@ -230,9 +264,8 @@ def rank_info(reporter: Reporter, meta: Mapping[str, Any]) -> dict[str, Any]:
         "dropped": rank_report.to_object(reporter.dropped()),
         "comm_lib_version": reporter.devices.library,
     }
-    started = meta.get("session_started_at")
     if identity.session:
-        info |= {SESSION: identity.session, STARTED_AT: started}
+        info[SESSION] = identity.session
     known = reporter.known_stacks()
     if known is not None:
         texts = {"stack": known.text, "site": known.site, "doing": known.doing, **known.connections._asdict()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from otel_fr import rank_report
@@ -64,13 +65,13 @@ class Files:
         self._recovery.note_file(run.moved_ns, of_fault)
         self._quorum = run.identity.quorum
         run.groups.refresh()
-        files = dumping.paths(self._config, run.identity, run.groups.backends)
+        named = partial(dumping.paths, self._config, run.identity, run.groups.backends)
         if (of_fault or reason in _ASKED_FOR) and any("nccl" in backend for backend in run.groups.backends):
-            self._ras.ask(files[0][0].parent, time.monotonic())
-        info = dumping.rank_info(self._reporter, self._reader.meta)
+            self._ras.ask(named()[0][0].parent, time.monotonic())
+        info = dumping.rank_info(self._reporter)
         if self.exit is not None:
             info["exit"] = rank_report.to_object(self.exit)
-        self._dumper.request(dumping.Request(reason, info, files, urgent, self._reporter.devices.seen()))
+        self._dumper.request(dumping.Request(reason, info, named, urgent, self._reporter.devices.seen()))
 
     def step(self, situation: rules.Situation) -> None:
         """Replace a file that shows a fault which is over."""

@@ -160,7 +160,7 @@ def _from_files(trial: Trial, folder: Path) -> Verdict:
                 reporter.follow(everything=True)
                 reporter.remember_stacks(Stacks(site=ring.info.site, python_blocked=ring.info.python_blocked))
                 reporter.new_thread_exception()
-                info = rank_info(reporter, reader.meta)
+                info = rank_info(reporter)
                 if has_ended:
                     info["exit"] = rank_report.to_object(_exit(ring))
                 write_dump(

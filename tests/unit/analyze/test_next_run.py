@@ -50,3 +50,22 @@ def test_a_rank_that_did_not_come_to_the_next_run_is_named(
     (incident,) = report.incidents
     assert (incident["category"], incident["culprit_ranks"], incident["waiting_ranks"]) == (category, [2], [0, 1])
     assert incident["call_sites"]["2"] == PLACE
+
+
+@pytest.mark.parametrize("is_kept", [True, False], ids=["all files", "replaced files"])
+def test_in_the_next_run_its_process_is_known_if_the_others_have_other_ranks(tmp_path: Path, is_kept: bool) -> None:
+    """Process 2 is rank 1 now; process 1 still is in the run before."""
+    for process, rank in ((0, 0), (2, 1)):
+        if is_kept:
+            ring = RankRing(tmp_path / "rings" / "before", process, 3, pid=100 + process)
+            ring.call(STEP, age_s=30)
+            ring.write(tmp_path / "files" / "before")
+        ring = RankRing(tmp_path / "rings", rank, 3, pid=100 + process, **NEXT)
+        ring.call(STEP, state=RecordState.IN_FLIGHT, age_s=8)
+        ring.write(tmp_path / "files")
+    ring = RankRing(tmp_path / "rings" / "hangs", 1, 3, pid=101)
+    ring.call(STEP, age_s=30)
+    ring.write(tmp_path / "files" / "hangs", site=PLACE)
+    (incident,) = load(tmp_path / "files").incidents
+    assert (incident["category"], incident["culprit_ranks"]) == ("missing_rank", [2])
+    assert (incident["waiting_ranks"], incident["call_sites"]["2"]) == ([0, 1], PLACE)

@@ -24,6 +24,8 @@ def process(number: int, pid: int | None, **more: Any) -> Rank:
         ({0: 10, 1: 12}, {0: 10, 1: 11, 2: 12}, 2, {}),  # without the rank that failed: nobody is absent
         ({0: 12, 1: 11}, {0: 10, 1: 11, 2: 12}, 3, {2: 10}),  # other numbers: one is left for one
         ({0: 12}, {0: 10, 1: 11, 2: 12}, 3, {}),
+        ({0: 10, 1: 12}, {1: 11}, 3, {2: 11}),  # so in files, if those of processes 10 and 12 were replaced
+        ({0: 12}, {0: 10, 1: 11}, 3, {1: 11}),
         ({0: 20, 1: 21}, {0: 10, 1: 11, 2: 12}, 4, {2: 12}),  # new processes beside those before
         ({0: 10, 1: 11}, {0: 10, 1: 11, 2: None}, 3, {}),
         ({0: 10, 1: 11}, {0: 10, 1: 11}, None, {}),

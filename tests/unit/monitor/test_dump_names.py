@@ -76,30 +76,64 @@ def test_a_whole_name_has_no_rank_added(tmp_path: Path) -> None:
 class Rank(FollowedRing):
     """A ring with one call in it and a dumper of it."""
 
-    def __init__(self, folder: Path, started_at: int = 1_000) -> None:
-        super().__init__(folder, 10, {"rank": 3, "attempt": 1})
+    def __init__(self, folder: Path, started_at: int = 1_000, attempt: int = 1) -> None:
+        super().__init__(folder, 10, {"rank": 3, "attempt": attempt})
         self.append(self.add_group(1), time.monotonic_ns())
         self.dumper = dumping.Dumper(self.writer.path, started_at, lambda: None)
+        self._info = {"attempt": attempt}
 
     def dump(self, path: Path, reason: str = "signal", fmt: dumping.Format = "pickle") -> dumping.Result:
-        self.dumper.request(dumping.Request(reason, {}, [(path, fmt)], urgent=True))
+        def names(number: int) -> list[tuple[Path, dumping.Format]]:
+            return [(path if number == 1 else beside(path, number), fmt)]
+
+        self.dumper.request(dumping.Request(reason, self._info, names, urgent=True))
         try:
             return self.dumper.results.get(timeout=PATIENCE)
         except Empty:
             raise AssertionError("no file was written and no error reported") from None
 
 
+def beside(path: Path, number: int) -> Path:
+    return path.with_name(f"{path.name}_{number}")
+
+
 @pytest.mark.parametrize("fmt", ["pickle", "json"])
-def test_an_earlier_start_never_overwrites_a_later_one(tmp_path: Path, fmt: dumping.Format) -> None:
+def test_the_file_of_another_process_that_had_the_rank_is_kept(tmp_path: Path, fmt: dumping.Format) -> None:
+    """Whichever of them writes first; each replaces its own."""
     path = tmp_path / "dumps" / "otel_fr_rank_3"
-    now = time.time_ns()
-    older, newer = Rank(tmp_path, started_at=now), Rank(tmp_path, started_at=now + 5_000_000_000)
-    assert older.dump(path, fmt=fmt) == dumping.Result("signal", path)
-    assert newer.dump(path, fmt=fmt) == dumping.Result("signal", path)
-    kept = path.read_bytes()
-    assert older.dump(path, fmt=fmt) == dumping.Result("signal", path, superseded=True)
-    assert path.read_bytes() == kept
-    assert dumping.written_for(path) == now + 5_000_000_000
+    one, two, three = Rank(tmp_path), Rank(tmp_path), Rank(tmp_path)
+    own = {one: path, two: beside(path, 2), three: beside(path, 3)}
+    for rank, expected in own.items():
+        assert rank.dump(path, "stall", fmt) == dumping.Result("stall", expected)
+    kept = {rank: file.read_bytes() for rank, file in own.items()}
+    for rank, expected in own.items():
+        assert rank.dump(path, "crash", fmt) == dumping.Result("crash", expected)
+        assert expected.read_bytes() != kept[rank]
+    assert sorted(path.parent.iterdir()) == sorted(own.values())
+
+
+@pytest.mark.parametrize("fmt", ["pickle", "json"])
+def test_a_process_replaces_files_from_before_its_start_and_of_earlier_attempts(
+    tmp_path: Path, fmt: dumping.Format
+) -> None:
+    path = tmp_path / "otel_fr_rank_3"
+    assert Rank(tmp_path).dump(path, fmt=fmt).path == path
+    later = Rank(tmp_path, started_at=path.stat().st_mtime_ns)
+    assert later.dump(path, fmt=fmt).path == path
+    restarted = Rank(tmp_path, attempt=2)
+    assert restarted.dump(path, fmt=fmt).path == path
+    assert later.dump(path, fmt=fmt).path == beside(path, 2), "what it wrote is gone, and this is a later attempt's"
+
+
+def test_files_beside_others_have_names_that_pytorch_s_analyzer_leaves_out(tmp_path: Path) -> None:
+    def second(**config: Any) -> list[str]:
+        found = dumping.paths(Config(dump_format="both", **config), who(), ("gloo",), 2)
+        return [str(path.relative_to(tmp_path)) for path, _ in found]
+
+    assert second(dump_dir=tmp_path) == ["otel_fr_process_2_rank_3.pickle", "otel_fr_process_2_rank_3.json"]
+    prefix = str(tmp_path / "trace_")
+    assert second(dump_prefix=prefix) == ["trace_process_2_3.pickle", "trace_process_2_3.json"]
+    assert second(dump_prefix=prefix, dump_whole_name=True) == second(dump_prefix=prefix)
 
 
 def test_a_later_dump_of_the_same_rank_replaces_the_earlier(tmp_path: Path) -> None:
@@ -130,7 +164,7 @@ def test_requests_that_wait_are_one_and_come_a_second_apart(tmp_path: Path, monk
     rank, path = Rank(tmp_path), tmp_path / "file"
     rank.dump(path)
     for number in range(50):
-        rank.dumper.request(dumping.Request(f"reason {number}", {}, [(path, "pickle")]))
+        rank.dumper.request(dumping.Request(f"reason {number}", {}, lambda _: [(path, "pickle")]))
     assert rank.dumper.busy()
     assert rank.dumper.results.empty()
     now[0] += dumping.MIN_SECONDS
@@ -139,17 +173,17 @@ def test_requests_that_wait_are_one_and_come_a_second_apart(tmp_path: Path, monk
     assert rank.dumper.results.empty()
 
 
-def test_when_a_foreign_file_is_asked_for_its_start_nothing_is_said(tmp_path: Path) -> None:
+def test_when_a_foreign_file_is_asked_for_its_attempt_nothing_is_said(tmp_path: Path) -> None:
     for data in (b"", b"{}", b"\x80\x02}", b"\x80\x05garbage" * 10, b"\xff" * 100):
         (tmp_path / "f").write_bytes(data)
-        assert dumping.written_for(tmp_path / "f") is None
-    assert dumping.written_for(tmp_path / "none") is None
+        assert dumping.attempt_in(tmp_path / "f") is None
+    assert dumping.attempt_in(tmp_path / "none") is None
 
 
-def test_the_start_is_found_behind_long_facts(tmp_path: Path) -> None:
-    rank = Rank(tmp_path)
-    info = {"a": "x" * 20_000, dumping.STARTED_AT: 7_000_000_000_000, "stack": "y" * 5000}
-    snapshot = DumpContents.from_ring(rank.reader, reason="signal", rank_info=info)
+def test_the_attempt_is_found_behind_long_facts(tmp_path: Path) -> None:
+    ring = FollowedRing(tmp_path, 10, {"a": "x" * 2_000})
+    info = {"b": "y" * 20_000, "attempt": 70_000, "stack": "z" * 5000}
+    snapshot = DumpContents.from_ring(ring.reader, reason="signal", rank_info=info)
     for fmt in ("pickle", "json"):
         write_dump(tmp_path / fmt, snapshot, fmt)
-        assert dumping.written_for(tmp_path / fmt) == 7_000_000_000_000
+        assert dumping.attempt_in(tmp_path / fmt) == 70_000
