@@ -32,7 +32,7 @@ def brief(analysis: Analysis) -> dict[str, object]:
     causes = [pair for pair in zip(incidents, analysis.findings, strict=True) if not pair[0]["caused_by"]]
     return {
         "run_id": "" if run is None else run.run_id,
-        "ranks": [] if run is None else sorted({dump.rank for dump in run.dumps}),
+        "ranks": sorted(rank for rank, info in analysis.ranks.items() if info.file),
         "world_size": len(analysis.ranks),
         "causes": [
             {"id": one["id"], "category": one["category"], "summary": one["summary"], "excused": finding.is_excused}

@@ -324,6 +324,7 @@ class Monitor:
             clean = is_kept = exit_.is_clean
             self._tell_ras(now_ns / 1e9)
             self._report_exit(exit_, now_ns)
+            self._verdict.follow_others()
             if not clean:
                 is_kept = self._files.write_last(REASON_CRASH, exit_)
                 message = self._reader.meta.get("exit_message")

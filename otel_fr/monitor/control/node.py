@@ -32,6 +32,7 @@ _PREFIX = "run-"
 _MEMBER = "rank-"
 _SAID = "said-"
 _FAILED = "failed-"
+_NEXT = "next"
 _NOT_RUNNING = "TZX"
 """States of a process (proc_pid_stat(5)) that cannot tell of itself: stopped, a zombie, dead. One that a debugger has
 stopped continues when that looked."""
@@ -58,11 +59,12 @@ class Node:
     is alone.
 
     Args:
-        base: the folder of the rings. run_id: of the run. size: number of its ranks on this machine; 0: not known.
+        base: the folder of the rings. size: number of the run's ranks on this machine; 0: not known.
         pid: of the rank's process; 0: the others cannot look at it.
     """
 
     def __init__(self, base: Path, run_id: str, rank: int, size: int = 0, pid: int = 0) -> None:
+        self.run_id = run_id
         self._folder = run_folder(base, run_id)
         self._rank, self._size, self._pid = rank, size, pid
         self._processes: dict[str, tuple[int, int, int]] = {}
@@ -79,6 +81,24 @@ class Node:
             os.ftruncate(own, 0)
             started = process_start_ns(self._pid) or 0 if self._pid else 0
             os.write(own, f"{os.getpid()} {pid_namespace()} {self._pid} {started}".encode())
+
+    def note_next(self, run_id: str, world_size: int) -> None:
+        """This rank has gone on to another run, in which those that stay here may be missed."""
+        with contextlib.suppress(OSError):
+            (self._folder / _NEXT).write_text(f"{world_size} {run_id}")
+
+    def next(self) -> tuple[Node, int] | None:
+        """This monitor among those of the run that others here have gone on to, and the number of that run's ranks.
+
+        None: there is none, it lacks no rank, or it has ended well. As this rank's number there is not known, it has
+        one that is not a rank's.
+        """
+        with contextlib.suppress(OSError, ValueError):
+            world_size, _, run_id = _read(self._folder / _NEXT).partition(" ")
+            node = Node(self._folder.parent, run_id, -1 - abs(self._rank), self._size, self._pid)
+            if 0 < len(node._members()) < int(world_size):
+                return node, int(world_size)
+        return None
 
     def is_first(self, what: str) -> bool:
         """True for the first monitor that asks this; True if nothing can be agreed on."""

@@ -142,6 +142,8 @@ class Verdict:
 
     def follow(self, node: Node, world_size: int) -> None:
         """The rank belongs to another run now, whose monitors ``node`` has joined."""
+        if world_size >= self._world_size:  # a smaller one is meant to do without those that stay behind
+            self.node.note_next(node.run_id, world_size)
         self.leave(patient=False)
         self._before, self.node, self._world_size = self.node, node, world_size
         for known in (self._incidents, self._unsaid, self._times_said):
@@ -242,6 +244,14 @@ class Verdict:
 
     # ---- at the end
 
+    def follow_others(self) -> None:
+        """The rank has ended. Where others miss it in the run that they have gone on to, this is one of that run's
+        monitors from now on: the run fails for the same reason, which one of them says."""
+        while (found := self.node.next()) is not None:
+            node, world_size = found
+            node.join()
+            self.follow(node, world_size)
+
     def last_words(self, error: Stderr, poll: Callable[[], bool]) -> None:
         """Say why the run failed, if it did, and if no other monitor here can say it later.
 
@@ -327,10 +337,11 @@ class Verdict:
         yield f"{title}: {_cut(one_line(text))}"
         prefix = self._prefix(folder)
         command = f"otel-fr analyze {shlex.quote(str(folder))}" + (f" --prefix {shlex.quote(prefix)}" if prefix else "")
-        whose = f"files of {ranks_text(ranks)}" if ranks else "files"
-        missing = "" if is_all else f" of {self._world_size}"
+        whose = "files"
+        if ranks:
+            whose += f" of {ranks_text(ranks)}" + ("" if is_all else f" of {self._world_size}")
         live = "" if told is None else f"; live: {told.where}"
-        yield f"{whose}{missing}; to read them: {one_line(command)}{live}"
+        yield f"{whose}; to read them: {one_line(command)}{live}"
 
     def _prefix(self, folder: Path) -> str:
         """What the names of the files begin with, if the folder is not otel-fr's alone."""

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from otel_fr.analyze import load
+from otel_fr.analyze.brief import brief
 from otel_fr.identity import run_id
 from otel_fr.ring import RecordState
 from tests.support.rings import RankRing, signature
@@ -50,6 +51,7 @@ def test_a_rank_that_did_not_come_to_the_next_run_is_named(
     (incident,) = report.incidents
     assert (incident["category"], incident["culprit_ranks"], incident["waiting_ranks"]) == (category, [2], [0, 1])
     assert incident["call_sites"]["2"] == PLACE
+    assert brief(report)["ranks"] == [0, 1, 2], "the file of the run before counts"
 
 
 @pytest.mark.parametrize("is_kept", [True, False], ids=["all files", "replaced files"])

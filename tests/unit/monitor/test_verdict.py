@@ -257,6 +257,50 @@ def test_monitors_of_the_run_before_are_asked_for_their_files_too(
     absent.leave(patient=False)
 
 
+@pytest.mark.parametrize("first", [0, 1], ids=["others end first", "it ends first"])
+def test_why_a_run_failed_that_lacks_a_rank_is_said_by_one_monitor_of_both_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int
+) -> None:
+    analysis = SimpleNamespace(is_over=lambda: True, result=lambda: FOUND | {"ranks": [0, 1, 2]})
+    monkeypatch.setattr("otel_fr.monitor.control.verdict.Analysis", lambda *_: analysis)
+    here, absent = monitors_of_two_runs(tmp_path, 3)
+    said: list[str] = []
+    order = [*((one, True) for one in here), (absent, False)]
+    for one, stopped in order[::-1] if first else order:
+        output = Output()
+        one.follow_others()
+        one.node.note_failure("/dumps/otel_fr_rank_0", stopped=stopped)
+        one.last_words(output, lambda: False)
+        one.leave(patient=False)
+        said += output.lines
+    assert said[0] == "otel-fr: verdict: missing_rank: rank 1 did not join"
+    assert said[1].startswith("otel-fr: files of ranks 0-2; ")
+    assert len(said) == 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_rank_that_a_smaller_run_does_without_fails_by_itself(tmp_path: Path) -> None:
+    _, absent = monitors_of_two_runs(tmp_path, 2)
+    own = absent.node
+    absent.follow_others()
+    assert absent.node is own
+    absent.leave(patient=False)
+
+
+def monitors_of_two_runs(folder: Path, world_size: int) -> tuple[list[Verdict], Verdict]:
+    """Of ranks 0 and 1 of a run, which were ranks 0 and 2 in the one before, and of rank 1 there, which is not here."""
+
+    def joined(rank: int, run: str) -> Node:
+        node = Node(folder, run, rank, size=3)
+        node.join()
+        return node
+
+    zero, one, two = (Verdict(joined(rank, "run"), Config(), 3) for rank in range(3))
+    for rank, verdict in enumerate((zero, two)):
+        verdict.follow(joined(rank, "next run"), world_size)
+    return [zero, two], one
+
+
 def test_a_rank_of_many_runs_leaves_nothing_behind_and_a_failed_run_neither(tmp_path: Path) -> None:
     def joined(rank: int, run: int) -> Node:
         node = Node(tmp_path, f"run {run}", rank, size=2)
