@@ -48,7 +48,6 @@ class Files:
         ras: RasWatch,
         wake: Callable[[], None],
     ) -> None:
-        self._reader = reader
         self._config = config
         self._reporter = reporter
         self._ras = ras
