@@ -1,4 +1,4 @@
-"""The bytes of answers that wait for their readers: bounded in all, for each tenant and for each address."""
+"""Limits on the bytes of answers that are being sent: in total, per tenant and per client address."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 PIECE = 64 << 10
-"""Bytes that are written at once: a connection holds no more than that and the buffer of its transport."""
+"""Bytes that are written at once. A connection holds no more than these and its transport's buffer."""
 MAX_ANSWERS = 64 << 20
-"""Bytes of answers in flight, of all clients."""
+"""Bytes of answers in flight to all clients."""
 MAX_OF_TENANT = MAX_ANSWERS // 4
-"""Of the clients whose tokens have one job prefix."""
+"""Bytes of answers in flight to the clients whose tokens have the same job prefix."""
 MAX_OF_CLIENT = MAX_ANSWERS // 8
-"""Of one client address with such a token."""
+"""Bytes of answers in flight to one client address with tokens of one job prefix."""
 MAKING = 2
-"""Large answers that are made at once: what they are made of takes several times their size."""
+"""Large answers that are made at the same time. Making one takes several times its size in memory."""
 MAKING_OF_CLIENT = 4
-"""Of one client address with tokens of one prefix, those that are made or wait for that."""
+"""Large answers to one client address, with tokens of one prefix, that are being made or wait for their turn."""
 RETRY_AFTER = 2
 """Seconds after which a client should ask again."""
 
@@ -35,7 +35,7 @@ class FullError(Exception):
 
 
 class Answers:
-    """The answers in flight. Equal bodies count once for each client, and are kept once (`same`)."""
+    """The answers in flight. Equal bodies are counted once per client, and kept in memory once (`same`)."""
 
     def __init__(self) -> None:
         self._size: Counter[str | Owner | None] = Counter()
@@ -50,7 +50,7 @@ class Answers:
         return self._size[None]
 
     def same(self, body: bytes) -> bytes:
-        """A body in flight that equals this one, else this one."""
+        """Return an equal body that is already in flight, or this one."""
         return self._kept.get(body, (body, 0))[0]
 
     @contextlib.asynccontextmanager
@@ -58,7 +58,7 @@ class Answers:
         """Wait for a turn to make a large answer.
 
         Raises:
-            FullError: `MAKING_OF_CLIENT` of the owner's are made or wait.
+            FullError: `MAKING_OF_CLIENT` answers to this owner are being made or wait.
         """
         if self._making[owner] >= MAKING_OF_CLIENT:
             raise FullError
@@ -73,10 +73,10 @@ class Answers:
 
     @contextlib.contextmanager
     def held(self, owner: Owner, body: bytes) -> Iterator[None]:
-        """Count an answer while it is sent: its body, if that is the first equal one, and the piece that is written.
+        """Count an answer while it is sent: the piece that is written, and the body unless an equal one is counted.
 
         Raises:
-            FullError: a limit is reached; the only answer of an owner, or of all, has room.
+            FullError: a limit is reached. A limit never refuses the only answer that it counts.
         """
         key = owner, body
         size = min(PIECE, len(body)) + (0 if key in self._bodies else len(body))
@@ -112,14 +112,14 @@ class Answers:
 
 
 def owner_of(scope: Scope) -> Owner:
-    """Whose answer it is; the token was checked before."""
+    """Return who receives the answer to a request whose token has been checked."""
     return scope["state"]["access"].prefix, (scope.get("client") or ("",))[0]
 
 
 class BoundedAnswers:
-    """Counts each whole answer while it is sent, and writes it in pieces as fast as its reader reads.
+    """Counts each complete answer while it is sent, and writes it in pieces as fast as the client reads.
 
-    Streams, whose length is not known, and files, which come in pieces, pass; the former have bounds of their own.
+    Streams have no known length, and files arrive in pieces: both pass uncounted. Streams have bounds of their own.
     """
 
     def __init__(self, app: ASGIApp, answers: Answers) -> None:
@@ -162,7 +162,7 @@ class BoundedAnswers:
 
 
 def full() -> JSONResponse:
-    """The answer if there is no room for one."""
+    """The answer to a request for whose answer there is no room."""
     return JSONResponse(
         {"error": "too many answers are in flight; ask again later"}, 503, {"Retry-After": str(RETRY_AFTER)}
     )

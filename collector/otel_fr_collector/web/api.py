@@ -69,13 +69,13 @@ from otel_fr_collector.web.openapi import document
 from otel_fr_collector.web.rates import rates
 
 PING = 15
-"""Seconds without an event after which a listener is sent a comment, so that no proxy closes the connection."""
+"""Seconds without an event after which a listener gets a comment, so that no proxy closes the connection."""
 SEND_TIMEOUT = 30
 """Seconds after which a listener that does not read is disconnected."""
 LEFT_SECONDS = 1.0
-"""By which another collector has heard of a job later than this one, from which it has the job. Clocks are adjusted."""
+"""A job has moved to another collector if that one has heard of it this much later. Clocks may be adjusted."""
 SMALL = 4_096
-"""Bytes from which a response is compressed."""
+"""Smallest response, in bytes, that is compressed."""
 NO_RUN = "no such run; runs are dropped some time after their end, unless they have incidents"
 
 NO_JOB = "no such job; jobs are dropped after the retention time"
@@ -94,7 +94,7 @@ _HEADERS = {
 }
 
 UntilRevoked = Callable[[Callable[[], None]], AbstractContextManager[object]]
-"""Makes a context in which a function is called once if the request's token is revoked."""
+"""Makes a context that calls a function, once, if the request's token is revoked."""
 
 _Handler = Callable[[Request], Awaitable[Response]]
 
@@ -107,7 +107,7 @@ def routes(service: Service, answers: Answers, finished: Finished) -> list[BaseR
     ]
     names = sorted(path.name for path in PAGE.iterdir() if path.suffix in _TYPES and path.name != "index.html")
     found += [Route(f"/page/{name}", page_file(name)) for name in names]
-    # Also with .md, as the files are called where a site publishes them itself.
+    # Also with .md: a site that publishes the files itself has these names.
     found += [Route(f"/runbooks/{name}{end}", runbook(name)) for name in runbooks.names() for end in ("", ".md")]
     return found
 
@@ -150,7 +150,7 @@ class Api:
         return _json(request, *self._description)
 
     async def jobs(self, request: Request, query: JobsQuery) -> Response:
-        """The runs: those with firing incidents first, then the newest; of those that are over, the newest first."""
+        """The runs: those with firing incidents first, then the newest. Runs that are over: the newest first."""
         if not query.state:
             return _json(request, *await self._jobs(_access(request)))
         async with self._answers.making(owner_of(request.scope)):
@@ -158,7 +158,7 @@ class Api:
             return _json(request, *await self._packed(json.dumps({"jobs": found}).encode()))
 
     async def job(self, request: Request, query: JobQuery) -> Response:
-        """One run with its ranks and process groups; of a finished one of thousands of groups, without these."""
+        """One run with its ranks and process groups. A finished run of thousands of groups comes without them."""
         key = request.path_params["id"]
         asked = query.asked
         run = self._run(key)
@@ -183,7 +183,7 @@ class Api:
         )
 
     async def rates(self, request: Request) -> Response:
-        """What the communication of a run costs, until the run is over."""
+        """What the communication of a run costs. Runs that are over have no rates."""
         run = self._running(request)
 
         async def make() -> bytes:
@@ -216,7 +216,7 @@ class Api:
         return run
 
     def _run(self, key: str) -> Run | None:
-        """The run of that name in URLs that this collector has heard of."""
+        """Find a run in memory by its key in URLs."""
         known = self._service.runs.by_id.values()
         return next((run for run in known if job_key(run.id) == key), None)
 
@@ -230,7 +230,7 @@ class Api:
     async def incidents(self, request: Request, query: IncidentsQuery) -> Response:
         """The newest incidents, oldest first.
 
-        Consequences only if their cause is not listed. At most 4 MiB: the oldest are left out.
+        A consequence is listed only if its cause is not. At most 4 MiB: the oldest are left out.
         """
         job, state = (None if given is UNSET else given for given in (query.job, query.state))
         asked = Query(job, state, query.before_unix, query.limit, folded=not query.include)
@@ -249,7 +249,7 @@ class Api:
         return await self._packed(await asyncio.to_thread(listed, found, brief))
 
     async def _packed(self, body: bytes) -> tuple[bytes, bytes]:
-        """A response, plain and compressed: as bytes that are in flight already, if there are equal ones."""
+        """A response, plain and compressed. Reuses equal bytes that are already in flight."""
         return self._answers.same(body), self._answers.same(await _pack(body))
 
     async def incident(self, request: Request, query: IncidentQuery) -> Response:
@@ -320,7 +320,7 @@ class Api:
                 stream.leave(listener)
 
     async def _tick(self) -> None:
-        """While there are listeners: send the list of jobs, each second in which it has changed."""
+        """While there are listeners, send the list of jobs in each second in which it has changed."""
         stream = self._service.outlets.event_stream
         before: dict[Access, bytes] = {}
         await asyncio.sleep(FRESH)
@@ -338,7 +338,7 @@ class Api:
     async def _make_jobs(self, access: Access) -> bytes:
         found: list[Mapping[str, object]] = []
         book = self._service.book
-        # In a stable order: runs with faults first, then the newest.
+        # In a stable order: runs with open incidents first, then the newest.
         runs = sorted(self._service.runs.by_id.values(), key=lambda run: (not book.open_of(run.id), -run.first_seen))
         for run in runs:
             if access.may_see(run.id.job):
@@ -366,7 +366,7 @@ def _access(request: Request) -> Access:
 
 
 def _has_left(here: Mapping[str, object], elsewhere: Mapping[str, object]) -> bool:
-    """A job's ranks report to another collector now."""
+    """Return whether a job's ranks report to another collector now."""
     own, others = (unix(str(one["last_heard_at"])) or 0.0 for one in (here, elsewhere))
     return own + LEFT_SECONDS < others
 

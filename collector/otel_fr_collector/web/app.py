@@ -25,24 +25,24 @@ from otel_fr_collector.web.finished import Finished
 
 _API = "/api/"
 OPEN_PATHS = re.compile(r"/|/healthz|/page/.*|/runbooks/.*")
-"""Paths that need no token: a supervisor must be able to check that the collector runs, and the page contains no data:
-it asks for a token itself and shows what the API returns. Runbooks are the same for all."""
+"""Paths that need no token. A supervisor must be able to check that the collector runs. The page contains no data: it
+asks for a token itself and shows what the API returns. Runbooks are the same for all."""
 
 
 def make_app(service: Service, tokens: Tokens | None = None, finished: Finished | None = None) -> Starlette:
-    """The ASGI application of a service; with ``tokens``, only for clients that may read.
+    """The ASGI application of a service. With ``tokens``, it serves only clients that may read.
 
     Args:
-        finished: the jobs that are over; None: no job is kept once it is over.
+        finished: the jobs that are over. None: no job is kept once it is over.
     """
 
     answers = Answers()
 
     async def metrics(request: Request) -> Response:
-        # Here and not by the path: a route answers to more spellings than one ("/metrics%0A").
+        # Checked here and not by path: a route matches several spellings ("/metrics%0A").
         if request.state.access.prefix:
             return _refuse(request.scope, 403, "the token is valid for some jobs only, and this covers all jobs")
-        # OpenMetrics for who accepts it: only that has exemplars.
+        # OpenMetrics if the client accepts it: only that format has exemplars.
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
         return Response(encode(service.metrics.registry), headers={"content-type": content_type})
 
@@ -69,10 +69,10 @@ def make_app(service: Service, tokens: Tokens | None = None, finished: Finished 
 
 
 class AccessCheck:
-    """Passes a request on if its token may read, and if no page of another site has made it.
+    """Passes a request on if its token may read. Requests that pages of other sites make may only read.
 
-    A browser asks for the token as a password (Basic), and then sends it with requests from any page; without tokens, a
-    browser on the same machine can reach a port on loopback. So requests from other sites may only read.
+    The reason: a browser that asked for the token as a password (Basic) then sends it with requests from any page.
+    Without tokens, a browser on the same machine can reach a port on loopback.
 
     Args:
         tokens: None: every client may read.
@@ -113,10 +113,10 @@ class AccessCheck:
 
 
 def _is_from_elsewhere(headers: Headers) -> bool:
-    """Whether a page of another site has made this request, which is no GET or HEAD.
+    """Return whether a page of another site has made this request, which is neither GET nor HEAD.
 
-    Browsers tell by Sec-Fetch-Site, but only over TLS and to this machine itself (W3C, Fetch Metadata: "potentially
-    trustworthy" URLs). Otherwise by Origin, which they send with every such request; programs send neither.
+    Browsers send Sec-Fetch-Site, but only over TLS and to this machine itself (W3C, Fetch Metadata: "potentially
+    trustworthy" URLs). They send Origin with every such request. Programs send neither.
     """
     site = headers.get("sec-fetch-site")
     if site is not None:

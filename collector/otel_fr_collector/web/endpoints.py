@@ -1,4 +1,4 @@
-"""A request of the API, declared once: its route and its part of /api/openapi.json are made from that."""
+"""Declarations of the API's requests. Routes and /api/openapi.json are made from them."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ _Q = TypeVar("_Q", bound=Struct)
 DATA_HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 JSON = "application/json"
 MAX_RANKS_TEXT = 8_192
-"""Characters."""
+"""Characters of a list of ranks in a request."""
 MAX_ASKED = 1_024
-"""Ranks of a large job that one request asks for."""
+"""Ranks of a large job that one request may ask for."""
 
 
 class ApiError(HTTPException):
-    """A response other than 200: its status and one sentence."""
+    """A response other than 200, with its status and one sentence."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(status, text, DATA_HEADERS)
 
 
 class PageQuery(Struct):
-    """The part of a list that is asked for."""
+    """Parameters that select a part of a list."""
 
     before: (
         Annotated[
@@ -53,7 +53,7 @@ class PageQuery(Struct):
 
 
 class JobsQuery(PageQuery):
-    """Of the list of runs; `PageQuery` is for those that are over."""
+    """Parameters of the list of runs. The parameters of `PageQuery` apply to runs that are over."""
 
     state: (
         Annotated[
@@ -64,7 +64,7 @@ class JobsQuery(PageQuery):
 
 
 class JobQuery(Struct):
-    """Of one run."""
+    """Parameters of a request for one run."""
 
     ranks: (
         Annotated[
@@ -80,7 +80,7 @@ class JobQuery(Struct):
     @property
     def asked(self) -> list[int]:
         """Raises:
-        ApiError: these are no ranks, or too many.
+        ApiError: ``ranks`` cannot be read, or has too many ranks.
         """
         try:
             found = decode_ranks(self.ranks or "", limit=MAX_ASKED)
@@ -92,7 +92,7 @@ class JobQuery(Struct):
 
 
 class IncidentsQuery(PageQuery):
-    """Of the list of incidents."""
+    """Parameters of the list of incidents."""
 
     job: Annotated[str, Meta(description="Its name.")] | UnsetType = UNSET
     state: Literal["firing", "resolved"] | UnsetType = UNSET
@@ -106,7 +106,7 @@ class IncidentsQuery(PageQuery):
 
 
 class IncidentQuery(Struct):
-    """Of one incident."""
+    """Parameters of a request for one incident."""
 
     view: (
         Annotated[Literal["brief"], Meta(description="Leaves out most of what grows with the number of ranks.")]
@@ -115,7 +115,7 @@ class IncidentQuery(Struct):
 
 
 class RunQuery(Struct):
-    """A run."""
+    """Parameters that name a run."""
 
     job: Annotated[str, Meta(min_length=1, description="Its name.")]
     attempt: Annotated[int, Meta(ge=0, lt=10**9, description="Otherwise the newest.")] | UnsetType = UNSET
@@ -123,12 +123,12 @@ class RunQuery(Struct):
 
 
 class Endpoint(NamedTuple):
-    """One request.
+    """One request of the API.
 
     Attributes:
-        handler: a method of what answers; its docstring describes the request, in the first line shortly.
-        answers: the types of the JSON that it answers with; none: text of ``media_type``.
-        query: its parameters; None: it has none.
+        handler: an unbound method. Its docstring describes the request; the first paragraph is the summary.
+        answers: the types of the JSON that the handler returns. Empty: it returns text of ``media_type``.
+        query: the type of the query parameters. None: there are none.
         access: what the token must allow.
     """
 
@@ -142,7 +142,7 @@ class Endpoint(NamedTuple):
 
 
 def routes_of(endpoints: Iterable[Endpoint], owner: object) -> list[Route]:
-    """A route for each path. ``owner``: whose methods the handlers are."""
+    """Make a route for each path. ``owner``: the object to which the handlers are bound."""
     paths: dict[str, dict[str, Endpoint]] = {}
     for one in endpoints:
         paths.setdefault(one.path, {})[one.method] = one
@@ -174,7 +174,7 @@ def _read(kind: type[_Q], request: Request) -> _Q:
 
 
 def _values(kind: type[Struct], name: str) -> list[str]:
-    """Those that a parameter may have, if they are few."""
+    """Return the values that a parameter may have if its type lists them."""
     _, schemas = schema_components([kind])
     found: list[str] = schemas[kind.__name__]["properties"].get(name, {}).get("enum", [])
     return found

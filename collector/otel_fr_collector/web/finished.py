@@ -23,25 +23,25 @@ from otel_fr_collector.web.job_views import job_key, summary
 _log = logging.getLogger(__name__)
 
 MAX_WAITING = 1_024
-"""Runs that have ended and are not kept yet; as many as the collector knows at most."""
+"""Runs that have ended and are not kept yet. The collector knows at most this many runs."""
 MAX_LATEST = 256
-"""Jobs kept where there is no store."""
+"""Jobs that are kept in memory if there is no store."""
 MAX_DETAIL = 64 * 1024
-"""Bytes of a job's ranks and groups, compressed; of a larger job only its line in the list is kept. 1,024 ranks in 144
-groups take 20 kB."""
+"""Compressed bytes of a job's full JSON. Of a larger job, only its line in the list is kept. 1,024 ranks in 144 groups
+take 20 kB."""
 SHOW_SECONDS = 5.0
-"""Seconds between two lines of a running job for the other collectors."""
+"""Seconds after which the line of a running job is written again for the other collectors."""
 SHOWN_AT_ONCE = 64
-"""The others follow a second later."""
+"""Lines that are written at the same time; the others follow a second later."""
 _AT_END: dict[JobState, JobState] = {"incident": "failed", "slow": "silent"}
-"""States of runs whose incidents are about to be resolved, because they are over."""
+"""The state to keep of a run that is over: its open incidents are about to be resolved."""
 
 
 class Finished:
-    """Keeps each run that the service drops: in the store, else the last `MAX_LATEST` in memory.
+    """Keeps each run that the service drops: in the store, or the last `MAX_LATEST` in memory if there is no store.
 
-    In the store a run is kept as soon as none of its ranks is heard of, and again when it is dropped: the collector may
-    be restarted in between. It is listed when it is no longer live.
+    A run is written to the store as soon as none of its ranks is heard of, and again when it is dropped: the collector
+    may be restarted in between. The list shows it once it is no longer live.
     """
 
     def __init__(self, service: Service) -> None:
@@ -49,7 +49,7 @@ class Finished:
         self._waiting: asyncio.Queue[Run] = asyncio.Queue(MAX_WAITING)
         self._latest: deque[FinishedJob] = deque(maxlen=MAX_LATEST)
         self._shown: dict[RunId, float] = {}
-        """When the running jobs were last shown to the other collectors (monotonic)."""
+        """Monotonic time at which each running job's line was last written for the other collectors."""
         service.on_dropped = self._note
         if service.store is not None:
             service.on_over = self._note
@@ -59,7 +59,8 @@ class Finished:
         while True:
             run = await self._waiting.get()
             try:
-                # Of a run that was restored with its incidents, and sends nothing any more, less is known than before.
+                # A run that was restored with its incidents and sends nothing any more has no groups: what is kept
+                # from before the restart says more.
                 if run.groups or not await self.is_kept(job_key(run.id), EVERYTHING):
                     self._keep(await self._finished(run))
             except Exception:  # noqa: BLE001  one run that cannot be shown must not cost the others
@@ -68,7 +69,7 @@ class Finished:
             self._waiting.task_done()
 
     async def show(self) -> None:
-        """Keep a line of each running job for the collectors that share the store, until cancelled."""
+        """Write a line of each running job for the collectors that share the store, until cancelled."""
         while True:
             await asyncio.sleep(1.0)
             try:
@@ -93,7 +94,7 @@ class Finished:
             )
 
     async def elsewhere(self, access: Access) -> list[dict[str, object]]:
-        """The jobs that run, as the collectors show them that they report to."""
+        """The lines of running jobs that the collectors with the same store have written."""
         store = self._service.store
         if store is None or not store.is_shared:
             return []
@@ -108,11 +109,11 @@ class Finished:
         return "is_finished" not in shown and job.ended > self._service.wall() - timeline.OTHERS_UNHEARD
 
     async def all_kept(self) -> None:
-        """Wait until every run that was dropped is kept."""
+        """Wait until every run that has ended is kept."""
         await self._waiting.join()
 
     async def jobs(self, access: Access, before: float | None, limit: int) -> list[dict[str, object]]:
-        """The newest ``limit`` jobs that ended before a Unix time, newest first, as in the list of jobs."""
+        """The lines of the newest ``limit`` jobs that ended before a Unix time, newest first."""
         store = self._service.store
         live = {job_key(run) for run in self._service.runs.by_id}
         live |= {str(shown["id"]) for shown in await self.elsewhere(access)}
@@ -128,7 +129,7 @@ class Finished:
         return [_over(shown) for shown in over][:limit]
 
     async def job(self, key: str, access: Access) -> bytes | None:
-        """One job in full as JSON; of one that is too large, only its line in the list. None: it is not known."""
+        """One job in full as JSON, or only its line in the list if the job is too large. None: it is not known."""
         found = await self._find(key, access)
         if found is None:
             return None
@@ -138,7 +139,7 @@ class Finished:
         return json.dumps(shown if self._is_running(found, shown) else _over(shown)).encode()
 
     async def is_kept(self, key: str, access: Access) -> bool:
-        """Whether `job` has an answer."""
+        """Return whether `job` would find the job."""
         return await self._find(key, access) is not None
 
     async def _find(self, key: str, access: Access) -> FinishedJob | None:
@@ -175,7 +176,7 @@ class Finished:
 
 
 def _over(shown: dict[str, object]) -> dict[str, object]:
-    """A job's line once it is over: of one that has ended with its collector, the last that was known."""
+    """A job's line once it is over. If the job ended with its collector, this is its last line as a running job."""
     state = "silent" if shown["state"] == "running" else shown["state"]
     return shown if "is_finished" in shown else {**shown, "state": state, "is_finished": True}
 

@@ -1,4 +1,4 @@
-"""Answers that are made once for all who ask at about the same time."""
+"""Answers that are made once for all clients that ask at about the same time."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import NamedTuple, TypeVar
 _T = TypeVar("_T")
 
 FRESH = 1.0
-"""Seconds for which an answer is reused."""
+"""Seconds for which an answer is reused at least."""
 SHARE = 10
-"""An answer is reused for so many times as long as it took to make: a large job takes a tenth of a core at most."""
+"""An answer is reused for this many times as long as it took to make. Up to `LONGEST`, that is a tenth of a core."""
 LONGEST = 5.0
 """Seconds for which an answer is reused at most."""
 KEPT = 60.0
@@ -29,7 +29,7 @@ class Fresh:
     """The latest answers, by key.
 
     Args:
-        clock: monotonic.
+        clock: returns monotonic time.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -38,7 +38,7 @@ class Fresh:
         self._making: dict[str, asyncio.Lock] = {}
 
     async def get(self, key: str, make: Callable[[], Awaitable[_T]]) -> _T:
-        """The answer, made anew unless it is fresh. ``key``: tells it, and its type."""
+        """Return the answer, and make it first unless it is fresh. ``key`` names the answer and implies its type."""
         async with self._making.setdefault(key, asyncio.Lock()):
             now = self._clock()
             known = self._made.get(key)

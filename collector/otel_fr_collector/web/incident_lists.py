@@ -15,13 +15,18 @@ from otel_fr_collector.storage.backend import StoreError
 from otel_fr_collector.storage.store import SETTLE_SECONDS, Store
 
 MAX_BYTES = 4 * 1024 * 1024
-"""Largest list of incidents, unless it has one only: one of 4,096 ranks takes 200 kB."""
+"""Bytes of the largest list of incidents, unless it has only one. An incident of 4,096 ranks takes 200 kB."""
 MAX_READ = 8 * MAX_BYTES
-"""Of the incidents of a brief list, from which most is left out."""
+"""Characters of JSON that are read for a brief list, which leaves most of them out."""
 
 
 class Query(NamedTuple):
-    """Which incidents are listed. ``before``: detected before this Unix time; ``folded``: without consequences."""
+    """Which incidents to list.
+
+    Attributes:
+        before: only incidents that were detected before this Unix time.
+        folded: leave out consequences whose cause is listed.
+    """
 
     job: str | None
     state: str | None
@@ -35,7 +40,7 @@ Counted = list[tuple[CollectorIncidentData, int]]
 
 
 def stored(store: Store, query: Query, prefix: str, max_size: int) -> Counted:
-    """The incidents of the database that a query asks for. Run in a thread.
+    """Find the incidents of a query in the database. Run it in a thread.
 
     Raises:
         StoreError: the database cannot be read, or lacks incidents that are in memory.
@@ -47,7 +52,7 @@ def stored(store: Store, query: Query, prefix: str, max_size: int) -> Counted:
 
 
 def stored_consequences(store: Store, incident: CollectorIncidentData) -> list[str]:
-    """The ids of the incidents of the database that follow from one, oldest first. Run in a thread.
+    """Find the ids of an incident's consequences in the database, oldest first. Run it in a thread.
 
     Raises:
         StoreError: the database cannot be read.
@@ -62,7 +67,7 @@ def stored_consequences(store: Store, incident: CollectorIncidentData) -> list[s
 
 
 def remembered(known: Sequence[Incident], query: Query) -> Counted:
-    """The incidents in memory that a query asks for."""
+    """Find the incidents of a query in memory."""
     counts = Counter((one.run, one.cause) for one in known)
     fitting = [one for one in known if query.state in (None, one.state) and query.job in (None, one.run.job)]
     shown = {(one.run, one.id) for one in fitting} if query.folded else set()
@@ -75,7 +80,7 @@ def remembered(known: Sequence[Incident], query: Query) -> Counted:
 
 
 def listed(found: Counted, brief: bool) -> bytes:
-    """The list as JSON; the oldest are left out if it would be larger than `MAX_BYTES`. Run in a thread."""
+    """The list as JSON, without the oldest incidents if it is larger than `MAX_BYTES`. Run it in a thread."""
     texts: list[str] = []
     size = 0
     for incident, count in reversed(found):
@@ -89,10 +94,10 @@ def listed(found: Counted, brief: bool) -> bytes:
 
 
 def brief_detail(incident: CollectorIncidentData, consequences: int) -> Mapping[str, object]:
-    """As in a brief list, with what is known of the first culprits, and who waits, as text.
+    """The incident as in a brief list, with call sites and stacks of the first culprits, and the waiting ranks as text.
 
     Args:
-        consequences: how many follow from it.
+        consequences: how many consequences the incident has.
     """
     first = [str(rank) for rank in incident["culprit_ranks"][:MAX_CULPRITS]]
     sites, stacks = incident["call_sites"], incident["stacks"]
@@ -106,7 +111,7 @@ def brief_detail(incident: CollectorIncidentData, consequences: int) -> Mapping[
 
 
 def _brief(incident: CollectorIncidentData) -> dict[str, object]:
-    """The incident without what grows with the number of ranks that wait."""
+    """The incident without the fields that grow with the number of waiting ranks."""
     heavy = ("stacks", "call_sites", "values", "flight_recorder_files", "waiting_ranks", "stack_groups", "nccl_ras")
     short = {name: value for name, value in incident.items() if name not in heavy}
     places = incident["places"]

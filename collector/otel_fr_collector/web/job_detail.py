@@ -1,4 +1,4 @@
-"""One job as JSON: its ranks by process group; of a large one, its hosts, and the ranks that differ."""
+"""One job as JSON: its ranks by process group. A large job has its hosts and the ranks that differ instead."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from otel_fr_collector.web.slow_links import slow_links
 from otel_fr_collector.web.waits_of_ranks import WAITING, Wait, call_of, waits_of
 
 MAX_WHOLE = 1_024
-"""Ranks of a job up to which all are listed: the page has a cell for each."""
+"""A job of at most this many ranks lists all of them: the page has a cell for each."""
 MAX_NAMED = 64
-"""Ranks that are named, or ranges of them; of more there is only the count."""
+"""Ranks, or ranges of ranks, that are named. More are only counted."""
 MAX_GROUPS = 200
-"""Process groups of a larger job that are described, beside those of the ranks that are listed."""
+"""Process groups of a larger job that are described, in addition to the groups of listed ranks."""
 MAX_WAITS = 64
-"""Calls that are named of all in which ranks wait."""
+"""Calls with waiting ranks that are listed."""
 PIECE, GROUPS_AT_ONCE, MEMBERS = 128, 64, 65_536
-"""Ranks that are described, groups, and members that are looked at, before the event loop runs other tasks."""
+"""How many ranks, groups and members of groups are processed before the event loop runs other tasks."""
 
 
 def _late(run: Run) -> dict[int, tuple[str, Lateness]]:
-    """Ranks that are waited for: the group in which they are waited for most, and how late they come there."""
+    """Ranks for which others wait: the group in which others wait for them most, and how late they are there."""
     found: dict[int, tuple[str, Lateness]] = {}
     for group in run.groups.values():
         for one in group.waits.blocks.lateness():
@@ -49,14 +49,16 @@ def _late(run: Run) -> dict[int, tuple[str, Lateness]]:
 
 
 class Picture(NamedTuple):
-    """A job at one moment, with what is bounded however many ranks it has.
+    """A job at one moment. The lists of a large job are bounded, however many ranks it has.
 
     Attributes:
-        waiting: calls that ranks wait in, each with the id of its group.
-        late: ranks that are waited for, each with the id of the group in which they are waited for most.
-        states: of the ranks that have sent something and do not run.
-        listed: the ranks that are described: all of them, or those that differ. nodes: empty if all are listed.
-        groups: ids of the groups that are described, beside those of the ranks that are listed.
+        states: the states of ranks that have sent something and do not run.
+        steps: the lowest and the highest step of its ranks. None: no rank reports steps.
+        waiting: calls in which ranks wait, each with the id of its group.
+        late: ranks for which others wait, each with the id of the group in which others wait for them most.
+        nodes: the hosts. Empty if all ranks are listed.
+        listed: the ranks that are described: all of them, or those that differ.
+        groups: ids of groups that are described in addition to the groups of listed ranks.
     """
 
     head: Job
@@ -71,7 +73,11 @@ class Picture(NamedTuple):
 
 
 async def picture(run: Run, book: IncidentBook, now: float, wall: float) -> Picture:
-    """The job at this moment; ``now``, ``wall``: monotonic and Unix time. Yields to the event loop now and then."""
+    """The job at this moment. Yields to the event loop now and then.
+
+    Args:
+        now, wall: monotonic and Unix time.
+    """
     states, _ = seen = await not_running(run, now, book.dead_ranks(run.id))
     nodes: list[NodeRange] = []
     listed = all_ranks(run)
@@ -105,7 +111,7 @@ async def picture(run: Run, book: IncidentBook, now: float, wall: float) -> Pict
 
 
 def _uneven(run: Run) -> list[str]:
-    """The groups whose ranks differ most, of equal ones the largest."""
+    """The groups whose ranks are furthest apart. Among equal ones, the largest."""
     spans = run.levels.by_group().spans()
 
     def lag(gid: str) -> tuple[int, int]:
@@ -121,7 +127,7 @@ async def detail(run: Run, seen: Picture, now: float, asked: Iterable[int] = ())
     A lane contains groups that share no rank (the tensor-parallel groups of a job, say): one column of a grid.
 
     Args:
-        asked: ranks that are listed, too.
+        asked: further ranks to list.
     """
     numbers = sorted({*seen.listed, *(rank for rank in asked if is_expected(run, rank))})
     position = {rank: index for index, rank in enumerate(numbers)}
@@ -172,7 +178,7 @@ def _waiting(wait: Wait) -> WaitingRanks:
 
 
 async def _members(run: Run, listed: list[int]) -> dict[str, set[int]]:
-    """Of the groups that some of these ranks are in: which."""
+    """Return, for each group that has some of these ranks, which ones it has."""
     wanted = set(listed)
     found: dict[str, set[int]] = {}
     looked_at = 0
@@ -222,7 +228,7 @@ def _fill_rank(
 
 
 def _how(state: RankState) -> str:
-    """How a rank ended, and which of its threads raised last, in words."""
+    """How a rank ended, and which of its threads raised last, as text."""
     ended = "" if state.exit_code is None else f"exit code {state.exit_code}"
     if state.exception or state.signal:
         ended = state.exception or signal_text(state.signal or 0)
@@ -231,7 +237,7 @@ def _how(state: RankState) -> str:
 
 
 async def _lanes(run: Run, groups: list[JobGroup], members: list[set[int]], position: dict[int, int]) -> list[Lane]:
-    """The lanes; each group is told its own. ``members``: those that are listed."""
+    """The lanes. Writes each group's lane into its row. ``members``: the listed members of each group."""
     lanes: list[Lane] = []
     taken: list[set[int]] = []
     names: dict[str, list[int]] = {}
@@ -273,7 +279,7 @@ def _fill_lane(lane: Lane, run: Run, number: int, group: str, own: set[int], pos
 
 
 async def _groups(run: Run, groups: list[GroupState]) -> list[JobGroup]:
-    """The rows of groups, in no lane yet."""
+    """The rows of groups, before they have a lane."""
     found, levels = [], run.levels.by_group()
     for count, state in enumerate(groups, 1):
         found.append(_group(state.group, levels.of(state.group.id)))
@@ -286,7 +292,7 @@ def _group(group: Group, known: Standings) -> JobGroup:
     ranks, enqueued, completed = known
     front, back = (int(enqueued.max()), int(enqueued.min())) if len(ranks) else (0, 0)
     behind = np.sort(ranks[enqueued < front])
-    # Where most are behind, only the few in front differ from the rest; then those furthest behind matter.
+    # If most ranks are behind, only the few in front differ from the rest: list those furthest behind.
     last = behind if len(behind) <= len(ranks) / 2 else np.sort(ranks[enqueued == back])
     members = group.ranks or ranks.tolist()
     return {

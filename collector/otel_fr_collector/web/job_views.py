@@ -18,26 +18,30 @@ from otel_fr_collector.web.rank_states import NotRunning, not_running, tally_of
 from otel_fr_collector.web.rates import latest_rates
 
 MAX_HOSTS = 4
-"""Machines of a job in the list of jobs: they tell runs of one name apart."""
+"""Machines that the list of jobs shows for each job. They distinguish runs of the same name."""
 MIN_WAITED = 0.01
-"""Share of their time that others wait for a rank, from which its lateness is shown."""
+"""Lateness of a rank is shown if others wait for it for at least this share of their time."""
 
 
 def job_key(run: RunId) -> str:
-    """A run's name in URLs: 16 hex digits, whatever its job is called."""
+    """A run's key in URLs: 16 hex digits, whatever the job's name contains."""
     text = "\x1f".join(("job", run.job, str(run.attempt), run.run))
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 async def summary(run: Run, book: IncidentBook, now: float, wall: float) -> Job:
-    """One job in the list; ``now``, ``wall``: monotonic and Unix time. Yields to the event loop now and then."""
+    """A job's line in the list of jobs. Yields to the event loop now and then.
+
+    Args:
+        now, wall: monotonic and Unix time.
+    """
     seen = await not_running(run, now, book.dead_ranks(run.id))
     await asyncio.sleep(0)
     return head_of(run, book, seen, now, wall)
 
 
 def head_of(run: Run, book: IncidentBook, seen: NotRunning, now: float, wall: float) -> Job:
-    """The job in the list."""
+    """A job's line in the list of jobs, from the states of its ranks."""
     causes, tally = open_causes(run, book), tally_of(run, seen.states)
     named = list(run.slowest(now))
     return {
@@ -86,7 +90,7 @@ def _job_state(run: Run, tally: dict[str, int], severities: set[str], *, is_stop
 
 
 def _hosts(run: Run) -> list[str]:
-    """The first machines of its ranks."""
+    """The first machines, in the order of ranks."""
     found: dict[str, None] = {}
     for rank in range(len(run.ranks)) if len(run.ranks) == run.world_size else sorted(run.ranks):
         found[run.ranks[rank].place.machine if rank in run.ranks else ""] = None
@@ -96,9 +100,10 @@ def _hosts(run: Run) -> list[str]:
 
 
 def _latest(run: Run, named: list[tuple[GroupState, Lateness]]) -> LateRank | None:
-    """The rank that is waited for most, of all groups; None: nobody is waited for, or by chance.
+    """The rank for which others wait most, over all groups. None: nobody waits, or it may be chance.
 
-    Before there are `MIN_SHOWN` collectives to tell of, it is of those that are ``named`` for the latest waits.
+    Until some group has the blocks that lateness needs (`otel_fr.waits.blocks.MIN_SHOWN`), it is one of the ranks that
+    are ``named`` for the latest waits.
     """
     found = [
         (state, one.rank, one.seconds, one.share, one.waited)

@@ -1,6 +1,6 @@
-"""The ranks of a large job by host: hosts that follow each other and whose ranks are in the same states are one entry.
+"""The ranks of a large job by host. Neighbouring hosts whose ranks are in the same states share one entry.
 
-Only ranks that differ from the rest are listed one by one, and those that are asked for.
+Only ranks that differ from the rest, and ranks that are asked for, are listed one by one.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from otel_fr_collector.web.rank_states import CHUNK
 from otel_fr_collector.web.waits_of_ranks import Wait, call_of
 
 MAX_RANGES = 1_024
-"""Entries; the last one has all the rest."""
+"""Entries at most. The last one contains all remaining hosts."""
 MAX_LISTED = 256
-"""Ranks that differ and are listed."""
+"""Ranks that are listed because they differ."""
 WORST: tuple[NodeRankState, ...] = ("culprit", "raised", "killed", "gone", "slow", "behind", "silent", "unheard")
 """The states in which ranks differ from the rest."""
 _ORDER: dict[NodeRankState, int] = {
@@ -30,7 +30,7 @@ _LEVEL = len(WORST)
 
 
 class NodeMap(NamedTuple):
-    """All hosts, those whose ranks differ first, and the ranks that differ, the worst first."""
+    """All hosts, first those whose ranks differ; and the ranks that differ, the worst first."""
 
     nodes: list[NodeRange]
     differing: list[int]
@@ -49,7 +49,7 @@ class _Range:
         return min(_LEVEL, *(_ORDER[name] for name in self.states)), self.ranks[0]
 
     def add(self, other: _Range) -> None:
-        """``other``: comes after it."""
+        """Append a range that comes after this one."""
         self.last = other.last
         self.hosts += other.hosts
         self.ranks += other.ranks
@@ -58,12 +58,12 @@ class _Range:
 
 
 def is_expected(run: Run, rank: int) -> bool:
-    """A rank of the run, also one that has sent nothing, as far as these are taken in."""
+    """Return whether a rank belongs to the run: it has sent something, or it is below the world size and the limit."""
     return rank in run.ranks or 0 <= rank < min(run.world_size or 0, MAX_RANKS_PER_RUN)
 
 
 def all_ranks(run: Run) -> list[int]:
-    """All that are expected."""
+    """All ranks for which `is_expected` is true."""
     expected = range(min(run.world_size or 0, MAX_RANKS_PER_RUN))
     return sorted(run.ranks if len(run.ranks) == len(expected) else {*run.ranks, *expected})
 
@@ -76,13 +76,14 @@ async def map_nodes(
     odd: Iterable[int],
     now: float,
 ) -> NodeMap:
-    """Yields every `CHUNK` ranks.
+    """Map the hosts and ranks of a large job. Yields to the event loop every `CHUNK` ranks.
 
     Args:
-        states: of the ranks that do not run. waits: of `WAITING` seconds or longer.
-        causes: its open incidents that follow from no other.
-        odd: further ranks that are listed.
-        now: monotonic.
+        states: the states of the ranks that do not run.
+        waits: calls in which ranks have been for `WAITING` seconds or longer.
+        causes: the run's open incidents that follow from no other.
+        odd: further ranks to list.
+        now: monotonic time.
     """
     seen = await _seen(run, states, waits, causes, now)
     hosts: dict[str, _Range] = {}
@@ -111,7 +112,8 @@ async def map_nodes(
 async def _seen(
     run: Run, states: Mapping[int, RankStateName], waits: list[Wait], causes: Iterable[Incident], now: float
 ) -> Mapping[int, NodeRankState]:
-    """The states as the page sees them of ranks that are listed (page/status.js)."""
+    """The states of ranks that do not simply run. The page derives them in the same way for listed ranks
+    (page/status.js)."""
     found: dict[int, NodeRankState] = dict(states)
     for wait in waits:
         found.update({rank: "waiting" for rank in wait.ranks if rank not in found})
@@ -123,21 +125,21 @@ async def _seen(
             if rank not in found and rank in run.ranks and _is_behind(run, rank, gid, front, now):
                 found[rank] = "behind"
         await asyncio.sleep(0)
-    for one in sorted(causes, key=lambda one: one.severity == "critical"):  # what is slow and a culprit is a culprit
+    for one in sorted(causes, key=lambda one: one.severity == "critical"):  # "culprit" overrides "slow"
         blamed: NodeRankState = "slow" if one.severity == "warning" else "culprit"
         found.update(dict.fromkeys(one.finding.culprit_ranks, blamed))
     return found
 
 
 def _is_behind(run: Run, rank: int, group: str, front: int, now: float) -> bool:
-    """The rank is in no call, and others have enqueued more in the group."""
+    """Return whether the rank is in no call while others have enqueued more in the group."""
     state = run.ranks[rank]
     own = state.progress.get(group)
     return call_of(run, state, now) is None and (own[0] if own is not None else 0) < front
 
 
 async def _joined(hosts: list[_Range]) -> list[_Range]:
-    """Equal neighbours as one. A host that is not known is none's neighbour."""
+    """Join neighbouring hosts with equal states. An unknown host is never joined."""
     found: list[_Range] = []
     before: dict[NodeRankState, int] | None = None
     for count, node in enumerate(hosts, 1):

@@ -22,7 +22,7 @@ _REF = "#/components/schemas/{name}"
 
 
 def document(endpoints: Sequence[Endpoint]) -> Json:
-    """The description of all of them."""
+    """The OpenAPI document of these endpoints."""
     _, schemas = schema_components([ErrorData, *(kind for one in endpoints for kind in one.answers)], ref_template=_REF)
     paths: dict[str, Json] = {}
     for one in endpoints:
@@ -75,7 +75,7 @@ def _in_query(one: Endpoint) -> Iterable[Json]:
 
 
 def _described(schemas: dict[str, Json]) -> dict[str, Json]:
-    """The schemas, each key with what a docstring says of it: its own type's, else the most similar type's."""
+    """The schemas with a description of each key, from the docstring of its own type, or of the most similar type."""
     types = [kind for module in _MODULES for kind in vars(module).values() if is_typeddict(kind)]
     known = [(kind.__annotations__.keys(), _docstring(kind.__doc__ or "")[1]) for kind in types]
     made: dict[str, Json] = {}
@@ -90,7 +90,7 @@ def _described(schemas: dict[str, Json]) -> dict[str, Json]:
 
 
 def _docstring(text: str) -> tuple[str, dict[str, str]]:
-    """What the docstring of a type says of it, and of its keys."""
+    """Split a type's docstring into the text about the type and the texts about its keys."""
     about, _, keys = inspect.cleandoc(text).partition("Attributes:\n")
     found = re.findall(r"^    (\w+(?:, \w+)*): (.*(?:\n {5,}.*)*)", keys, re.MULTILINE)
     return about.strip(), {key: " ".join(text.split()) for names, text in found for key in names.split(", ")}

@@ -1,4 +1,4 @@
-"""The states of a run's ranks, in pieces."""
+"""The states of a run's ranks. The functions yield to the event loop now and then."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ from otel_fr_collector.jobs.ranks import RankState
 from otel_fr_collector.jobs.run import Run
 
 CHUNK = 4_096
-"""Ranks that are looked at before the event loop runs other tasks: some milliseconds."""
+"""Ranks that are processed before the event loop runs other tasks. They take some milliseconds."""
 ENDINGS: dict[Ending, RankStateName] = {Ending.CLEAN: "ended", Ending.RAISED: "raised", Ending.KILLED: "killed"}
 _BY_FAULT = (Ending.RAISED, Ending.KILLED)
 
 
 class NotRunning(NamedTuple):
-    """The states of the ranks that have sent something and do not run; whether their job was stopped from outside."""
+    """The states of ranks that have sent something and do not run, and whether the job was stopped from outside."""
 
     states: dict[int, RankStateName]
     is_stopped: bool
 
 
 async def not_running(run: Run, now: float, dead: Container[int]) -> NotRunning:
-    """The ranks that do not run at the monotonic time ``now``; ``dead``: as of `stops.is_stopped`.
+    """The ranks that do not run at the monotonic time ``now``. Yields to the event loop every `CHUNK` ranks.
 
-    Yields every `CHUNK` ranks.
+    Args:
+        dead: as in `stops.is_stopped`.
     """
     found: dict[int, RankStateName] = {}
     (floor, behind), running = run.unheard(now), Ending.RUNNING
@@ -40,7 +41,7 @@ async def not_running(run: Run, now: float, dead: Container[int]) -> NotRunning:
         report = state.report
         is_heard = report is not None and now - state.arrived <= report.interval_s + timeline.GRACE
         if is_heard and state.ended is None and state.ending is running:
-            continue  # nearly always; to call a function for each of 100,000 ranks takes twice as long
+            continue  # the usual case: calling a function for each of 100,000 ranks would take twice as long
         name = _state_of(state, now, floor, behind, dead)
         if name != "running":
             found[state.rank] = name
@@ -51,7 +52,7 @@ async def not_running(run: Run, now: float, dead: Container[int]) -> NotRunning:
 
 
 def _state_of(state: RankState, now: float, floor: float, behind: float, dead: Container[int]) -> RankStateName:
-    """The state of one rank; arguments as of `RankState.is_silent` and `stops.is_stopped`."""
+    """The state of one rank. The arguments are those of `RankState.is_silent` and `stops.is_stopped`."""
     if state.ended is not None or state.ending in _BY_FAULT:
         name = ENDINGS.get(state.ending, "gone")
         is_stop = state.ending in _BY_FAULT and state.rank not in dead and stops.was_stopped_from_outside(state)
@@ -62,12 +63,12 @@ def _state_of(state: RankState, now: float, floor: float, behind: float, dead: C
 
 
 def _of_stopped(name: RankStateName) -> RankStateName:
-    """The state of a rank of a job that was stopped: whoever stops one also kills the ranks that do not react."""
+    """The state of a rank in a stopped job. Whoever stops a job also kills the ranks that do not react."""
     return "stopped" if name in ("raised", "killed") else name
 
 
 def tally_of(run: Run, states: dict[int, RankStateName]) -> dict[str, int]:
-    """How many ranks are in each state, also of those that have sent nothing. ``states``: of those that do not run."""
+    """Count the ranks in each state, also ranks that have sent nothing. ``states``: of the ranks that do not run."""
     running, missing = len(run.ranks) - len(states), (run.world_size or 0) - len(run.ranks)
     tally = Counter[str]({"running": running} if running > 0 else {})
     tally.update(states.values())

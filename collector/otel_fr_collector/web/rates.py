@@ -1,4 +1,4 @@
-"""What the communication of one job costs, as JSON: rates over time, who is waited for, and the slowest operations."""
+"""What the communication of one job costs, as JSON: rates over time, waits by rank, and the slowest operations."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.jobs.tallies import RankTally
 
 MAX_OPERATIONS = 20
-"""Kinds of operations that are listed: those with the most time."""
+"""Kinds of operations that are listed: those that took the most time."""
 MAX_RANKS = 2_048
-"""Ranks that are listed with how long others waited for them: those that cost most, in the order of their numbers."""
+"""Ranks that are listed with their waits: those for which others waited longest, sorted by rank."""
 CHUNK = 512
 """Tallies that are added up before the event loop runs other tasks."""
 QUANTILE = 0.99
 
 
 def latest_rates(run: Run, named: Sequence[tuple[GroupState, Lateness]], now: float) -> LatestRates:
-    """Of about the latest minute, and the rank that is waited for.
+    """The rates of about the latest minute, and the rank for which others wait.
 
     Args:
-        named: `Run.slowest`. now: monotonic.
+        named: the result of `Run.slowest`.
+        now: monotonic time.
     """
     return {**_rates(run.history.latest(run.sample(now))), "slowest": _slowest(run, named, now)}
 
 
 def _slowest(run: Run, named: Sequence[tuple[GroupState, Lateness]], now: float) -> SlowestRank | None:
-    """The rank that costs the job most, if it is the same again and again; None: nobody is named."""
+    """The rank that costs the job most, if it is the same one again and again. None: no rank is named."""
     if not named:
         return None
     state, one = max(named, key=lambda item: item[1].waited)
@@ -48,7 +49,11 @@ def _slowest(run: Run, named: Sequence[tuple[GroupState, Lateness]], now: float)
 
 
 async def rates(run: Run, now: float, wall: float) -> JobRates:
-    """All of it; ``now``, ``wall``: monotonic and Unix time. Yields to the event loop now and then."""
+    """All rates of a run. Yields to the event loop now and then.
+
+    Args:
+        now, wall: monotonic and Unix time.
+    """
     intervals = list(run.history.intervals())
     return {
         "latest": latest_rates(run, list(run.slowest(now)), now),
@@ -78,7 +83,7 @@ def _rates(found: history.Rates | None) -> Rates:
 
 
 async def _ranks(run: Run) -> RankWaits:
-    """Parallel lists: of each rank, over all groups, how often it came last, and seconds."""
+    """Waits by rank, added up over all groups, as parallel lists."""
     total: dict[int, RankTally] = {}
     count = 0
     for state in list(run.groups.values()):
@@ -129,13 +134,13 @@ def _operation(key: Key, series: Series, bounds: Sequence[float], window: int) -
 
 
 def _mean(durations: Durations) -> float | None:
-    """Seconds of a call; None: of none is it known."""
+    """Mean seconds of a call. None: no duration is known."""
     count = sum(durations.counts)
     return _number(durations.seconds / count if count else None)
 
 
 def _quantile(counts: Sequence[int], bounds: Sequence[float]) -> float | None:
-    """Upper bound of the bucket that the quantile falls into; None: beyond the last, or not known."""
+    """Upper bound of the bucket that contains the quantile. None: it is beyond the last bound, or not known."""
     wanted, seen = QUANTILE * sum(counts), 0
     for bound, count in zip(bounds, counts, strict=False):
         seen += count
@@ -145,5 +150,5 @@ def _quantile(counts: Sequence[int], bounds: Sequence[float]) -> float | None:
 
 
 def _number(value: float | None) -> float | None:
-    """Four significant digits are more than is known."""
+    """Round to four significant digits, which is more than the measurements justify."""
     return None if value is None else float(f"{value:.4g}")

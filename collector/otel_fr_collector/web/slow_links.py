@@ -1,4 +1,4 @@
-"""Pairs of a job's hosts between which packets are long on the way, by the TCP connections of its ranks."""
+"""Pairs of a job's hosts with long round-trip times, measured on the TCP connections of its ranks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_LINKS = 16
 
 
 async def slow_links(run: Run) -> list[SlowLink]:
-    """Those that ranks report which run now. Yields every `CHUNK` ranks."""
+    """The slow links that ranks report that have not ended. Yields to the event loop every `CHUNK` ranks."""
     seen: list[Rank] = []
     for count, state in enumerate(list(run.ranks.values()), 1):
         if count % CHUNK == 0:

@@ -11,13 +11,13 @@ from otel_fr_collector.jobs.snapshot import reported_calls
 from otel_fr_collector.web.rank_states import CHUNK
 
 WAITING = 3.0
-"""Seconds in one call from which a rank counts as waiting."""
+"""Seconds in one call after which a rank counts as waiting."""
 UNTOLD = "collective"
-"""In place of the operation, where ranks have not told which one it is, or different ones."""
+"""Shown as the operation if the ranks have not named one, or have named different ones."""
 
 
 class Call(NamedTuple):
-    """One that a rank is in. ``group``: its id; ``seconds``: for which the rank has been in it."""
+    """A call that a rank is in. ``group``: the group's id; ``seconds``: how long the rank has been in the call."""
 
     operation: str
     number: int
@@ -26,7 +26,7 @@ class Call(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """One call that ranks wait in, by rank for how many seconds. ``group``: its id."""
+    """A call in which ranks wait. ``ranks``: seconds, by rank; ``group``: the group's id."""
 
     operation: str
     number: int
@@ -35,9 +35,9 @@ class Wait(NamedTuple):
 
 
 async def waits_of(run: Run, now: float, least: float) -> list[Wait]:
-    """The calls in which ranks are for ``least`` seconds, those of most ranks first; yields every `CHUNK` ranks.
+    """The calls in which ranks have been for ``least`` seconds, those with the most ranks first.
 
-    A rank counts once: in its oldest call.
+    Each rank counts once, in its oldest call. Yields to the event loop every `CHUNK` ranks.
     """
     found: dict[tuple[str, str, int], Wait] = {}
     listed = run.waiting
@@ -46,7 +46,7 @@ async def waits_of(run: Run, now: float, least: float) -> list[Wait]:
             await asyncio.sleep(0)
         report = state.report
         if report is None or (report.unlisted_s is None and state.rank not in listed):
-            continue  # nearly all, while all is well
+            continue  # nearly all ranks of a healthy run
         call = call_of(run, state, now, least)
         if call is None:
             continue
@@ -59,7 +59,7 @@ async def waits_of(run: Run, now: float, least: float) -> list[Wait]:
 
 
 def call_of(run: Run, state: RankState, now: float, least: float = 0.0) -> Call | None:
-    """The call in which the rank has been for longest; None: in none, or not for ``least`` seconds."""
+    """The call in which the rank has been longest. None: it is in no call, or not for ``least`` seconds."""
     report, latest = state.report, now - least
     if report is None or state.ended is not None:
         return None
@@ -79,7 +79,7 @@ def call_of(run: Run, state: RankState, now: float, least: float = 0.0) -> Call 
 
 
 def _by_counts(run: Run, state: RankState, seconds: float) -> Call | None:
-    """Of a rank that says only that it waits (`otel_fr.monitor.witness`)."""
+    """The call of a rank that reports only that it waits (`otel_fr.monitor.witness`), from the counts of its calls."""
     for gid, own in state.progress.items():
         group = run.groups.get(gid)
         if group is not None and own[0] > own[1]:
