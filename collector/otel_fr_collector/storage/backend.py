@@ -1,4 +1,4 @@
-"""What every database of the store can do: a SQLite file, or a PostgreSQL server."""
+"""The interface of the store's databases: a SQLite file or a PostgreSQL server."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from otel_fr_collector.throttle import Throttle
 _log = logging.getLogger(__name__)
 
 MAX_PAGE = 1_000
-"""Incidents, or jobs, that one query returns at most."""
+"""Most incidents or jobs that one query returns."""
 PRUNE_EVERY: Final = 600.0
 CLOSE_RETRY: Final = 0.1
-"""Seconds between two attempts to write what is pending when the collector ends."""
+"""Seconds between two attempts to write pending rows when the collector ends."""
 
 
 class StoreError(Exception):
@@ -36,7 +36,7 @@ class StoreError(Exception):
 
 @dataclass
 class Saved:
-    """What a database holds at the start, oldest incident first. ``notes``: of these incidents."""
+    """What is restored from a database, the oldest incident first. ``notes`` are about these incidents."""
 
     incidents: list[Incident] = field(default_factory=list)
     runs: list[SavedRun] = field(default_factory=list)
@@ -45,17 +45,17 @@ class Saved:
 
 @dataclass
 class Turn:
-    """The turn to tell a receiver of an incident. ``is_told``: it has received it, before or in this turn."""
+    """A collector's turn to notify a receiver. ``is_told``: the receiver was notified, before or in this turn."""
 
     is_told: bool = False
 
 
 class Heard(NamedTuple):
-    """What a collector has of runs at one moment.
+    """The runs of this collector at one moment.
 
     Attributes:
-        new: runs that it hears of, and has not asked the database for yet.
-        firing: the runs with open incidents; true: their ranks report to this collector.
+        new: runs that report, and for which the collector has not asked the database yet.
+        firing: the runs with open incidents. True: their ranks report to this collector.
     """
 
     new: Collection[RunId]
@@ -64,11 +64,11 @@ class Heard(NamedTuple):
 
 @dataclass
 class Shared:
-    """What a database that other collectors use says to that.
+    """The answer of a database, which other collectors use too, to `Heard`.
 
     Attributes:
-        taken: what it has of the new runs, and of runs with open incidents whose collector has died.
-        lost: runs that do not report here, whose incidents another collector continues.
+        taken: the stored state of the new runs, and of runs with open incidents whose collector has died.
+        lost: runs that do not report here, and whose incidents another collector continues.
         changed: incidents that other collectors have changed since the last answer, oldest first.
     """
 
@@ -78,16 +78,18 @@ class Shared:
 
 
 class Backend(ABC):
-    """A database. It is for one thread at a time, and does not raise; its queries are those of `StoredRows`.
+    """A database. One thread may use it at a time. `StoredRows` adds the queries.
+
+    The public methods raise nothing if the database cannot be used, except where they say so.
 
     Args:
-        where: names the database in the log.
+        where: the name of the database in the log.
 
     Attributes:
-        errors: what is raised in here, and by queries, if the database cannot be used.
+        errors: what internal methods and queries raise if the database cannot be used.
         busy_seconds: how long one attempt to write may wait for a lock.
-        is_shared: other collectors may use it, too: it has `share` and `turn`.
-        problem: why it cannot be used now; empty: it can.
+        is_shared: whether other collectors may use the database, so that it has `share` and `turn`.
+        problem: why the database cannot be used now. Empty: it can.
     """
 
     errors: tuple[type[Exception], ...]
@@ -108,45 +110,48 @@ class Backend(ABC):
 
     @abstractmethod
     def load(self, limit: int) -> Saved:
-        """The open incidents, the newest resolved ones (``limit`` together at most), and the runs of the open ones."""
+        """Load the open and the newest resolved incidents, at most ``limit`` in total, and the runs of open ones."""
 
     # ---- between collectors
 
     def share(self, heard: Heard) -> Shared | None:
-        """Mark the open incidents that this collector continues; None: the database does not answer now."""
+        """Mark the open incidents that this collector continues, and return what others have changed.
+
+        None: the database does not answer now.
+        """
         raise NotImplementedError
 
     def turn(self, outlet: str, number: str, mark: str) -> AbstractContextManager[Turn]:
-        """As `otel_fr_collector.storage.store.Store.turn`, from any thread; raises one of ``errors``, too."""
+        """Like `otel_fr_collector.storage.store.Store.turn`. For any thread. May also raise one of ``errors``."""
         raise NotImplementedError
 
-    # ---- what differs between databases; these raise one of `errors`
+    # ---- what differs between databases; these methods may raise one of `errors`
 
     @property
     @abstractmethod
     def _retry_seconds(self) -> float:
-        """Before what could not be written is tried again."""
+        """Seconds before a failed write is tried again."""
 
     @abstractmethod
     def _connect(self) -> Any:
-        """A connection for writes. Raises NewerVersionError if a newer otel-fr has made the tables."""
+        """Connect for writing. Raises NewerVersionError if a newer otel-fr has made the tables."""
 
     @abstractmethod
     def _write(self) -> None:
-        """Write all that is pending, in one transaction."""
+        """Write all pending rows in one transaction."""
 
     @abstractmethod
     def prune(self) -> int:
-        """Delete what is beyond the retention; returns how many incidents and jobs."""
+        """Delete incidents and jobs beyond the retention."""
 
     @abstractmethod
     def broken(self, error: Exception) -> None:
-        """A query, or a write, has failed with one of ``errors``."""
+        """Handle that a query or a write has failed with one of ``errors``."""
 
     # ---- what is written
 
     def _begin(self) -> None:
-        """Open the database; raises NewerVersionError as `_connect`."""
+        """Open the database. Raises NewerVersionError like `_connect`."""
         self._metrics.watch_store()
         try:
             self._db = self._connect()
@@ -159,26 +164,26 @@ class Backend(ABC):
 
     @property
     def is_up(self) -> bool:
-        """Everything given to `put` is in the database."""
+        """Whether everything given to `put` is in the database."""
         return self._db is not None and not self._pending and not self.problem
 
     def put(self, batch: Batch) -> None:
-        """Write these in one transaction. What cannot be written now is written later, within the bounds of `Batch`."""
+        """Write a batch in one transaction. What cannot be written now waits, within the bounds of `Batch`."""
         self._pending.add(batch)
         self._flush()
 
     def take_new(self) -> bool:
-        """Return True once if an empty database was begun; what is held in memory is then to be saved again."""
+        """Return True once if an empty database was begun. The caller must then save its incidents again."""
         is_new, self._is_new = self._is_new, False
         return is_new
 
     def take_late(self) -> bool:
-        """Return True once if it has become readable after the start; what it holds is then to be loaded."""
+        """Return True once if the database has become readable after the start. The caller must then load it."""
         is_late, self._is_late = self._is_late and self._db is not None, self._is_late and self._db is None
         return is_late
 
     def step(self, now: float) -> None:
-        """Retry what could not be written; delete what is beyond the retention. ``now``: monotonic."""
+        """Retry failed writes, and delete what is beyond the retention. ``now``: monotonic time."""
         if self._is_closed:
             return
         if not self.is_up and now >= self._retry_at:
@@ -192,10 +197,10 @@ class Backend(ABC):
                 self.broken(error)
 
     def close(self, until: float = 0.0) -> None:
-        """Write what is pending; nothing is taken after that.
+        """Write pending rows and close the database. It accepts no rows after that.
 
         Args:
-            until: monotonic time until when a write that fails is tried again.
+            until: monotonic time until which a failed write is tried again.
         """
         self._flush(again=True)
         while not self.is_up and time.monotonic() + self.busy_seconds + CLOSE_RETRY < until:
@@ -207,7 +212,7 @@ class Backend(ABC):
         self._disconnect()
 
     def _flush(self, *, again: bool = False) -> None:
-        """Write all that is pending. After a failure only ``again`` tries before `_retry_seconds` are over."""
+        """Write all pending rows. Within `_retry_seconds` of a failure, only if ``again`` is true."""
         if self._is_closed or (not again and time.monotonic() < self._retry_at):
             return
         try:

@@ -1,4 +1,4 @@
-"""Rows for the store. Another thread can write them while incidents and runs change."""
+"""Rows for the store. They are copies: another thread can write them while incidents and runs change."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.storage.serialization import dump_incident, dump_run
 
 MAX_JOBS = 256
-"""Finished jobs that wait to be written; of more, the oldest are dropped."""
+"""Jobs that wait to be written. If there are more, the oldest are dropped."""
 MAX_NOTES = 16 * MAX_INCIDENTS
-"""Notes that wait to be written: two of each outlet for each incident that waits, of 8 outlets."""
+"""Notes that wait to be written: two per incident for each of 8 outlets."""
 
 IncidentKey = tuple[RunId, str]
 """The run and the id of an incident."""
 NoteKey = tuple[str, str]
-"""The outlet and the id of the incident that it has noted something of."""
+"""The outlet that made the note, and the id of the incident."""
 
 
 class IncidentRow(NamedTuple):
-    """An incident as it is stored: one column for each field, of the table ``incidents``.
+    """A row of the table ``incidents``, with one column for each field.
 
     Attributes:
-        data: JSON, as last published. memory: JSON, what the collector knows beyond it.
+        data: the incident as last published, as JSON.
+        memory: what the collector knows beyond ``data``, as JSON.
     """
 
     id: str
@@ -65,11 +66,15 @@ class IncidentRow(NamedTuple):
 
 
 class FinishedJob(NamedTuple):
-    """A run that is over, as it was shown last: one column for each field, of the table ``jobs``.
+    """A row of the table ``jobs``, with one column for each field: a run as it was shown last.
+
+    The run is over, or it still runs and the row shows it to the collectors that share the database.
 
     Attributes:
-        key: its name in URLs. ended: Unix time of its last telemetry.
-        summary: JSON, as in the list of jobs. detail: all of it as JSON, compressed by gzip; empty: too large.
+        key: the run's key in URLs.
+        ended: Unix time of its last telemetry.
+        summary: its line in the list of jobs, as JSON.
+        detail: its full JSON, compressed by gzip. Empty: it is too large, or the run still runs.
     """
 
     key: str
@@ -81,10 +86,10 @@ class FinishedJob(NamedTuple):
 
 @dataclass
 class Batch:
-    """Rows to be written, the newest of each; bounded.
+    """Rows that must be written: the newest of each incident, run and note, within bounds.
 
     Attributes:
-        runs: the JSON of each; None: delete it.
+        runs: the JSON of each run. None: delete the run.
     """
 
     incidents: dict[IncidentKey, IncidentRow] = field(default_factory=dict)
@@ -115,11 +120,11 @@ class Batch:
 
 
 def of_incidents(incidents: Iterable[Incident], runs: Iterable[Run], now: float, wall: float) -> Batch:
-    """Incidents and runs as they are now. ``now``, ``wall``: monotonic and Unix time."""
+    """The rows of incidents and runs as they are now. ``now``, ``wall``: monotonic and Unix time."""
     rows = (IncidentRow.of(incident) for incident in incidents)
     return Batch({row.key: row for row in rows}, {run.id: json.dumps(dump_run(run, now, wall)) for run in runs})
 
 
 def of_notes(outlet: str, values: Mapping[str, str]) -> Batch:
-    """What an outlet has to remember of incidents, by their ids."""
+    """The rows of an outlet's notes. ``values``: the notes, by the ids of incidents."""
     return Batch(notes={(outlet, number): value for number, value in values.items()})

@@ -1,4 +1,4 @@
-"""A file of requests that wait for something, each until then: they survive the end of the collector."""
+"""A file of requests that wait, for a backend or a verdict. They survive the end of the collector."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ DELETE FROM request WHERE id NOT IN (SELECT request FROM pending);
 
 
 class Request(NamedTuple):
-    """One request that waits. ``id``: the Unix time in ns at which it was queued, or more: no two are equal."""
+    """One waiting request. ``id``: the Unix time in ns at which it was queued, increased if necessary to be unique."""
 
     id: int
     signal: str
@@ -47,16 +47,19 @@ class Request(NamedTuple):
 
 
 class Journal:
-    """The file. One thread writes it, all that waits for it in one transaction.
+    """The file. One thread writes it. Each transaction writes everything that was queued before.
 
-    After any error nothing more is written until `reopen`; what waits is in memory anyway. A damaged file is moved
-    aside when it is opened.
+    After an error, nothing is written until `reopen`. The caller keeps the waiting requests in memory anyway. A damaged
+    file is moved aside when it is opened.
+
+    A request waits under one or more names: a name is a backend's, or a run's.
 
     Args:
-        part: as which its errors are counted. what: the requests, for the log.
+        part: the label under which errors are counted.
+        what: what the log calls the requests.
 
     Attributes:
-        is_up: everything that waits is in the file, or on its way there. Other threads may read it.
+        is_up: whether all waiting requests are in the file, or are being written. Other threads may read it.
     """
 
     def __init__(
@@ -77,7 +80,9 @@ class Journal:
         return self._db is not None
 
     def load(self) -> list[tuple[str, Request]]:
-        """Open the file and return what waits there, by what for, the oldest first; nothing if it cannot be used now.
+        """Open the file and return the waiting requests with their names, the oldest first.
+
+        The result is empty if the file cannot be used now.
 
         Raises:
             NewerVersionError: a newer otel-fr has written the file.
@@ -85,27 +90,33 @@ class Journal:
         return self._open([])
 
     def add(self, request: Request, names: Iterable[str]) -> asyncio.Future[None] | None:
-        """Write a request that waits for these; the result is done when it is on disk, or the file has failed."""
+        """Write a request that waits under these names. The future is done once it is on disk or the file has failed.
+
+        None: the file cannot be used now.
+        """
         return self._write([(_ADD, request), *((_ADD_PENDING, (request.id, name)) for name in names)])
 
     def remove(self, name: str, ids: Iterable[int]) -> asyncio.Future[None] | None:
-        """Delete requests that wait for this no longer."""
+        """Delete requests that no longer wait under a name. Returns a future like `add`."""
         numbers = list(ids)
         gone = [(_REMOVE_PENDING, (number, name)) for number in numbers]
         return self._write([*gone, *((_REMOVE, (number,)) for number in numbers)])
 
     async def reopen(self, held: Collection[tuple[str, Request]]) -> list[tuple[str, Request]]:
-        """Try again after an error: write all that waits. Returns what the file held, if it is read for the first time.
+        """Try again after an error, and write all waiting requests.
 
         Args:
-            held: what waits, by what for.
+            held: the waiting requests with their names.
+
+        Returns:
+            The requests in the file if it is read for the first time.
         """
         self._statements.clear()
         self._is_taking = True
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._open, held)
 
     async def close(self, seconds: float) -> None:
-        """Write what waits to be written and close the file; takes at most this many seconds."""
+        """Write what was queued and close the file, within this many seconds."""
         closed = asyncio.get_running_loop().run_in_executor(self._thread, self._close)
         self._is_taking = False
         await asyncio.wait({closed}, timeout=seconds)
@@ -116,12 +127,12 @@ class Journal:
         self._statements.extend(statements)
         return asyncio.get_running_loop().run_in_executor(self._thread, self._commit)
 
-    # ---- in the thread; `load` before it has anything to do
+    # ---- in the thread, except `load`, which runs before the thread has work
 
     def _commit(self) -> None:
         count = len(self._statements)
         if self._db is None or not count:
-            return  # the thread's next work opens it; or what was to be written has been, with what came before
+            return  # `reopen` will open the file; or an earlier commit has written these statements, too
         try:
             with self._db as db:
                 for _ in range(count):
@@ -198,7 +209,7 @@ def _prepare(db: sqlite3.Connection) -> None:
 
 
 def _read(db: sqlite3.Connection) -> list[tuple[str, Request]]:
-    """What waits, by what for. One damaged request must not keep the others from being sent: it is deleted."""
+    """Read the waiting requests with their names. Damaged rows are deleted, so that they do not block the others."""
     db.executescript(_REMOVE_DAMAGED)
     requests = {row[0]: Request(*row) for row in db.execute("SELECT id, signal, data FROM request")}
     pending = db.execute("SELECT backend, request FROM pending ORDER BY request").fetchall()

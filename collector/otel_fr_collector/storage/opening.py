@@ -19,14 +19,14 @@ ID_FILE = "collector-id"
 
 
 def open_store(folder: Path | None, url: str | None, metrics: Metrics, retention: Retention) -> Store | None:
-    """The store; None: incidents end with the process.
+    """Open the store. None: there is none, and incidents end with the process.
 
     Args:
-        folder: of a SQLite file; with a URL, of this collector's id.
-        url: of a PostgreSQL database.
+        folder: the folder of the SQLite file. With a URL, it contains only the collector's id and reports of ends.
+        url: the URL of a PostgreSQL database.
 
     Raises:
-        NewerVersionError: a newer otel-fr has written it.
+        NewerVersionError: a newer otel-fr has written the store.
         OSError: the folder cannot be used.
         ValueError: the URL cannot be used, or the packages for PostgreSQL are not installed.
     """
@@ -41,12 +41,12 @@ def open_store(folder: Path | None, url: str | None, metrics: Metrics, retention
 
 
 def open_ends(folder: Path, metrics: Metrics) -> ReportedEnds:
-    """The reports of ends that wait for verdicts."""
+    """Open the file of reports of ends that wait for verdicts."""
     return ReportedEnds(Journal(folder / FILE_NAME, metrics, "store", "reports of ends"))
 
 
 def collector_id(folder: Path | None) -> str:
-    """The id of a collector among those that share a database: the same after a restart, if it has a data folder."""
+    """The collector's id in a shared database. It is the same after a restart if there is a data folder."""
     made = uuid.uuid4().hex
     if folder is None:
         return made
@@ -55,7 +55,7 @@ def collector_id(folder: Path | None) -> str:
         return uuid.UUID(read_text(path).strip()).hex
     with contextlib.suppress(OSError):  # a full disk: another id after the next restart
         unfinished = path.with_suffix(".unfinished")
-        unfinished.unlink(missing_ok=True)  # it may be no file: to open a pipe would wait for somebody who reads it
+        unfinished.unlink(missing_ok=True)  # it may be a pipe, and opening it would wait for a reader
         unfinished.write_text(made + "\n", "ascii")
         os.replace(unfinished, path)
     return made

@@ -1,4 +1,4 @@
-"""What the collector keeps in the store over a restart, and what it restores from there when it starts."""
+"""Keeps incidents and their runs in the store, and restores them after a restart."""
 
 from __future__ import annotations
 
@@ -25,10 +25,8 @@ SHARE_SECONDS = 1.0
 class Persistence:
     """Restores incidents and their runs, and keeps the store up to date.
 
-    It owns the list of the runs in the store, with how much was known of each when it was written.
-
     Args:
-        grace: restored runs wait there until their ranks report again.
+        grace: where restored runs wait until their ranks report again.
         resume: called with the restored incidents, oldest first.
         forget: called with a run whose incidents another collector continues.
         clock, wall: monotonic and Unix time in seconds.
@@ -57,20 +55,20 @@ class Persistence:
         self._clock = clock
         self._wall = wall
         self._saved: dict[RunId, tuple[int, int]] = {}
-        """How many ranks had ended, and how many had a stack, when the run was last saved."""
+        """The runs in the store: how many ranks had ended, and how many had a stack, when the run was last saved."""
         self._heard: dict[RunId, float] = {}
-        """Runs that are heard of, and since when."""
+        """Runs that report, and the monotonic time since when."""
         self._asked: set[RunId] = set()
-        """Runs for which it is known what others have found."""
+        """Runs for which the database has answered what other collectors have found."""
         self._shared_at = float("-inf")
         self._is_asking = False
 
     def restore(self) -> None:
-        """Continue where the collector ended before the restart; nothing is published."""
+        """Restore the state from before a restart. Publishes nothing."""
         self.take(self._store.load(MAX_INCIDENTS))
 
     def take(self, saved: Saved) -> None:
-        """Continue with incidents and runs from before a restart, or of another collector."""
+        """Continue incidents and runs from before a restart, or those that another collector has left."""
         now, wall = self._clock(), self._wall()
         known_before = {(one.run, one.id) for one in self._book.known()}
         new = [one for one in saved.incidents if (one.run, one.id) not in known_before]
@@ -92,9 +90,9 @@ class Persistence:
         self._resume(new)
 
     async def replay(self, ingest: Ingest) -> None:
-        """Take again the requests that waited for a verdict when the collector ended, and keep such from now on.
+        """Ingest again the requests that waited for a verdict when the collector ended, and keep new ones from now on.
 
-        Not of runs whose incidents are over: their verdict was stored.
+        Skips runs whose incidents are over: their verdict was stored.
         """
         ends = self._store.ends
         if ends is None:
@@ -106,12 +104,20 @@ class Persistence:
         ingest.keep_ends = ends.keep
 
     def may_judge(self, run: Run, now: float) -> bool:
-        """Whether what others have found of a run is known, or not waited for any more. ``now``: monotonic."""
+        """Return whether it is known what other collectors have found in a run, or the wait for it is over.
+
+        Args:
+            now: monotonic time.
+        """
         since = self._heard.get(run.id, run.first_seen)
         return not self._store.is_shared or run.id in self._asked or now - since > timeline.SHARE_PATIENCE
 
     def share(self, now: float) -> list[CollectorIncidentData]:
-        """Continue what other collectors have given up; returns the incidents that they have changed."""
+        """Exchange state with the other collectors, and continue incidents whose collector has died.
+
+        Returns:
+            The incidents that other collectors have changed.
+        """
         if not self._store.is_shared:
             return []
         answer = self._store.take_shared()
@@ -122,7 +128,7 @@ class Persistence:
                 self._asked.update(answer.heard.new)
                 self.take(answer.shared.taken)
                 for run in answer.shared.lost:
-                    self._saved.pop(run, None)  # the other one drops it from the store
+                    self._saved.pop(run, None)  # the other collector drops it from the store
                     self._book.hand_over(run)
                     self._forget(run)
                 changed = answer.shared.changed
@@ -137,7 +143,7 @@ class Persistence:
         return changed
 
     def save(self, changes: Sequence[IncidentChange]) -> Written:
-        """Write incidents down, before they are published anywhere else: a restart must know what was published."""
+        """Save incidents before they are published anywhere else: a restart must know what was published."""
         return self._store.save([change.incident for change in changes])
 
     def step(self) -> None:
@@ -160,7 +166,7 @@ class Persistence:
         return is_due or self._is_judging(run_id)
 
     def _save_runs(self) -> None:
-        """Keep how ranks of runs with open incidents ended: their monitors report it only once."""
+        """Save how the ranks of runs with open incidents ended: their monitors report it only once."""
         firing = set(self._book.runs())
         for run_id in [known for known in self._saved if known not in firing]:
             del self._saved[run_id]

@@ -1,4 +1,4 @@
-"""The store as a PostgreSQL database, which several collectors share. Each writes what it has found.
+"""The store as a PostgreSQL database, which several collectors share. Each writes its own findings.
 
 While the server is away, rows wait in memory.
 """
@@ -22,7 +22,7 @@ from otel_fr_collector.storage.postgres_writing import prune, write
 from otel_fr_collector.storage.retention import Retention
 
 RETRY = 2.0
-"""Seconds before a server that could not be used is tried again."""
+"""Seconds after which an unusable server is tried again."""
 
 _OWN = """
     SELECT memory, data FROM otel_fr.incidents WHERE collector = %s
@@ -39,8 +39,8 @@ class PostgresBackend(PostgresSharing):
     """The database.
 
     Args:
-        url: of the database.
-        collector: the id of this collector, the same after its restart.
+        url: the URL of the database.
+        collector: the id of this collector. It is the same after a restart.
 
     Raises:
         NewerVersionError: a newer otel-fr has made the tables.
@@ -62,7 +62,7 @@ class PostgresBackend(PostgresSharing):
         self._begin()
 
     def load(self, limit: int) -> Saved:
-        """Only what this collector has written last."""
+        """Load only incidents that this collector was the last to write, and their runs."""
         if self._db is None:
             return Saved()
         try:
@@ -87,7 +87,7 @@ class PostgresBackend(PostgresSharing):
             return None
 
     def broken(self, error: Exception) -> None:
-        """The connection for writes shows whether the server has failed."""
+        """Find out by the connection for writes whether the server has failed."""
         if isinstance(error, (UnreachableError, psycopg.DataError)) or self._db is None:
             return
         if isinstance(error, (psycopg.OperationalError, PoolTimeout)):

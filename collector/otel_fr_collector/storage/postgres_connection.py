@@ -26,15 +26,15 @@ _DEFAULTS: dict[str, Any] = {
     "keepalives_interval": 5,
     "keepalives_count": 3,
 }
-"""libpq's parameters, where the URL has no others (PostgreSQL's documentation, 34.1.2). Times in seconds."""
+"""libpq's parameters, unless the URL sets them (PostgreSQL's documentation, 34.1.2). Times are in seconds."""
 _SESSION = "SET statement_timeout = '8s'; SET lock_timeout = '4s'; SET idle_in_transaction_session_timeout = '30s'"
-"""A collector that hangs, or is cut off, must not keep locks that the others need."""
+"""A collector that hangs or is cut off must not keep locks that the others need."""
 
-logging.getLogger("psycopg.pool").setLevel(logging.CRITICAL)  # the store says what fails, and not each second
+logging.getLogger("psycopg.pool").setLevel(logging.CRITICAL)  # the store logs what fails, and less often
 
 
 def conninfo(url: str) -> str:
-    """The parameters of a connection.
+    """Make the parameters of a connection from a URL.
 
     Raises:
         ValueError: the URL cannot be used.
@@ -46,10 +46,10 @@ def conninfo(url: str) -> str:
 
 
 def configure(connection: Connection) -> None:
-    """Make a new connection ready for use.
+    """Prepare a new connection for use.
 
     Raises:
-        psycopg.Error: it cannot be used.
+        psycopg.Error: the connection cannot be used.
     """
     connection.autocommit = True
     connection.prepare_threshold = None  # PgBouncer passes a transaction on to any connection
@@ -57,10 +57,10 @@ def configure(connection: Connection) -> None:
 
 
 def connect(url: str) -> Connection:
-    """A connection.
+    """Connect to the database.
 
     Raises:
-        psycopg.Error: there is none; its text says why, without the password.
+        psycopg.Error: there is no connection. The text gives the reason, without the password.
     """
     connection: Connection = psycopg.connect(conninfo(url), autocommit=True)
     try:
@@ -74,12 +74,12 @@ def connect(url: str) -> Connection:
 
 @contextlib.contextmanager
 def answering(connection: Connection, seconds: float | None = None) -> Iterator[None]:
-    """End the connection if what is done in the context takes longer: the operation in it then raises psycopg.Error.
-
-    Args:
-        seconds: None: `ANSWER_SECONDS`.
+    """End the connection if the context lasts too long: the operation in it then raises psycopg.Error.
 
     The server's own timeout does not help if its machine, or the network, has stopped.
+
+    Args:
+        seconds: the limit. None: `ANSWER_SECONDS`.
     """
     descriptor = os.dup(connection.fileno())
     watch = threading.Timer(ANSWER_SECONDS if seconds is None else seconds, _shut_down, (descriptor,))
@@ -94,6 +94,6 @@ def answering(connection: Connection, seconds: float | None = None) -> Iterator[
 
 
 def _shut_down(descriptor: int) -> None:
-    """Libpq, which waits for an answer in another thread, then reads the end of the stream."""
+    """Shut the socket down, so that libpq, which waits in another thread, reads the end of the stream."""
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as one:
         one.shutdown(socket.SHUT_RDWR)

@@ -7,7 +7,7 @@ from otel_fr_collector.database_files import NewerVersionError
 from otel_fr_collector.storage.postgres_connection import Connection
 
 LOCK = 0x6F74656C6672
-"""Of the advisory lock that a migration holds (the bytes of "otelfr"): collectors may start at the same time."""
+"""Key of the advisory lock that a migration holds: collectors may start at the same time. The bytes of "otelfr"."""
 PRUNE_LOCK = LOCK + 1
 MIGRATIONS: tuple[str, ...] = (
     """
@@ -59,22 +59,23 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE INDEX jobs_by_time ON otel_fr.jobs (ended);
     """,
 )
-"""Statement i brings tables of version i to version i + 1. Never changed once released."""
+"""Migration i brings tables of version i to version i + 1. A released migration never changes."""
 
 
 _IS_THERE = """
     SELECT 1 FROM pg_catalog.pg_class AS one JOIN pg_catalog.pg_namespace AS its ON its.oid = one.relnamespace
     WHERE its.nspname = 'otel_fr' AND one.relname = 'version'
 """
-"""Not to_regclass(): in a transaction it may still not see what another one has made (tried with PostgreSQL 15)."""
+"""Not to_regclass(): within a transaction it may not see tables that another transaction has made (tried with
+PostgreSQL 15)."""
 
 
 def migrate(connection: Connection) -> bool:
-    """Bring the tables to the newest version, in one transaction; returns whether there were none.
+    """Bring the tables to the newest version in one transaction. Return whether there were none before.
 
     Raises:
-        NewerVersionError: a newer otel-fr has made them.
-        psycopg.Error: they cannot be read or written.
+        NewerVersionError: a newer otel-fr has made the tables.
+        psycopg.Error: the tables cannot be read or written.
     """
     version = _version(connection)
     if version is not None and version >= len(MIGRATIONS):
@@ -96,7 +97,7 @@ def migrate(connection: Connection) -> bool:
 
 
 def _version(connection: Connection) -> int | None:
-    """Of the tables; None: there are none."""
+    """The version of the tables. None: there are none."""
     if connection.execute(_IS_THERE).fetchone() is None:
         return None
     row = connection.execute("SELECT number FROM otel_fr.version").fetchone()

@@ -1,4 +1,4 @@
-"""What is read from PostgreSQL, by a few connections of its own: from any thread."""
+"""Queries to PostgreSQL. They use a few connections of their own, and may be called from any thread."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from otel_fr_collector.storage.retention import Retention
 from otel_fr_collector.storage.stored_rows import StoredRows, up_to
 
 READERS = 8
-"""Connections for queries and for the outlets. An outlet has one while it tells its receiver something."""
+"""Connections for queries and outlets. An outlet uses one while it notifies its receiver."""
 POOL_SECONDS = 2.0
-"""Seconds that a query waits for one of them."""
+"""Seconds that a query waits for a connection."""
 ROWS_AT_ONCE = 20
-"""Incidents that the server sends at once: a large one takes 200 kB."""
+"""Rows that the server sends at once: a large incident takes 200 kB."""
 
 _COUNT = "SELECT count(*) FROM otel_fr.incidents WHERE cause = %s AND job = %s AND attempt = %s AND run = %s"
 _PLACE = re.compile(r":(\w+)")
 
 
 class UnreachableError(Exception):
-    """The server could not be reached a moment ago; it is not asked now."""
+    """The server could not be reached a moment ago, so the query was not sent."""
 
 
 class PostgresReading(StoredRows):
-    """Queries; each raises one of ``errors`` if the server does not answer them.
+    """The queries. Each raises one of ``errors`` if the server does not answer.
 
     Args:
-        url: of the database.
+        url: the URL of the database.
     """
 
     errors: tuple[type[Exception], ...] = (psycopg.Error, PoolTimeout, UnreachableError, OSError)
@@ -79,10 +79,10 @@ class PostgresReading(StoredRows):
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[Connection]:
-        """A connection for a query.
+        """Provide a connection for a query.
 
         Raises:
-            UnreachableError, PoolTimeout, psycopg.Error: there is none now.
+            UnreachableError, PoolTimeout, psycopg.Error: there is no connection now.
         """
         self._check_reachable()
         with self._pool.connection() as db, answering(db):
@@ -94,16 +94,16 @@ class PostgresReading(StoredRows):
 
 
 def as_text(value: Any) -> Any:
-    """A text without NUL, which PostgreSQL cannot hold; what is no text stays as it is."""
+    """Replace NUL in a text, since PostgreSQL cannot store it. Return other values as they are."""
     return value.replace("\0", "\N{REPLACEMENT CHARACTER}") if isinstance(value, str) else value
 
 
 def run_key(run: RunId) -> tuple[str, int, str]:
-    """The columns that name a run."""
+    """The values of the columns that identify a run."""
     return as_text(run.job), run.attempt, as_text(run.run)
 
 
 def _check(connection: Connection) -> None:
-    """Raise psycopg.Error if the connection has ended since it was used last."""
+    """Raise psycopg.Error if the connection has ended since its last use."""
     with answering(connection, POOL_SECONDS):
         connection.execute("")

@@ -1,4 +1,4 @@
-"""The statements by which collectors continue each other's incidents. All times are the server's."""
+"""The statements by which collectors continue each other's incidents. All times are times of the server."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from otel_fr_collector.storage.postgres_reading import PostgresReading, as_text,
 from otel_fr_collector.storage.stored_rows import published_row
 
 KEPT_FOR = "5 seconds"
-"""After which the collector that continues an open incident marks it again."""
+"""Interval at which a collector marks the open incidents that it continues."""
 ORPHANED_AFTER = "20 seconds"
-"""Since the last mark, after which any other collector takes an open incident."""
+"""Time since the last mark after which any other collector takes over an open incident."""
 MAX_ORPHANS = 64
-"""Such incidents that are taken at once."""
+"""Incidents that are taken over at once."""
 MAX_CHANGED = 256
-"""Incidents of others whose change is noticed at once; the event stream is a convenience, lists have all of them."""
+"""Changes by other collectors that are noticed at once. Only the event stream needs them; lists show all incidents."""
 OVERLAP = "3 seconds"
-"""Of two looks at what others have changed: a transaction may be visible later than one that began after it."""
+"""Overlap of two queries for changes: a transaction may become visible later than one that began after it."""
 
 _GIVEN = "unnest(%(jobs)s::text[], %(attempts)s::bigint[], %(runs)s::text[]"
 _KEEP = f"""
@@ -58,7 +58,7 @@ _TURN = f"""
     DO UPDATE SET value = excluded.value
     WHERE known.value COLLATE "C" < excluded.value OR known.value !~ '^{MARK_FORM}$' RETURNING 1
 """  # noqa: S608  a constant
-"""Waits while another transaction has this row, which is until its collector has notified the receiver, or is gone."""
+"""Waits while another transaction locks this row: until its collector has notified the receiver, or has died."""
 _CHANGED = f"""
     SELECT data, state, memory FROM otel_fr.incidents
     WHERE written > %(since)s - interval '{OVERLAP}' AND collector <> %(collector)s ORDER BY written LIMIT {MAX_CHANGED}
@@ -66,13 +66,13 @@ _CHANGED = f"""
 
 
 class PostgresSharing(PostgresReading):
-    """What a collector asks and tells the others each second."""
+    """What collectors exchange each second, and their turns to notify receivers."""
 
     is_shared = True
     _since: object = None
-    """The server's time of the last look at what others have changed; None: none yet."""
+    """The server's time of the last query for changes. None: there was none yet."""
     _noticed: frozenset[tuple[str, int]] = frozenset()
-    """Ids and revisions of the changes that the last look has found."""
+    """Ids and revisions of the changes that the last query has found."""
 
     @contextlib.contextmanager
     def turn(self, outlet: str, number: str, mark: str) -> Iterator[Turn]:
@@ -89,10 +89,10 @@ class PostgresSharing(PostgresReading):
                 db.execute("COMMIT" if turn.is_told else "ROLLBACK")
 
     def _share(self, connection: Connection, heard: Heard, collector: str, limit: int) -> Shared:
-        """Mark incidents, take those whose collector has died, and look at what the others have.
+        """Mark own incidents, take over those whose collector has died, and read what others have changed.
 
         Args:
-            limit: incidents that are taken over at most.
+            limit: how many incidents to load at most.
 
         Raises:
             psycopg.Error: the server does not answer.
@@ -117,14 +117,14 @@ class PostgresSharing(PostgresReading):
     def _with_notes(
         self, connection: Connection, incidents: Iterable[tuple[str, str]], runs: Iterable[tuple[str]]
     ) -> Saved:
-        """What these rows hold, as `StoredRows._saved` takes them, with the notes of the incidents."""
+        """Read rows like `StoredRows._saved`, with the notes on the incidents."""
         saved = self._saved(incidents, runs, ())
         notes = connection.execute(_NOTES, ([incident.id for incident in saved.incidents],)).fetchall()
         saved.notes = {(outlet, number): value for outlet, number, value in notes}
         return saved
 
     def _look(self, connection: Connection, collector: str, shared: Shared) -> None:
-        """Add what other collectors have changed since the last look; the first look only begins."""
+        """Add what other collectors have changed since the last call. The first call adds nothing."""
         row = connection.execute("SELECT now()").fetchone()
         now = None if row is None else row[0]
         if self._since is not None:

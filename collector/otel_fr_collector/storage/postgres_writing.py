@@ -17,7 +17,7 @@ from otel_fr_collector.storage.retention import Retention
 _log = logging.getLogger(__name__)
 
 _NEVER_FITS = (psycopg.DataError, psycopg.IntegrityError, errors.ProgramLimitExceeded, UnicodeError)
-"""What writing a row raises that the server will never take, such as a name that is too long for an index."""
+"""Errors of a row that the server will never accept, for example because a name is too long for an index."""
 
 _INCIDENT = """
     INSERT INTO otel_fr.incidents AS known VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, now(), %s, now())
@@ -27,7 +27,7 @@ _INCIDENT = """
     WHERE known.changed <= excluded.changed
 """
 _OWN_OR_NEWER = _INCIDENT + "OR known.collector = excluded.collector"
-"""A clock that is set back must not keep a collector's own changes from the table."""
+"""Writes a collector's own changes even if its clock was set back."""
 _RUN = """
     INSERT INTO otel_fr.runs VALUES (%s, %s, %s, %s)
     ON CONFLICT (job, attempt, run) DO UPDATE SET memory = excluded.memory
@@ -41,25 +41,25 @@ _JOB = """
     SET ended = excluded.ended, summary = excluded.summary, detail = excluded.detail
     WHERE jobs.ended <= excluded.ended + 1
 """
-"""A collector that no longer hears of a job must not replace what another one knows; clocks are adjusted."""
+"""A collector that no longer hears of a job must not replace a newer row. Clocks may be adjusted by a second."""
 
 
 def write(connection: Connection, batch: Batch, collector: str, *, late: bool = False) -> None:
-    """Write a batch in one transaction. A row that the server will never take is logged, and left out.
+    """Write a batch in one transaction. A row that the server will never accept is logged and left out.
 
     Args:
-        collector: the one that continues the incidents.
-        late: the rows have waited for the server: those that the database has newer are left out, whoever wrote these.
+        collector: the id of the collector that continues the incidents.
+        late: the rows have waited for the server. Then no row replaces a newer one, whoever wrote that.
 
     Raises:
-        psycopg.Error: the server does not take them now; nothing was written.
+        psycopg.Error: the server does not accept rows now.
     """
     try:
         with connection.transaction():
             _write(connection, batch, collector, late=late)
             return
     except _NEVER_FITS:
-        pass  # which row it is shows below
+        pass  # writing the rows one by one shows which row it is
     for one in _apart(batch):
         try:
             with connection.transaction():
@@ -88,16 +88,16 @@ def _write(connection: Connection, batch: Batch, collector: str, *, late: bool) 
 
 
 def prune(connection: Connection, retention: Retention, wall: float) -> int:
-    """Delete resolved incidents and finished jobs beyond the retention, unless another collector does.
+    """Delete resolved incidents and finished jobs beyond the retention, unless another collector is doing so.
 
     Args:
         wall: Unix time in seconds.
 
     Returns:
-        How many incidents and jobs.
+        The number of deleted incidents and jobs.
 
     Raises:
-        psycopg.Error: the server does not do it now.
+        psycopg.Error: the server cannot do it now.
     """
     before = wall - retention.seconds
     with connection.transaction():
@@ -122,7 +122,7 @@ def prune(connection: Connection, retention: Retention, wall: float) -> int:
 
 _INCIDENT_SIZE = "pg_column_size(data) + pg_column_size(memory) + 300"
 _JOB_SIZE = "pg_column_size(summary) + pg_column_size(detail) + 100"
-"""Bytes of a row on the disk, about: of its large columns as they are stored, compressed, and of the others."""
+"""Approximate bytes of a row on disk: its large columns, as they are stored (compressed), and the others."""
 _LARGEST_JOBS = f"""
     DELETE FROM otel_fr.jobs USING (
         SELECT id, sum({_JOB_SIZE}) OVER (ORDER BY ended DESC, id) AS total FROM otel_fr.jobs
@@ -145,12 +145,12 @@ _RUNS_WITHOUT_INCIDENT = """
 
 
 def _order(row: IncidentRow) -> tuple[object, ...]:
-    """The same in all collectors, so that no two wait for each other's rows."""
+    """Sort key of rows. All collectors use it, so that no two wait for each other's rows."""
     return row.id, row.job, row.attempt, row.run
 
 
 def _apart(batch: Batch) -> Iterator[Batch]:
-    """A batch for each row."""
+    """Divide a batch into one batch per row."""
     yield from (Batch(incidents={key: row}) for key, row in batch.incidents.items())
     yield from (Batch(runs={run: memory}) for run, memory in batch.runs.items())
     yield from (Batch(notes={key: value}) for key, value in batch.notes.items())

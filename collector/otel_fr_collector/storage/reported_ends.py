@@ -1,7 +1,7 @@
-"""Requests that say how ranks ended: on disk before they are acknowledged, until the verdict on their run is stored.
+"""Requests that report how ranks ended. They are on disk before they are acknowledged, until the verdict is stored.
 
-A monitor tells once how its rank ended, and then ends itself. A collector that is killed after its answer and before
-the verdict would lose the fault.
+A monitor reports once how its rank ended, and then exits. Without the file, a collector that is killed after it
+acknowledged the request and before the verdict would lose the fault.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from otel_fr_collector.storage.journal import Journal, Request
 
 FILE_NAME = "ends.sqlite3"
 MAX_BYTES = 16 << 20
-"""Of the requests that wait, in memory and in the file. What comes beyond it is acknowledged without being kept."""
+"""Bytes of the waiting requests, in memory and in the file. Requests beyond it are acknowledged but not kept."""
 
 
 class ReportedEnds:
@@ -35,7 +35,7 @@ class ReportedEnds:
         return list(self._waiting)
 
     def load(self) -> list[tuple[RunId, bytes]]:
-        """What waits since before a restart, the oldest first: the run, and the request.
+        """Load the requests that waited before a restart, each with its run, the oldest first.
 
         Raises:
             NewerVersionError: a newer otel-fr has written the file.
@@ -45,7 +45,7 @@ class ReportedEnds:
         return [(_run_of(name), request.data) for name, request in found]
 
     async def keep(self, runs: Collection[RunId], data: bytes) -> None:
-        """Keep a request that says how ranks of these runs ended. On return it is on disk, if that can be now."""
+        """Keep a request that reports how ranks of these runs ended. On return it is on disk, if that is possible."""
         if self._size + len(data) > MAX_BYTES:
             return
         self._latest = max(self._latest + 1, time.time_ns())
@@ -56,20 +56,20 @@ class ReportedEnds:
             await written
 
     def let_go(self, runs: Iterable[RunId]) -> None:
-        """The verdicts on these are stored, or there is none."""
+        """Drop the requests of runs whose verdict is stored, or that get none."""
         for run in runs:
             gone = self._waiting.pop(run, {})
             self._size -= sum(len(one.data) for one in gone.values())
             self._journal.remove(_name_of(run), gone)
 
     def step(self) -> None:
-        """Try a file that could not be used again, and write into it all that waits; needs a running event loop."""
+        """Retry an unusable file, and write all waiting requests into it. Needs a running event loop."""
         if not self._journal.is_up and (self._recovering is None or self._recovering.done()):
             held = [(_name_of(run), one) for run, own in self._waiting.items() for one in own.values()]
             self._recovering = asyncio.ensure_future(self._journal.reopen(held))
 
     async def close(self, seconds: float) -> None:
-        """Finish writing; takes at most this many seconds."""
+        """Finish writing, within this many seconds."""
         await self._journal.close(seconds)
 
     def _add(self, found: Iterable[tuple[RunId, Request]]) -> None:
@@ -84,7 +84,7 @@ def _name_of(run: RunId) -> str:
 
 
 def _run_of(name: str) -> RunId:
-    """A damaged name is a run that nobody knows."""
+    """The run of a name. A damaged name becomes a run that nobody knows."""
     with contextlib.suppress(ValueError):
         match json.loads(name):
             case [str() as job, int() as attempt, str() as run]:

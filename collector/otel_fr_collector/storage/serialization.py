@@ -1,4 +1,4 @@
-"""Incidents and runs as plain dicts for the database, and back. Pure."""
+"""Converts incidents and runs to plain dicts for the database, and back. Pure functions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _T = TypeVar("_T")
 Json = dict[str, Any]
 
 MAX_STACKS = 64
-"""Ranks of a run whose stacks are kept: the culprits' stacks are in the incident anyway."""
+"""Ranks of a run whose stacks are kept. The culprits' stacks are in the incident anyway."""
 
 _RANK_FIELDS = (
     "stack",
@@ -38,7 +38,7 @@ _TRACE_ID = re.compile("[0-9a-f]{32}")
 
 
 class _RunData(TypedDict):
-    """``id``: job, attempt and run. Otherwise as `SavedRun`."""
+    """The JSON of a `SavedRun`. ``id``: job, attempt and run."""
 
     id: list[Any]
     at: float
@@ -48,7 +48,7 @@ class _RunData(TypedDict):
 
 
 class _RankData(TypedDict):
-    """As `RankState`. ``ended``: whether it has; ``standings``: its progress."""
+    """The JSON of a `RankState`. ``ended``: whether the rank has ended; ``standings``: its progress by group."""
 
     rank: int
     ended: bool
@@ -76,10 +76,10 @@ class _RankData(TypedDict):
 
 @dataclass(frozen=True)
 class SavedRun:
-    """What is kept of a run with open incidents: how its ranks ended and their stacks, which are sent only once.
+    """A run with open incidents as it is stored: how its ranks ended, and their stacks, which are sent only once.
 
     Attributes:
-        at: Unix time at which it was written down.
+        at: Unix time at which the run was saved.
     """
 
     id: RunId
@@ -89,10 +89,10 @@ class SavedRun:
     ranks_data: list[_RankData]
 
     def ranks(self, now: float, wall: float) -> list[RankState]:
-        """The ranks that are remembered, as of these monotonic and Unix times.
+        """The saved ranks. ``now``, ``wall``: the monotonic and Unix time now.
 
         Raises:
-            ValueError, IndexError, TypeError: not what `dump_run` has written.
+            ValueError, IndexError, TypeError: `dump_run` has not written this.
         """
         age = max(0.0, wall - self.at)
         states = []
@@ -122,7 +122,11 @@ class SavedRun:
 
 
 def dump_run(run: Run, now: float, wall: float) -> Json:
-    """A run at these monotonic and Unix times, ready for `json.dumps`: its ranks that ended or left a trace."""
+    """A run as JSON: the ranks that have ended, raised in a thread or sent a stack.
+
+    Args:
+        now, wall: the monotonic and Unix time now.
+    """
     ranks = []
     stacks = 0
     for state in run.ranks.values():
@@ -161,7 +165,7 @@ def load_run(data: Json) -> SavedRun:
     """The inverse of `dump_run`.
 
     Raises:
-        ValueError, TypeError, IndexError: it is of another form.
+        ValueError, TypeError, IndexError: the data has another form.
     """
     known = typed(_RunData, data)
     saved = SavedRun(_load_run_id(known["id"]), known["at"], known["world_size"], known["resource"], known["ranks"])
@@ -170,7 +174,7 @@ def load_run(data: Json) -> SavedRun:
 
 
 def dump_incident(incident: Incident) -> Json:
-    """What is known of an incident beyond its ``data``, ready for `json.dumps`."""
+    """An incident as JSON, without its ``data``."""
     finding = dataclasses.asdict(incident.finding)
     finding["category"] = incident.finding.category.value
     return {
@@ -201,7 +205,7 @@ def load_incident(data: Json, published: object) -> Incident:
     """The inverse of `dump_incident`; ``opened`` is 0. ``published``: the incident's ``data``.
 
     Raises:
-        ValueError, KeyError, TypeError, AttributeError: it is of another form.
+        ValueError, KeyError, TypeError, AttributeError: the data has another form.
     """
     incident = Incident(
         id=str(data["id"]),

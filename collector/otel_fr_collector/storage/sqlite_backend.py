@@ -1,8 +1,7 @@
 """The store as one SQLite file in the data folder.
 
-What is committed survives the end of the collector and a power cut: SQLite's write-ahead log is synced at each commit.
-A file that cannot be written (disk full) or is damaged costs history, never an incident that is open,
-and never the start of the collector.
+Committed rows survive the end of the collector and a power cut: SQLite's write-ahead log is synced at each commit. If
+the file is damaged or cannot be written (disk full), history is lost, but no open incident, and the collector starts.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ FILE_NAME = "incidents.db"
 BUSY = 0.2
 """Seconds for which a write waits for another process (sqlite3 in a shell) before it is postponed."""
 RETRY = 5.0
-"""Seconds before what could not be written is tried again."""
+"""Seconds before a failed write is tried again."""
 
 
 class SqliteBackend(StoredRows):
-    """The file. Each query has a connection of its own, so that it reads while the file is written.
+    """The file. Each query has a connection of its own, so that it can read while the file is written.
 
     Args:
-        folder: made if it is missing; one collector at a time uses it.
+        folder: made if it is missing. Only one collector at a time may use it.
 
     Raises:
         NewerVersionError: a newer otel-fr has written the file.
@@ -97,7 +96,7 @@ class SqliteBackend(StoredRows):
         return db
 
     def broken(self, error: Exception) -> None:
-        """Open the file again, which finds out whether it is damaged."""
+        """Open the file again, to find out whether it is damaged."""
         self._follow()
         self._disconnect()
         try:
@@ -120,7 +119,7 @@ class SqliteBackend(StoredRows):
         return RETRY
 
     def _connect(self) -> sqlite3.Connection:
-        """A damaged file is moved aside and a new one begun."""
+        """Open the file. A damaged file is moved aside, and a new one begun."""
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         options = {"timeout": BUSY, "check_same_thread": False}
         newest = len(sqlite_migrations.MIGRATIONS)
@@ -131,7 +130,7 @@ class SqliteBackend(StoredRows):
     def _prepare(self, db: sqlite3.Connection) -> None:
         db.execute("PRAGMA auto_vacuum = INCREMENTAL")  # counts only before the first table is made
         db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = FULL")  # what was published survives a power cut
+        db.execute("PRAGMA synchronous = FULL")  # published incidents survive a power cut
         problem = str(db.execute("PRAGMA integrity_check(1)").fetchone()[0])
         if problem != "ok":
             raise DamagedError(" ".join(problem.split()))
@@ -163,7 +162,7 @@ class SqliteBackend(StoredRows):
         self._metrics.errors.labels("store").inc()
 
     def _follow(self) -> None:
-        """Let go of a file that is no longer at its path; `_flush` continues in another one."""
+        """Close a file that is no longer at its path. `_flush` then begins another one."""
         if self._db is None or self._file is None or (found := self._file.find()) is files.Found.SAME:
             return
         _log.error("%s was removed or replaced while the collector was running: starting a new one", self.path)

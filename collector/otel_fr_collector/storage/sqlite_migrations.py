@@ -50,15 +50,16 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE INDEX jobs_by_time ON jobs (ended);
     """,
 )
-"""Statement i brings a file of version i (``PRAGMA user_version``) to version i + 1. Never changed once released."""
+"""Migration i brings a file of version i (``PRAGMA user_version``) to version i + 1. A released migration never
+changes."""
 
 
 def migrate(db: sqlite3.Connection) -> None:
     """Bring the file to the newest version, each step in one transaction.
 
     Raises:
-        DamagedError: its tables do not fit its version.
-        sqlite3.Error: it cannot be read or written.
+        DamagedError: the file's tables do not fit its version.
+        sqlite3.Error: the file cannot be read or written.
     """
     for number in range(file_version(db), len(MIGRATIONS)):
         db.executescript(f"BEGIN; {MIGRATIONS[number]}; PRAGMA user_version = {number + 1}; COMMIT;")
@@ -66,7 +67,7 @@ def migrate(db: sqlite3.Connection) -> None:
 
 
 def _columns() -> dict[str, list[str]]:
-    """By table, the columns of a file of the newest version."""
+    """The columns of a file of the newest version, by table."""
     with contextlib.closing(sqlite3.connect(":memory:")) as db:
         for migration in MIGRATIONS:
             db.executescript(migration)

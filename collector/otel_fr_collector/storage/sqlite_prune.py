@@ -1,4 +1,4 @@
-"""Deletes what is beyond the retention from the store's file."""
+"""Deletes incidents and jobs beyond the retention from the store's file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sqlite3
 from otel_fr_collector.storage.retention import Retention
 
 PRUNE_BATCH = 100
-"""Incidents deleted in one transaction where the file is too large, so that the event loop is not blocked for long."""
+"""Incidents that one transaction deletes while the file is too large: it then holds the write lock only briefly."""
 JOB_BATCH = 10
 """The same for finished jobs. Each takes up to 64 KiB."""
 _OLDEST_JOBS = "DELETE FROM jobs WHERE rowid IN (SELECT rowid FROM jobs ORDER BY ended LIMIT ?)"
@@ -17,7 +17,7 @@ _OLDEST_INCIDENTS = """
 
 
 def prune(db: sqlite3.Connection, retention: Retention, wall: float) -> int:
-    """Delete resolved incidents beyond the retention; returns how many.
+    """Delete resolved incidents and finished jobs beyond the retention. Return how many incidents.
 
     Args:
         wall: Unix time in seconds.
@@ -40,7 +40,7 @@ def prune(db: sqlite3.Connection, retention: Retention, wall: float) -> int:
 
 
 def _shrink(db: sqlite3.Connection, size: int, delete: str, batch: int) -> int:
-    """Delete rows, ``batch`` at a time, until ``size`` bytes are used at most or none is left; returns how many."""
+    """Delete rows, ``batch`` at a time, until at most ``size`` bytes are used or no row is left. Return how many."""
     total = 0
     while _used(db) > size:
         with db:

@@ -1,4 +1,4 @@
-"""What the collector keeps over a restart. One thread writes it, so that a slow disk or a lock delays nothing else."""
+"""The store, which survives a restart. One thread writes it, so that a slow disk or a lock delays nothing else."""
 
 from __future__ import annotations
 
@@ -23,18 +23,19 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 STEP_SECONDS = 1.0
-"""Seconds between two looks at what must be retried or deleted."""
+"""Seconds after which the thread checks again what must be retried or deleted."""
 SETTLE_SECONDS = 0.3
-"""Seconds that a query waits for what is being written; mostly that takes some milliseconds."""
+"""Seconds that a query waits for pending writes. Mostly they take some milliseconds."""
 END_MARGIN = 1.0
 """Seconds that closing may take beyond the time for retries: a write may be waiting for a lock."""
 
 
 class Written:
-    """What becomes of one batch.
+    """The progress of one batch.
 
     Attributes:
-        is_done: it is in the database, or it waits in the backend because the database cannot be used now.
+        is_done: the batch is in the database, or waits in the backend because the database cannot be used now. Also
+            true if the store was closed before.
     """
 
     def __init__(self) -> None:
@@ -42,23 +43,23 @@ class Written:
 
 
 class Answer(NamedTuple):
-    """What was asked, and what came of it; None: the database did not answer."""
+    """A question to the other collectors, and its answer. None: the database did not answer."""
 
     heard: Heard
     shared: Shared | None
 
 
 class Store:
-    """A database and the thread that writes it. All methods but the queries are for the thread that made it.
+    """A database and the thread that writes it. Call all methods, except queries, from the thread that made the store.
 
-    Only `load` and `close` wait for the database. Writes are made in the order of the calls.
+    Only `load` and `close` wait for the database. Writes happen in the order of the calls.
 
     Args:
         clock, wall: monotonic and Unix time in seconds.
 
     Attributes:
-        ends: reports of ends that wait for a verdict; None: there is no folder for them.
-        on_written: called, in the writing thread, after each write.
+        ends: reports of ends that wait for a verdict. None: there is no folder for them.
+        on_written: called in the writing thread after each write.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class Store:
         self._clock = clock
         self._changed = threading.Condition()
         self._using = threading.Lock()
-        """Held while the backend is used other than by queries."""
+        """Held while the backend is used for anything but queries."""
         self._batch = Batch()
         self._waiting: list[Written] = []
         self._errors: list[Exception] = []
@@ -95,24 +96,27 @@ class Store:
 
     @property
     def is_shared(self) -> bool:
-        """Other collectors may use the database, too."""
+        """Whether other collectors may use the database, too."""
         return self._backend.is_shared
 
     @property
     def problem(self) -> str:
-        """Why the database cannot be used now; empty: it can."""
+        """Why the database cannot be used now. Empty: it can."""
         return self._backend.problem
 
     @property
     def is_up(self) -> bool:
-        """Everything saved so far is in the database."""
+        """Whether everything saved so far is in the database."""
         with self._changed:
             return self._is_idle() and self._backend.is_up
 
     def settled(self, seconds: float) -> bool:
-        """Wait until everything saved so far is written, if that can be now, so many seconds at most; returns `is_up`.
+        """Wait at most this many seconds until the thread has tried to write everything saved so far.
 
         May be called from any thread.
+
+        Returns:
+            Whether everything is in the database.
         """
         with self._changed:
             return self._changed.wait_for(self._is_idle, seconds) and self._backend.is_up
@@ -122,11 +126,11 @@ class Store:
         return self._put(of_incidents(incidents, runs, self._clock(), self._wall()))
 
     def drop_run(self, run: RunId) -> None:
-        """The run has no open incident any more."""
+        """Delete a run that has no open incident any more."""
         self._put(Batch(runs={run: None}))
 
     def note(self, outlet: str, values: Mapping[str, str]) -> None:
-        """Keep what an outlet has to remember of incidents, by their ids."""
+        """Save an outlet's notes on incidents, by their ids."""
         batch = of_notes(outlet, values)
         with self._changed:
             is_known = batch.notes.items() <= self._notes.items()
@@ -136,15 +140,15 @@ class Store:
 
     @contextlib.contextmanager
     def turn(self, outlet: str, number: str, mark: str) -> Iterator[Turn]:
-        """The turn to tell an outlet's receiver of an incident, which no two collectors have at once.
+        """Take the turn to notify an outlet's receiver of an incident. Only one collector at a time has it.
 
-        May be called from any thread. While the database is away, each collector has its turn.
+        May be called from any thread. While the database cannot be used, each collector has a turn of its own.
 
         Args:
-            mark: of what is sent (`Incident.mark`); it is noted if `Turn.is_told` is true at the end.
+            mark: the mark of what is sent (`Incident.mark`). It is noted if `Turn.is_told` is true at the end.
 
         Raises:
-            StoreError: another collector has it.
+            StoreError: another collector has the turn.
         """
         key = (outlet, number)
         with contextlib.ExitStack() as stack:
@@ -164,13 +168,13 @@ class Store:
                     self._put(of_notes(outlet, {number: mark}))
 
     def save_job(self, job: FinishedJob) -> None:
-        """Keep a job that is over."""
+        """Save a job that is over, or the line of a running one."""
         self._put(Batch(jobs=[job]))
 
     # ---- what is restored
 
     def load(self, limit: int) -> Saved:
-        """The open incidents, the newest resolved ones (``limit`` together at most), and the runs of the open ones."""
+        """Load the open and the newest resolved incidents, at most ``limit`` in total, and the runs of open ones."""
         with self._using:
             saved = self._backend.load(limit)
         self._remember(saved.notes)
@@ -179,14 +183,14 @@ class Store:
         return saved
 
     def notes(self, outlet: str) -> dict[str, str]:
-        """What an outlet has noted of the incidents that were loaded or noted since, by their ids."""
+        """An outlet's notes, by the ids of incidents: those that were loaded, and those made since."""
         with self._changed:
             return {number: value for (own, number), value in self._notes.items() if own == outlet}
 
     def take_new(self) -> bool:
-        """Return True once if an empty database was begun; incidents in memory are then to be saved again.
+        """Return True once if an empty database was begun. The caller must then save its incidents again.
 
-        The notes are.
+        The store saves the notes again itself.
         """
         with self._changed:
             is_new, self._is_new = self._is_new, False
@@ -195,7 +199,7 @@ class Store:
         return is_new
 
     def take_late(self) -> Saved | None:
-        """Return once what a database holds that has become readable after the start."""
+        """Return once the contents of a database that has become readable after the start."""
         with self._changed:
             late, self._late = self._late, None
         if late is not None:
@@ -213,20 +217,20 @@ class Store:
     # ---- what is shared with other collectors
 
     def share(self, heard: Heard) -> None:
-        """Ask what the other collectors have; `take_shared` has the answer once it has come."""
+        """Ask what the other collectors have. `take_shared` returns the answer later."""
         with self._changed:
             self._heard = heard
             self._wake()
 
     def take_shared(self) -> Answer | None:
-        """Return the answer to the last question once."""
+        """Return the answer to the last `share` once. None: there is none yet."""
         with self._changed:
             answer, self._answer = self._answer, None
         if answer is not None and answer.shared is not None:
             self._remember(answer.shared.taken.notes)
         return answer
 
-    # ---- queries, as of `StoredRows`, which may be called from any thread, and raise StoreError
+    # ---- the queries of `StoredRows`, for any thread; they raise StoreError
 
     def find(self, **query: Any) -> list[CollectorIncidentData]:
         return self._read(lambda: self._backend.find(**query))
@@ -255,10 +259,10 @@ class Store:
     # ---- the thread
 
     def close(self, until: float = 0.0) -> None:
-        """Write what is pending; the store takes nothing after that.
+        """Write what is pending and close the database. The store accepts nothing after that.
 
         Args:
-            until: monotonic time until when a write that fails is tried again.
+            until: monotonic time until which a failed write is tried again.
         """
         with self._changed:
             if self._end is None:
@@ -280,7 +284,7 @@ class Store:
         return written
 
     def _wake(self) -> None:
-        """Called with the lock held."""
+        """Wake the thread. The caller holds the lock."""
         if self._thread.ident is None:
             self._thread.start()
         self._changed.notify_all()
@@ -320,7 +324,7 @@ class Store:
                 return
 
     def _exchange(self, heard: Heard) -> None:
-        """Ask what other collectors have. Queries do not wait for this: nothing of this collector's is missing."""
+        """Ask what other collectors have. Queries do not wait for this, since no own incident is missing meanwhile."""
         shared = None
         try:
             with self._using:

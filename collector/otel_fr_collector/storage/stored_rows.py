@@ -1,4 +1,4 @@
-"""Rows of the store, as any of its databases returns them, as what they stand for."""
+"""The store's queries, which are the same for all databases, and the conversion of rows to incidents, runs and jobs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OF_ANOTHER_FORM = (
     *(ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError),
     *(gzip.BadGzipFile, EOFError, zlib.error),
 )
-"""What reading a row raises that no version of otel-fr has written, or that is damaged."""
+"""What reading a row may raise if it is damaged, or if no version of otel-fr has written it."""
 
 
 _FIND = """
@@ -50,17 +50,18 @@ _JOB = "SELECT id, job, ended, summary, detail FROM otel_fr.jobs WHERE id = :id"
 
 
 class StoredRows(Backend):
-    """Its queries, which may be called from any thread and raise one of ``errors``.
+    """A database with its queries. They may be called from any thread, and may raise one of ``errors``.
 
-    A row that cannot be read is counted, logged and left out.
+    An unreadable row is counted, logged and left out.
     """
 
     @abstractmethod
     def _rows(self, query: str, given: dict[str, Any], max_size: int | None = None) -> list[Any]:
-        """The rows of a query in the SQL that all databases have, with ``:name`` for a value; raises one of ``errors``.
+        """Return the rows of a query in SQL that all databases understand. May raise one of ``errors``.
 
         Args:
-            max_size: as of `find`, of the rows' first columns.
+            query: has ``:name`` for each value in ``given``.
+            max_size: as in `find`, applied to the first column.
         """
 
     def find(
@@ -74,37 +75,37 @@ class StoredRows(Backend):
         max_size: int | None = None,
         folded: bool = False,
     ) -> list[CollectorIncidentData]:
-        """Incidents as last published, the newest ``limit`` of those that fit, oldest first.
+        """Find incidents as last published: the newest ``limit`` matching ones, oldest first.
 
         Args:
-            before: only those detected before this Unix time.
+            before: only incidents that were detected before this Unix time.
             prefix: only incidents of jobs whose name begins with it.
-            folded: no consequence whose cause fits the job and state, too.
-            max_size: no further ones are read once their JSON has so many characters; None: all.
+            folded: leave out consequences whose cause matches the job and state, too.
+            max_size: stop reading once the JSON has more than this many characters. None: read all.
         """
         given = {"job": job, "state": state, "before": before, "prefix": prefix, "folded": int(folded)}
         return self._published(self._rows(_FIND, {**given, "limit": min(limit, MAX_PAGE)}, max_size))
 
     @abstractmethod
     def count_consequences(self, causes: Sequence[CollectorIncidentData]) -> list[int]:
-        """How many incidents follow from each of these."""
+        """Count the consequences of each of these incidents."""
 
     def get(self, number: str, prefix: str = "") -> CollectorIncidentData | None:
-        """The incident with that id, as last published, of a job whose name begins with ``prefix``."""
+        """Find an incident, as last published, by its id. Its job's name must begin with ``prefix``."""
         return next(iter(self._published(self._rows(_GET, {"id": number, "prefix": prefix}))), None)
 
     def finished(self, *, before: float | None, prefix: str = "", limit: int = MAX_PAGE) -> list[FinishedJob]:
-        """Jobs that are over, without their ``detail``: the newest ``limit`` of those that fit, newest first.
+        """Find rows of jobs, without their ``detail``: the newest ``limit`` matching ones, newest first.
 
         Args:
-            before: only those that ended before this Unix time.
-            prefix: only those whose name begins with it.
+            before: only jobs whose last telemetry came before this Unix time.
+            prefix: only jobs whose name begins with it.
         """
         rows = self._rows(_FINISHED, {"before": before, "prefix": prefix, "limit": min(limit, MAX_PAGE)})
         return self._finished((*row, b"") for row in rows)
 
     def finished_job(self, key: str) -> FinishedJob | None:
-        """The job of that name in URLs."""
+        """Find a job by its key in URLs."""
         return next(iter(self._finished(self._rows(_JOB, {"id": key}))), None)
 
     def _saved(
@@ -113,10 +114,12 @@ class StoredRows(Backend):
         runs: Iterable[tuple[str]],
         notes: Iterable[tuple[str, str, str]],
     ) -> Saved:
-        """What these rows hold.
+        """Convert rows to incidents, runs and notes. Notes on other incidents are left out.
 
         Args:
-            incidents: ``memory`` and ``data`` of each. runs: ``memory`` of each. notes: outlet, incident and value.
+            incidents: the columns ``memory`` and ``data``.
+            runs: the column ``memory``.
+            notes: the columns outlet, incident and value.
         """
         saved = Saved()
         for memory, data in incidents:
@@ -131,7 +134,7 @@ class StoredRows(Backend):
         return saved
 
     def _published(self, rows: Sequence[tuple[str, str, str]]) -> list[CollectorIncidentData]:
-        """What rows of ``data``, ``state`` and ``memory`` show, in the opposite order."""
+        """Convert rows of ``data``, ``state`` and ``memory`` to incidents, in reversed order."""
         found = []
         for row in reversed(rows):
             with self._skip_unreadable("incident"):
@@ -139,7 +142,7 @@ class StoredRows(Backend):
         return found
 
     def _finished(self, rows: Iterable[tuple[str, str, float, str, bytes]]) -> list[FinishedJob]:
-        """The jobs of rows with the columns of `FinishedJob`, in their order."""
+        """Convert rows with the columns of `FinishedJob` to jobs, in the same order."""
         found = []
         for row in rows:
             with self._skip_unreadable("job"):
@@ -148,7 +151,7 @@ class StoredRows(Backend):
 
     @contextlib.contextmanager
     def _skip_unreadable(self, what: str) -> Iterator[None]:
-        """One row that cannot be read must not cost the others."""
+        """Count and log an unreadable row, so that the other rows can still be read."""
         try:
             yield
         except _OF_ANOTHER_FORM as error:
@@ -157,7 +160,7 @@ class StoredRows(Backend):
 
 
 def up_to(rows: Iterable[tuple[str, str, str]], max_size: int | None) -> list[tuple[str, str, str]]:
-    """The first rows, until their first columns have more than so many characters together; None: all."""
+    """Return the first rows, up to the one at which their first columns exceed ``max_size`` characters. None: all."""
     found, size = [], 0
     for row in rows:
         found.append(row)
@@ -168,10 +171,10 @@ def up_to(rows: Iterable[tuple[str, str, str]], max_size: int | None) -> list[tu
 
 
 def finished_row(key: str, job: str, ended: float, summary: str, detail: bytes) -> FinishedJob:
-    """What a row says of its job.
+    """Convert a row to its job.
 
     Raises:
-        ValueError, TypeError, gzip.BadGzipFile, EOFError, zlib.error: it is of another form.
+        ValueError, TypeError, gzip.BadGzipFile, EOFError, zlib.error: the row has another form.
     """
     if not isinstance(load_json(summary), dict):
         raise TypeError("the summary is not a JSON object")
@@ -181,11 +184,11 @@ def finished_row(key: str, job: str, ended: float, summary: str, detail: bytes) 
 
 
 def published_row(data: str, state: str, memory: str) -> CollectorIncidentData:
-    """What a row shows of its incident.
+    """Convert a row to its incident, as published.
 
     Raises:
-        ValueError, KeyError, TypeError, AttributeError: it is of another form, or open and `load_incident` cannot
-            read it: the collector does not know of it and would never resolve it.
+        ValueError, KeyError, TypeError, AttributeError: the row has another form; or it is open and `load_incident`
+            cannot read it, so the collector does not know the incident and would never resolve it.
     """
     if state == FIRING:
         return load_incident(load_json(memory), load_json(data)).data
