@@ -1,4 +1,4 @@
-"""Alerts for the v2 API of Prometheus Alertmanager: fired, repeated while they hold, and resolved."""
+"""Alerts for the v2 API of Prometheus Alertmanager: fired, repeated while they are firing, and resolved."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from otel_fr_collector.shares import Owner
 
 ALERT_NAME = "TorchDistributedIncident"
 BATCH = 64
-"""Alerts in one post, as in Prometheus."""
+"""Alerts in one request, as in Prometheus."""
 MAX_PAUSE = 5.0
-"""Seconds before a failed post is retried, at most: after an outage, people must be paged soon."""
+"""Longest pause, in seconds, before a failed request is retried. After an outage, people must be paged soon."""
 _LABEL_NAME = re.compile("[a-zA-Z_][a-zA-Z0-9_]*")
 
 Labels = tuple[tuple[str, str], ...]
@@ -37,11 +37,13 @@ Labels = tuple[tuple[str, str], ...]
 
 @dataclass(slots=True)
 class Alert:
-    """One label set.
+    """One alert, identified by its labels.
 
     Attributes:
-        sources: the incidents that hold it firing, by run and id.
-        ended: Unix time of its resolution; None: it fires.
+        starts: Unix time at which the first incident was detected.
+        sources: the incidents that keep the alert firing, by run and id.
+        page: URL of the incident on the collector's page.
+        ended: Unix time of its resolution. None: it is firing.
     """
 
     labels: Labels
@@ -53,7 +55,7 @@ class Alert:
     ended: float | None = None
 
     def payload(self, now: float) -> dict[str, object]:
-        """Alertmanager's form of it (its OpenAPI specification, postableAlert)."""
+        """The alert as Alertmanager expects it (its OpenAPI specification, postableAlert)."""
         payload: dict[str, object] = {
             "labels": dict(self.labels),
             "annotations": self.annotations,
@@ -66,12 +68,12 @@ class Alert:
 
 
 class Alertmanager(Outlet):
-    """Posts to every URL (every replica of a cluster needs them), to each at its own pace.
+    """Posts alerts to every URL at its own pace: every replica of a cluster needs all alerts.
 
-    It holds the alerts that fire, not more than there are open incidents. One that ends is in the outboxes only.
+    Keeps only the firing alerts, at most as many as there are open incidents. A resolved alert is in the outboxes only.
 
     Args:
-        urls: bases, e.g. ``http://alertmanager:9093``.
+        urls: base URLs, such as ``http://alertmanager:9093``.
         labels: further labels of every alert (cluster, team).
     """
 
@@ -101,20 +103,26 @@ class Alertmanager(Outlet):
         self._repeating = asyncio.get_running_loop().create_task(self._repeat())
 
     def publish(self, change: IncidentChange) -> None:
-        """A cause fires while it is open, or longer (`Incident.told_until`). A consequence does not, even if it did."""
+        """Fire or resolve an alert. A cause fires while it is open, or longer (`Incident.told_until`).
+
+        A consequence does not fire. If it fired before it became a consequence, its alert is resolved.
+        """
         if change.data["caused_by"] is None and change.kind is not ChangeKind.RESOLVED:
             self._fire(change.incident)
         else:
             self._resolve(change.incident)
 
     def resume(self, incidents: Sequence[Incident]) -> None:
-        """Continue the alerts fired before the restart, with the same labels and start."""
+        """Continue alerts that fired before a restart, with the same labels and start."""
         for incident in incidents:
             if incident.is_open and incident.cause is None:
                 self._fire(incident)
 
     def forget(self, run: RunId) -> None:
-        """The alerts continue: another collector posts them, or they end after `timeline.ALERT_HOLD`."""
+        """Forget a run's alerts without resolving them.
+
+        Another collector posts them, or they end after `timeline.ALERT_HOLD`.
+        """
         for key in [key for key in self._of_incident if key[0] == run]:
             alert = self._let_go(key)
             if alert is not None:
@@ -140,7 +148,7 @@ class Alertmanager(Outlet):
             self._annotate(alert, incident)
 
     def _let_go(self, key: tuple[RunId, str]) -> Alert | None:
-        """That incident holds its alert firing no more; returns the alert if no other one does."""
+        """Note that an incident no longer keeps its alert firing. Return the alert if no other incident does."""
         labels = self._of_incident.pop(key, None)
         if labels is None:
             return None
@@ -155,19 +163,19 @@ class Alertmanager(Outlet):
         self._tell(alert)
 
     def _tell(self, alert: Alert) -> None:
-        """Put its state as it is now into the outbox of every replica."""
+        """Put the alert's present state into the outbox of every replica."""
         size = sum(map(len, alert.annotations.values()))
         for outbox in self._outboxes:
             outbox.put(Message(alert.labels, alert.owner, copy.copy(alert), size, is_state=True))
 
     async def _repeat(self) -> None:
-        """Put the alerts that fire into the outboxes again and again."""
+        """Put all firing alerts into the outboxes, every `timeline.ALERT_RESEND` seconds."""
         while True:
             await asyncio.sleep(timeline.ALERT_RESEND)
             for alert in list(self._firing.values()):
                 if self._firing.get(alert.labels) is alert:
                     self._tell(alert)
-                await asyncio.sleep(0)  # requests come between: there may be a thousand
+                await asyncio.sleep(0)  # there may be a thousand alerts: let requests be served in between
 
     def _outbox(self, url: str, metrics: Metrics) -> Outbox[Alert]:
         http, path = make_client(), url.rstrip("/") + "/api/v2/alerts"
@@ -175,28 +183,28 @@ class Alertmanager(Outlet):
         def post(messages: Sequence[Message[Alert]]) -> Attempt:
             now = time.time()
             body = json.dumps([message.content.payload(now) for message in messages]).encode()
-            # Alertmanager answers 400 if one alert of a post is not valid, and takes the others (api/v2/api.go).
+            # Alertmanager answers 400 if one alert of a request is not valid, and accepts the others (api/v2/api.go).
             attempt = attempt_of(http.request("POST", path, {"Content-Type": "application/json"}, body))
             return attempt._replace(retry_after=None)  # it might be longer than alerts last
 
         return Outbox(f"{self.name} {urlsplit(url).hostname}", post, metrics, at_once=BATCH, max_pause=MAX_PAUSE)
 
     def _labels_of(self, incident: Incident) -> Labels:
-        """The labels that identify the alert: few values each; sequence numbers and ranks are annotations."""
+        """The labels that identify the alert. Each has few values; sequence numbers and ranks are annotations."""
         return tuple({**self._labels, "alertname": ALERT_NAME, **incident.labels}.items())
 
     async def stop(self, seconds: float) -> None:
-        """Post what is pending, within ``seconds`` seconds. Firing alerts stay firing: their faults still exist."""
+        """Post pending alerts, within ``seconds`` seconds. Firing alerts are not resolved: their faults still exist."""
         if self._repeating is not None:
             self._repeating.cancel()
         await asyncio.gather(*(outbox.stop(seconds) for outbox in self._outboxes))
 
 
 def parse_label(text: str) -> tuple[str, str]:
-    """``NAME=VALUE``.
+    """Parse ``NAME=VALUE``.
 
     Raises:
-        ValueError: it has another form, Alertmanager does not accept the name, or otel-fr sets this label itself.
+        ValueError: the text has another form, Alertmanager does not accept the name, or otel-fr sets the label itself.
     """
     name, equals, value = text.partition("=")
     if not equals or not value or not _LABEL_NAME.fullmatch(name):
@@ -207,7 +215,7 @@ def parse_label(text: str) -> tuple[str, str]:
 
 
 def annotations_of(data: CollectorIncidentData, links: Mapping[str, str]) -> dict[str, str]:
-    """The alert's annotations in the latest state; links are named ``runbook_url``, ``trace_url`` and so on."""
+    """The annotations of an incident's alert. Links are named ``runbook_url``, ``trace_url`` and so on."""
     sites, culprits, waiting = data["call_sites"], data["culprit_ranks"], data["waiting_ranks"]
     places = data["places"]
 
@@ -215,7 +223,7 @@ def annotations_of(data: CollectorIncidentData, links: Mapping[str, str]) -> dic
         shown = {rank: f" ({place_text(**places[str(rank)])})" if str(rank) in places else "" for rank in ranks}
         return [f"rank {rank}{place} {verb} {sites[str(rank)]}" for rank, place in shown.items() if str(rank) in sites]
 
-    # The details follow the culprits, for "it" in them is a culprit.
+    # The details follow the culprits, because "it" in them means a culprit.
     where = [*described(culprits[:4], "at"), *data["details"], *described(waiting[:4], "waits at")]
     texts = {
         "summary": told(data),

@@ -1,4 +1,4 @@
-"""Sends each incident change to a receiver once."""
+"""Sends each incident change once to a receiver."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from otel_fr_collector.outlets.outlet import Outlet, TenantOf, links_of, owner_o
 from otel_fr_collector.storage.store import Store
 
 QUEUED = "/queued"
-"""Suffix of a receiver's name in the store: notes the incidents that were queued for it, sent or not."""
+"""Suffix of a receiver's name in the store. Under it are the incidents that were queued for it, sent or not."""
 
 
 class Change(NamedTuple):
     """One change of an incident, as a receiver gets it.
 
     Attributes:
-        mark: of the change (`Incident.mark`), the same for each attempt and collector.
+        incident: the incident's id.
+        mark: identifies the change (`Incident.mark`). It is the same for each attempt and collector.
         body: JSON.
     """
 
@@ -33,12 +34,12 @@ class Change(NamedTuple):
 
 
 class Receiver(Protocol):
-    """Whoever gets the changes.
+    """A receiver of changes.
 
     Attributes:
-        name: as of `Outlet`.
-        noted_as: the name under which the store notes what was told.
-        replaced: the kinds of changes that need not be told if a later one of the same incident is.
+        name: as in `Outlet`.
+        noted_as: the name under which the store notes what was sent.
+        replaced: the kinds of changes that need not be sent if a later change of the same incident is waiting.
     """
 
     name: str
@@ -46,13 +47,13 @@ class Receiver(Protocol):
     replaced: frozenset[ChangeKind]
 
     def wants(self, incident: Incident, *, was_told: bool) -> bool:
-        """Whether it needs to know of the incident. ``was_told``: it has, or was to be, before."""
+        """Return whether to send changes of the incident. ``was_told``: one was queued for the receiver before."""
 
     def body(self, kind: ChangeKind, incident: Incident, links: dict[str, str]) -> dict[str, object]:
         """The body of the message about a change."""
 
     def post(self, change: Change) -> Attempt:
-        """Make one attempt to tell it, in the outbox's thread.
+        """Make one attempt to send a change. Called in the outbox's thread.
 
         Raises:
             HttpError: there was no response.
@@ -60,10 +61,10 @@ class Receiver(Protocol):
 
 
 class Changes(Outlet):
-    """Tells one receiver what changes, changes of one job in order (docs/guide/alerts.md).
+    """Sends changes to one receiver. The changes of one job are in order (docs/guide/alerts.md).
 
     Args:
-        store: remembers what was told, so that neither a restart nor another collector repeats anything.
+        store: remembers what was sent, so that neither a restart nor another collector repeats anything.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class Changes(Outlet):
             self._put(change.kind, change.incident)
 
     def resume(self, incidents: Sequence[Incident]) -> None:
-        """Tell what was not told before the restart."""
+        """Send what was not sent before the restart."""
         if self._store is None:
             return
         noted = self._store.notes(self._receiver.noted_as)
@@ -104,7 +105,7 @@ class Changes(Outlet):
             if not was_queued and not incident.is_open:  # a new receiver gets no incidents that are over
                 continue
             if incident.is_open and not is_told(note, opened):
-                # Perhaps it was, and the note of it was lost with the collector: then the receiver knows this id.
+                # If it was sent and only the note was lost with the collector, the receiver recognises the id.
                 self._put(ChangeKind.OPENED, incident)
                 if mark == opened:
                     continue
@@ -124,7 +125,7 @@ class Changes(Outlet):
         self._outbox.put(Message(incident.id, owner, change, len(change.body), is_state))
 
     def _send(self, messages: Sequence[Message[Change]]) -> Attempt:
-        """Make one attempt, unless any collector has told the receiver of this change before."""
+        """Make one attempt to send a change, unless a collector has already sent it."""
         (change,) = [message.content for message in messages]
         if self._store is None:
             return self._receiver.post(change)

@@ -1,4 +1,5 @@
-"""The live event stream for the page and ``otel-fr incidents --follow``. Bounded; no listener is waited for."""
+"""The live event stream for the page and ``otel-fr incidents --follow``. Its size is bounded, and it never waits for a
+listener."""
 
 from __future__ import annotations
 
@@ -13,17 +14,17 @@ from otel_fr_collector.network.tokens import Access
 
 MAX_LISTENERS = 256
 MAX_PENDING = 256
-"""Events queued for one listener; one that reads too slowly is disconnected, and may connect again."""
+"""Events queued for one listener. A listener that reads too slowly is disconnected, and may connect again."""
 MAX_PENDING_BYTES = 32 * 1024 * 1024
-"""Characters of the events queued for one listener. One event alone may have more."""
+"""Characters of the events queued for one listener. A single queued event may be larger."""
 
 
 class TooManyListenersError(Exception):
-    """There are `MAX_LISTENERS` already, and no other access has more of them."""
+    """There are already `MAX_LISTENERS`, and no other access has more of them."""
 
 
 class Event(NamedTuple):
-    """``data``: JSON text."""
+    """An event of the stream. ``data``: JSON text."""
 
     name: str
     data: str
@@ -33,7 +34,7 @@ class Listener:
     """One client of the stream.
 
     Attributes:
-        access: what it may see.
+        access: which jobs the client may see.
     """
 
     def __init__(self, access: Access) -> None:
@@ -42,13 +43,13 @@ class Listener:
         self._size = 0
 
     async def next(self) -> Event | None:
-        """The next event; None: the stream ends."""
+        """Return the next event. None: the stream has ended."""
         event = await self._events.get()
         self._size -= 0 if event is None else len(event.data)
         return event
 
     def put(self, event: Event) -> bool:
-        """Queue an event; False: there is no room."""
+        """Queue an event. Return False if there is no room."""
         if self._events.full() or (self._size and self._size + len(event.data) > MAX_PENDING_BYTES):
             return False
         self._size += len(event.data)
@@ -56,7 +57,7 @@ class Listener:
         return True
 
     def end(self) -> None:
-        """End the stream, after what is queued as far as there is room."""
+        """End the stream after the queued events. If the queue is full, the oldest is dropped."""
         while self._events.full():
             self._events.get_nowait()
         self._events.put_nowait(None)
@@ -87,19 +88,19 @@ class EventStream:
         self._send(Event("jobs", data), [one for one in self._listeners if one.access == access])
 
     def close(self) -> None:
-        """End all streams; later ones end at once."""
+        """End all streams. Streams that begin later end at once."""
         self._closed = True
         for listener in self._listeners:
             listener.end()
         self._listeners.clear()
 
     def join(self, access: Access) -> Listener:
-        """A listener that receives the events from now on, until it is passed to `leave`.
+        """Add a listener. It receives all events until it is passed to `leave`.
 
-        When there are `MAX_LISTENERS`, the access with the most of them loses its newest.
+        If there are `MAX_LISTENERS`, the access with the most listeners loses its newest one.
 
         Raises:
-            TooManyListenersError: this access would then have as many as that one.
+            TooManyListenersError: this access would then have as many listeners as the largest, or more.
         """
         if len(self._listeners) >= MAX_LISTENERS:
             held = Counter(one.access for one in self._listeners)

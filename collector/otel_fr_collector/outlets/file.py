@@ -16,9 +16,9 @@ _log = logging.getLogger(__name__)
 
 
 class IncidentsFile:
-    """One JSON line for each change of each incident, written before the change is published elsewhere.
+    """Writes one JSON line for each change of each incident, before the change is published elsewhere.
 
-    The path may be a named pipe. Nothing waits for its reader: neither the start, nor a line for which it has no room.
+    The path may be a named pipe. Neither the start nor a write waits for the pipe's reader.
 
     Raises:
         OSError: the file cannot be opened, or no process reads the pipe.
@@ -34,9 +34,9 @@ class IncidentsFile:
         self._path = path
         self._metrics = metrics
         self._rest = b""
-        """Of a line that was begun: without it the next line would continue that one."""
+        """The unwritten rest of a line. It is written first, so that the next line begins on its own."""
         self.problem = ""
-        """Why the last line could not be written; empty: it was."""
+        """Why the last line could not be written. Empty: it was written."""
         self._log = Throttle()
 
     def write(self, data: CollectorIncidentData) -> None:
@@ -48,10 +48,10 @@ class IncidentsFile:
                 raise BlockingIOError(errno.EAGAIN, "an earlier line is not complete")
             self._rest = self._write(line)
             if self._rest:
-                self._rest = self._write(self._rest)  # raises what kept it from being written whole
+                self._rest = self._write(self._rest)  # raises the error that prevented a complete write
         except (OSError, ValueError) as error:
             if isinstance(error, BrokenPipeError):
-                self._rest = b""  # the next reader begins with a whole line
+                self._rest = b""  # the next reader begins with a complete line
             self.problem = str(error)
             self._metrics.errors.labels("incidents_file").inc()
             if self._log.allows():
@@ -60,10 +60,10 @@ class IncidentsFile:
             self.problem = ""
 
     def _write(self, data: bytes) -> bytes:
-        """Returns what was not written of it.
+        """Write data. Return the part that was not written.
 
         Raises:
-            OSError: nothing was.
+            OSError: nothing was written.
         """
         return data[os.write(self._file, data) :] if data else b""
 

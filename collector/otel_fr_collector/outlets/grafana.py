@@ -1,4 +1,4 @@
-"""Incidents as Grafana annotations: a mark on every dashboard when one opens, a region once it is resolved.
+"""Incidents as Grafana annotations: a mark on every dashboard when an incident opens, a region once it is resolved.
 
 The API is Grafana's annotations HTTP API (grafana.com/docs/grafana/latest/developers/http_api/annotations).
 """
@@ -17,15 +17,16 @@ from otel_fr_collector.outlets.changes import Change
 from otel_fr_collector.outlets.outbox import Attempt, Outcome, attempt_of, make_client
 
 TAG = "otel-fr"
-"""Tag of all our annotations, by which a dashboard's annotation query filters."""
+"""Tag of all annotations of otel-fr, by which a dashboard's annotation query filters."""
 MAX_KNOWN = 2_000
 
 
 class Grafana:
-    """One receiver (`otel_fr_collector.outlets.changes.Receiver`): an annotation for each cause.
+    """A receiver (`otel_fr_collector.outlets.changes.Receiver`) that makes an annotation for each cause.
 
     Args:
-        url: base, e.g. ``http://grafana:3000``. token: of a service account that may write annotations.
+        url: base URL, such as ``http://grafana:3000``.
+        token: a token of a service account that may write annotations. Empty: none is sent.
     """
 
     noted_as = "grafana"
@@ -38,11 +39,11 @@ class Grafana:
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
         self._ids: dict[str, int | None] = {}
-        """Of the annotations, by incident; None: not made yet, or made before a restart or elsewhere."""
+        """Ids of the annotations, by incident. None: it may not exist, or was made before a restart or elsewhere."""
         self._http = make_client()
 
     def wants(self, incident: Incident, *, was_told: bool) -> bool:
-        """A cause that becomes a consequence keeps its annotation, which ends with it."""
+        """Causes are wanted. A cause that becomes a consequence keeps its annotation, which ends with the incident."""
         if was_told or incident.cause is None:
             self._ids.setdefault(incident.id, None)
             for oldest in list(self._ids)[:-MAX_KNOWN]:
@@ -62,7 +63,7 @@ class Grafana:
     def post(self, change: Change) -> Attempt:
         number = self._ids.get(change.incident)
         if number is None:
-            # An attempt whose response was lost may have made it, or another collector.
+            # An attempt whose response was lost, or another collector, may have made the annotation.
             query = urlencode([("tags", TAG), ("tags", f"incident:{change.incident}"), ("limit", "1")])
             answer = self._request("GET", f"{self._url}?{query}")
             attempt = attempt_of(answer)
@@ -89,7 +90,7 @@ class Grafana:
 
 
 def _found(answer: Answer) -> int | None:
-    """The annotation that a query has found."""
+    """The id of the annotation that a query has found."""
     found = json.loads(answer.body) if answer.status < 300 else []
     return int(found[0]["id"]) if found else None
 

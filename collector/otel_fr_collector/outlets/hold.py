@@ -1,4 +1,4 @@
-"""Incidents that people are not notified of yet: waits that may end (`Incident.alert_after`)."""
+"""Incidents that people are not notified about yet, because the wait may end (`Incident.alert_after`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from otel_fr_collector.jobs.run import RunId
 
 
 class Hold:
-    """Holds incidents back until they have lasted. One that ends before is never passed on.
+    """Holds incidents back until they have lasted long enough. An incident that ends earlier is never passed on.
 
     Times are monotonic.
     """
@@ -19,7 +19,7 @@ class Hold:
         self._held: dict[tuple[RunId, str], IncidentChange] = {}
 
     def take(self, change: IncidentChange, now: float) -> IncidentChange | None:
-        """What receivers are to learn of a change now; None: nothing."""
+        """Return the change that receivers must learn now. None: there is none."""
         incident = change.incident
         key = incident.run, incident.id
         if change.kind is ChangeKind.OPENED or key in self._held:
@@ -33,12 +33,12 @@ class Hold:
         return change
 
     def due(self, now: float) -> list[IncidentChange]:
-        """The incidents that have lasted by now, each as its opening."""
+        """Return the openings of incidents that have now lasted long enough."""
         found = [key for key, change in self._held.items() if change.incident.is_alerting(now)]
         return [self._held.pop(key) for key in found]
 
     def resume(self, incidents: Iterable[Incident], now: float) -> list[Incident]:
-        """Of incidents from before a restart, or of another collector, those that receivers have learned of."""
+        """Continue incidents from before a restart, or of another collector. Return those that receivers know."""
         passed = []
         for incident in incidents:
             if incident.resolved is not None:
@@ -51,6 +51,6 @@ class Hold:
         return passed
 
     def forget(self, run: RunId) -> None:
-        """Another collector continues with the run."""
+        """Drop a run's incidents, because another collector continues them."""
         for key in [key for key in self._held if key[0] == run]:
             del self._held[key]

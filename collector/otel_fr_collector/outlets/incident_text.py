@@ -10,7 +10,7 @@ from otel_fr.stacks import first_thread, is_newest_first
 from otel_fr_collector.incidents.incident import ChangeKind
 
 MAX_FRAMES = 12
-"""Frames shown of a culprit's stack; the incident has all of them."""
+"""Frames of a culprit's stack that are shown. The incident has all of them."""
 
 _RED, _GREEN, _YELLOW, _BOLD, _RESET = "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[1m", "\x1b[0m"
 
@@ -21,7 +21,8 @@ def render(
     """The text of an incident, ending with a line break.
 
     Args:
-        now: Unix time. started: Unix time at which the fault began; None: not known.
+        now: Unix time.
+        started: Unix time at which the fault began. None: it is not known.
         color: use ANSI colours.
     """
     shown: CollectorIncidentData = printable_data(data, one_line)

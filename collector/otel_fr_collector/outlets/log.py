@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 
 
 MAX_VALUE = 2_000
-"""Characters of one value: half of the ranks of a large job may be culprits."""
+"""Characters of one value. Half of the ranks of a large job may be culprits."""
 
 
 class LogLines(Outlet):

@@ -1,4 +1,4 @@
-"""Messages to one receiver over HTTP: bounded, in order, repeated until one succeeds. Nothing waits for them."""
+"""Messages to one receiver over HTTP: bounded, in order, and repeated until they succeed. Nothing waits for them."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ from otel_fr_collector.throttle import Throttle
 _log = logging.getLogger(__name__)
 
 MAX_QUEUED = 1_000
-"""Messages that wait; beyond it some are dropped (`otel_fr_collector.shares`)."""
+"""Waiting messages. If there are more, some are dropped (`otel_fr_collector.shares`)."""
 MAX_QUEUED_BYTES = 16 * 1024 * 1024
 _RETRYABLE = frozenset({408, 425, 429})
-"""Besides 500 to 599; other errors will not change by a repetition (RFC 9110, 15.5)."""
+"""Statuses to retry, besides 500 and above. Repeating a request does not change other errors (RFC 9110, 15.5)."""
 CONNECT_SECONDS = 2.0
 TOTAL_SECONDS = 7.0
-"""For one request, until its response has arrived."""
+"""Seconds for one request, until its response has arrived."""
 FIRST_PAUSE = 0.5
-"""Seconds after a failed attempt; doubled for each further one."""
+"""Seconds of pause after a failed attempt. Doubled after each further failure."""
 MAX_PAUSE = 20.0
 
 T = TypeVar("T")
 
 
 class Outcome(Enum):
-    """What became of an attempt; the value is the label in metrics."""
+    """The outcome of an attempt. The value is the label in metrics."""
 
     SENT = "sent"
     REJECTED = "rejected"
-    """The receiver will not accept it, now or later."""
+    """The receiver will never accept the message."""
     FAILED = "failed"
-    """To be repeated."""
+    """The attempt must be repeated."""
 
 
 class Attempt(NamedTuple):
-    """One attempt to tell a receiver.
+    """The result of one attempt to notify a receiver.
 
     Attributes:
-        problem: empty if it was sent.
-        retry_after: seconds for which the receiver asks to wait; None: it does not.
+        problem: what failed. Empty if the message was sent.
+        retry_after: seconds for which the receiver asks to wait. None: it does not ask.
     """
 
     outcome: Outcome
@@ -60,13 +60,13 @@ class Attempt(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Message(Generic[T]):
-    """Something that a receiver must know.
+    """A message to a receiver.
 
     Attributes:
-        about: the incident, or the alert.
-        content: does not change any more: another thread reads it.
-        size: bytes, about.
-        is_state: a later message about the same says all of it, and takes its place while it waits.
+        about: identifies the incident or the alert.
+        content: must not change any more, because another thread reads it.
+        size: approximate bytes.
+        is_state: a later message about the same thing contains everything, and replaces this one while it waits.
     """
 
     about: Hashable
@@ -77,16 +77,16 @@ class Message(Generic[T]):
 
 
 class Outbox(Generic[T]):
-    """A bounded queue for one receiver, and the one thread that sends what is in it.
+    """A bounded queue for one receiver, and the thread that sends its messages.
 
-    Tenants are served in turn. Messages of one job are in order, so one that keeps failing delays those behind it, and
-    no others.
+    Tenants are served in turn. Messages of one job are in order: one that keeps failing delays only the job's later
+    messages.
 
     Args:
-        name: the outlet in metrics and logs; without secrets.
-        send: makes one attempt with one message or more, in the thread.
-        at_once: messages of one attempt at most.
-        max_pause: seconds between two attempts at most, unless the receiver asks for more.
+        name: the outlet's name in metrics and logs, without secrets.
+        send: makes one attempt with one or more messages. Called in the thread.
+        at_once: most messages of one attempt.
+        max_pause: longest pause between two attempts, in seconds, unless the receiver asks for more.
     """
 
     def __init__(
@@ -109,17 +109,17 @@ class Outbox(Generic[T]):
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._on_their_way: list[Message[T]] = []
-        """They wait again if the attempt fails."""
+        """The messages of the present attempt. They wait again if it fails."""
         self._given_up = 0
         self._log = Throttle()
         metrics.watch_deliveries(name)
 
     def start(self) -> None:
-        """Start to send; needs a running event loop."""
+        """Start sending. Needs a running event loop."""
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def put(self, message: Message[T]) -> None:
-        """Queue a message in place of the waiting state of what it is about."""
+        """Queue a message. It replaces waiting messages about the same thing that are states."""
         self.withdraw(message.owner, message.about)
         for loser in self._queue.put(message):
             self._metrics.deliveries.labels(self._name, "dropped").inc()
@@ -127,7 +127,7 @@ class Outbox(Generic[T]):
         self._wake.set()
 
     def withdraw(self, owner: Owner, about: Hashable) -> None:
-        """Remove the waiting state of something."""
+        """Remove waiting messages about something if they are states."""
 
         def is_old(message: Message[T]) -> bool:
             return message.is_state and message.about == about
@@ -136,7 +136,7 @@ class Outbox(Generic[T]):
         self._on_their_way = [message for message in self._on_their_way if not is_old(message)]
 
     async def stop(self, seconds: float) -> None:
-        """Send what waits, within ``seconds`` seconds; a failed attempt is not repeated."""
+        """Send waiting messages, within ``seconds`` seconds. A failed attempt is not repeated."""
         self._stopping.set()
         self._wake.set()
         if self._task is not None:
@@ -165,7 +165,7 @@ class Outbox(Generic[T]):
                 pause = FIRST_PAUSE
                 continue
             if self._stopping.is_set():
-                self._given_up += len(again)  # the others have their one attempt, too
+                self._given_up += len(again)  # the other messages get one attempt, too
                 continue
             for message in reversed(again):
                 self._queue.put_back(message)
@@ -193,7 +193,7 @@ def make_client() -> HttpClient:
 
 
 def attempt_of(answer: Answer) -> Attempt:
-    """The outcome of an attempt by the status of the response."""
+    """The result of an attempt, from the status of the response."""
     if answer.status < 300:
         return Attempt(Outcome.SENT)
     problem = f"status {answer.status}: {answer.body[:200]!r}"

@@ -1,4 +1,4 @@
-"""What every outlet is, and the links that outlets show."""
+"""The base class of outlets, and the links that outlets show."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ from otel_fr_collector.shares import Owner
 
 
 class Outlet:
-    """Publishes every change of every incident to one kind of receiver. No method waits for the receiver.
+    """Publishes every change of every incident to one kind of receiver. No method except `stop` waits for the receiver.
 
-    What an outlet does not override, it has no need of.
+    By default, all methods except `publish` do nothing.
 
     Attributes:
-        name: in logs and metrics; without secrets.
+        name: the outlet's name in logs and metrics, without secrets.
     """
 
     name: str
 
     def start(self) -> None:
-        """Start publishing; called in a running event loop."""
+        """Start publishing. Called in a running event loop."""
 
     def publish(self, change: IncidentChange) -> None:
         raise NotImplementedError
 
     def resume(self, incidents: Sequence[Incident]) -> None:
-        """Restore incidents known from before a restart, or published by another collector before, oldest first.
+        """Continue incidents from before a restart, or those that another collector has published, oldest first.
 
-        Called before `start`, and, where collectors share a database, later.
+        Called before `start`. If collectors share a database, also called later.
         """
 
     def forget(self, run: RunId) -> None:
-        """Another collector publishes the run's incidents from now on; nothing is published about that."""
+        """Forget a run without publishing anything: another collector publishes its incidents from now on."""
 
     async def stop(self, seconds: float) -> None:
-        """Deliver what is still pending, within ``seconds`` seconds."""
+        """Deliver pending changes, within ``seconds`` seconds."""
 
 
 TenantOf = Callable[[str], str]
-"""The tenant of a job's name (`otel_fr_collector.network.tokens.tenant_of`)."""
+"""Returns the tenant of a job, by the job's name (`otel_fr_collector.network.tokens.tenant_of`)."""
 
 
 def owner_of(incident: Incident, tenant_of: TenantOf) -> Owner:
-    """Whose the deliveries about an incident are."""
+    """The owner of the deliveries about an incident."""
     return Owner(tenant_of(incident.run.job), incident.run.job)
 
 

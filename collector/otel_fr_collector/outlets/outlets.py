@@ -20,13 +20,13 @@ from otel_fr_collector.outlets.terminal import Terminal
 
 @dataclass
 class Outlets:
-    """The terminal, the file and the event stream, which need no start, and the others.
+    """The terminal, the file and the event stream, and the other outlets, which must be started.
 
-    What one outlet raises is counted and logged, and keeps no other from being notified.
+    An exception in one outlet is counted and logged. The other outlets are still notified.
 
     Attributes:
-        file: None: there is none.
-        others: alerts, webhooks and the like. They learn of a wait that may end once it has lasted (`Hold`).
+        file: the file of incidents. None: there is none.
+        others: alerts, webhooks and the like. They learn of a wait that may end only once it has lasted (`Hold`).
         event_stream: clients join it through the API.
     """
 
@@ -43,12 +43,12 @@ class Outlets:
         self._faults = Faults(self.metrics)
 
     def start(self) -> None:
-        """Begin to deliver; needs a running event loop."""
+        """Start delivering. Needs a running event loop."""
         for outlet in self.others:
             outlet.start()
 
     def resume(self, incidents: Sequence[Incident], now: float) -> None:
-        """Restore the incidents known from before a restart, oldest first. ``now``: monotonic."""
+        """Continue incidents from before a restart or of another collector, oldest first. ``now``: monotonic time."""
         incidents = self._hold.resume(incidents, now)
         for outlet in self.others:
             with self._caught(outlet.name):
@@ -65,7 +65,7 @@ class Outlets:
         """Publish one change, to the file first.
 
         Args:
-            now: monotonic.
+            now: monotonic time.
             has_files: no further flight-recorder files are expected for the incident.
         """
         if self.file is not None:
@@ -85,11 +85,11 @@ class Outlets:
                 outlet.publish(change)
 
     def step(self, now: float, *, final: bool = False) -> None:
-        """Print, and tell the others, what is due.
+        """Print incidents that are due, and publish those that have lasted long enough.
 
         Args:
-            now: monotonic.
-            final: the collector stops, so the event stream ends.
+            now: monotonic time.
+            final: the collector stops, so everything is printed and the event stream ends.
         """
         with self._caught("terminal"):
             self.terminal.step(now, final=final)
@@ -99,7 +99,7 @@ class Outlets:
             self.event_stream.close()
 
     async def stop(self, seconds: float) -> None:
-        """Deliver what is still pending, within ``seconds`` seconds."""
+        """Deliver pending changes, within ``seconds`` seconds."""
         await asyncio.gather(*(self._stop(outlet, seconds) for outlet in self.others))
         if self.file is not None:
             self.file.close()

@@ -22,7 +22,8 @@ class _Printed:
 
 
 class Terminal:
-    """Prints incidents. A new one waits for its files (`timeline.FILES_PATIENCE`); of an update only news appears."""
+    """Prints incidents. A new incident waits for its files (`timeline.FILES_PATIENCE`). An update is printed only if it
+    changes something that a reader needs, or adds files."""
 
     def __init__(self, out: TextIO | Unblocked | None) -> None:
         self._out = out
@@ -52,7 +53,7 @@ class Terminal:
             self._print_files(known, change)
 
     def step(self, now: float, *, final: bool = False) -> None:
-        """Print the new incidents whose time has come."""
+        """Print the new incidents that are due; with ``final``, all of them."""
         for number in [n for n in self._pending if final or (self._known[n].due or 0.0) <= now]:
             self._print_pending(number)
 
@@ -82,7 +83,7 @@ class Terminal:
     def _write(self, text: str) -> None:
         if self._out is None:
             return
-        encoding = self._out.encoding or "utf-8"  # of a terminal without Unicode: it must not end the output
+        encoding = self._out.encoding or "utf-8"  # a terminal without Unicode must not end the output
         text = text.encode(encoding, "backslashreplace").decode(encoding)
         try:
             self._out.write(text)

@@ -1,4 +1,4 @@
-"""Incidents posted to any URL as JSON, signed as the Standard Webhooks specification says (standardwebhooks.com)."""
+"""Posts incidents to any URL as JSON, signed as in the Standard Webhooks specification (standardwebhooks.com)."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ MIN_SECRET = 16
 
 
 def read_secret(text: str) -> bytes:
-    """A secret as a file holds it: ``whsec_`` and base64, or any text.
+    """Read a secret from the text of a file: ``whsec_`` and base64, or any text.
 
     Raises:
-        ValueError: it is shorter than `MIN_SECRET` bytes, or not base64.
+        ValueError: the secret is shorter than `MIN_SECRET` bytes, or ``whsec_`` is not followed by base64.
     """
     text = text.strip()
     if text.startswith("whsec_"):
@@ -43,16 +43,16 @@ def sign(secret: bytes, number: str, timestamp: int, body: bytes) -> str:
 
 
 class Webhook:
-    """One receiver (`otel_fr_collector.outlets.changes.Receiver`). It gets all incidents.
+    """A receiver (`otel_fr_collector.outlets.changes.Receiver`) of all incidents.
 
     Args:
-        secret: signs each post; None: unsigned.
+        secret: signs each post. None: posts are not signed.
     """
 
     replaced = frozenset({ChangeKind.UPDATED})
 
     def __init__(self, url: str, secret: bytes | None = None) -> None:
-        # Paths and queries of webhooks hold their secrets: only the host is shown.
+        # Paths and queries of webhooks may contain secrets: only the host is shown.
         self.name = f"webhook {urlsplit(url).hostname}"
         self.noted_as = "webhook/" + hashlib.blake2b(url.encode(), digest_size=8).hexdigest()
         self._url = url
