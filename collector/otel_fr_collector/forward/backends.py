@@ -1,4 +1,4 @@
-"""OTLP backends: sending one request, and the meaning of the response. Over gRPC, or over HTTP with protobuf."""
+"""OTLP backends: sends one request and interprets the response, over gRPC, or over HTTP with protobuf."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TIMEOUT = 10.0
 """Seconds for one attempt."""
 CONNECT_SECONDS = 5.0
 PARALLEL = 8
-"""Requests sent to one backend at once."""
+"""Requests that are sent to one backend at the same time."""
 
 RETRYABLE = frozenset(
     {
@@ -34,9 +34,9 @@ RETRYABLE = frozenset(
     }
 )
 """The codes OTLP calls retryable (opentelemetry-proto, docs/specification.md, OTLP/gRPC response).
-RESOURCE_EXHAUSTED is one too, if the response says when to retry."""
+RESOURCE_EXHAUSTED is also retryable if the response says when to retry."""
 RETRYABLE_HTTP = frozenset({429, 502, 503, 504})
-"""The same page, OTLP/HTTP response."""
+"""The statuses OTLP calls retryable (the same page, OTLP/HTTP response)."""
 
 
 class RefusedError(Exception):
@@ -47,8 +47,8 @@ class BusyError(Exception):
     """The backend cannot accept the request now, or cannot be reached.
 
     Attributes:
-        after: seconds after which it asks for a retry, at most
-            `otel_fr_collector.network.http_client.MAX_RETRY_AFTER`; None: it does not say.
+        after: seconds after which the backend asks for a retry, at most
+            `otel_fr_collector.network.http_client.MAX_RETRY_AFTER`. None: it does not ask.
         reached: there was a connection, so the request itself may be the reason.
     """
 
@@ -59,10 +59,10 @@ class BusyError(Exception):
 
 
 class Backend(Protocol):
-    """A server that requests are forwarded to."""
+    """A server to which requests are forwarded."""
 
     name: str
-    """Its URL, without secrets: the label in metrics and logs."""
+    """The backend's URL, which has no secrets: the label in metrics and logs."""
 
     async def send(self, signal: str, data: bytes) -> None:
         """Send one request.
@@ -85,7 +85,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Tls:
-    """PEM files for TLS to backends; None: the system's CAs, no client certificate."""
+    """PEM files for TLS to backends. None: the system's CAs, and no client certificate."""
 
     ca: Path | None = None
     cert: Path | None = None
@@ -108,7 +108,7 @@ def parse_backend(url: str) -> Target:
     """Parse the URL of a backend.
 
     ``grpc://`` and ``grpcs://`` are gRPC. ``http://`` and ``https://`` are HTTP if there is a path or the port is 4318
-    (which OTLP reserves for HTTP), else gRPC, as the OTLP exporters write their gRPC endpoints.
+    (which OTLP reserves for HTTP). Otherwise they are gRPC, because OTLP exporters write gRPC endpoints like this.
 
     Raises:
         ValueError: the URL has another form.
@@ -136,13 +136,13 @@ def parse_backend(url: str) -> Target:
 
 
 def read_headers(path: Path, urls: tuple[str, ...]) -> dict[str, dict[str, str]]:
-    """The headers file: lines ``URL NAME: VALUE``; ``#`` begins a comment line.
+    """Read the headers file. It has lines ``URL NAME: VALUE``, and comment lines that begin with ``#``.
 
     Returns:
-        for each URL its headers, names in lower case.
+        The headers by URL, with names in lower case.
 
     Raises:
-        ValueError: a line cannot be parsed, or names none of ``urls``; the message does not show the value.
+        ValueError: a line cannot be parsed, or names none of ``urls``. The message does not show the value.
         OSError: the file cannot be read.
     """
     found: dict[str, dict[str, str]] = {}
@@ -160,7 +160,7 @@ def read_headers(path: Path, urls: tuple[str, ...]) -> dict[str, dict[str, str]]
 
 
 def make_backend(url: str, tls: Tls, headers: Mapping[str, str]) -> Backend:
-    """A backend for a URL (`parse_backend`); inside the running event loop.
+    """Make a backend for a URL (`parse_backend`). Needs a running event loop.
 
     Raises:
         ValueError, OSError: the URL, or a file of ``tls``, cannot be used.

@@ -1,4 +1,4 @@
-"""Forwards requests to OTLP backends, each with its own bounded queue, without delaying the correlation."""
+"""Forwards requests to OTLP backends. Each backend has its own bounded queue, and none delays the correlation."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from otel_fr_collector.otlp.signals import TRACES
 _log = logging.getLogger(__name__)
 
 CLEAN_EVERY = 10.0
-"""Seconds between two looks for requests that are too old, and attempts to use a file that has failed."""
+"""Seconds after which old requests are dropped again, and a failed file is tried again."""
 MAX_AGE = 86_400.0
 """Seconds after which a request that no backend has accepted is dropped."""
 LARGE_REQUEST_BYTES = 1 << 20
-"""Bytes from which traces are selected from a request outside the event loop."""
+"""Traces are selected from a request of at least this size, in bytes, in a thread."""
 
 
 class Forwarder:
     """Forwards requests.
 
     Args:
-        signals: those that are forwarded.
-        selection: selects traces; None: all are forwarded, bytes unchanged.
+        signals: the signals that are forwarded.
+        selection: selects traces. None: all traces are forwarded, with their bytes unchanged.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Forwarder:
         return self._queues.is_up
 
     def start(self) -> None:
-        """Begin to send; needs a running event loop."""
+        """Start sending. Needs a running event loop."""
         loop = asyncio.get_running_loop()
         self._sending = [loop.create_task(sender.run()) for sender in self._senders]
         self._cleaning = loop.create_task(self._clean())
@@ -66,7 +66,7 @@ class Forwarder:
                 )
 
     async def take(self, signal: str, data: bytes) -> None:
-        """Queue the part of a request that is forwarded. On return it is as durable as the queue."""
+        """Queue the part of a request that must be forwarded. On return it is as durable as the queue."""
         if not data or signal not in self._signals:
             return
         if signal == TRACES and self._selection is not None:
@@ -96,13 +96,13 @@ class Forwarder:
             queued()
 
     def keep_trace(self, trace: bytes) -> None:
-        """Forward the spans of the trace of an incident, whatever the mode."""
+        """Forward the spans of an incident's trace even if only selected traces are forwarded."""
         if self._selection is not None:
             for data in self._selection.mark(trace):
                 self.offer(TRACES, data)
 
     async def stop(self, seconds: float) -> None:
-        """Send queued requests, for at most so many seconds."""
+        """Send queued requests, for at most this many seconds."""
         for sender in self._senders:
             sender.end()
         await asyncio.wait(self._sending, timeout=seconds)
@@ -117,7 +117,7 @@ class Forwarder:
             await sender.backend.close()
         is_kept = self._queues.is_durable
         await self._queues.close(seconds)
-        await asyncio.sleep(0)  # for what follows from the last requests that were written
+        await asyncio.sleep(0)  # lets the callbacks of the last written requests run
         for name in self._queues.sizes:
             if (count := len(self._queues.waiting[name])) and not is_kept:
                 self._metrics.forward_dropped.labels(name, "shutdown").inc(count)

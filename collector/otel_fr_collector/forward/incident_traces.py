@@ -1,4 +1,4 @@
-"""Incident traces: each incident as spans in the trace of its collective, sent to the backends once each."""
+"""Incident traces: each incident as spans in the trace of its collective. Each span is sent once to the backends."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from otel_fr_collector.storage.store import Store
 NOTE = "trace"
 """Name under which the store notes the trace whose root span is in the queue, by incident."""
 MAX_SENT = 10_000
-"""Traces remembered as sent: ten times the incidents that are kept."""
+"""Traces that are remembered as sent: ten times the incidents that are kept."""
 MAX_CHANGES = 16
-"""Changes of category or culprits of one incident that are sent."""
+"""Changes that are sent for one trace."""
 
 _Spans = list[tuple[Mapping[str, object], Span]]
 
@@ -33,9 +33,11 @@ class _Trace:
     """What was sent of one trace.
 
     Attributes:
-        headlines: by incident, its headline as sent last; the first has the root span.
-        waiting: ranks with a span. named: culprits with one. culprits: those with one that says where they are.
-        changes: changes sent.
+        headlines: the headline last sent for each incident. The first incident has the root span.
+        waiting: waiting ranks with a span.
+        culprits: culprits with a span that says where they are.
+        named: culprits with any span.
+        changes: how many changes were sent.
     """
 
     headlines: dict[str, str] = field(default_factory=dict)
@@ -45,18 +47,16 @@ class _Trace:
     changes: int = 0
 
     def is_root(self, incident: Incident) -> bool:
-        """Whether this incident has the root span."""
+        """Return whether this incident has the root span."""
         return incident.id == next(iter(self.headlines))
 
 
 class IncidentTraces:
     """Sends the spans of incidents.
 
-    It owns what was sent of each trace, and the incidents that are still to be sent.
-
     Args:
-        store: where it is noted what was sent; None: a restart forgets it.
-        clock: monotonic seconds.
+        store: notes what was sent. None: a restart forgets it.
+        clock: returns monotonic seconds.
     """
 
     def __init__(self, runs: Runs, forwarder: Forwarder, store: Store | None, clock: Callable[[], float]) -> None:
@@ -65,16 +65,17 @@ class IncidentTraces:
         self._store = store
         self._clock = clock
         self._traces: dict[tuple[str, str], _Trace] = {}
-        """By job and trace: run ids come from clients, and no job may keep the root span of another from being sent."""
+        """Sent traces, by job and trace id. The job is in the key because run ids come from clients: no job may keep
+        another job's root span from being sent."""
         self._trace_of: dict[str, str] = {}
-        """By incident: the trace it was sent in, for its consequences to link to."""
+        """The trace in which each incident was sent, so that its consequences can link to it."""
         self._held: dict[str, tuple[Incident, float]] = {}
-        """By id, incidents to be sent, and when they will be at the latest."""
+        """Incidents that must still be sent, by id, with the latest monotonic time to do so."""
 
     def resume(self, incidents: Sequence[Incident]) -> None:
-        """Take the incidents known from before a restart, oldest first.
+        """Continue incidents from before a restart or of another collector, oldest first.
 
-        Of one whose root span was noted, all that was published counts as sent.
+        If an incident's root span was noted as sent, everything that was published counts as sent.
         """
         noted = self._store.notes(NOTE) if self._store is not None else {}
         for incident in incidents:
@@ -86,11 +87,11 @@ class IncidentTraces:
                 self._held[incident.id] = (incident, self._clock() + timeline.TRACE_HOLD)
             else:
                 self._note_as_sent(incident, data)
-            # Its ranks' spans come when their calls end, so mostly after the restart.
+            # The ranks' spans arrive when their calls end, so mostly after the restart.
             self._forwarder.keep_trace(bytes.fromhex(data["trace_id"]))
 
     def publish(self, change: IncidentChange) -> None:
-        """Send what is new of an incident; a new one once it is known where its culprits are."""
+        """Send what is new in an incident. A new incident is sent once it is known where its ranks are."""
         incident, data = change.incident, change.data
         if data["trace_id"] is None:
             return
@@ -107,7 +108,7 @@ class IncidentTraces:
             self._end(incident, data)
 
     def step(self) -> None:
-        """Send what was held back for long enough, once the job's resource, by which backends group spans, is known."""
+        """Send incidents whose time is over and whose job's resource, by which backends group spans, is known."""
         now = self._clock()
         for incident, deadline in list(self._held.values()):
             run = self._runs.by_id.get(incident.run)
@@ -116,7 +117,7 @@ class IncidentTraces:
             self._open(incident)
 
     def finish(self) -> None:
-        """Send what is held back: the collector stops."""
+        """Send all incidents that are held back, because the collector stops."""
         for incident, _ in list(self._held.values()):
             self._open(incident)
 
@@ -129,7 +130,7 @@ class IncidentTraces:
         return all(is_known(run, rank) for rank in (*data["culprit_ranks"][:MAX_CULPRITS], *_waiting(data)))
 
     def _open(self, incident: Incident) -> None:
-        """Send an incident for the first time, as the root of its trace, with its ranks."""
+        """Send an incident for the first time, with its ranks. The first incident of a trace is its root span."""
         del self._held[incident.id]
         data = incident.data
         if data["trace_id"] is None:
@@ -137,7 +138,7 @@ class IncidentTraces:
         trace = self._trace(incident, data)
         is_first = not trace.headlines
         if not is_first and incident.cause is not None:
-            return  # it follows from what the trace shows already
+            return  # the trace already shows its cause
         now = incident.changed or incident.detected
         cause = self._trace_of.get(incident.cause or "")
         made = self._spans(incident, data, is_first=is_first, cause=cause)
@@ -149,7 +150,7 @@ class IncidentTraces:
         self._offer(spans, functools.partial(self._note, incident.id, data["trace_id"]))
 
     def _update(self, incident: Incident, data: CollectorIncidentData, *, is_opened: bool) -> None:
-        """Send what has been learned of an incident since. ``is_opened``: again, after it was resolved."""
+        """Send what is new in an incident that was sent. ``is_opened``: it was resolved, and has opened again."""
         trace = self._trace(incident, data)
         if trace.changes >= MAX_CHANGES:
             return
@@ -177,7 +178,10 @@ class IncidentTraces:
         now: float,
         parent: bytes | None = None,
     ) -> _Spans:
-        """Spans of the ranks that have none yet, culprits first."""
+        """Make spans of the ranks that have none yet, culprits first.
+
+        A culprit gets a second span once it is known where it is.
+        """
         run = self._runs.by_id.get(incident.run)
         new = [rank for rank in _waiting(data) if rank not in trace.waiting]
         waiting = waiting_facts(run, data, new[: max(0, MAX_WAITING - len(trace.waiting))])

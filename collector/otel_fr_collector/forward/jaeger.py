@@ -1,4 +1,4 @@
-"""A Jaeger among the backends: where it shows traces, so that incidents link there without an option."""
+"""Finds the page of a Jaeger among the backends, so that incidents link to their traces without an option."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from otel_fr_collector.network.http_client import HttpClient, HttpError, Workers
 _log = logging.getLogger(__name__)
 
 PORT = 16686
-"""Of Jaeger's page, on the host that takes its telemetry (jaegertracing.io/docs, Getting Started)."""
+"""Port of Jaeger's page, on the host that receives its telemetry (jaegertracing.io/docs, Getting Started)."""
 TITLE = b"Jaeger UI"
 ATTEMPTS, EVERY = 10, 30.0
-"""How often it is looked for, and seconds between: it may start after the collector. Others are not asked for ever."""
+"""Number of attempts to find the page, and seconds between them: Jaeger may start after the collector. They end,
+because the backend may be something else."""
 CONNECT_SECONDS, TOTAL_SECONDS = 1.0, 2.0
 
 
@@ -35,10 +36,10 @@ async def look_for_page(links: Links, backends: Sequence[str]) -> None:
 
 
 def find_page(backends: Iterable[str], own_page: str = "", port: int = PORT) -> str:
-    """The base URL of the first Jaeger that answers; "": none does. Blocks for seconds.
+    """Return the base URL of the first Jaeger that answers, or "". Blocks for seconds.
 
     Args:
-        own_page: of this collector, by whose host browsers reach a Jaeger that this machine knows as its own.
+        own_page: URL of this collector's page. If a backend is on loopback, browsers reach its Jaeger by this host.
     """
     http = HttpClient(connect=CONNECT_SECONDS, total=TOTAL_SECONDS)
     for host in dict.fromkeys(host for url in backends for host in _hosts(url, own_page)):

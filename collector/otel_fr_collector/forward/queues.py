@@ -1,4 +1,4 @@
-"""The queues of the backends, in memory: bounded in bytes, and with a file kept in it, too, until they are sent."""
+"""The backends' queues: in memory, bounded in bytes and, if there is a file, kept there until the requests are sent."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from otel_fr_collector.storage.journal import Journal, Request
 
 @dataclass(frozen=True)
 class Put:
-    """The outcome for one request: the backends it is queued for, and those whose queue is full.
+    """The outcome of queueing one request.
 
     Attributes:
-        written: done once the request is in the file, or waits in memory because the file cannot be written; None:
+        kept: the backends for which it is queued.
+        full: the backends whose queue is full.
+        written: done once the request is in the file, or waits in memory because the file cannot be written. None:
             there is nothing to wait for.
     """
 
@@ -25,16 +27,17 @@ class Put:
 
 
 class Queues:
-    """What waits for each backend.
+    """The requests that wait for each backend.
 
     Args:
         max_bytes: capacity of one backend's queue.
-        journal: the file; None: what waits ends with the process.
-        clock: Unix time in nanoseconds.
+        journal: the file. None: waiting requests are lost when the process ends.
+        clock: returns Unix time in nanoseconds.
 
     Attributes:
-        waiting: for each backend its requests by id, the oldest first. The file may hold some of other backends.
-        sizes: for each backend, the bytes of its requests. Other threads may read it.
+        waiting: the requests of each backend by id, the oldest first. Includes requests in the file for backends that
+            are no longer configured.
+        sizes: the bytes of each configured backend's requests. Other threads may read it.
 
     Raises:
         NewerVersionError: a newer otel-fr has written the file.
@@ -58,7 +61,7 @@ class Queues:
 
     @property
     def is_durable(self) -> bool:
-        """What waits survives the end of the collector."""
+        """Whether waiting requests survive the end of the collector."""
         return self._journal is not None and self._journal.is_up
 
     @property
@@ -67,7 +70,7 @@ class Queues:
         return self._journal is None or self._journal.is_up
 
     def put(self, signal: str, data: bytes) -> Put:
-        """Queue one request for all backends whose queue is not full; needs a running event loop."""
+        """Queue one request for all backends whose queue has room. Needs a running event loop."""
         self._latest = max(self._latest + 1, self._clock())
         request = Request(self._latest, signal, data)
         kept = [name for name, size in self.sizes.items() if size + len(data) <= self.max_bytes]
@@ -76,7 +79,7 @@ class Queues:
         return Put(kept, [name for name in self.sizes if name not in kept], written)
 
     async def remove(self, backend: str, ids: Collection[int]) -> None:
-        """Remove requests that a backend has accepted, or never will."""
+        """Remove requests that a backend has accepted or will never accept."""
         gone = [request for one in ids if (request := self.waiting[backend].pop(one, None)) is not None]
         if backend in self.sizes:
             self.sizes[backend] -= sum(len(request.data) for request in gone)
@@ -86,7 +89,7 @@ class Queues:
                 await written
 
     async def drop_old(self, seconds: float) -> dict[str, int]:
-        """Drop requests that have waited longer than this; returns for each backend how many."""
+        """Drop requests that have waited longer than this. Return their number by backend."""
         end = self._clock() - int(seconds * 1e9)
         found = {name: [one for one in requests if one < end] for name, requests in self.waiting.items()}
         for name, ids in found.items():
@@ -95,13 +98,13 @@ class Queues:
         return {name: len(ids) for name, ids in found.items() if ids}
 
     async def recover(self) -> None:
-        """Try a file that could not be used again, and write into it all that waits."""
+        """Retry an unusable file, and write all waiting requests into it."""
         if self._journal is not None and not self._journal.is_up:
             held = [(name, request) for name, requests in self.waiting.items() for request in requests.values()]
             self._add(await self._journal.reopen(held))
 
     async def close(self, seconds: float) -> None:
-        """Finish writing; takes at most this many seconds."""
+        """Finish writing, within this many seconds."""
         if self._journal is not None:
             await self._journal.close(seconds)
 

@@ -16,12 +16,12 @@ from otel_fr_collector.jobs.run import Run
 
 
 def waiting_facts(run: Run | None, data: CollectorIncidentData, ranks: Iterable[int]) -> list[RankFacts]:
-    """Ranks that wait, each with the call in flight that it waits in."""
+    """Facts of waiting ranks, each with the call in flight in which it waits."""
     return [_waiting(run, data, rank) for rank in ranks]
 
 
 def culprit_facts(run: Run | None, data: CollectorIncidentData, ranks: Iterable[int]) -> list[RankFacts]:
-    """Culprits, each with where it is, or what ended it."""
+    """Facts of culprits, each with where it is, or what ended it."""
     errors = {one["rank"]: one["error"] for one in data["culprits"]}
     found = []
     for rank in ranks:
@@ -37,7 +37,7 @@ def culprit_facts(run: Run | None, data: CollectorIncidentData, ranks: Iterable[
 
 
 def is_known(run: Run | None, rank: int) -> bool:
-    """Where a rank is, or how it ended, is known; or nothing more will be heard of it."""
+    """Return whether it is known where a rank is or how it ended, or whether nothing more will come from it."""
     state = None if run is None else run.ranks.get(rank)
     return state is None or bool(state.stack or state.exception) or state.ended is not None
 
@@ -65,7 +65,7 @@ def _waiting(run: Run | None, data: CollectorIncidentData, rank: int) -> RankFac
 
 
 def _call_in(state: RankState, data: CollectorIncidentData) -> RankCall | None:
-    """The rank's call in flight of the incident's collective, otherwise its oldest one."""
+    """The rank's call in the incident's collective if it is in flight, otherwise its oldest call in flight."""
     calls = state.contents.inflight
     group = data["process_group"]
     if group is not None:

@@ -1,4 +1,4 @@
-"""Which traces are forwarded when not all are: the traces of incidents."""
+"""Selects the traces of incidents, for when not all traces are forwarded."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from collections.abc import Callable
 from otel_fr_collector.otlp import partial
 
 HOLD_SECONDS = 60.0
-"""How long a request is kept in case an incident is detected in its traces: longer than the default stall time."""
+"""Seconds for which a request is kept in case an incident is detected in its traces. This is longer than the default
+stall time."""
 HOLD_BYTES = 64 * 1024 * 1024
 MAX_TRACES = 10_000
-"""Traces of incidents that are known at once."""
+"""Traces of incidents that are known at the same time."""
 
 
 class Selection:
-    """Sees each trace request once and selects what of it is forwarded.
+    """Sees each trace request once, and selects the part that is forwarded.
 
     Args:
-        clock: monotonic seconds.
+        clock: returns monotonic seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -29,7 +30,7 @@ class Selection:
         self._held_bytes = 0
 
     def hold(self, data: bytes) -> None:
-        """Keep a request for `HOLD_SECONDS`; the rest of its spans may be forwarded later."""
+        """Keep a request for `HOLD_SECONDS`, so that the rest of its spans can be forwarded later."""
         now = self._clock()
         self._held.append((now, data))
         self._held_bytes += len(data)
@@ -37,14 +38,14 @@ class Selection:
             self._held_bytes -= len(self._held.popleft()[1])
 
     def select(self, data: bytes) -> bytes:
-        """The part of a request that is forwarded now; empty bytes: nothing."""
+        """The part of a request that is forwarded now. Empty if there is none."""
         return partial.select_traces(data, self._marked.__contains__)
 
     def mark(self, trace: bytes) -> list[bytes]:
-        """Mark the trace of an incident: from now on its spans are forwarded.
+        """Mark the trace of an incident. From now on its spans are forwarded.
 
         Returns:
-            the parts of kept requests that are now forwarded too.
+            The parts of kept requests that must now be forwarded, too.
         """
         if trace in self._marked:
             return []

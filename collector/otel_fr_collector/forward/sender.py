@@ -1,4 +1,4 @@
-"""Sends the requests in one backend's queue: in order, but one that fails must not keep the others waiting."""
+"""Sends the requests in one backend's queue, in order. A request that fails must not block the others."""
 
 from __future__ import annotations
 
@@ -20,19 +20,24 @@ from otel_fr_collector.throttle import Throttle
 _log = logging.getLogger(__name__)
 
 FIRST_BACKOFF = 0.25
-"""Seconds before the second attempt; doubled for each further attempt."""
+"""Seconds before the second attempt. Doubled for each further attempt."""
 MAX_BACKOFF = 30.0
 IN_ORDER = 16
-"""A queue of at most this many requests is sent one by one, in order; a longer one `PARALLEL` at a time."""
+"""A queue of at most this many requests is sent one by one, in order. A longer queue is sent `PARALLEL` at a time."""
 MAX_ATTEMPTS = 20
-"""Attempts after which a request is dropped if others were accepted between them: then the request is at fault."""
+"""A request is dropped after this many failed attempts between which others succeeded: then the request is at fault."""
 UNREACHED_IN_ORDER = 8
-"""Attempts without a connection until others are tried: it is the backend that is down, but a request may be what
+"""Attempts without a connection before other requests are tried. Mostly the backend is down, but a request may be what
 brings it down."""
 
 
 class _Failure(NamedTuple):
-    """``reached``: there was a connection. ``asked``: seconds for which the backend asks to wait."""
+    """A failed attempt.
+
+    Attributes:
+        reached: there was a connection.
+        asked: seconds for which the backend asks to wait.
+    """
 
     reached: bool
     asked: float
@@ -40,12 +45,13 @@ class _Failure(NamedTuple):
 
 @dataclass
 class _Failed:
-    """A request that others are tried before.
+    """A request that has failed. Other requests are tried before it.
 
     Attributes:
-        at: in the loop's time, when it is tried again. failures: its failed attempts.
-        strikes: those before which other requests were accepted.
-        ended: how many requests had been accepted or dropped at its last attempt.
+        at: the event loop's time at which it is tried again.
+        failures: how many attempts have failed.
+        strikes: failed attempts since whose predecessor other requests were accepted or rejected.
+        ended: how many requests had been accepted or rejected at its last attempt.
     """
 
     at: float = 0.0
@@ -57,8 +63,8 @@ class _Failed:
 class Sender:
     """Sends to one backend.
 
-    When a request fails, all wait, because mostly the backend is down. Then others are tried before it. If those are
-    accepted, it is known to be bad: from then on its failures delay nothing but itself.
+    When a request fails, all requests wait, because mostly the backend is down. Then others are tried before it. If
+    these are accepted, the failed request is at fault: from then on its failures delay only itself.
     """
 
     def __init__(self, backend: Backend, queues: Queues, metrics: Metrics) -> None:
@@ -72,26 +78,26 @@ class Sender:
         self._failed: dict[int, _Failed] = {}
         self._ended = 0
         self._downs = 0
-        """Attempts since one was accepted."""
+        """Failed attempts since a request was accepted or rejected."""
         self._resume_at = 0.0
         self._log = Throttle()
 
     def wake(self) -> None:
-        """There is a new request."""
+        """Note that there is a new request."""
         self._wake.set()
 
     def end(self) -> None:
-        """Send what waits, and end `run` then; what fails now stays in the file, if there is one."""
+        """Send waiting requests, and then end `run`. What fails now stays in the file, if there is one."""
         self._is_ending = True
         self._wake.set()
 
     def complain(self, what: str, why: object = "") -> None:
-        """Log a problem; the same one at most once a minute."""
+        """Log a problem. The same problem is logged at most once a minute."""
         if self._log.allows(what):
             _log.warning("%s: %s%s", self._name, what, clean(f": {why}") if why else "")
 
     async def run(self) -> None:
-        """Send, until `end` was called and nothing is left to do."""
+        """Send requests until `end` was called and nothing is left to do."""
         loop = asyncio.get_running_loop()
         while True:
             self._wake.clear()
@@ -105,7 +111,7 @@ class Sender:
                     await asyncio.wait_for(self._wake.wait(), self._wait(loop.time()))
 
     def _next(self, now: float) -> list[Request]:
-        """The requests to be sent now."""
+        """The requests that must be sent now."""
         if now < self._resume_at:
             return []
         width = 1 if len(self._queue) <= IN_ORDER else PARALLEL
@@ -118,7 +124,7 @@ class Sender:
         return found
 
     def _wait(self, now: float) -> float | None:
-        """Seconds until there is something to be sent; None: until there is a new request."""
+        """Seconds until there is something to send. None: until there is a new request."""
         if not self._queue:
             return None
         if now < self._resume_at:
@@ -145,7 +151,7 @@ class Sender:
             await self._queues.remove(self._name, ended)
 
     def _note(self, request: Request, failure: _Failure, now: float) -> bool:
-        """Take a failed attempt; returns whether it may be the backend that is at fault."""
+        """Record a failed attempt. Return whether the backend may be at fault."""
         one = self._failed.get(request.id)
         if one is None:
             if not failure.reached and (self._downs + 1) % UNREACHED_IN_ORDER:
@@ -165,7 +171,7 @@ class Sender:
         return True
 
     async def _attempt(self, request: Request) -> _Failure | None:
-        """Send one request; None: it was accepted, or never will be."""
+        """Send one request. None: the backend has accepted it, or will never accept it."""
         name = self._name
         try:
             await self.backend.send(request.signal, request.data)
