@@ -1,4 +1,4 @@
-"""Where all ranks of a run are, because somebody wants to know: their stacks, merged as they arrive."""
+"""Stacks of all ranks of a run, which a user has requested. They are merged as they arrive."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from otel_fr.match.finding import StackGroup
 from otel_fr_collector.jobs.run import RunId
 
 MAX_PLACES = 256
-"""Different places that are kept; the ranks of further ones are only counted as having answered."""
+"""Different stacks that are kept. Ranks with further ones only count as having answered."""
 
 
 MAX_ASKED = 8
@@ -30,7 +30,7 @@ class AskedStacks:
         self._places: dict[tuple[str, ...], list[int]] = {}
 
     def add(self, rank: int, stack: str) -> None:
-        """Take a rank's stacks, as the rank report has them; the first count."""
+        """Take a rank's stacks, in the form of the rank report. Only the rank's first answer counts."""
         if rank in self.answered:
             return
         self.answered.add(rank)
@@ -39,19 +39,19 @@ class AskedStacks:
                 self._places.setdefault(group.frames, []).append(rank)
 
     def groups(self) -> list[StackGroup]:
-        """The ranks of each place, most ranks first."""
+        """The ranks with each stack, most ranks first."""
         found = [StackGroup(tuple(sorted(ranks)), frames) for frames, ranks in self._places.items()]
         return sorted(found, key=lambda group: (-len(group.ranks), group.ranks))
 
 
 class StackRequests:
-    """The latest requests, one of a run, and their answers; the last `MAX_ASKED` are kept."""
+    """The latest request for each run, with the answers. The last `MAX_ASKED` requests are kept."""
 
     def __init__(self) -> None:
         self._by_run: dict[RunId, AskedStacks] = {}
 
     def ask(self, run: RunId, wall: float) -> None:
-        """All ranks of the run are asked now. ``wall``: Unix time."""
+        """Note that all ranks of the run are asked now. ``wall``: Unix time."""
         self._by_run.pop(run, None)
         self._by_run[run] = AskedStacks(wall)
         while len(self._by_run) > MAX_ASKED:

@@ -14,16 +14,16 @@ GENERATIONS = 4
 
 
 class CacheBudget:
-    """What several caches hold together; when it is too much, the largest of them drops what it has not used lately.
+    """A limit that several caches share. Beyond it, the largest cache drops what has not been used lately.
 
-    So one cache that fills does not empty the others, and no cache has room that only it could use.
+    So a cache that fills does not empty the others, and no room is reserved for a single cache.
 
     Args:
         limit: total weight of all caches, in bytes.
 
     Attributes:
-        generation: weight of one generation of a cache at which the next begins.
-        used: what all caches hold.
+        generation: weight of a cache's generation at which the next one begins.
+        used: total weight of all caches.
     """
 
     def __init__(self, limit: int) -> None:
@@ -36,7 +36,7 @@ class CacheBudget:
         self._caches.append(cache)
 
     def shrink(self) -> None:
-        """What is used is more than the limit: make it less."""
+        """Drop the largest caches' older generations until the limit is kept."""
         while self.used > self.limit:
             max(self._caches, key=lambda cache: cache.weight).age()
 
@@ -48,8 +48,8 @@ class Cache(Generic[K, V]):
     younger, the usual case, costs one dict look-up (`young` may be read directly).
 
     Args:
-        budget: which it shares with other caches.
-        weigh: the weight of a key and its value: about its bytes, because how large it is is up to who sends it.
+        budget: shared with other caches.
+        weigh: returns the weight of a key and its value, about their bytes: their size is up to the sender.
     """
 
     def __init__(self, budget: CacheBudget, weigh: Callable[[K, V], int]) -> None:
@@ -107,11 +107,11 @@ class Ranges:
         self._limit = limit
 
     def __len__(self) -> int:
-        """How many ranges."""
+        """Number of ranges."""
         return len(self._starts)
 
     def __contains__(self, number: int) -> bool:
-        if not self._ends or number > self._ends[-1]:  # mostly: it is about the next one
+        if not self._ends or number > self._ends[-1]:  # the usual case
             return False
         index = bisect_right(self._starts, number) - 1
         return index >= 0 and number <= self._ends[index]

@@ -15,11 +15,11 @@ from otel_fr.waits.own_time import Before
 from otel_fr_collector.jobs.bounded import Cache, CacheBudget
 
 UNIT = 300
-"""Bytes of one call, the unit in which everything of a run is weighed."""
+"""Bytes of one call: the unit of all weights."""
 MEMBER_BYTES = 36
 """Bytes of one rank in a member list: the number, and its place in the tuple."""
 MAX_LIGHT = 4
-"""Weight of a template beyond which it is kept without its signature and texts where that is enough."""
+"""Weight beyond which a template is kept without its signature and texts, where these are not needed."""
 
 MAX_CACHED = 64 << 20
 """Bytes of all caches of what clients send: dynamic shapes keep making new signatures."""
@@ -27,7 +27,7 @@ MAX_CACHED = 64 << 20
 MAX_GROUP_NAME = 256
 """Characters kept of a group's name and of its description."""
 MAX_OPERATION = 64
-"""Characters of an operation's name where only that is kept of a call; c10d's longest has 33."""
+"""Characters of an operation's name if a call is kept without the rest; c10d's longest name has 33."""
 MAX_TEXT = 262_144
 """Longest sizes or dtypes text that is read; 4,096 tensors of 8 dimensions fit."""
 
@@ -38,13 +38,13 @@ class RankCall(NamedTuple):
     Attributes:
         record: position in the rank's ring.
         enqueued_wall: Unix time at which it was enqueued, by the rank's clock; None: not known.
-        enqueued_at: when it was enqueued, on the collector's monotonic clock, or since when a thread waits for it
-            where a report says that; only for calls that a report shows.
-        age: seconds from enqueueing to the rank's end, for a call in flight when its rank ended, or to the report that
-            says that its device has not begun it; see `is_posted`.
-        is_queued: as `Call.queued`: a report says that.
-        is_end_seen: its duration ends when somebody saw the end, some time after it.
-        before: as of `CompactCall`. thread: as `Call.thread`: a report says that.
+        enqueued_at: when it was enqueued, or since when a thread waits for it if the report says so; on the
+            collector's monotonic clock. Only for calls that a report shows.
+        age: seconds from enqueueing to the rank's end, if the call was in flight then; or to the report that shows
+            that the device has not begun the call, see `is_posted`.
+        is_queued: as `Call.queued`; only reports show it.
+        is_end_seen: the duration ends when the end was observed, some time after the call ended.
+        before: as in `CompactCall`. thread: as `Call.thread`; only reports show it.
     """
 
     rank: int
@@ -70,11 +70,11 @@ class RankCall(NamedTuple):
 
     @property
     def is_posted(self) -> bool:
-        """A report says that nothing waits for it: it does not age."""
+        """Whether a report shows that no thread waits for the call. Such a call does not age."""
         return self.state in UNENDED and self.enqueued_at is None and (self.age == 0.0 or self.is_queued is True)
 
     def says_as_much(self, later: RankCall) -> bool:
-        """It waits, and a later report says no more of it than that."""
+        """Whether the call waits, and ``later``, from a later report, adds nothing."""
         return (
             self.state is later.state
             and self.enqueued_at is not None
@@ -90,7 +90,7 @@ class RankCall(NamedTuple):
         )
 
     def as_call(self, now: float) -> Call:
-        """The match engine's form of it; ``now``: the monotonic time up to which a call in flight has aged."""
+        """Convert to the match engine's form. ``now``: monotonic time up to which a call in flight has aged."""
         age = self.age
         if self.enqueued_at is not None:
             age = max(0.0, now - self.enqueued_at)
@@ -125,9 +125,10 @@ class Template:
     """What all spans of one call site, signature, group and state have in common; ``group`` is without its members.
 
     Attributes:
-        size: of the group; 0: not known. weight: of the signature, see `weight_of`. timeout: seconds.
-        text_weight: of the texts, see `weight_of_texts`. is_heavy: these are more than `MAX_LIGHT` together.
-        is_completed_collective: as nearly all are; looked up for each span. is_end_seen: as of `RankCall`.
+        size: of the group; 0: not known. timeout: seconds. is_end_seen: as in `RankCall`.
+        weight: of the signature, see `weight_of`. text_weight: of the texts, see `weight_of_texts`.
+        is_heavy: both weights together exceed `MAX_LIGHT`.
+        is_completed_collective: true for nearly all; computed once, because it is read for each span.
     """
 
     group: Group
@@ -155,7 +156,7 @@ class Template:
         return 2 * UNIT + bytes_of(self.signature) + sum(map(getsizeof, texts))
 
     def light(self) -> Template:
-        """Without what can be large: for where a call is kept that has completed and is compared with no other."""
+        """A copy without large parts, for a completed call that is compared with no other."""
         group = Group(self.group.id, "", "", ())
         signature = Signature(self.signature.operation[:MAX_OPERATION])
         return Template(
@@ -169,11 +170,11 @@ device spent in it, by its clock (None: not known)."""
 
 
 CompactCall = tuple[int, Template, int, int, int, int, int, float | None, Before | None]
-"""A call as its span shows it: rank, what `SpanCall` has up to its end, seconds since the rank's previous call
-(`RankCall.gap`), what it did before (None: it has no device with known times, and has made no sends and receives).
+"""A call as its span shows it: rank, the fields of `SpanCall` up to the end time, seconds since the rank's previous
+call (`RankCall.gap`), what the rank did before (None: no times on a device are known, and no sends or receives).
 
-Healthy calls are kept in this form, which costs least: one object, which is all that garbage collection looks at of a
-call. `expand` makes a `RankCall` of those that are looked at.
+Healthy calls are kept in this form because it is the cheapest: garbage collection visits only one object for each.
+`expand` converts a call to a `RankCall` when it must be examined.
 """
 
 
@@ -209,7 +210,7 @@ def expand(call: RankCall | CompactCall) -> RankCall:
 
 
 def bare(call: RankCall) -> RankCall:
-    """The call without what may be large."""
+    """The call without its large parts."""
     signature = Signature(call.signature.operation[:MAX_OPERATION])
     return call._replace(signature=signature, site="", error=call.error and call.error[:MAX_OPERATION])
 
@@ -224,7 +225,7 @@ _STREAMS: dict[str, Stream] = {name: name for name in STREAMS}
 
 
 def stream_of(kind: str, operation: str) -> Stream:
-    """The number stream of a call from its kind as sent and its operation."""
+    """The stream of sequence numbers that a call belongs to, from its operation and its kind as sent."""
     return _STREAMS.get(operation if operation == "monitored_barrier" else kind, "collective")
 
 
@@ -244,7 +245,7 @@ _USUAL_TEXT = 160
 
 
 def weight_of(signature: Signature) -> int:
-    """What a signature holds beyond the first `UNIT`, in that unit."""
+    """Memory that a signature takes, in `UNIT`, rounded down."""
     return bytes_of(signature) // UNIT
 
 
@@ -262,12 +263,12 @@ def bytes_of(signature: Signature) -> int:
 
 
 def weight_of_texts(*texts: str | None) -> int:
-    """What a call's texts take beyond short ones, in `UNIT`. They are mostly shared by many calls, but need not be."""
+    """Memory that a call's texts take beyond usual lengths, in `UNIT`. Many calls may share them, but need not."""
     return max(0, sum(map(getsizeof, texts)) - len(texts) * _USUAL_TEXT) // UNIT
 
 
 def is_even(signature: Signature) -> bool:
-    """If all members pass this signature, they cannot mismatch, whatever their position in the group."""
+    """Whether members that all pass this signature match, whatever their positions in the group."""
     if signature.operation not in PIECEWISE:
         return True
     splits = signature.input_splits or signature.output_splits

@@ -1,9 +1,9 @@
-"""Whether the ranks of a group made the same collectives: their fingerprints (`otel_fr.fingerprint`), compared.
+"""Compares fingerprints (`otel_fr.fingerprint`), to find out whether the ranks of a group made the same collectives.
 
-Each rank reports its fingerprint at some numbers. What a rank reported first at a number is what the others are
-compared with, and of each rank is known by how much its fingerprint differs: from then on it always does. So a
-difference is new if it changes, and lies between the number at which that was last seen and this one. Ranks whose
-recorders do not tell the same of calls (`otel_fr.fingerprint.untold`) are not compared with each other.
+Each rank reports its fingerprint at some sequence numbers. The first one reported for a number is the reference for the
+other ranks. Once a rank has made a different call, its fingerprint has the same offset to the reference from then on.
+So a changed offset shows a new difference, between the last number with the old offset and this one. Ranks whose
+recorders do not record the same of a call (`otel_fr.fingerprint.untold`) are not compared with each other.
 """
 
 from __future__ import annotations
@@ -16,35 +16,35 @@ from otel_fr.fingerprint import MASK, STEP, UNTOLD
 from otel_fr_collector.jobs.rank_reports import KeptRange
 
 MAX_APART = 8
-"""How often ranks of one group are set apart from those that they have been compared with."""
+"""How often ranks of one group are set apart from the others (`Fingerprints.set_apart`)."""
 KEPT = 64
-"""Numbers at which a fingerprint is known, of those at which all ranks report theirs, and as many of the others. A rank
-passes a few between two of its reports (otel_fr/monitor/ring/fingerprints.py)."""
+"""Numbers for which a reference is kept: so many of those at which all ranks report, and as many others. A rank passes
+a few between two of its reports (otel_fr/monitor/ring/fingerprints.py)."""
 
 
 @dataclass(slots=True)
 class Window:
-    """Numbers of collectives among which ranks disagree, both included. ``since``: when that was seen, monotonic."""
+    """Sequence numbers, both included, between which ranks disagree. ``since``: when that was seen (monotonic)."""
 
     first: int
     last: int
     since: float
 
     def join(self, other: Window) -> None:
-        """Make it cover the first difference of both."""
+        """Make the window cover the first difference of both."""
         self.first, self.last = min(self.first, other.first), min(self.last, other.last)
 
 
 @dataclass(slots=True)
 class Inquiry:
-    """What some ranks of a group have been asked: their calls among which they disagree.
+    """A round of questions: some ranks of a group are asked for the calls in which they disagree.
 
     Attributes:
-        first, last: sequence numbers. deadline: monotonic.
-        ranks: who was asked. awaited: the ones whose answers end the round.
-        window: where they were seen to disagree. These numbers are a part of it.
+        first, last: sequence numbers of the calls. deadline: monotonic.
+        ranks: who was asked. awaited: the ranks whose answers end the round.
+        window: where they were seen to disagree; ``first`` to ``last`` is a part of it.
         answers: by rank.
-        is_cut: some rank does not have all calls any more.
+        is_cut: some rank no longer has all of the calls.
     """
 
     first: int
@@ -57,28 +57,28 @@ class Inquiry:
     is_cut: bool = False
 
     def is_over(self, now: float) -> bool:
-        """All answers that are waited for have come, or it is time to continue without the others."""
+        """Whether all awaited answers have come, or it is time to continue without the others."""
         return now >= self.deadline or self.awaited <= self.answers.keys()
 
     def take(self, rank: int, given: KeptRange) -> bool:
-        """Take an answer; False: it was not asked for."""
+        """Take an answer; False: it was not requested."""
         if rank not in self.ranks or given.last != self.last or given.first < self.first:
             return False
         self.answers[rank] = given
         return True
 
     def close(self, until: float) -> Inquiry:
-        """The round is over; answers that come until then may still be taken."""
+        """End the round. The returned inquiry has no answers, and takes late ones until ``until`` (monotonic)."""
         return Inquiry(self.first, self.last, self.ranks, self.awaited, until, self.window)
 
 
 @dataclass(slots=True)
 class Differences:
-    """Of one run: where its ranks are seen to have made different collectives, by group id.
+    """Where the ranks of one run made different collectives, by group id.
 
     Attributes:
-        windows: not asked about yet.
-        inquiries: what ranks have been asked. answered: the last inquiry that is over.
+        windows: differences about which no rank was asked yet.
+        inquiries: the rounds in progress. answered: the last round that is over.
     """
 
     windows: dict[str, Window] = field(default_factory=dict)
@@ -89,36 +89,37 @@ class Differences:
         return bool(self.windows or self.inquiries or self.answered)
 
     def note(self, group: str, found: Window) -> None:
-        """Ranks of the group disagree."""
+        """Note that ranks of the group disagree."""
         self.windows.setdefault(group, found).join(found)
 
     def take(self, rank: int, given: KeptRange) -> bool:
-        """Take an answer; False: it was not asked for."""
+        """Take an answer; False: it was not requested."""
         asked = (known[given.group] for known in (self.inquiries, self.answered) if given.group in known)
         return any(inquiry.take(rank, given) for inquiry in asked)
 
     def clear(self) -> None:
-        """The run is judged no more."""
+        """Forget everything, because the run is no longer judged."""
         self.windows.clear()
         self.inquiries.clear()
         self.answered.clear()
 
 
 def untold_by(given: Sequence[int]) -> int:
-    """What the recorder of a rank's calls does not tell: the last of an even number of integers."""
+    """Bits of what the rank's recorder does not record: the last integer, if their number is even; else 0."""
     return given[-1] & UNTOLD if given and len(given) % 2 == 0 else 0
 
 
 class Fingerprints:
-    """Those of one group, bounded. Ranks are members of the group whose progress is known."""
+    """The fingerprints of one group, bounded. Ranks are members of the group whose progress is known."""
 
     __slots__ = ("_apart", "_kind_of", "_kinds", "_times_apart")
 
     def __init__(self) -> None:
         self._kinds: dict[int, _Alike] = {0: _Alike()}
-        """Ranks that are compared: those whose recorders tell the same, but for ranks that were set apart."""
+        """Ranks that are compared with each other: their recorders record the same, and they were set apart together,
+        if at all."""
         self._kind_of: dict[int, int] = {}
-        """By rank, where it is not 0."""
+        """By rank; absent: 0."""
         self._apart: dict[int, int] = {}
         self._times_apart = 0
 
@@ -126,7 +127,7 @@ class Fingerprints:
         """Take what a rank reported (`otel_fr.rank_report.sections.ReportedGroup.fingerprint`).
 
         Returns:
-            where it has made other calls than the ranks before; None: nowhere that is not known.
+            where the rank has made other calls than the ranks before it; None: no difference that is new.
         """
         apart = self._apart.get(rank, 0)
         if apart == MAX_APART:
@@ -139,12 +140,12 @@ class Fingerprints:
         return self._kinds[kind].note(rank, given, now)
 
     def of(self, rank: int) -> tuple[int, int | None]:
-        """Ranks with the same first value are compared. Ranks with both values the same agree."""
+        """The rank's kind and offset. Ranks of one kind are compared; if their offsets are equal, too, they agree."""
         kind = self._kind_of.get(rank, 0)
         return kind, self._kinds[kind].offsets.get(rank, 0)
 
     def odd(self, ranks: Iterable[int]) -> list[int]:
-        """Those of the ranks that do not agree with most of these that they are compared with."""
+        """The ranks that do not agree with the majority of those of their kind."""
         shown = {rank: self.of(rank) for rank in ranks}
         usual: dict[int, int | None] = {}
         for (kind, offset), _ in Counter(shown.values()).most_common():
@@ -152,19 +153,19 @@ class Fingerprints:
         return [rank for rank, (kind, offset) in shown.items() if offset != usual[kind]]
 
     def set_apart(self, ranks: Iterable[int]) -> None:
-        """Their calls were seen to be legal beside the others' calls: compare them with each other only.
+        """Compare these ranks only with each other from now on, because their calls are legal beside the others'.
 
-        At the `MAX_APART`-th time: with no rank any more.
+        From the `MAX_APART`-th time on, they are no longer compared with any rank.
         """
         self._times_apart = min(self._times_apart + 1, MAX_APART)
         self._apart.update(dict.fromkeys(ranks, self._times_apart))
 
 
 class _Alike:
-    """The fingerprints of ranks whose recorders tell the same.
+    """The fingerprints of ranks of one kind.
 
     Attributes:
-        offsets: by how much a rank's fingerprint differs from what it is compared with; absent: it does not.
+        offsets: rank -> difference of its fingerprint from the reference; None: not known yet. Absent: it agrees.
     """
 
     __slots__ = ("_agreed", "_others", "_shared", "_since", "_spread", "offsets")
@@ -187,7 +188,7 @@ class _Alike:
         for place in range(1, len(given) - 1, 2):
             number, value = given[place], given[place + 1]
             if number < since:
-                continue  # no monitor says so
+                continue  # no monitor sends this
             known = self._spread if (number + 1) % STEP else self._shared
             reference = known.get(number)
             if reference is None:
@@ -196,12 +197,12 @@ class _Alike:
                 known[number] = (value - offset) & MASK
                 if len(known) > KEPT:
                     del known[next(iter(known))]
-                continue  # nobody agrees with it yet
+                continue  # no other rank has confirmed it yet
             differs = (value - reference) & MASK
             if differs != offset:
                 if offset is not None:
                     agreed = self._agreed.get(rank, since - 1)
-                    # Beyond this number it agreed with one that itself differs: where it began to is not known.
+                    # If it agreed beyond this number, then with a rank that itself differs: since when is not known.
                     first = agreed + 1 if agreed < number else since
                     found = _joined(found, Window(first, number, now))
                 self.offsets[rank] = offset = differs
@@ -211,7 +212,7 @@ class _Alike:
         return found
 
     def _note_other(self, rank: int, since: int) -> None:
-        """The rank's fingerprint begins elsewhere: by how much it differs shows at the next number only."""
+        """Note that the rank's fingerprint begins at another call: its offset shows only at the next number."""
         if self._since < 0:
             self._since = since
         elif self._others.get(rank) != since:

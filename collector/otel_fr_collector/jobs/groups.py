@@ -32,20 +32,20 @@ queues without a collector (otel_fr/monitor/telemetry/export.py, MAX_SPANS): one
 MAX_EXTRA = 4_096
 """Calls of one instance besides each member's first."""
 MANY_CALLS = 64
-"""Calls of an instance from which batches that hardly grow are not compared with each call."""
+"""Calls of an instance from which its batches are compared only when they have grown by an eighth."""
 MAX_STREAMS = 1_024
 """Streams of one group (each pair of ranks and tag is one) whose complete instances are remembered."""
 MAX_DISAGREEING = 64
 """Disagreeing instances of one group that are kept and judged; the first is the fault, the others repeat it."""
 MAX_COMPARED = 32
-"""Members each new call is compared with where every pair may disagree; beyond it only the first and the root."""
+"""Members that a new call is compared with if every pair may disagree. With more, only the first and the root."""
 MAX_PIECES = 64
 """Calls that are compared at once after the members of their group have become known: some milliseconds."""
 MAX_INSTANCE_WEIGHT = 20_000
-"""Weight of an instance beyond which further calls that differ in it are kept with the name of their operation only:
-the first thousands show the mismatch."""
+"""Weight of an instance beyond which only the operation's name is kept of further calls that differ: the first
+thousands show the mismatch."""
 STREAM_WEIGHT = 2
-"""What a stream's remembered complete instances hold, in the unit of `INSTANCE_WEIGHT`."""
+"""Weight of the record of a stream's complete instances, in the unit of `INSTANCE_WEIGHT`."""
 
 _DONE = (CallState.COMPLETED, CallState.UNKNOWN)
 
@@ -57,7 +57,7 @@ class CompletedInstances:
         self._streams: dict[tuple[str | int, ...], Ranges] = {}
 
     def __len__(self) -> int:
-        """How many streams."""
+        """Number of streams."""
         return len(self._streams)
 
     def __contains__(self, key: InstanceKey) -> bool:
@@ -65,7 +65,7 @@ class CompletedInstances:
         return ranges is not None and key[-1] in ranges
 
     def add(self, key: InstanceKey) -> int:
-        """Remember one; returns by how many streams this has grown."""
+        """Add an instance; returns by how many streams this object has grown."""
         ranges = self._streams.get(key[:-1])
         grown = 0
         if ranges is None:
@@ -75,7 +75,7 @@ class CompletedInstances:
         return grown
 
     def evict_oldest(self) -> int:
-        """Evict the stream begun first; returns how many streams that were (1 or 0)."""
+        """Evict the stream begun first; returns the number of evicted streams (1 or 0)."""
         if not self._streams:
             return 0
         del self._streams[next(iter(self._streams))]
@@ -86,10 +86,11 @@ class CompletedInstances:
 class GroupState:
     """One process group of one run. ``group.ranks`` is empty until a report names the members.
 
-    ``uncompared``: instances whose pieces could not be compared when they came, because the order of the members was
-    not known; and how many of the calls of each have been compared since.
-    ``waits``: for whom its ranks wait.
-    ``fingerprints``: whether its ranks made the same collectives; ``inquiries``: how often they were asked which.
+    Attributes:
+        uncompared: instances whose pieces could not be compared on arrival, because the order of the members was not
+            known, with the number of their calls that have been compared since.
+        waits: how long its ranks wait, and for whom.
+        fingerprints: whether its ranks made the same collectives. inquiries: how often they were asked for their calls.
     """
 
     group: Group
@@ -107,13 +108,13 @@ class GroupState:
     inquiries: int = 0
 
     def learn(self, group: Group, size: int) -> None:
-        """Take what a span or a report says of the group itself."""
+        """Take the members and the size of the group from a span or a report."""
         if group.ranks and not self.group.ranks:
             self.group = group
         self.size = len(self.group.ranks) or self.size or size
 
     def add(self, call: RankCall) -> bool:
-        """Add one call to its instance. True: it makes the instance disagree, which it did not before."""
+        """Add one call to its instance. Return True if the call makes the instance disagree."""
         key = (call.group, call.stream, call.sequence_id) if call.stream != "p2p" else call.key()
         if key is None:
             return False
@@ -138,9 +139,9 @@ class GroupState:
         return found and self.disagreeing <= MAX_DISAGREEING
 
     def add_completed(self, calls: Iterable[CompactCall]) -> bool:
-        """Add completed collectives of one rank, in their order. True: one makes its instance disagree, see `add`.
+        """Add completed collectives of one rank, in order. Return True if one makes its instance disagree, see `add`.
 
-        Nearly all have the signature of every other member of their instance so far. Nothing more is done for these.
+        Nearly all have the same signature as the other calls of their instance. For these there is a short path.
         """
         incomplete, uncompared, group_id = self.incomplete, self.uncompared, self.group.id
         found, count = False, 0
@@ -172,7 +173,7 @@ class GroupState:
         return found
 
     def _begin(self, key: InstanceKey, call: CompactCall, template: Template) -> bool:
-        """Begin an instance with a completed collective, which the caller counts. False: `add` has to do that."""
+        """Create an instance with a completed collective, which the caller counts. False: `add` must do that."""
         if self.size < 2 or template.signature.operation in PIECEWISE or key in self.completed:
             return False
         weight = INSTANCE_WEIGHT + template.weight + template.text_weight
@@ -185,10 +186,10 @@ class GroupState:
         return True
 
     def compare_pieces(self) -> bool:
-        """Compare what came before the members were known (spans may outrun the first report). True: some disagree.
+        """Compare calls that came before the members were known (spans may outrun the first report).
 
-        It compares at most `MAX_PIECES` calls and is called again while there are `uncompared` ones: 20,000 instances
-        with thousands of calls each would take minutes.
+        Return True if some disagree. At most `MAX_PIECES` calls are compared at once, because 20,000 instances with
+        thousands of calls each would take minutes. The caller repeats this while there are `uncompared` instances.
         """
         if not self.group.ranks:
             return False
@@ -210,7 +211,7 @@ class GroupState:
         return found and self.disagreeing <= MAX_DISAGREEING
 
     def shows_disagreement(self, first: int, last: int) -> bool:
-        """Some collective with a number from ``first`` to ``last`` is known to mismatch."""
+        """Whether a collective with a number from ``first`` to ``last`` is known to mismatch."""
         if not self.disagreeing:
             return False
         return any(
@@ -219,7 +220,7 @@ class GroupState:
         )
 
     def known(self, call: RankCall) -> RankCall | None:
-        """What is known of a reported call: as given if nothing newer is, None if its instance is complete."""
+        """The newest state of a reported call: ``call`` if nothing newer is known, None if its instance is complete."""
         key = call.key()
         if key is None:
             return call
@@ -332,10 +333,10 @@ class GroupState:
         return any(self._differ(other, call) for other in map(expand, others) if other.rank != call.rank)
 
     def _batch_disagrees(self, instance: IncompleteInstance) -> bool:
-        """Call by call, once all ranks' batches are there; until then a difference may be one of arrival.
+        """Compare the ranks' batches call by call, once all are there. Before that, calls may only be on their way.
 
-        While calls keep arriving in turn, rank after rank, the batches are even again and again: they are compared
-        when they have grown by an eighth, and before the instance is complete, so that the work stays linear.
+        If calls arrive in turn, rank after rank, the batches are even again and again. They are compared only when
+        they have grown by an eighth, and before the instance is complete, so that the work stays linear.
         """
         count = len(instance.calls) + len(instance.extra)
         if len(instance.calls) < 2 or not instance.is_even_batch:

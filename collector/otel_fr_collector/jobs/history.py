@@ -15,9 +15,9 @@ EVERY = 15.0
 KEPT = 61
 """Samples of a quarter of an hour. They take 15 kB of each run, and there are at most 4,096 runs: 60 MB."""
 LATEST = 60.0
-"""Seconds that the latest rates are taken over."""
+"""Seconds over which the latest rates are taken."""
 LEAST = 5.0
-"""Seconds from which there are rates."""
+"""Seconds that two samples must be apart before there are rates."""
 LEAST_TOLD = 1.0
 """Seconds for which the ranks must have sent numbers, on average, before rates are computed from them."""
 
@@ -29,8 +29,8 @@ class Sample(NamedTuple):
         at: monotonic seconds.
         collectives, size: how many there were, and their bytes (nccl-tests'), counted once for all ranks; None: no
             monitor sends numbers.
-        covered: seconds that these are of, summed over the ranks; monitors send them now and then only.
-        ranks: how many ranks send them.
+        covered: seconds that these numbers cover, summed over the ranks: monitors send them only now and then.
+        ranks: how many ranks send numbers.
         lost: seconds that half of a group waited for its last rank, over all groups; None: not measured.
         bus: bus bandwidth of the latest collectives in bytes per second; step: average seconds of the latest training
             steps; None: not known.
@@ -47,7 +47,10 @@ class Sample(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """Between two samples: per second; ``wait``: share of the time. None: not known. ``at``: of the later one."""
+    """Rates per second between two samples; None: not known.
+
+    ``at``, ``bus`` and ``step`` are those of the later sample. ``wait`` is a share of the time.
+    """
 
     at: float
     collectives: float | None
@@ -69,7 +72,7 @@ def take(now: float, numbers: Numbers | None, groups: Iterable[GroupState], step
 
 
 class History:
-    """The samples of one run. ``first``: of all, also of those that are not kept any more."""
+    """The latest samples of one run. ``first`` is the run's first sample, even if ``samples`` no longer has it."""
 
     __slots__ = ("first", "samples")
 
@@ -90,12 +93,12 @@ class History:
             yield rates(before, after)
 
     def latest(self, now: Sample) -> Rates | None:
-        """Over about the minute before; None: too little is known."""
+        """Rates over about the last minute; None: too little is known."""
         before = next((one for one in self.samples if now.at - one.at <= LATEST), None)
         return _rates_since(before, now)
 
     def since_start(self, now: Sample) -> Rates | None:
-        """Over all the time that is known."""
+        """Rates since the first sample; None: too little is known."""
         return _rates_since(self.first, now)
 
 
@@ -104,7 +107,7 @@ def _rates_since(before: Sample | None, now: Sample) -> Rates | None:
 
 
 def rates(before: Sample, after: Sample) -> Rates:
-    """What happened from one sample to a later one."""
+    """The rates between a sample and a later one."""
     seconds = max(after.at - before.at, 1e-9)
     collectives = size = None
     told = (after.covered - before.covered) / after.ranks if after.ranks else 0.0

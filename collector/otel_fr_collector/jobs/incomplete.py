@@ -9,7 +9,7 @@ from otel_fr.match.facts.instances import InstanceKey
 from otel_fr_collector.jobs.calls import CompactCall, RankCall, expand, weight_of, weight_of_texts
 
 INSTANCE_WEIGHT = 2
-"""What an incomplete instance holds besides its calls, in units of about 0.3 kB, which is one call."""
+"""Weight of an incomplete instance without its calls, in units of one call (about 0.3 kB)."""
 
 
 @dataclass(slots=True)
@@ -59,19 +59,19 @@ class IncompleteInstance:
 
     @property
     def is_settled(self) -> bool:
-        """Every call known of it has completed."""
+        """Whether all known calls have completed."""
         return not self.unsettled
 
     @property
     def is_complete(self) -> bool:
-        """All members have joined and completed, each with as many calls as the others."""
+        """Whether all members have joined and completed, each with as many calls as the others."""
         if not self.members or len(self.calls) < self.members or self.unsettled:
             return False
         return not self.extra or self.is_even_batch
 
     @property
     def is_even_batch(self) -> bool:
-        """All members have joined, each with as many calls as the others."""
+        """Whether all members have joined, each with as many calls as the others."""
         count = len(self.calls)
         return count >= self.members and count + len(self.extra) == count * self.longest
 
@@ -97,21 +97,21 @@ def own_weight(call: RankCall) -> int:
 
 
 def _is_queued(newer: RankCall, other: RankCall) -> bool | None:
-    """Spans do not say it."""
+    """Merge `RankCall.is_queued`, which spans do not show."""
     if newer.is_queued is not False or newer.state is CallState.COMPLETED:
         return newer.is_queued
     return other.is_queued is True and newer.enqueued_at is None
 
 
 def merge(old: RankCall, new: RankCall) -> RankCall:
-    """What is known of one call from two sources. An ended call never goes back to being in flight."""
+    """Merge the states of one call from two sources. An ended call never becomes one in flight again."""
     ended = (CallState.COMPLETED, CallState.FAILED)
     newer = old if old.state in ended and new.state not in ended else new
     if old.state is CallState.FAILED:
         newer = old
     other = new if newer is old else old
     known = [call.enqueued_at for call in (newer, other) if call.enqueued_at is not None]
-    # The source with the shorter way here dates the issue best; what is only posted has no such date yet.
+    # The source that took less time to arrive dates the call best. A call that is only posted has no such time yet.
     enqueued_at = None if newer.is_posted else min(known, default=None)
     posted = other.is_posted and enqueued_at is None and newer.state in UNENDED
     return newer._replace(

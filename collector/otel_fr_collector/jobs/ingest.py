@@ -40,11 +40,11 @@ CHUNK_BYTES = 256 * 1024
 TURN_SECONDS = 0.01
 """Seconds of work after which the event loop runs other tasks."""
 PARSE_ON_LOOP = 1 << 20
-"""Bytes of a request up to which it is parsed on the event loop (some milliseconds); larger ones are in a thread."""
+"""Bytes of a request up to which it is parsed on the event loop (some milliseconds), not in a thread."""
 REPORT_ON_LOOP = 64 << 10
 """Bytes of a rank report up to which it is parsed on the event loop; one of 4 MiB takes a tenth of a second."""
 REPORTS = "torch."
-"""What the names of events with rank reports begin with."""
+"""Prefix of the names of events that carry rank reports."""
 
 CheckJob = Callable[[str], None]
 
@@ -53,8 +53,8 @@ class _Turns:
     """Lets the event loop run other tasks now and then.
 
     Args:
-        long: of all requests that take longer than a turn, one has it, and works in the next turn of the event loop. A
-            short request of somebody else takes several turns.
+        long: lock for requests that take longer than a turn. Only one of them works in each turn of the event loop,
+            because a short request of another client needs several turns.
     """
 
     def __init__(self, long: asyncio.Lock) -> None:
@@ -63,11 +63,11 @@ class _Turns:
 
     @property
     def is_over(self) -> bool:
-        """The last time that others ran was `TURN_SECONDS` ago."""
+        """Whether other tasks last ran `TURN_SECONDS` ago or earlier."""
         return time.perf_counter() > self._until
 
     async def next(self) -> None:
-        """Let other tasks run if the last time was `TURN_SECONDS` ago."""
+        """Let other tasks run if the turn is over."""
         if self.is_over:
             async with self._long:
                 await asyncio.sleep(0)
@@ -82,8 +82,8 @@ class Ingest:
         cached: bytes of all caches.
 
     Attributes:
-        keep_ends: awaited before a request is acknowledged that says how ranks of these runs ended, if not well; None:
-            such requests are not kept.
+        keep_ends: stores a request that shows that ranks of these runs ended badly; awaited before the request is
+            acknowledged. None: such requests are not stored.
     """
 
     def __init__(
@@ -146,9 +146,10 @@ class Ingest:
     def _of_ranks(
         self, request: RawRequest, counts: dict[str, int], problems: list[str]
     ) -> Iterator[tuple[Origin, Sequence[bytes]] | None]:
-        """The items of each scope that a rank sent, with their origin; None: a resource without any was read.
+        """Yield the items of each scope that a rank sent, with their origin; None for a resource without any.
 
-        Items of other senders and of unreadable resources are added to ``counts``; ``problems`` is then the reason.
+        Items of other senders and of unreadable resources are counted in ``counts``. For unreadable ones, ``problems``
+        has the reason.
         """
         for entry in request.entries:
             try:
@@ -254,7 +255,7 @@ class Ingest:
         return response.SerializeToString()
 
     def _metric(self, origin: Origin, item: bytes) -> bool:
-        """Take a metric of a rank. False: it is none of otel-fr's.
+        """Take a metric of a rank. False: it is not one of otel-fr's.
 
         Raises:
             ValueError: it cannot be decoded.
@@ -274,12 +275,12 @@ class Ingest:
     def _record(
         self, origin: Origin, record: LogRecord, given: RankReport | None, reports: dict[str, int], ended: set[RunId]
     ) -> bool:
-        """Take a log record of a rank. False: it is none of otel-fr's.
+        """Take a log record of a rank. False: it is not one of otel-fr's.
 
         Args:
-            given: its report; None: it is yet to be parsed.
-            reports: rank reports are counted here, by what became of them.
-            ended: the run is added if the report says that its rank has ended, and not well.
+            given: the record's report; None: it is not parsed yet.
+            reports: number of rank reports by result, counted up here.
+            ended: the run is added here if the report says that its rank has ended badly.
 
         Raises:
             ValueError: it is not a valid report.
@@ -304,7 +305,7 @@ class Ingest:
         """Take a report. False: it is late; None: there is no room for its run.
 
         Raises:
-            ValueError: it is another rank's, or a group has too many members.
+            ValueError: the report is another rank's, or a group has too many members.
         """
         if given.rank != origin.rank:
             raise ValueError(f"report of rank {given.rank} under a resource of rank {origin.rank}")
@@ -340,7 +341,7 @@ class Ingest:
             return None
         run.last_seen = now
         state = run.ranks.get(origin.rank)
-        if state is None or state.place is not origin.place:  # a place belongs to one origin, which is mostly known
+        if state is None or state.place is not origin.place:  # each origin has a place object of its own
             run.note_origin(
                 origin.rank,
                 place=origin.place,

@@ -1,11 +1,12 @@
-"""How far the collector is behind what ranks have sent: in that time, no rank's silence counts, and reports are old.
+"""How far the collector is behind the ranks. For that time, no rank's silence counts, and reports are that old.
 
-Two things show it. A collector that is blocked, or whose requests wait for their turn, notices that. What waits
-outside of it (in sockets, in gRPC, in a gateway) shows in the reports that do come: by the clock of the rank's machine
-each says when it was made, so one that took longer to come than that rank's quickest report was late by the difference.
-Where requests wait from the start, as after a restart below a large job, no report is quick. But a monitor sends its
-next report only when the last one has been answered: reports that are made later than announced show it then. The
-clocks of two machines are never compared.
+* Inside the collector: it notices itself if it was blocked, or if requests wait for their turn.
+* Outside (in sockets, in gRPC, in a gateway): each report has the time at which it was made, by the clock of the rank's
+  machine. A report that takes longer to arrive than the rank's quickest one is late by the difference.
+* From the start, as after a restart under a large job: no report is quick. But a monitor sends its next report only
+  when the last one has been answered, so reports are made later than announced.
+
+The clocks of two machines are never compared.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ STEPS = 2
 MAX_STEP = int(timeline.MAX_BEHIND * STEPS)
 _WIDTH = MAX_STEP + 1
 SHARE = 10
-"""One rank of so many may be later than the lag of its run: its machine or its link is slow, not the collector."""
+"""One report in this many may be later than the lag of its run: a machine or a link is slow then, not the collector."""
 
 
 @dataclass(slots=True)
 class Delay:
-    """How long the reports of one rank take to come, as the difference of two clocks whose offset is not known.
+    """How long the reports of one rank take to arrive, as the difference of two clocks whose offset is not known.
 
     Attributes:
-        least, least_before: the quickest report since ``since`` (monotonic), and in the time before that.
-        stamp: of the latest report.
-        held: seconds by which that was made later than the one before it had announced.
+        least, least_before: the quickest report since ``since`` (monotonic), and in the period before that.
+        stamp: when the latest report was made, by its sender's clock.
+        held: seconds by which it was made later than the previous report had announced.
     """
 
     least: float = math.inf
@@ -42,12 +43,12 @@ class Delay:
     held: float = 0.0
 
     def lag(self, stamp: float, now: float, announced: float = math.inf) -> float:
-        """Seconds by which a report came later than the quickest one; reports are given in the order of their numbers.
+        """Seconds by which a report came later than the quickest one. Call it in the order of the reports' numbers.
 
         Args:
             stamp: when it was made, in seconds by its sender's clock.
             now: monotonic.
-            announced: the longest time from the report before to this one, in seconds.
+            announced: longest time from the previous report to this one, in seconds.
         """
         took = now - stamp
         held = stamp - self.stamp - announced
@@ -64,7 +65,7 @@ class Delay:
 
 
 class Lags:
-    """Of one run: by how much the reports of the last seconds came late, and were made late."""
+    """How late the reports of one run arrived in the last seconds, and how late they were made."""
 
     __slots__ = ("_late", "_latest", "_second", "_seconds", "floor", "gap")
 
@@ -74,15 +75,15 @@ class Lags:
         self.gap: tuple[float, float] | None = None
         """The last time without a report that was longer than `timeline.OUTAGE`: its begin and its end (monotonic)."""
         self.floor = 0.0
-        """After a restart or an outage, all ranks had been heard again by then, so no silence counts from earlier
-        (monotonic): those that were heard first may have waited for an answer until then."""
+        """When all ranks had been heard again after a restart or an outage (monotonic). Earlier silence does not count:
+        ranks that were heard first may have waited for an answer until then."""
         self._seconds: deque[dict[int, int]] = deque()
-        """For each of the last seconds, how many reports came so late, in steps times `_WIDTH`, and were made so late,
-        in steps."""
+        """For each of the last seconds, the number of reports by how late they were: the steps by which they arrived
+        late, times `_WIDTH`, plus the steps by which they were made late."""
         self._late = 0
 
     def note(self, lag: float, now: float, held: float = 0.0) -> None:
-        """A report has come. ``lag``: by how much it came late; ``held``: was made late. ``now``: monotonic."""
+        """Note a report. ``lag``, ``held``: seconds by which it arrived late, and was made late. ``now``: monotonic."""
         if now - self._latest > timeline.OUTAGE and self._seconds:
             self.gap = self._latest, now
         if int(now) > self._second:
@@ -97,12 +98,12 @@ class Lags:
         self._latest = now
 
     def recent(self, now: float) -> float:
-        """Seconds; 0 if nearly all came in time, or none came. While none comes, the next one is later by as much."""
+        """Seconds by which reports arrive late; 0 if nearly all are in time, or none came. Grows until one arrives."""
         late = self._usual(now, lambda steps: steps // _WIDTH)
         return late + max(0.0, now - self._latest) if late else 0.0
 
     def answered_after(self, now: float) -> float:
-        """Seconds by which monitors could send their reports later than announced, for the last was not answered."""
+        """Seconds by which monitors send reports later than announced, because the last one was not answered."""
         return self._usual(now, lambda steps: steps % _WIDTH)
 
     def quiet(self, now: float) -> float:
@@ -111,7 +112,7 @@ class Lags:
         return seconds - timeline.QUIET if timeline.QUIET < seconds <= timeline.RECENT else 0.0
 
     def _usual(self, now: float, part: Callable[[int], int]) -> float:
-        """Seconds by which more than one report of `SHARE` was late; 0 if nearly all were in time, or none came."""
+        """Seconds by which more than one report in `SHARE` was late; 0 if nearly all were in time, or none came."""
         if int(now) > self._second:
             self._go_on_to(int(now))
         if not self._late:
@@ -137,11 +138,11 @@ class Lags:
 
 
 class Attention:
-    """Of the collector itself: the time that it was blocked lately, and how long a request waits for its turn now.
+    """How far the collector itself is behind: how long it was blocked lately, and how long a request waits now.
 
     Attributes:
-        waiting: seconds for which the oldest request with reports has waited.
-        floor: the collector was blocked until then (monotonic), so no rank's silence counts from earlier.
+        waiting: returns the seconds for which the oldest request with reports has waited.
+        floor: monotonic time until which the collector was blocked. Earlier silence of a rank does not count.
     """
 
     def __init__(self) -> None:
@@ -150,7 +151,7 @@ class Attention:
         self.waiting: Callable[[], float] = lambda: 0.0
 
     def step(self, gap: float, now: float) -> None:
-        """A step of the collector begins. ``gap``: seconds since the one before; ``now``: monotonic."""
+        """Note that a step of the collector begins. ``gap``: seconds since the previous one; ``now``: monotonic."""
         while self._lost and now - self._lost[0][0] > timeline.LOST_SECONDS:
             self._lost.popleft()
         if gap > timeline.MAX_TICK_GAP:
@@ -159,5 +160,5 @@ class Attention:
             self._lost.append((now, gap))
 
     def behind(self) -> float:
-        """Seconds."""
+        """Seconds by which the collector is behind."""
         return sum(gap for _, gap in self._lost) + self.waiting()

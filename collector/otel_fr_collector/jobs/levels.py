@@ -26,7 +26,8 @@ class ByGroup:
     """A copy of the columns, by group.
 
     Args:
-        numbers: of the groups, by their ids. order: the places, by group. starts: where each group begins in it.
+        numbers: a number for each group id.
+        order: indices of the columns, sorted by the groups' numbers. starts: where each group begins in ``order``.
         columns: ranks, enqueued, completed.
     """
 
@@ -38,7 +39,7 @@ class ByGroup:
         self._ranks, self._enqueued, self._completed = (np.array(column) for column in columns)
 
     def spans(self) -> dict[str, tuple[int, int]]:
-        """Of each group, the lowest and the highest number of collectives that its ranks have enqueued."""
+        """By group, the lowest and the highest number of collectives that its ranks have enqueued."""
         low, high = self._spans()
         return dict(zip(self._numbers, zip(low.tolist(), high.tolist(), strict=True), strict=True))
 
@@ -48,7 +49,7 @@ class ByGroup:
         return int((high - low).max(initial=0))
 
     def of(self, group: str) -> Standings:
-        """The ranks that have a place in the group, in no order."""
+        """The known ranks of the group, in no order."""
         number = self._numbers.get(group)
         first, *rest = (0, 0) if number is None else self._starts[number : number + 2].tolist()
         places = self._order[first : rest[0] if rest else None]
@@ -62,10 +63,10 @@ class ByGroup:
 
 
 class Levels:
-    """The columns. A pair of a rank and a group has one place in them, and keeps it (`RankState.progress`).
+    """The columns. Each pair of a rank and a group has a fixed index in them (`RankState.progress`).
 
     Attributes:
-        enqueued, completed: collectives, by place.
+        enqueued, completed: number of collectives, by index.
     """
 
     __slots__ = ("_group", "_numbers", "_order", "_rank", "_starts", "completed", "enqueued")
@@ -77,7 +78,7 @@ class Levels:
         self._order = self._starts = np.zeros(0, np.int64)
 
     def add(self, rank: int, group: str, enqueued: int = 0, completed: int = 0) -> int:
-        """One more pair; returns its place."""
+        """Add a pair of a rank and a group; returns its index."""
         self._rank.append(rank)
         self._group.append(self._numbers.setdefault(group, len(self._numbers)))
         self.enqueued.append(min(enqueued, MAX_NUMBER))
@@ -85,12 +86,12 @@ class Levels:
         return len(self._rank) - 1
 
     def add_all(self, rank: int, progress: Mapping[str, list[int]]) -> None:
-        """Add the pairs of a rank that was known before a restart, and note in each entry its place."""
+        """Add the pairs of a rank from before a restart, and append the index to each entry of ``progress``."""
         for group, own in progress.items():
             own.append(self.add(rank, group, own[0], own[1]))
 
     def by_group(self) -> ByGroup:
-        """As they are now."""
+        """Copy the columns as they are now."""
         if len(self._order) < len(self._group):
             group = np.array(self._group)
             self._order = np.argsort(group, kind="stable")

@@ -1,9 +1,9 @@
 """The numbers of one run: calls, bytes and durations by operation and group, from the metrics that its monitors send.
 
-Monitors send totals since they started. What is added here is the difference to the point before, so requests that come
+Monitors send totals since they started. Only the difference to the previous point is added here, so requests that come
 twice, late or not at all do no harm, and a rank that starts again begins at 0. The first point of a rank counts from 0
-only if its series is not older than what is known of the run: after a restart of the collector, or of a run that was
-evicted, it is where counting begins, because a total that jumps would show as a burst of calls.
+only if its series is not older than the run is known. Otherwise, the collector was restarted or the run was evicted,
+and counting begins at that point, because a total that jumps would show as a burst of calls.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from otel_fr_collector.jobs.usage import POINT_BYTES, SERIES_BYTES, Usage
 from otel_fr_collector.otlp.metric_points import ExemplarOf, Point
 
 MAX_SERIES = 256
-"""Series of one run; what has no series of its own is counted in the series of `OTHER`."""
+"""Series of one run. Calls without a series of their own are counted in the series of `OTHER`."""
 MAX_POINTS = 131_072
 """Latest points of ranks that are kept, over all runs: 16,384 ranks with 8 of them."""
 MAX_POINTS_OF_RANK = 768
@@ -36,7 +36,7 @@ LATE_START = 30.0
 WINDOW = 30.0
 """Seconds of durations from which bandwidths are taken: two requests of each monitor."""
 MAX_VALUE = 1e18
-"""Of a total; larger ones are no calls, bytes or seconds of a job."""
+"""Largest total that is taken: no job has more calls, bytes or seconds."""
 _ATTRIBUTES = 16
 _NANO = 1e9
 
@@ -68,14 +68,14 @@ def bus_factor(operation: str, group_size: int) -> float:
     """
     if group_size < 1:
         return 1.0
-    # A bus carries what the other ranks have; in an all_reduce twice, in an operation without pieces the array once.
+    # The bus carries the other ranks' pieces: twice in an all_reduce. Without pieces, it carries the array once.
     whole = family(operation)
     passes = 2.0 if whole == "all_reduce" else 1.0 if whole in PIECEWISE else 0.0
     return passes * (group_size - 1) / group_size or 1.0
 
 
 class Speed(NamedTuple):
-    """Of the member that spent the least time in the calls of a series: seconds and bytes a call, and how many.
+    """Seconds and bytes per call, and number of calls, of the member that spent the least time in a series' calls.
 
     The others waited for it, so its time is nearest to the time of the transfer alone. Calls on devices count only with
     their times there.
@@ -106,7 +106,7 @@ class Durations:
         self.exemplar = other.exemplar or self.exemplar
 
     def add_point(self, seconds: float, counts: tuple[int, ...], exemplar: ExemplarOf | None) -> int:
-        """Add what one rank's point adds; returns of how many calls it is."""
+        """Add the increase from one rank's point; returns its number of calls."""
         self.seconds += seconds
         self.counts = add_counts(self.counts, counts)
         self.exemplar = exemplar or self.exemplar
@@ -120,7 +120,7 @@ class Series:
     Attributes:
         took: from enqueueing the calls to their ends. delays, runs: in the devices' queues and on the devices, for
             the calls with these times.
-        window: number of the window that `fastest` is of; `before`: of the one before.
+        window: number of the window that ``fastest`` belongs to. before: the fastest of the previous window.
     """
 
     calls: float = 0
@@ -133,13 +133,13 @@ class Series:
     before: Speed | None = None
 
     def speed(self, window: int) -> Speed | None:
-        """Of the latest window that is over, else of the current one; None: nothing was sent lately."""
+        """The speed in the latest window that is over, else in the current one; None: nothing was sent lately."""
         if window == self.window:
             return self.before or self.fastest
         return self.fastest if window == self.window + 1 else None
 
     def note(self, window: int, speed: Speed) -> None:
-        """One rank's speed."""
+        """Take one rank's speed."""
         if window != self.window:
             self.before = self.fastest if window == self.window + 1 else None
             self.window, self.fastest = window, None
@@ -196,7 +196,7 @@ class Numbers:
         series: by key. steps: durations of the ranks' training steps. bounds: of all histograms, seconds.
         collectives, size: how many collectives there were, and their bytes, counted once for all members; a send and
             its receive are one, too.
-        covered: seconds that these numbers are of, summed over the ranks. ranks: how many ranks send some.
+        covered: seconds that these numbers cover, summed over the ranks. ranks: how many ranks send numbers.
     """
 
     def __init__(self, usage: Usage, clock: Callable[[], float] = time.monotonic) -> None:
@@ -211,7 +211,7 @@ class Numbers:
         self.bounds: tuple[float, ...] = ()
         self.collectives = self.size = self.covered = 0.0
         self._told_until: dict[int, int] = {}
-        """By rank, up to when its calls are reported: Unix nanoseconds, by its clock."""
+        """By rank, the time up to which its calls are reported: Unix nanoseconds, by the rank's clock."""
 
     def add(self, rank: int, name: str, labels: Labels, point: Point) -> None:  # noqa: C901, PLR0912
         """Take one point of a rank."""
@@ -258,7 +258,7 @@ class Numbers:
         return len(self._told_until)
 
     def _cover(self, rank: int, point: Point) -> None:
-        """A rank tells of its calls up to a moment: since the last time it did, or since it began to count."""
+        """Add the time that a rank's point covers: since its previous point, or since its counting began."""
         since = self._told_until.get(rank, point.start)
         if point.time > since:
             self.covered += (point.time - max(since, point.start)) / _NANO
@@ -271,9 +271,9 @@ class Numbers:
             series.note(self.window(), speed)
 
     def release(self) -> None:
-        """The run is dropped: its room is free.
+        """Free the room of the run, which is dropped.
 
-        Not when a rank ends: its last points may come later, and would be counted from 0.
+        Nothing is freed when a rank ends: its last points may come later, and would be counted from 0.
         """
         self._usage.points -= sum(map(len, self._last.values()))
         self._usage.series -= len(self.series)
@@ -286,7 +286,7 @@ class Numbers:
         return int(self._clock() / WINDOW)
 
     def bus_bandwidth(self) -> float | None:
-        """Of the latest collectives of all series together, bytes per second; None: there were none."""
+        """Bus bandwidth of the latest collectives of all series, in bytes per second; None: there were none."""
         window, moved, took = self.window(), 0.0, 0.0
         for key, series in self.series.items():
             speed = series.speed(window)
@@ -296,7 +296,7 @@ class Numbers:
         return moved / took if moved and took else None
 
     def _fits(self, point: Point) -> bool:
-        """All histograms of a run have the same bounds as the first, for one otel-fr sends them all."""
+        """Whether a histogram has the bounds of the run's first one. All monitors of a run use the same bounds."""
         if len(point.counts) != len(point.bounds) + 1:
             return False
         if not self.bounds and all(a < b for a, b in zip(point.bounds, point.bounds[1:], strict=False)):
@@ -304,7 +304,7 @@ class Numbers:
         return point.bounds == self.bounds
 
     def _more(self, rank: int, key: PointKey, point: Point) -> tuple[float, tuple[int, ...]] | None:
-        """What a point adds; None: nothing, or there is no room for it."""
+        """The increase that a point brings; None: none, or there is no room for it."""
         own = self._last.get(rank)
         last = own.get(key) if own is not None else None
         if last is None:
@@ -346,7 +346,7 @@ class Numbers:
 
 
 class KeyReader:
-    """Series by the encoded attributes of a point: each monitor sends the same again and again."""
+    """Caches series by the encoded attributes of a point, because monitors send the same ones again and again."""
 
     def __init__(self, budget: CacheBudget) -> None:
         self._known: Cache[tuple[bytes, ...], Labels] = Cache(
@@ -392,7 +392,7 @@ def _read_labels(attributes: tuple[bytes, ...]) -> Labels:
 
 
 class PastNumbers:
-    """Of jobs that continue: the totals of their dropped runs, so that no total falls while its job is known."""
+    """Totals of the dropped runs of jobs that continue, so that no total falls while its job is known."""
 
     def __init__(self) -> None:
         self._by_job: dict[str, tuple[dict[Key, Series], Durations, tuple[float, ...]]] = {}
@@ -415,5 +415,5 @@ class PastNumbers:
             yield job, known, steps, bounds
 
     def forget(self, job: str) -> None:
-        """The last run of the job is dropped."""
+        """Forget a job whose last run is dropped."""
         self._by_job.pop(job, None)

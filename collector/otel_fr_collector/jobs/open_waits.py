@@ -1,4 +1,4 @@
-"""The waits of a run that have not ended, from the evidence of its latest judgement."""
+"""Finds the waits of a run that have not ended, from the evidence of its latest judgement."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from otel_fr_collector.jobs.snapshot import Snapshot
 class OpenWait(NamedTuple):
     """A collective that some members of its group have not made. Times in seconds.
 
-    ``waited``: by rank that waits in it. ``absent``: members that have not made it, and wait in no other call.
+    ``waited``: by rank that waits in it. ``absent``: members that have not made it and wait in no other call.
     """
 
     group: str
@@ -25,9 +25,9 @@ class OpenWait(NamedTuple):
 
 
 def find(taken: Snapshot) -> list[OpenWait]:
-    """The collectives in which half of a group has waited for about the stall time. Pure; run in the judge's thread.
+    """The collectives in which half of a group has waited for about the stall time. A pure function.
 
-    A rank waits once: of its calls, the one that it waits in for longest counts.
+    Of the calls in which a rank waits, only the longest counts.
     """
     longest: dict[int, tuple[float, RankCall]] = {}
     for call in taken.calls:
@@ -58,7 +58,7 @@ def find(taken: Snapshot) -> list[OpenWait]:
 
 
 def _counted(taken: Snapshot, members: Iterable[int], group: str, sequence: int) -> Iterator[tuple[int, float]]:
-    """The members that wait in it by their counts, and for how long."""
+    """Members whose counts show that they wait in the collective, and for how many seconds."""
     for rank in members:
         info = taken.ranks.get(rank)
         if info is None or info.unlisted is None or info.unlisted < WAIT_SHARE * taken.stall:
@@ -68,7 +68,7 @@ def _counted(taken: Snapshot, members: Iterable[int], group: str, sequence: int)
 
 
 def count(run: Run, waits: list[OpenWait], now: float) -> None:
-    """Add them to what the run's groups have waited."""
+    """Count the waits in the run's groups."""
     for one in waits:
         group = run.groups.get(one.group)
         if group is not None:

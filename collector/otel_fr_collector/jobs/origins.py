@@ -26,7 +26,7 @@ MAX_RESOURCE = 256 << 10
 """Bytes of a resource; the attributes of a process, with its command line, are a few kilobytes."""
 MAX_ATTRIBUTES = 1_024
 SOURCE_BYTES = 460
-"""Of a source that is kept, without its texts: measured with tracemalloc."""
+"""Bytes of a cached source without its texts, measured with tracemalloc."""
 
 _PLACE = (names.HOST_NAME, names.GPU, names.K8S_POD_NAME, names.K8S_NODE_NAME, names.K8S_NAMESPACE)
 _TEXTS = frozenset({names.JOB_ID, names.RUN_ID, names.SERVICE_NAME, names.REPLICA_ID, *_PLACE})
@@ -35,12 +35,12 @@ _KEPT = (names.SERVICE_NAME, names.JOB_ID, names.RUN_ID)
 
 
 class SourceError(ValueError):
-    """A resource cannot be read, or does not say clearly what it is of."""
+    """A resource cannot be read, or is ambiguous about its sender."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The rank and run that a resource names, and what else it says of them."""
+    """The rank and run that a resource names, with their other attributes."""
 
     run: RunId
     rank: int
@@ -56,12 +56,12 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a resource says about its sender.
+    """The sender of telemetry, from its resource.
 
     Attributes:
-        job: for which a token must be valid. The job id, which is also the job of ``origin``; for telemetry that is
-            not of a rank and has no job id, the service's name.
-        origin: None: the telemetry is not of a rank.
+        job: the job that a token must be valid for. It is the job id, as in ``origin``. For telemetry that does not
+            come from a rank and has no job id, it is the service's name.
+        origin: None: the telemetry does not come from a rank.
     """
 
     job: str
@@ -69,19 +69,19 @@ class Source:
 
 
 def make_run_id(job: str, attempt: int, run: str) -> RunId:
-    """A run's identity as its ranks send it; without a run id the job and the attempt name the run."""
+    """A run's identity as its ranks send it. Without a run id, it is made from the job and the attempt."""
     job, run = job[:MAX_NAME], run[:MAX_NAME]
     return RunId(job, attempt, run or f"{job}/{attempt}")
 
 
 def read_source(resource: Resource) -> Source:
-    """What a resource says about its sender.
+    """Read the sender from a resource.
 
-    OpenTelemetry requires unique keys and leaves open which of several values counts. Here it is the first; where a
-    token is checked for the value, several are an error, because a backend may read another one.
+    OpenTelemetry requires unique keys and leaves open which of several values counts. Here, the first one does. If a
+    token is checked for the value, several values are an error, because a backend may read another one.
 
     Raises:
-        SourceError: what the token is checked for has several values, or its job id is not text.
+        SourceError: the key that a token is checked for has several values, or the job id is not text.
     """
     texts: dict[str, str] = {}
     numbers: dict[str, int] = {}
@@ -133,10 +133,10 @@ def _weight(_: bytes, source: Source) -> int:
 
 
 class Sources:
-    """Sources by a digest of their resource's bytes: a monitor sends the same with every request.
+    """Caches sources by a digest of the resource's bytes: a monitor sends the same ones with every request.
 
     What all ranks of a run have in common is kept once, so that a generation of the cache has room for the ranks of the
-    largest run: reading a resource takes longer than all else that a brief report does.
+    largest run: reading a resource takes longer than everything else about a brief report.
     """
 
     def __init__(self, budget: CacheBudget) -> None:
@@ -146,10 +146,10 @@ class Sources:
         )
 
     def read(self, resource: bytes) -> Source:
-        """As `read_source`.
+        """As `read_source`, from the resource's bytes.
 
         Raises:
-            SourceError: as `read_source`, or the bytes are not a resource.
+            SourceError: as `read_source`; or the bytes are not a resource, or too large a one.
         """
         digest = blake2b(resource, digest_size=16).digest()
         known = self._known.get(digest)

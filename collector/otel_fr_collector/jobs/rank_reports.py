@@ -1,4 +1,4 @@
-"""What the collector makes of a rank report (`otel_fr.rank_report`): interned calls, and groups with their members."""
+"""Converts a rank report (`otel_fr.rank_report`) to what the collector keeps: interned calls, groups with members."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from otel_fr_collector.jobs.calls import (
 )
 
 MAX_NEW_MEMBERS = 262_144
-"""Members of all groups of one report whose lists are not cached; the others' members count as unknown. Reading as
-many takes some 10 ms."""
+"""Members that are read from one report, in lists that are not cached. Further members stay unknown. Reading as many
+takes some 10 ms."""
 
 
 def queued_of(given: rank_report.ReportedCall) -> bool | None:
-    """As `Call.queued`. Without timing, PyTorch's recorder shows which calls are in flight, and not when they began."""
+    """`Call.queued` of a reported call. Without timing, PyTorch's recorder does not show when calls in flight began."""
     is_open = state_of(given.state, given.error) is CallState.IN_FLIGHT and not given.is_posted
     return None if is_open and given.wait_s is None and ends_are_seen(given.backend) else given.is_queued
 
 
 class KeptRange(NamedTuple):
-    """Collectives of a rank that were asked for; see `otel_fr.rank_report.sections.ReportedRange`."""
+    """Collectives of a rank that the collector requested; see `otel_fr.rank_report.sections.ReportedRange`."""
 
     group: str
     first: int
@@ -40,11 +40,11 @@ class KeptRange(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """What a report says beside its plain values; ``RankCall.enqueued_at`` on the clock of the ``now`` of `read`.
+    """The parts of a report besides its plain values. ``RankCall.enqueued_at`` is on the clock of ``now`` in `read`.
 
     Attributes:
-        call_weight: what its calls hold beyond one `UNIT` each.
-        within: as `Rank.within`; a brief report does not say it.
+        call_weight: weight of the calls beyond one `UNIT` each.
+        within: as `Rank.within`; brief reports do not have it.
     """
 
     inflight: Sequence[RankCall] = ()
@@ -67,10 +67,10 @@ NOTHING: Final = Contents()
 
 
 def read(given: rank_report.RankReport, interner: Interner, *, now: float, wall: float) -> Contents:
-    """What is kept of a report.
+    """Read the parts of a report that are kept.
 
     Args:
-        now: the collector's monotonic clock at arrival; wall: the Unix time then.
+        now: when the report was sent, on the collector's monotonic clock. wall: the Unix time then.
 
     Raises:
         ValueError: a group that a call creates has too many members.
@@ -120,7 +120,7 @@ class MemberReader:
         return known
 
     def groups(self, given: Iterable[rank_report.ReportedGroup]) -> list[Group]:
-        """Groups of a report, which all ranks name alike: one object for each."""
+        """The groups of a report. All ranks name a group alike, so one object serves them all."""
         interner, found = self._interner, []
         for one in given:
             key = one.id, one.name, one.description, one.ranks
@@ -136,7 +136,7 @@ class MemberReader:
 
 
 class _CallReader:
-    """Reads the calls of one report. ``weight``: what they hold beyond one `UNIT` each."""
+    """Reads the calls of one report. ``weight``: their weight beyond one `UNIT` each."""
 
     def __init__(self, rank: int, interner: Interner, now: float, wall: float) -> None:
         self._rank = rank

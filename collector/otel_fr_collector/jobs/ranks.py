@@ -1,4 +1,4 @@
-"""What the collector knows of one rank."""
+"""The state of one rank."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ ELSEWHERE: Final[dict[str, Any]] = {
     "exit": None, "exception": None, "thread_exceptions": (), "decisions": (), "lines": (), "stack": "", "file": "",
     "reason": "", "error": "",
 }  # fmt: skip
-"""What is kept of these in another form, or not at all."""
+"""Fields of a report that are stored in another form, or dropped."""
 
 DESTROYED = -1
-"""In place of the number of a report: the rank has destroyed the group."""
+"""Replaces the number of a report in `RankState.progress` once the rank has destroyed the group."""
 LOOKS = 3
-"""Stacks of a rank that moves which are kept, by their lines: one shows one moment."""
+"""Call sites kept from the latest stacks of a rank that moves: one stack shows only one moment."""
 MAX_DESTROYED = 64
-"""Groups of one rank for which the place of their destruction is kept; its report names as many (otel_fr/monitor)."""
+"""Destroyed groups of one rank whose call sites are kept; a report names as many groups (otel_fr/monitor)."""
 
 
 def moves_of(report: RankReport) -> int:
-    """How many calls the rank has enqueued and ended in the groups that it has: another number, and it has moved."""
+    """Number of calls enqueued and ended in the groups that the rank still has. If it changes, the rank has moved."""
     return sum([one.calls_enqueued + one.calls_ended for one in report.groups if not one.is_destroyed])
 
 
@@ -45,10 +45,10 @@ class RankState:
     """One rank; times in seconds.
 
     Attributes:
-        report: its latest one, without what stands in the other fields, or in the fields of its groups.
-        contents: what it says besides, without what was asked for.
-        arrived: the collector's monotonic clock at its latest report.
-        lag: by which that came later than its reports do at best (`otel_fr_collector.jobs.lateness`).
+        report: the latest report, without the fields in `ELSEWHERE`.
+        contents: the rest of the latest report, without answers to requests.
+        arrived: monotonic time at which the latest report arrived.
+        lag: how much later it arrived than the rank's quickest reports do (`otel_fr_collector.jobs.lateness`).
     """
 
     rank: int
@@ -59,15 +59,15 @@ class RankState:
     ending: Ending = Ending.RUNNING
     ended: float | None = None
     within: Overdue | None = None
-    """The last one that a report of it had (`Rank.within`), and when that was sent."""
+    """`Rank.within` from the last report that had one. ``within_at``: when that report was sent."""
     within_at: float = 0.0
     looks: tuple[str, ...] = ()
-    """Where it was when its stacks were asked for, the latest `LOOKS`."""
+    """Call sites at which the rank was when its stacks were requested, the latest `LOOKS`."""
     place: Place = UNPLACED
     replica: str = ""
     stack: str = ""
     stack_moves: int = 0
-    """`moves_of` the reports to which its stack, site and patterns apply; 0: it has none."""
+    """`moves_of` the reports to which stack, site, lines and patterns apply; 0: there are none."""
     site: str = ""
     python_blocked: bool = False
     exit_code: int | None = None
@@ -82,16 +82,16 @@ class RankState:
     thread_exceptions: tuple[ThreadException, ...] = ()
     decisions: tuple[Decision, ...] = ()
     lines: tuple[CallLines, ...] = ()
-    """With its stack."""
+    """As reported with the stack."""
     decided_in: int | None = None
     patterns: tuple[ReportedPattern, ...] = ()
     file: str = ""
     has_gaps: bool = False
-    """A report showed errors of its recording."""
+    """A report showed that recording had errors."""
     progress: dict[str, list[int]] = field(default_factory=dict)
-    """By group id: last number enqueued, last completed, from reports and spans alike; and the number of the last
-    report in which the group was live, or `DESTROYED`; the last number of a message and of a collective that a report
-    showed enqueued (-1: no report did); and its place in the run's `Levels`."""
+    """By group id, a list: the last numbers enqueued and completed, from reports and spans alike; the number of the
+    last report in which the group was live, or `DESTROYED`; the last numbers of a message and of a collective that a
+    report showed enqueued (-1: no report did); the index in the run's `Levels`."""
     latest: dict[str, CompactCall] = field(default_factory=dict)
     """By group id: the newest collective a span shows completed."""
     destroyed_at: dict[str, str] = field(default_factory=dict)
@@ -100,34 +100,34 @@ class RankState:
     previous_end: int = 0
     """Of the newest call that a span shows: its record, and its end in Unix nanoseconds."""
     completed_at: float | None = None
-    """When it enqueued the newest call that reports show to have completed (monotonic)."""
+    """When the rank enqueued the newest call that reports show as completed (monotonic)."""
     held: int = 0
     """Size of its report and its texts, see `run.MAX_REPORTED`."""
     own_time: OwnTime = field(default_factory=OwnTime, repr=False)
     delay: Delay = field(default_factory=Delay, repr=False)
 
     def is_silent(self, now: float, floor: float = 0.0, behind: float = 0.0) -> bool:
-        """No report for longer than `silence`, and no known end.
+        """Whether the rank has not reported for longer than `silence`, and is not known to have ended.
 
         Args:
-            floor: no silence is counted before this time.
-            behind: reports that were sent less than so many seconds ago may be on their way.
+            floor: monotonic time before which silence does not count.
+            behind: seconds; reports that were sent within them may be on their way.
         """
         if self.ended is not None or now - max(self.arrived, floor) <= self.silence:
             return False  # nearly always; all ranks of a job are asked each second
         return self.silent_for(now, floor, behind) > self.silence
 
     def silent_for(self, now: float, floor: float, behind: float) -> float:
-        """Seconds without a report. Arguments as of `is_silent`."""
+        """Seconds without a report. The arguments are as for `is_silent`."""
         return min(now - max(self.arrived, floor), now - behind - max(self.sent, floor))
 
     @property
     def sent(self) -> float:
-        """When its latest report was sent: as it arrived, but for its lag."""
+        """When the latest report was sent (monotonic): its arrival minus its lag."""
         return self.arrived - self.lag
 
     def measure_lag(self, stamp: float, now: float) -> float:
-        """The lag of a report that is newer than those before. ``stamp``: by its sender's clock, 0: not known."""
+        """The lag of a new report, in seconds. ``stamp``: its time by the sender's clock; 0: not known."""
         if not stamp:
             return 0.0
         announced = math.inf if self.report is None else self.report.interval_s
@@ -135,21 +135,21 @@ class RankState:
 
     @property
     def silence(self) -> float:
-        """Seconds without a report after which it counts as silent: it says when the next one comes."""
+        """Seconds without a report after which the rank counts as silent. A report announces when the next comes."""
         return timeline.SILENCE if self.report is None else self.report.interval_s + timeline.GRACE
 
     def has_destroyed(self, group: str) -> bool:
-        """It has destroyed a group that is in `progress`; a rank that has ended: it did not have the group any more."""
+        """Whether the rank has destroyed a group in `progress`; if it has ended, whether its last report lacks it."""
         last = self.progress[group][2]
         return last == DESTROYED or 0 < last < self.newest_number
 
     @property
     def newest_number(self) -> int:
-        """Of a rank that has ended, the number of its last report: it destroyed the groups that are not in it; 0."""
+        """Number of the last report, if the rank has ended: groups missing in it were destroyed. Otherwise 0."""
         return self.report.number if self.ended is not None and self.report is not None else 0
 
     def note_destroyed(self, group: str, site: str) -> None:
-        """A span shows that the rank has destroyed the group."""
+        """Note that a span shows that the rank has destroyed the group."""
         self.destroyed_at.pop(group, None)
         if len(self.destroyed_at) >= MAX_DESTROYED:
             del self.destroyed_at[next(iter(self.destroyed_at))]
@@ -173,7 +173,7 @@ class RankState:
         return self.contents.held + max(0, size - 2 * UNIT) // UNIT
 
     def cut(self, calls: int, length: int) -> None:
-        """Keep so many calls, with the names of their operations only, and so many characters of each text."""
+        """Keep ``calls`` calls, with only their operations' names, and ``length`` characters of each text."""
         said = self.contents
         more = len(said.inflight[calls:])
         self.contents = Contents(
@@ -200,7 +200,7 @@ class RankState:
             )
 
     def take_counts(self, given: RankReport, now: float, lag: float) -> None:
-        """A report says what the latest one has said, but for these."""
+        """Take a report that differs from the latest one only in counts and times."""
         self.arrived, self.lag = now, lag
         if self.report is not None:
             self.report = replace(
@@ -217,7 +217,7 @@ class RankState:
             self.note_within(reported_within(given.activity))
 
     def take_report(self, report: RankReport, contents: Contents, now: float, lag: float) -> None:
-        """Make it the latest report."""
+        """Make ``report`` the latest one."""
         self.arrived, self.lag, self.report = now, lag, replace(report, **ELSEWHERE)
         self.contents = contents if contents.fetched is None else contents._replace(fetched=None)
         self.note_within(contents.within)
@@ -227,12 +227,12 @@ class RankState:
             self.decisions, self.decided_in = contents.decisions, report.step
 
     def note_within(self, within: Overdue | None) -> None:
-        """What its latest report says of a section within its limit."""
+        """Note a section within its limit, if the latest report has one."""
         if within is not None:
             self.within, self.within_at = within, self.sent
 
     def note_look(self, site: str) -> None:
-        """Its stacks were asked for, and it was there."""
+        """Note the call site at which the rank was when its stacks were requested; "": not known."""
         if site:
             self.looks = (*self.looks, site)[-LOOKS:]
 
@@ -241,18 +241,18 @@ class RankState:
         return self.place.host
 
     def note_place(self, place: Place, replica: str) -> None:
-        """Where it runs, as its latest telemetry says; some of it may come without a host."""
+        """Note where the rank runs. Telemetry without a host does not replace a place that has one."""
         if place.host or not self.place.host:
             self.place = place
         self.replica = replica or self.replica
 
     def note_completed(self, enqueued_at: float | None) -> None:
-        """A report shows that a call completed; ``enqueued_at``: monotonic, None: not known."""
+        """Note that a report shows a completed call. ``enqueued_at``: monotonic; None: not known."""
         if enqueued_at is not None and (self.completed_at is None or enqueued_at > self.completed_at):
             self.completed_at = enqueued_at
 
     def keep_stack(self, report: RankReport) -> None:
-        """The last stack, site, lines and patterns hold until the rank is seen to have moved."""
+        """Keep the latest stack, site, lines and patterns until a report shows that the rank has moved."""
         stack = report.stack or (report.exception.stack if report.exception is not None else "")
         moves = moves_of(report)
         has_moved = self.ended is None and moves != self.stack_moves
@@ -268,7 +268,10 @@ class RankState:
             self.python_blocked = bool(report.python_blocked)
 
     def keep_ending(self, report: RankReport) -> bool:
-        """Keep how the rank ended. Later reports may say less, and a process ends only once. True: it is news."""
+        """Keep how the rank ended. Later reports may say less, and a process ends only once.
+
+        Return True if the ending was not known before.
+        """
         exception, exit_ = report.exception, report.exit
         if exception is not None:
             self.exception = exception.text or self.exception

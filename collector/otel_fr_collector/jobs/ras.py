@@ -1,4 +1,4 @@
-"""What NCCL's RAS has said of a run: sentences that are shown beside an incident. No verdict rests on them."""
+"""Answers of NCCL's RAS about a run, as sentences that are shown beside an incident. No verdict rests on them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from otel_fr.rank_report.ras import ReportedRas
 MAX_LINES: Final = 16
 """Sentences of an answer."""
 MAX_LINE: Final = 400
-"""Characters of one."""
+"""Characters of a sentence."""
 
 
 class RasAnswer(NamedTuple):
@@ -21,7 +21,7 @@ class RasAnswer(NamedTuple):
 
     Attributes:
         asked: Unix time, by the collector's clock. version: NCCL's.
-        lines: a sentence for each thing that is odd, or that nothing is.
+        lines: sentences about what is odd, or one that nothing is.
     """
 
     asked: float
@@ -30,10 +30,11 @@ class RasAnswer(NamedTuple):
 
 
 def read_ras(given: ReportedRas, groups: Iterable[Group], pid_of: Mapping[int, int | None], wall: float) -> RasAnswer:
-    """An answer that has arrived at the Unix time ``wall``, with the process groups and ranks as their run calls them.
+    """Convert an answer to sentences, which name process groups and ranks as their run does.
 
     Args:
         groups: of the run. pid_of: rank -> process id; None: not known.
+        wall: Unix time at which the answer was sent.
     """
     found = [summary_text(line) for line in _lines(given, list(groups), pid_of)]
     shown = [line if len(line) <= MAX_LINE else f"{line[: MAX_LINE - 3]}..." for line in found[:MAX_LINES]]

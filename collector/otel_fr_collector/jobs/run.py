@@ -1,4 +1,4 @@
-"""What the collector knows of one run: per rank the latest report, per group the calls not yet complete. Bounded."""
+"""The state of one run, bounded in size: each rank's latest report, and each group's incomplete instances."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from otel_fr_collector.jobs.waits import Waits
 from otel_fr_collector.jobs.workload import WorkloadRequest
 
 MAX_RANKS_PER_RUN, MAX_RANKS = identity.MAX_RANKS, 2 * identity.MAX_RANKS
-"""Of one run and of all runs, as far as there is room (`usage.MAX_KEPT`); this holds for all limits over all runs."""
+"""Ranks of one run, and of all runs. `usage.MAX_KEPT` may be reached before this or any other limit over all runs."""
 MAX_GROUPS_PER_RUN = 32_768
 MAX_GROUPS = 65_536
 MAX_MEMBERS = 1_000_000
@@ -42,13 +42,13 @@ MAX_PROGRESS_ENTRIES = 1_048_576
 MAX_REPORTED = 1_000_000
 """Size of the ranks' latest reports over all runs, in units of one call; beyond it new ones are cut short."""
 CUT_CALLS, CUT_STACK = 4, 4_096
-"""Calls in flight, and characters of each text, that are kept of a report that is cut short."""
+"""Of a report that is cut short, this many calls in flight and this many characters of each text are kept."""
 CUT_FAR = 128
-"""The same, with one call, where reports cut short have exceeded the limit by a quarter."""
+"""Characters of each text, with one call in flight, once reports exceed the limit by a quarter despite the cuts."""
 
 
 class RunId(NamedTuple):
-    """A run's identity. ``run``: `identity.run_id`, or made of job and attempt where none was sent."""
+    """A run's identity. ``run``: `identity.run_id`, or made from job and attempt if the ranks sent none."""
 
     job: str
     attempt: int
@@ -60,19 +60,19 @@ class Run:
     """One run of one job.
 
     Attributes:
-        resource: text attributes of the job's resource, for the telemetry that the collector itself sends about it.
-        mismatch_since, bad_end_since: when a mismatch, or a bad end, not yet judged was first seen; None: none is.
-        waiting: the ranks whose latest report has calls in flight, or what is overdue.
-        has_news: something arrived since the run was last judged. files_noted: how many its ranks have written.
-        lags: of its ranks' reports. attention: of the collector. levels: counts of `progress`, as columns.
+        resource: text attributes of the ranks' OTLP resource, for the telemetry that the collector itself sends.
+        mismatch_since, bad_end_since: when the first mismatch or bad end that is not judged yet was seen; None: none.
+        waiting: ranks whose latest report has a call in flight, or an overdue heartbeat or section.
+        has_news: something arrived since the last judgement. files_noted: how often ranks reported a new file.
+        lags: lateness of reports. attention: lateness of the collector. levels: the ranks' `progress`, as columns.
         members, progress_entries: total length of its groups' member lists, and of its ranks' `progress`.
-        is_replaced: a newer attempt has replaced it; it is judged no more. steps: how fast its training steps go by.
-        behind: by id, its groups with instances that are yet to be compared (`GroupState.compare_pieces`).
-        requests: by rank, what it has asked to be done with its node or the job. is_sampled: some spans are missing.
-        lacks_ranks: there was no room for some. differences: where its ranks are seen to have made different calls.
-        to_ask: ranks whose brief reports leave out what is needed, and is not known from others.
-        numbers: calls, bytes and durations, as monitors count them. history: what its communication cost, over time.
-        ras: what NCCL's RAS has said last; None: nothing. tenant: whose job it is (`otel_fr_collector.network.tokens`).
+        is_replaced: the run is no longer judged, see `mark_replaced`. steps: speed of its training steps.
+        behind: groups by id that have instances still to be compared (`GroupState.compare_pieces`).
+        requests: what ranks asked to be done with their node or job. is_sampled: spans of some calls are missing.
+        lacks_ranks: there was no room for some ranks. differences: where ranks made different calls.
+        to_ask: ranks to ask for a full report: their brief ones lack something that no other rank has reported.
+        numbers: calls, bytes and durations, as monitors count them. history: samples of its communication's totals.
+        ras: the latest answer of NCCL's RAS; None: none. tenant: see `otel_fr_collector.network.tokens`.
     """
 
     id: RunId
@@ -109,7 +109,7 @@ class Run:
 
     @property
     def title(self) -> str:
-        """What its job is called for a reader."""
+        """The job's name as users see it."""
         return job_title(self.id.job, self.resource.get(names.SERVICE_NAME))
 
     @property
@@ -119,12 +119,12 @@ class Run:
 
     @property
     def size(self) -> int:
-        """Bytes of what is kept of it, but for calls and reports."""
+        """Bytes that the run takes, without calls and reports."""
         return size_of(len(self.ranks), len(self.groups), self.members, self.progress_entries)
 
     @property
     def known_for(self) -> float:
-        """Seconds over which it has sent telemetry."""
+        """Seconds between the run's first and last telemetry."""
         return self.last_seen - self.first_seen
 
     @property
@@ -133,27 +133,27 @@ class Run:
 
     @property
     def stall(self) -> float:
-        """The shortest stall time of its ranks, seconds."""
+        """The shortest stall time of the ranks, in seconds; 5 if none has reported."""
         return min((r.report.stall_s for r in self.ranks.values() if r.report is not None), default=5.0)
 
     @property
     def ended_clean(self) -> bool:
-        """Every rank of the world has ended well."""
+        """Whether every rank of the world has ended well."""
         is_whole = bool(self.ranks) and (self.world_size is None or len(self.ranks) >= self.world_size)
         return is_whole and all(rank.ending is Ending.CLEAN for rank in self.ranks.values())
 
     def is_live(self, now: float) -> bool:
-        """Some rank has not ended and still reports."""
+        """Whether some rank has not ended and still reports."""
         floor, behind = self.unheard(now)
         return any(r.ended is None and not r.is_silent(now, floor, behind) for r in self.ranks.values())
 
     def unheard(self, now: float) -> tuple[float, float]:
-        """What `RankState.is_silent` needs: no silence counts before the first (monotonic), nor in the last seconds."""
+        """Return the arguments ``floor`` (a monotonic time) and ``behind`` (seconds) of `RankState.is_silent`."""
         behind = max(self.lateness(now), self.lags.quiet(now)) + self.lags.answered_after(now)
         return max(self.attention.floor, self.lags.floor), min(behind, timeline.MAX_BEHIND)
 
     def lateness(self, now: float) -> float:
-        """Seconds: what its ranks have sent since then may not have been taken in yet."""
+        """Seconds by which the collector may be behind: later reports may not have been processed yet."""
         return min(max(self.lags.recent(now), self.attention.behind()), timeline.MAX_BEHIND)
 
     def rank_state(self, rank: int) -> RankState | None:
@@ -170,7 +170,7 @@ class Run:
         return state
 
     def restore(self, world_size: int | None, resource: dict[str, str], ranks: Iterable[RankState]) -> None:
-        """Take what was known before a restart, as far as there is room, but for ranks that have reported since."""
+        """Restore the state from before a restart, as far as there is room, except of ranks that have reported."""
         self.world_size, self.resource = world_size, resource
         for state in ranks:
             known = self.rank_state(state.rank)
@@ -188,7 +188,7 @@ class Run:
         now: float,
         replica: str = "",
     ) -> None:
-        """Take the attributes of a request's resource."""
+        """Store what a request's resource says about the rank and the run."""
         self.last_seen = now
         if world_size is not None:
             self.world_size = world_size
@@ -198,17 +198,17 @@ class Run:
             state.note_place(place, replica)
 
     def note_mismatch(self, now: float) -> None:
-        """Record that calls mismatch; judged once it has settled."""
+        """Record that calls mismatch. The run is judged once this has settled."""
         if self.mismatch_since is None:
             self.mismatch_since = now
 
     def note_bad_end(self, now: float) -> None:
-        """Record that a rank or a call ended badly; judged once it has settled."""
+        """Record that a rank or a call ended badly. The run is judged once this has settled."""
         if self.bad_end_since is None and not self.ended_clean:
             self.bad_end_since = now
 
     def mark_replaced(self) -> None:
-        """A newer attempt of the job runs: this run is judged no more."""
+        """Stop judging the run: the job continues in another one, or its launcher ends the ranks for new nodes."""
         self.is_replaced = True
 
     def group_state(self, group: Group, size: int) -> GroupState | None:
@@ -225,7 +225,7 @@ class Run:
             self.usage.groups += 1
         if not state.group.ranks:
             if not group.ranks and size and size == self.world_size and size <= identity.MAX_RANKS:
-                # All ranks, which torch keeps in rising order: no need to wait for a report, which may never come.
+                # The group has all ranks, in rising order: it need not wait for a report, which may never come.
                 group = replace(group, ranks=tuple(range(size)))
             usage, count = self.usage, len(group.ranks)
             if usage.members + count > MAX_MEMBERS or (count and not usage.has_room(count * MEMBER_BYTES, self.size)):
@@ -237,7 +237,7 @@ class Run:
         return state
 
     def note_progress(self, state: RankState, group: str, enqueued: int, completed: int) -> list[int] | None:
-        """The rank has reached at least these numbers in the group; None: there is no room to keep them."""
+        """Record that the rank has reached at least these numbers in the group; None: there is no room for them."""
         usage, own = self.usage, state.progress.get(group)
         if own is None:
             if usage.progress_entries >= MAX_PROGRESS_ENTRIES or not usage.has_room(PROGRESS_BYTES, self.size):
@@ -253,14 +253,14 @@ class Run:
     def apply(
         self, given: RankReport, interner: Interner, *, now: float, wall: float = 0.0, stamp: float = 0.0
     ) -> int | None:
-        """Take one rank's report.
+        """Merge one rank's report into the run.
 
         Args:
             wall: Unix time. stamp: when the report was made, in seconds by the rank's clock; 0: not known.
 
         Returns:
-            The size of what it says, in `UNIT`; 0: only counts and times were new. None: it is older than the latest,
-            or the rank is one too many.
+            The size of the report's contents, in `UNIT`; 0 if only counts and times were new. None if the report is
+            older than the latest one, or if there is no room for the rank.
 
         Raises:
             ValueError: a group has too many members. Nothing was taken.
@@ -304,7 +304,7 @@ class Run:
         return contents.held
 
     def _take_counts(self, state: RankState, given: RankReport, now: float) -> None:
-        """The rank's progress in its groups."""
+        """Update the rank's progress in its groups."""
         groups, progress, number = self.groups, state.progress, given.number
         enqueued, completed = self.levels.enqueued, self.levels.completed
         for one in given.groups:
@@ -330,7 +330,7 @@ class Run:
     def _take_contents(
         self, state: RankState, given: RankReport, contents: Contents, before: Contents, now: float
     ) -> None:
-        """What a report says beside counts and times. ``before``: what the one before it said."""
+        """Take a report's contents, without counts and times. ``before``: the contents of the previous report."""
         self.waiting.pop(state.rank, None)
         if contents.inflight or contents.overdue:
             self.waiting[state.rank] = state
@@ -353,7 +353,7 @@ class Run:
             self.note_bad_end(now)
 
     def note_fingerprint(self, group: GroupState, rank: int, given: Sequence[int], now: float) -> None:
-        """Take a rank's fingerprint of a group, which is not empty. It says nothing if its recording had errors."""
+        """Compare a rank's fingerprint of a group, which is not empty, unless the rank's recording had errors."""
         if self.ranks[rank].has_gaps:
             return
         found = group.fingerprints.note(rank, given, now)
@@ -361,24 +361,24 @@ class Run:
             self.differences.note(group.group.id, found)
 
     def _note_sampled(self) -> None:
-        """Spans of some calls are missing: who comes last again and again is unknown."""
+        """Stop looking for stragglers: spans of some calls are missing, so it is unknown who comes last."""
         self.is_sampled = True
         for group in self.groups.values():
             group.waits.is_off = True
             group.waits.blocks.forget()
 
     def sample(self, now: float) -> Sample:
-        """What its communication cost so far."""
+        """Return the totals of the run's communication so far."""
         return take(now, self.numbers, self.groups.values(), self.steps.per_second(now))
 
     def keep_sample(self, now: float) -> None:
-        """Keep one for its history, if that is due."""
+        """Add a sample to the history, if one is due."""
         if self.history.is_due(now) and self.groups and not self.ended_clean:
             self.history.add(self.sample(now))
 
     def slowest(self, now: float) -> Iterator[tuple[GroupState, Lateness]]:
-        """The ranks that its groups wait for again and again. None once the run has ended, or stands still: what cost
-        it time before does so no more."""
+        """Yield groups with the rank that each waits for again and again. Nothing once the run has ended or stands
+        still: earlier delays no longer cost time then."""
         latest, groups = self.history.latest(self.sample(now)), self.groups.values()
         is_still = latest is not None and latest.wait is not None and latest.wait <= 0
         if self.ended_clean or is_still or any(group.waits.is_open(now) for group in groups):
@@ -386,7 +386,7 @@ class Run:
         yield from ((one, found) for one in groups if one.waits.blocks.kept and (found := one.waits.blocks.slowest()))
 
     def compare_pieces(self) -> bool:
-        """Compare some of what came before the members of a group were known. True: there is more to compare."""
+        """Compare some calls that came before their group's members were known. Return True if more are left."""
         if self.behind:
             group_id, group = next(iter(self.behind.items()))
             if group.compare_pieces():
@@ -396,12 +396,12 @@ class Run:
         return bool(self.behind)
 
     def note_file(self, rank: int, path: str) -> None:
-        """A rank has written a flight-recorder file; nothing else is known of it than that."""
+        """Record the path of a flight-recorder file that a rank has written, if it is new."""
         if path and rank in self.ranks and self.ranks[rank].file != path:
             self.ranks[rank].file, self.files_noted = path, self.files_noted + 1
 
     def _weigh(self, state: RankState) -> None:
-        """Weigh what is kept of a rank's reports, and cut it if all ranks together hold too much."""
+        """Weigh a rank's report and texts, and cut them if all ranks together hold too much."""
         limit, weight = self.usage.room_for_reports(MAX_REPORTED), state.weight
         if self.usage.reported - state.held + weight > limit:
             self.usage.refused["reported_calls"] += 1
@@ -412,7 +412,7 @@ class Run:
         state.held = weight
 
     def _end_calls(self, state: RankState, before: Iterable[RankCall]) -> None:
-        """Calls that were in flight ``before`` and are no longer listed have ended; failed ones are in another list."""
+        """End the calls that were in flight ``before`` and are no longer listed. Failed calls have their own list."""
         last = state.contents.last
         if last is not None and last.state is CallState.COMPLETED:
             state.note_completed(last.enqueued_at)

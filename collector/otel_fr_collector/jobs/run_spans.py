@@ -1,4 +1,4 @@
-"""The calls that spans show, added to their run. The way of most that a collector receives, so it is short."""
+"""Adds the calls of spans to their run. Most of what a collector receives takes this path, so it is short."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from otel_fr_collector.jobs.run import Run
 
 
 def add_spans(run: Run, rank: int, calls: Iterable[SpanCall], now: float) -> None:  # noqa: C901, PLR0912, PLR0915
-    """Take the calls that one rank's spans show."""
+    """Add the calls of one rank's spans to the run."""
     state = run.rank_state(rank)
     if state is None:
         return
@@ -78,7 +78,7 @@ def _add_completed(
     """Add a rank's completed collectives of one group to it, and empty their list.
 
     Args:
-        newest: of these, if it is newer than what is known of the rank.
+        newest: the newest of ``calls``, if it is newer than the rank's progress; else None.
     """
     if newest is not None:
         run.note_progress(state, group.group.id, newest[2], newest[2])

@@ -21,16 +21,16 @@ _log = logging.getLogger(__name__)
 
 MAX_RUNS = 4_096
 MAX_WEIGHT = 300_000
-"""Calls kept over all runs, about 0.3 kB each, as far as there is room (`usage.MAX_KEPT`); beyond it the run with the
-most loses its oldest."""
+"""Calls kept over all runs, of about 0.3 kB each; fewer where `usage.MAX_KEPT` is reached. Beyond the limit, the run
+with the most calls loses its oldest ones."""
 
 
 class Runs:
-    """All runs, the one whose telemetry is oldest first.
+    """All runs, ordered by their latest telemetry, oldest first.
 
     Args:
         tenant_of: the tenant of a job's name.
-        most: bytes of all that is kept of them.
+        most: bytes that all runs together may take.
     """
 
     def __init__(
@@ -56,20 +56,20 @@ class Runs:
         self.past = PastTallies()
         self.past_numbers = PastNumbers()
         self.crowded: set[RunId] = set()
-        """Runs that lacked room for some of their ranks when this was last looked at."""
+        """Runs that lacked room for some of their ranks at the last check (`note_crowded`)."""
         self._told = set[RunId]()
         self._log = Throttle()
 
     def get(self, run_id: RunId, now: float) -> Run | None:
-        """The run, created if missing; it moves to the end of the order. None: there is no room for another.
+        """Return the run, created if missing, and move it to the end of the order. None: there is no room for it.
 
-        To make room, the tenant with the most runs loses the one that has sent telemetry for the shortest time; if
-        that is the newcomer's own tenant, only one that is hardly known or silent. So a client that makes up names
-        evicts no real job.
+        To make room, the tenant with the most runs loses the run that has sent telemetry for the shortest time. If
+        that is the newcomer's own tenant, only a run that is hardly known, or a silent one, is dropped. So a client
+        that makes up names evicts no real job.
         """
         newest = self._newest
         if newest is not None and newest.id is run_id:
-            return newest  # at the end already: mostly, the rank before was of the same run
+            return newest  # already at the end: mostly, successive requests are of the same run
         run = self.by_id.pop(run_id, None)
         if run is None:
             tenant = self._tenant_of(run_id.job)
@@ -88,25 +88,25 @@ class Runs:
         return run
 
     def of_attempt(self, run: Run) -> list[Run]:
-        """The runs of its job and attempt, the oldest first: processes may begin a new one without a new attempt."""
+        """All runs of the same job and attempt, oldest first. Processes may begin a new run within an attempt."""
         own = self.by_tenant.get(run.tenant, {}).values()
         return sorted((one for one in own if one.id[:2] == run.id[:2]), key=lambda one: one.first_seen)
 
     def before(self, run: Run) -> Run | None:
-        """The run in which the processes of this one were before; None: there was none, or all ranks have come."""
+        """The run that this run's processes were in before. None if there was none, or all ranks have arrived here."""
         if len(run.ranks) >= (run.world_size or 0):
             return None
         others = [one for one in self.of_attempt(run) if one is not run]
         earlier = [one for one in others if one.first_seen < run.first_seen]
-        # After a restart of the collector, they may be heard again in another order.
+        # After a restart of the collector, it may hear from the runs in another order.
         return earlier[-1] if earlier else next(iter(others), None)
 
     def trim(self, added: int | None = None) -> None:
         """Enforce the bound on calls kept, and make room if something was refused.
 
         Args:
-            added: weight of the calls that have come since the last time; all are weighed when these are enough to
-                matter. None: weigh now.
+            added: weight of the calls added since the last call of this method. All runs are weighed once these sum
+                up to enough to matter. None: weigh now.
         """
         if self.usage.is_full and self.by_id:
             self.usage.is_full = False
@@ -149,7 +149,7 @@ class Runs:
                 )
 
     def drop_ended(self, now: float) -> list[Run]:
-        """Drop the runs that have ended; returns them."""
+        """Drop and return runs that have sent nothing for `CLEAN_FORGET` after a clean end, or for `IDLE_FORGET`."""
         over = [
             run
             for run in self.by_id.values()
@@ -160,7 +160,7 @@ class Runs:
         return over
 
     def _make_room(self, now: float, newcomer: Owner, asking: Run | None = None) -> bool:
-        """``asking``: the run that needs the room, unless it is yet to come; it never loses its own."""
+        """Drop a run to make room; False: none may be dropped. ``asking``: the known run that needs room; it stays."""
         largest = self._held.largest_tenant(newcomer)
         victim = _least_known(run for run in self.by_tenant.get(largest, {}).values() if run is not asking)
         if victim is None:

@@ -1,7 +1,7 @@
-"""Reports that say what the rank's latest one has said, but for counts and times: most of them.
+"""Recognizes reports that differ from the rank's latest one only in counts and times, as most do.
 
-A rank that moves reports its counts only (`otel_fr.monitor.telemetry.brief_reports`); all ranks of a large job but one
-stand still together, and each tells again and again in which calls.
+A rank that moves reports only its counts (`otel_fr.monitor.telemetry.brief_reports`). When one rank blocks a large job,
+all others stand still, and each reports the same calls again and again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from otel_fr_collector.jobs.ranks import RankState, moves_of
 
 
 def says_the_same(state: RankState, given: RankReport, sent: float) -> bool:
-    """What a rank says once (`ranks.ELSEWHERE`) is not in its latest report any more: a report with that says more.
+    """Whether a report differs from the rank's latest one only in counts and times.
+
+    Fields that a rank sends once (`ranks.ELSEWHERE`) are not kept in its latest report, so a report with one differs.
 
     Args:
         sent: when the report was sent, on the collector's monotonic clock.
@@ -28,7 +30,7 @@ def says_the_same(state: RankState, given: RankReport, sent: float) -> bool:
     known, said = state.report, state.contents
     if known is None or said.failed or said.overdue:
         return False
-    # What is new in each report is taken from each; calls and activities are compared as they are kept.
+    # Values that are new in each report may differ. Calls and activities are compared below, in the form they are kept.
     like_known = replace(
         given,
         number=known.number,
@@ -60,7 +62,7 @@ def _name_of(within: Overdue | None) -> tuple[str, float] | None:
 
 
 def _are_texts_current(state: RankState, given: RankReport) -> bool:
-    """The rank has not ended, and has not moved since its stack, site and patterns were taken."""
+    """Whether the rank has not ended, and has not moved since its stack, site and patterns were taken."""
     if state.ended is not None:
         return False
     if not (state.stack or state.site or state.patterns):
@@ -75,7 +77,10 @@ def _are_same(known: Sequence[RankCall], given: Sequence[ReportedCall], now: flo
 
 
 def _is_same(known: RankCall, given: ReportedCall, now: float) -> bool:
-    """A record number names one call of a rank. ``now``: the call is dated, and not earlier than before."""
+    """Whether both are the same call in the same state, and ``given``, sent at ``now``, does not date it earlier.
+
+    A record number names one call of a rank.
+    """
     if known.record != given.record or known.sequence_id != given.sequence or known.group != given.group:
         return False
     if (

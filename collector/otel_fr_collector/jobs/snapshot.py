@@ -49,8 +49,9 @@ class Snapshot:
         reported_at: rank -> when its last report was sent; infinity: no further report is expected.
         silent_since: rank that has fallen silent -> when its last report was sent.
         may_report_later: a rank that never reported may still do so.
-        lacks_ranks: as in `Run`: why ranks may be unheard. not_here: what is known of such ranks from the run before.
-        mismatch_pending, bad_end_pending: a mismatch, a bad end, was not judged yet.
+        lacks_ranks: as in `Run`; a reason why ranks may be unheard.
+        not_here: state of ranks that have not come to this run, from the run before it.
+        mismatch_pending, bad_end_pending: a mismatch, or a bad end, has not been judged yet.
         enqueued_at: instance -> when the first call that waits there was enqueued, on the collector's clock.
         enqueued_wall: instance -> when its first call was enqueued, as far as known: Unix time by that rank's clock.
     """
@@ -74,7 +75,7 @@ class Snapshot:
 
     @property
     def size(self) -> int:
-        """Number of ranks, also of those that should report and never have, and of calls to judge."""
+        """How much there is to judge: ranks (also ones that never reported), members of waiting groups, and calls."""
         world = self.world_size or 0
         expected = world if world <= MAX_EXPECTED else 0
         waiting = {call.group for call in self.calls if call.state is not CallState.COMPLETED}
@@ -100,7 +101,7 @@ class Snapshot:
         return Evidence(groups=self.groups, calls=calls, ranks=self.ranks, window=window, world_size=self.world_size)
 
     def about(self, findings: Iterable[Finding]) -> Snapshot:
-        """Without groups, calls, and what is known of ranks that these findings do not concern or only wait in them."""
+        """A copy for these findings: the culprits' states, when concerned ranks reported, but no groups and calls."""
         culprits = {rank for one in findings for rank in one.culprit_ranks}
         concerned = culprits.union(*(one.waiting_ranks for one in findings))
         return replace(
@@ -121,11 +122,11 @@ def largest_size(run: Run) -> int:
 
 
 def snapshot(run: Run, now: float, wall: float = 0.0, before: Run | None = None) -> Snapshot:
-    """The run at the monotonic time ``now``.
+    """Take a snapshot of the run at the monotonic time ``now``.
 
     Args:
         wall: Unix time.
-        before: the run in which its processes were before; None: none is known, or all ranks have come.
+        before: the run that its processes were in before; None: none is known, or all ranks have arrived.
     """
     stall, (floor, behind) = run.stall, run.unheard(now)
     taken = Snapshot(
@@ -172,9 +173,10 @@ def reported_calls(run: Run, state: RankState) -> list[RankCall]:
 
 
 def _until(state: RankState, now: float) -> float:
-    """A call ages as long as its rank lives and reports; what happened to it after that is not known.
+    """Monotonic time up to which the rank's calls in flight have aged.
 
-    What a report says that was late is as old: whether its rank still waited later is not known, either.
+    A call ages as long as its rank lives and reports; later, its state is not known. The lag of a late report is
+    subtracted, because it is not known either whether the rank still waited after it had sent the report.
     """
     return min(now - state.lag, state.ended if state.ended is not None else state.sent + state.silence)
 
@@ -231,25 +233,25 @@ def _rank(state: RankState, now: float, until: float, silent: bool, longest: flo
 
 
 def _starved(report: RankReport | None, since: float) -> float:
-    """As idle time, it continues after a report, for the same share of the time: else a rank that waits for a processor
-    would seem to have got one before each of its reports."""
+    """Extend starved time beyond the report, like idle time and in the same proportion. Otherwise, a rank that waits
+    for a processor would seem to have got one just before each report."""
     if report is None or not report.idle_s:
         return 0.0
     return report.starved_s * (1.0 + since / report.idle_s)
 
 
 def trips_of(report: RankReport | None) -> tuple[tuple[str, float], ...]:
-    """Its `Rank.round_trips`."""
+    """`Rank.round_trips` from a report."""
     return () if report is None else tuple([(one.peer, one.seconds) for one in report.round_trips])
 
 
 def loops_of(report: RankReport | None) -> tuple[Loop, ...]:
-    """Its `Rank.left_loops`."""
+    """`Rank.left_loops` from a report."""
     return () if report is None else tuple([Loop(*astuple(one)) for one in report.left_loops])
 
 
 def _within(state: RankState, now: float) -> Overdue | None:
-    """The section that excuses the rank. One that it has just left does so until its next wait would count."""
+    """The section that excuses the rank. A section just left still does, until its next wait would count."""
     if state.report is None or state.contents.overdue or state.within is None:
         return None
     since = now - state.within_at
@@ -258,9 +260,9 @@ def _within(state: RankState, now: float) -> Overdue | None:
 
 
 def _since(state: RankState, now: float) -> float:
-    """Seconds in which the rank may not have moved, besides those that its report contains.
+    """Seconds in which the rank may have stood still since its report.
 
-    One that moves as usual announces when it reports again, and reports at once if it stands still before that.
+    A rank that moves as usual announces its next report, and reports at once if it stands still before that.
     """
     report = state.report
     announced = report.interval_s - DEFAULT_INTERVAL if report is not None and report.is_brief else 0.0
@@ -268,7 +270,7 @@ def _since(state: RankState, now: float) -> float:
 
 
 def _progress(state: RankState, known: _Known) -> dict[str, Progress]:
-    """By group. Ranks of a job are mostly level: equal entries are made once, and shared."""
+    """Progress by group. Ranks of a job are mostly level, so equal entries are created once and shared."""
     found: dict[str, Progress] = {}
     destroyed_at, newest = state.destroyed_at, state.newest_number
     for gid, own in state.progress.items():
@@ -291,7 +293,7 @@ def _exception_site(state: RankState, ending: Ending) -> str:
 
 
 class _Calls:
-    """The calls that matter to a fault, each once: what instances show of one comes before what a report does."""
+    """The calls that matter to a fault, each once. Instances take precedence over reports if both have the call."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -324,7 +326,7 @@ class _Calls:
 
 
 def _ended(run: Run, call: RankCall) -> RankCall:
-    """The call as known by now: where the backend does not show its end, its instance does."""
+    """The call, marked as completed if the backend does not show its end but its instance is complete."""
     if call.state is not CallState.UNKNOWN:
         return call
     group = run.groups.get(call.group)
@@ -350,7 +352,7 @@ def _relevant(group: GroupState) -> list[IncompleteInstance]:
 
 
 def _needs_others(call: RankCall) -> bool:
-    """It has not completed, and may wait for other ranks."""
+    """Whether the call has not completed and may wait for other ranks."""
     return call.state is not CallState.COMPLETED and not call.signature.destroys
 
 

@@ -19,7 +19,7 @@ from otel_fr import semconv as names
 MAX_LAYOUTS = 4_096
 """Lengths of spans for which it is known where to cut."""
 MAX_RANKS = 16_384
-"""Attributes of ranks that are known."""
+"""Rank attributes that are remembered."""
 
 # A span as written by every encoder that writes fields in their order, as protobuf recommends and OTLP's
 # implementations do: ids; name and kind; times; attributes; status. Tags and lengths: a field's number * 8 + its type.
@@ -48,23 +48,23 @@ _RANK_KEY = b"\x0a" + bytes((len(names.RANK),)) + names.RANK.encode() + b"\x12"
 """The beginning of the rank's `KeyValue`, which monitors send as the first attribute."""
 
 _LINK = b"\x6a\x1c\x0a\x10"
-"""A link of a monitor's span, to what the call was made in, and so different on each rank: it is cut off."""
+"""Beginning of a link to the span in which the call was made. It differs on each rank, so it is cut off."""
 _LINK_SIZE = 30
 
 _DEVICE = b"\x4a" + bytes((2 + len(names.DEVICE_DELAY) + 11,)) + b"\x0a" + bytes((len(names.DEVICE_DELAY),))
 _DEVICE += names.DEVICE_DELAY.encode() + b"\x12\x09\x21"
 _DEVICE_SIZE = 2 * (4 + 3 + 8) + len(names.DEVICE_DELAY) + len(names.DEVICE_DURATION)
-"""Both attributes of a device, which a monitor sends last but for links, and together: they are cut off as well."""
+"""Bytes of the two device attributes. Monitors send them together, last before the links; they are cut off as well."""
 _DOUBLE = struct.Struct("<d")
 _MAX_MILLISECONDS = 1e12
 
 Layout = tuple[Callable[[bytes], tuple[Any, ...]], bytes, bytes, int]
-"""How spans are cut that are as long as one that was read. No `NamedTuple`: to take one apart takes ten times as long.
+"""How to cut spans of the same length as one that was read. Not a `NamedTuple`: unpacking one takes ten times as long.
 
-* unpack: of a span: the tags of its ids; the tag and length of its name; what is between the name and the start time;
-  start time; tag of the end time; end time; the rank's attribute; head; tail.
-* opening, middle: what the third and fourth of these must be.
-* rest: bytes that are cut off.
+* unpack: splits a span into the tags of its two ids; the tag and length of its name; what is between the name and the
+  start time; start time; tag of the end time; end time; the rank's attribute; head; tail.
+* opening, middle: the required values of the third and the fourth of these.
+* rest: number of bytes that are cut off.
 """
 
 
@@ -72,8 +72,8 @@ class Cut(NamedTuple):
     """A span's pieces; times in Unix nanoseconds.
 
     Attributes:
-        own: the attribute of the rank that sent it; no key has it: other ranks make equal calls.
-        head: the attributes that equal calls have in common. tail: this call's.
+        own: the rank attribute. It is in no cache key, because other ranks make equal calls.
+        head: the attributes that equal calls have in common. tail: the attributes of this call.
         opening, middle, name, rest: see `Layout`; ``name``: its length.
     """
 
@@ -98,7 +98,7 @@ def _struct_of(name: int, own: int, head: int, tail: int, rest: int) -> struct.S
 
 
 def cut(span: bytes) -> Cut | None:
-    """The span's pieces; None: it is not as monitors send it."""
+    """Cut a span into pieces; None: it does not have the form in which monitors send spans."""
     at = span.rfind(_SEQUENCE) - _OUTER
     if at <= _SHORTEST:
         return None
@@ -118,7 +118,7 @@ def cut(span: bytes) -> Cut | None:
 
 
 def without_rest(span: bytes, at: int) -> int:
-    """Where the fields end that are not cut off; not before ``at``."""
+    """Index at which the fields begin that are cut off; not before ``at``."""
     last = len(span)
     while span.startswith(_LINK, last - _LINK_SIZE, last) and last - _LINK_SIZE >= at:
         last -= _LINK_SIZE
@@ -135,12 +135,12 @@ def device_time(span: bytes, at: int) -> float | None:
 
 
 def seconds_of(milliseconds: float) -> float | None:
-    """None: it is no time."""
+    """Convert to seconds; None: it is not a valid time."""
     return milliseconds / 1e3 if 0 <= milliseconds < _MAX_MILLISECONDS else None
 
 
 def decode(piece: bytes) -> Span | None:
-    """A piece of a span's bytes, decoded; None: it is not whole fields, or has times."""
+    """Decode a piece of a span; None: it has incomplete fields, or times."""
     try:
         span = Span.FromString(piece)
     except DecodeError:
@@ -149,7 +149,7 @@ def decode(piece: bytes) -> Span | None:
 
 
 def _rank_of(span: bytes, at: int) -> bytes:
-    """The attribute that begins there, if it is the rank's; otherwise no bytes."""
+    """The attribute that begins at ``at``, if it is the rank's; otherwise no bytes."""
     if span[at] != _ATTRIBUTE or not span.startswith(_RANK_KEY, at + 2):
         return b""
     piece = span[at : at + 2 + span[at + 1]]

@@ -1,4 +1,4 @@
-"""OTLP spans, read into what the runs keep; what many spans have in common is decoded once."""
+"""Reads OTLP spans into the form that runs keep. What many spans have in common is decoded once."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ _NUMBERS = frozenset(
 _LISTS = frozenset({names.INPUT_DTYPES, names.OUTPUT_DTYPES})
 _SWITCHES = frozenset({names.END_SEEN, names.ANY_SOURCE})
 _OF_ONE_CALL = frozenset({names.RANK, names.SEQUENCE_ID, names.OP_ID, names.RECORD_ID, names.PAIR_INDEX, names.STEP})
-"""What differs from one call of a site and shape to the next; monitors send the rank first, and the others last."""
+"""Attributes that differ between calls of one site and shape. Monitors send the rank first, and the others last."""
 _OF_DEVICE = frozenset({names.DEVICE_DELAY, names.DEVICE_DURATION})
-"""When a call ran on its device."""
+"""Attributes that show when a call ran on its device."""
 _GROUP_KEY = names.GROUP_ID.encode()
 _SIZES: Decoder[Sizes] = Decoder(Sizes)
 _SPLITS: Decoder[Splits] = Decoder(Splits)
@@ -81,8 +81,8 @@ class SpanReader:
     """Reads spans. What the calls of one site and shape have in common is decoded once.
 
     A serialised message is the concatenation of its fields, so a span may be cut between any two of them, and each
-    piece looked up separately. Where to cut is a guess at how monitors write; whether a new piece is whole fields is
-    then checked by decoding it. A span of any other form is decoded as a whole.
+    piece looked up separately. Where to cut is a guess at how monitors write. A new piece is decoded, to check that it
+    consists of complete fields. A span of any other form is decoded in one piece.
     """
 
     def __init__(self, interner: Interner) -> None:
@@ -90,12 +90,12 @@ class SpanReader:
         budget = interner.budget
         self._new_weight = 0
         self._layouts: dict[int, Layout] = {}
-        """By the length of a span, how the last one was cut. Mostly the next one is alike; the pieces show if not."""
+        """By the length of a span, how the last one was cut. The next one is mostly alike; its pieces show if not."""
         self._followers: dict[bytes, tuple[bytes, Template]] = {}
-        """By a head, the one that followed it the last time. Training repeats its calls, so it mostly does so again;
-        to compare the two takes a tenth of the time of a look-up, which hashes some 800 bytes."""
+        """By head, the head that followed it the last time, with its template. Training repeats its calls, so the same
+        one mostly follows again. Comparing the two takes a tenth of a look-up's time, which hashes some 800 bytes."""
         self._ranks: set[bytes] = set()
-        """Attributes of ranks that are known to be whole."""
+        """Encoded rank attributes that are known to be complete fields."""
         self._heads: Cache[bytes, Template] = Cache(budget, lambda key, one: len(key) + one.bytes)
         self._tails: Cache[bytes, tuple[int, int, int]] = Cache(budget, lambda key, _: UNIT + len(key))
         self._templates: Cache[tuple[bytes, ...], Template] = Cache(
@@ -103,12 +103,12 @@ class SpanReader:
         )
 
     def take_new_weight(self) -> int:
-        """What the signatures and texts read since the last time take, in units of one call."""
+        """Return the weight of signatures and texts read since the last call of this method, in units of one call."""
         weight, self._new_weight = self._new_weight, 0
         return weight
 
     def read(self, spans: Sequence[bytes], invalid: list[str]) -> list[SpanCall]:  # noqa: C901, PLR0912, PLR0915
-        """The spans that describe a call; for those that cannot be read, the reason is added to ``invalid``."""
+        """Read the spans that describe calls. For each span that cannot be read, the reason is added to ``invalid``."""
         if max(map(len, spans), default=0) > MAX_SPAN:
             small = [span for span in spans if len(span) <= MAX_SPAN]
             invalid += [f"a span is larger than {MAX_SPAN} bytes"] * (len(spans) - len(small))
@@ -178,7 +178,7 @@ class SpanReader:
         self._ranks.add(pieces.own)
 
     def _tail(self, piece: bytes) -> tuple[int, int, int] | None:
-        """What the last piece of a span says, see `_decode_tail`."""
+        """Look up or decode the last piece of a span, see `_decode_tail`."""
         if len(piece) > MAX_TAIL:
             return None
         numbers = self._tails.get(piece)
@@ -189,7 +189,7 @@ class SpanReader:
         return numbers
 
     def _head(self, piece: bytes) -> Template | None:
-        """What the attributes say that equal calls have in common; None: the piece is not such attributes."""
+        """The template of the attributes that equal calls have in common; None: the piece is something else."""
         template = self._heads.get(piece)
         if template is None:
             common = decode(piece)
@@ -207,7 +207,7 @@ class SpanReader:
         return template
 
     def _read_whole(self, span: bytes) -> SpanCall | None:
-        """A span of any form; None: it does not describe a call.
+        """Read a span of any form; None: it does not describe a call.
 
         Raises:
             DecodeError, ValueError: it cannot be decoded, or lacks what every call has.
@@ -243,7 +243,7 @@ class SpanReader:
 
 
 def _decode_tail(piece: bytes) -> tuple[int, int, int] | None:
-    """Sequence id, record and pair index; None: the piece is not whole fields, or has others as well."""
+    """Sequence id, record and pair index; None: the piece has incomplete fields, or others as well."""
     span = decode(piece)
     if span is None or len(span.attributes) > len(_OF_ONE_CALL):
         return None
@@ -265,10 +265,10 @@ def _decode_tail(piece: bytes) -> tuple[int, int, int] | None:
 
 
 def _read_template(attributes: Iterable[KeyValue], interner: Interner) -> Template | None:
-    """What the attributes mean; None: they do not describe a call.
+    """Make a template from attributes; None: they do not describe a call.
 
     Raises:
-        ValueError: they lack what every call has.
+        ValueError: the operation, or a usable group id, is missing; or a new group's ranks are no list of ranks.
     """
     texts: dict[str, str] = {}
     numbers: dict[str, int] = {}
@@ -347,7 +347,7 @@ def _names(value: AnyValue) -> tuple[str, ...]:
 
 
 def _listed(kind: Decoder[_T], text: str | None) -> _T | None:
-    """A list as JSON; None: the text is none, too long, or its values are out of bounds."""
+    """Decode a JSON list; None: it is missing, invalid or too long, or its values are out of bounds."""
     if not text or len(text) > MAX_TEXT:
         return None
     try:

@@ -7,11 +7,11 @@ from collections import deque
 from otel_fr_collector import timeline
 
 WINDOW = 60.0
-"""Seconds that the rate is taken over."""
+"""Seconds over which the rate is taken."""
 EVERY = 2.0
 """Seconds between two samples, at least: ranks report each second."""
 LEAST = 2.0
-"""Seconds of samples from which there is a rate."""
+"""Seconds that samples must span before there is a rate."""
 
 
 class StepRate:
@@ -25,7 +25,7 @@ class StepRate:
         self._samples: deque[tuple[float, int]] = deque(maxlen=int(WINDOW / EVERY) + 1)
 
     def note(self, rank: int, step: int, now: float) -> None:
-        """A rank reports the number of its current step; ``now``: monotonic."""
+        """Take the number of a rank's current step. ``now``: monotonic."""
         if rank != self._rank:
             if now - self._seen <= timeline.STEPS_STALE:
                 return
@@ -39,7 +39,7 @@ class StepRate:
             samples.append((now, step))
 
     def per_second(self, now: float) -> float | None:
-        """None: not known, or no step ended lately."""
+        """Steps per second; None: not known, or no step ended lately."""
         recent = [one for one in self._samples if now - one[0] <= WINDOW]
         if len(recent) < 2 or now - self._seen > timeline.STEPS_STALE:
             return None

@@ -14,14 +14,14 @@ from otel_fr_collector.jobs.run import Run
 
 
 def may_follow_a_stop(state: RankState) -> bool:
-    """It was stopped; or killed long after it had moved, maybe because it did not react to what has stopped others."""
+    """Whether the rank was stopped; or killed after it had not moved for long, maybe as it did not react to a stop."""
     idle = 0.0 if state.report is None else state.report.idle_s or 0.0
     rank = end_of(state)
     return was_stopped(rank) or (idle >= KILL_GRACE and may_be_cleared_away(rank))
 
 
 def was_stopped_from_outside(state: RankState) -> bool:
-    """A user or a launcher has ended it; not its own monitor, which ends only ranks that are at fault."""
+    """Whether a user or a launcher ended the rank. Its own monitor does not count: it ends only ranks at fault."""
     is_own = state.report is not None and state.report.on_hang == "kill"
     return not is_own and _tells_of_stop(
         state.ending, state.signal, state.exit_code, state.exception, state.exit_message
@@ -32,22 +32,23 @@ def was_stopped_from_outside(state: RankState) -> bool:
 def _tells_of_stop(
     ending: Ending, signal: int | None, exit_code: int | None, exception: str, exit_message: str
 ) -> bool:
-    """How a rank ended is how most ranks of its job did, and the page asks for all of them each second."""
+    """Cached, because most ranks of a job end alike, and the page asks for all of them each second."""
     rank = Rank(0, ending=ending, signal=signal, exit_code=exit_code, exception=exception, exit_message=exit_message)
     return was_stopped(rank)
 
 
 def has_ended(run: Run) -> bool:
-    """Every rank of the world has, well or not."""
+    """Whether every rank of the world has ended, well or not."""
     if not run.ranks or (run.world_size is not None and len(run.ranks) < run.world_size):
         return False
     return all(state.ended is not None for state in run.ranks.values())
 
 
 def is_stopped(run: Run, now: float, dead: Container[int] = ()) -> bool:
-    """All ranks have ended, some were stopped, and none ended by a fault before that; or all were killed at once.
+    """Whether all ranks have ended, some were stopped, and none failed before that; or all were killed at once.
 
-    A rank that does not react is killed after the others, maybe together with its monitor, so that it falls silent.
+    A rank that does not react is killed after the others, maybe together with its monitor. So a rank that has fallen
+    silent after the first stop counts as ended.
 
     Args:
         dead: the ranks whose end the verdict names as a cause.
@@ -70,14 +71,17 @@ def is_stopped(run: Run, now: float, dead: Container[int] = ()) -> bool:
 
 
 def _is_over(rank: Rank, seconds: float, dead: Container[int]) -> bool:
-    """``seconds``: from the first stop to its end."""
+    """Whether an end belongs to a stop of the job. ``seconds``: from the first stop to the rank's end."""
     if may_be_cleared_away(rank):
         return seconds >= KILL_GRACE or rank.rank not in dead
     return rank.ending is Ending.CLEAN or was_stopped(rank)
 
 
 def _lost_peer(state: RankState, window: float) -> bool:
-    """It raised in a call that had lasted for the window as a peer ended: launchers stop one rank after the other."""
+    """Whether the rank's call had lasted for the window when it raised because a peer had ended.
+
+    Launchers stop one rank after the other.
+    """
     lasted = [call.duration for call in state.contents.failed if call.duration is not None]
     return state.ending is Ending.RAISED and tells_of_lost_peer(state.exception) and max(lasted, default=0.0) >= window
 

@@ -1,6 +1,6 @@
-"""For how long the ranks of a group were waited for, and for how long they waited: totals that only grow.
+"""How long the ranks of a group were waited for, and how long they waited: totals that only grow.
 
-They count every wait, whether or not it is worth a word; `jobs.waits` decides who is named.
+Every measured wait counts, whether or not a rank is named for it (`jobs.waits`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from otel_fr_collector.jobs.usage import TALLY_BYTES, Usage
 MAX_TALLIES = 65_536
 """Pairs of a rank and a group whose totals are kept, over all runs."""
 MAX_PAST = 4_096
-"""Such pairs that are kept from the dropped runs of one job, while the job continues."""
+"""Pairs that are kept from the dropped runs of one job while the job continues."""
 
 
 @dataclass(slots=True)
@@ -22,8 +22,8 @@ class RankTally:
     """Totals of one rank in one group.
 
     Attributes:
-        waited_for: seconds that half of the group waited for the rank, as the last one.
-        came_last: in how many collectives that was. waited: seconds that the rank waited for the last one.
+        waited_for: seconds that half of the group waited for the rank while it was the last one.
+        came_last: number of collectives in which it was. waited: seconds that the rank waited for the last one.
     """
 
     waited_for: float = 0.0
@@ -63,13 +63,13 @@ class Tallies:
         return heapq.nlargest(count, self._by_rank.items(), key=lambda item: item[1].waited_for)
 
     def release(self) -> None:
-        """The group is dropped: its room is free."""
+        """Free the room of the group, which is dropped."""
         self._usage.tallies -= len(self._by_rank)
         self._by_rank.clear()
 
 
 class PastTallies:
-    """Of jobs that continue: what their dropped runs had counted, so that no total falls while its job is known."""
+    """Tallies of the dropped runs of jobs that continue, so that no total falls while its job is known."""
 
     def __init__(self) -> None:
         self._by_job: dict[str, dict[tuple[str, int], RankTally]] = {}
@@ -91,5 +91,5 @@ class PastTallies:
                 yield job, group, rank, tally
 
     def forget(self, job: str) -> None:
-        """The last run of the job is dropped."""
+        """Forget a job whose last run is dropped."""
         self._by_job.pop(job, None)

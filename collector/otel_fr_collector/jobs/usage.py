@@ -8,36 +8,36 @@ from dataclasses import dataclass, field
 from otel_fr_collector.jobs.calls import MAX_CACHED, MEMBER_BYTES, UNIT
 
 MAX_KEPT = 144 << 20
-"""Bytes of all that is kept of all runs, counted by the sizes below and by `UNIT`, unless `--job-memory` says more."""
+"""Bytes that all runs may take by default (see `--job-memory`), counted by the sizes below and by `UNIT`."""
 JOB_MEMORY = MAX_KEPT + MAX_CACHED
-"""Default of ``--job-memory``: of what is kept of runs, and of caches."""
+"""Default of ``--job-memory``: bytes of all runs and all caches."""
 RANK_BYTES, GROUP_BYTES, PROGRESS_BYTES = 700, 1_000, 600
-"""Of one rank without its report, one group without members and calls, one rank's progress in one group with its newest
-call: measured with tracemalloc."""
+"""Bytes of a rank without its report, of a group without members and calls, and of a rank's progress in a group with
+its newest call. Measured with tracemalloc."""
 TALLY_BYTES = 300
-"""Of one rank's totals in one group (`jobs.tallies`), measured likewise."""
+"""Bytes of a rank's totals in a group (`jobs.tallies`), measured likewise."""
 POINT_BYTES, SERIES_BYTES = 350, 4_000
-"""Of one rank's latest point of a series, and of one series (`jobs.numbers`), measured likewise."""
+"""Bytes of a rank's latest point of a series, and of a series (`jobs.numbers`), measured likewise."""
 MIN_CALLS, MIN_REPORTED = 60_000, 60_000
-"""Units for which there is room whatever else is kept: calls of incomplete instances, and reports."""
+"""Units that are always left for calls of incomplete instances, and for reports."""
 
 
 def size_of(ranks: int, groups: int, members: int, progress_entries: int) -> int:
-    """Bytes that these take. ``members``: length of all member lists."""
+    """Bytes that so many take together. ``members``: total length of the member lists."""
     return ranks * RANK_BYTES + groups * GROUP_BYTES + members * MEMBER_BYTES + progress_entries * PROGRESS_BYTES
 
 
 @dataclass(slots=True)
 class Usage:
-    """Total size of all runs, and what was refused or evicted: by kind, how often.
+    """Total size of all runs, and how often something was refused or evicted, by kind.
 
     Attributes:
-        runs: how many there are. watched: groups whose waits are kept (`jobs.waits`).
-        points, series: latest points of ranks, and series of runs (`jobs.numbers`).
-        timed: calls with times on devices whose collectives are not whole (`jobs.waits`).
+        most: limit in bytes.
+        watched: groups whose waits are kept (`jobs.waits`).
+        timed: calls with times on devices, of collectives that lack some members' calls (`jobs.waits`).
         tallies: pairs of a rank and a group whose totals are kept (`jobs.tallies`).
+        points, series: latest points of ranks, and series of runs (`jobs.numbers`).
         is_full: a run smaller than its share was refused room since room was last made.
-        most: bytes that may be kept.
     """
 
     most: int = MAX_KEPT
@@ -58,7 +58,7 @@ class Usage:
 
     @property
     def fixed(self) -> int:
-        """Bytes of what is kept as long as its run."""
+        """Bytes of everything that is kept as long as its run."""
         return (
             size_of(self.ranks, self.groups, self.members, self.progress_entries)
             + self.timed * UNIT
@@ -68,10 +68,10 @@ class Usage:
         )
 
     def has_room(self, size: int, of_run: int = 0) -> bool:
-        """Whether so many bytes more can be kept as long as their run.
+        """Whether ``size`` more bytes can be kept as long as their run.
 
         Args:
-            of_run: bytes that it has; if these are more than half of all, an eighth is left to others.
+            of_run: bytes that the run has. If these are more than half of the limit, an eighth is left to others.
         """
         left = self.most // 8 if 2 * of_run > self.most else 0
         return self.fixed + size <= self.most - (MIN_CALLS + MIN_REPORTED) * UNIT - left

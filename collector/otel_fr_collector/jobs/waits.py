@@ -1,10 +1,10 @@
-"""How long the ranks of a group wait for the one that comes last (`otel_fr.waits.measure`), from their spans.
+"""Measures from spans how long the ranks of a group wait for the one that comes last (`otel_fr.waits.measure`).
 
-A rank's duration is by its device's clock, where the call is a device's and its times are known; it is from enqueueing
-to the end by the rank's clock, where the rank itself sees the end. The moment at which a thread of the host sees that a
-device has ended a call does not show who came last: without the device's times, nobody is named. Ranks that exchanged
-other messages since the group's collective before, as the first and the last stage of a pipeline do, have other work,
-and are not compared.
+A call on a device counts with its duration there, by the device's clock. A call whose end the rank itself sees counts
+from enqueueing to the end, by the rank's clock. If a thread of the host only observes that a device has ended a call,
+this does not show who came last: without the device's times, nobody is named. Ranks that exchanged different messages
+since the group's previous collective, such as the first and the last stage of a pipeline, have different work, and are
+not compared.
 """
 
 from __future__ import annotations
@@ -26,24 +26,25 @@ FAST = 16.0
 """Collectives per second of one group from which only one in `SAMPLE` is measured, to save time."""
 SAMPLE = 4
 MAX_STANDS_FOR = 16
-"""Collectives that one stands for at most: those since the one measured before, of the sample or for lack of times."""
+"""Collectives that a measured one stands for, at most: all since the previous measured one, which were not in the
+sample or lacked times."""
 _GOLDEN, _MASK = 2_654_435_769, 0xFFFF_FFFF
 """Numbers times 2^32 divided by the golden ratio, modulo 2^32, are spread evenly (Knuth, TAOCP 6.4), so that the sample
 never keeps step with a number of collectives per training step."""
 PERIOD = 2.0
-"""Seconds over which that rate is measured: some training steps, so that all calls of a step are treated alike."""
+"""Seconds over which the rate for `FAST` is measured: some training steps, so that a step's calls are treated alike."""
 MAX_OPEN, MAX_TIMED = 1_024, 65_536
-"""Collectives of a group whose calls have times on devices, while some members' spans are missing; and such calls of
-all runs. Monitors send spans some seconds apart."""
+"""Limits for collectives on devices that wait for some members' spans: collectives of one group, and calls of all runs.
+Monitors send spans some seconds apart."""
 MAX_BACK = 60.0
-"""Seconds by which collectives may come out of order; a clock that falls further was set."""
+"""Seconds by which collectives may come out of order. A larger step back means that the clock was set."""
 MAX_LASTING = 4
-"""Collectives of a group whose waits are remembered as counted while they lasted."""
+"""Collectives of one group for which is remembered what was counted while they lasted."""
 
 
 @dataclass(slots=True)
 class Counted:
-    """What a wait has counted while it lasted, in seconds; ``waited``, ``waited_for``: by rank."""
+    """Seconds that were counted for a wait while it lasted. ``waited``, ``waited_for``: by rank."""
 
     lost: float = 0.0
     waited: dict[int, float] = field(default_factory=dict)
@@ -58,13 +59,13 @@ class Waits:
     """The waits of one group, bounded.
 
     Attributes:
-        tallies: totals of its ranks. lost: seconds that half of the group waited for its last rank, in all.
-        blocks: the latest of them, by which ranks are named.
-        measured: collectives that were looked at. now: when the newest of them was enqueued.
+        tallies: totals by rank. lost: total seconds that half of the group waited for its last rank.
+        blocks: the latest waits in blocks of time, from which stragglers are named.
+        measured: number of measured collectives. now: when the newest of them was enqueued (Unix time).
         is_off: nothing is measured, because spans are missing: what the ranks did before a collective is not known.
-        open_at: when a wait was last seen to last (monotonic).
-        are_ends_seen: when its collectives were seen to have ended is all that is known, which shows of no rank that it
-            came last: NCCL's ends are seen up to 0.1 s later, on each rank at a time of its own.
+        open_at: when ranks were last seen waiting for long (monotonic).
+        are_ends_seen: only the times at which ends were observed are known. They do not show who came last: NCCL's ends
+            are observed up to 0.1 s late, on each rank at a different time.
     """
 
     _limits: StragglerLimits
@@ -90,10 +91,10 @@ class Waits:
     def add_open(
         self, sequence: int, waited: Mapping[int, float], absent: Iterable[int], members: int, now: float
     ) -> None:
-        """Count a wait that lasts, as far as it was not counted before; `_count` adds what is missing at its end.
+        """Count a wait that has not ended, as far as it was not counted before. `_count` adds the rest at its end.
 
         Args:
-            waited: rank -> for how many seconds it has waited, for half of the members or more. absent: for whom.
+            waited: rank -> seconds that it has waited; half of the members or more. absent: ranks waited for.
         """
         self.open_at = now
         durations = sorted([0.0] * (members - len(waited)) + list(waited.values()))
@@ -117,13 +118,13 @@ class Waits:
                 so_far.waited_for[rank] = behind
 
     def is_open(self, now: float) -> bool:
-        """Some rank waits in the group for long."""
+        """Whether ranks of the group were seen waiting for long just now."""
         return now - self.open_at < timeline.OPEN_SECONDS
 
     def add(self, sequence: int, calls: Mapping[int, RankCall | CompactCall], members: tuple[int, ...]) -> None:
         """Take a collective that all members have completed, with the calls of all.
 
-        Those on devices count by their times there, see `add_timed`.
+        Calls on devices count with their times there, see `add_timed`.
         """
         if self.is_off or not self._is_measured(sequence):
             return
@@ -142,9 +143,9 @@ class Waits:
                 self._measure(calls, _durations(calls), of, self._lasting.pop(sequence, NOTHING))
 
     def add_timed(self, call: CompactCall, members: int) -> None:
-        """Take one rank's call on its device; it is measured once the calls of all have come.
+        """Take one rank's call on its device. The collective is measured once the calls of all members have come.
 
-        A report may have said before that the call has ended, so it may be in no instance any more.
+        The instance may be complete and gone by then, because a report may show the call's end before its span comes.
         """
         rank, template, sequence = call[:3]
         is_timed = call[8] is not None and call[8].device is not None
@@ -174,7 +175,7 @@ class Waits:
         return bool(self.measured) and self.blocks.is_over(known)
 
     def release(self) -> None:
-        """The group is dropped: its room is free."""
+        """Free the room of the group, which is dropped."""
         for sequence in list(self._open):
             self._close(sequence)
         self.tallies.release()
@@ -184,16 +185,16 @@ class Waits:
         self._usage.timed -= len(self._open.pop(sequence))
 
     def _is_measured(self, sequence: int) -> bool:
-        """One more has come; False: it is not of the sample."""
+        """Count a collective that has come. False: it is not in the sample."""
         self._passed += 1
         return not self._fast or (sequence * _GOLDEN & _MASK) * SAMPLE <= _MASK
 
     def _note(self, sequence: int, at: float, members: int) -> int:
-        """One more is measured; returns how many it stands for. Decides whether only a sample is from now on."""
+        """Note a measured collective; returns how many it stands for. Decides whether to sample from now on."""
         of = min(max(1, sequence - self._sequence), MAX_STANDS_FOR) if self.measured else 1
         self._sequence = sequence
         if not self.measured or not -MAX_BACK < at - self.now < 1e6:
-            self.blocks.begin(at)  # the first; or its clock was set
+            self.blocks.begin(at)  # the first one, or the clock was set
             self._fast, self._passed, self._begun = False, 0, at
         elif at - self._begun >= PERIOD:
             self._fast = self._passed > FAST * (at - self._begun)
@@ -211,7 +212,7 @@ class Waits:
         """Count a wait in a collective that ends on all ranks at once.
 
         Args:
-            of: how many it stands for; one that was counted while it lasted stands for itself.
+            of: how many collectives it stands for; one that was counted while it lasted stands only for itself.
         """
         if durations is None or not is_shown(durations) or not _are_alike(calls):
             return
@@ -220,10 +221,10 @@ class Waits:
             self._count(list(calls), durations, wait, 1 if so_far is not NOTHING else of, so_far)
 
     def _count(self, ranks: list[int], durations: list[float], wait: Wait, of: int, so_far: Counted) -> None:
-        """Count a wait, and who came before the others, which evens out.
+        """Count a wait. Ranks that came early count with negative lags, which offset their late ones.
 
         Args:
-            of: how many collectives it stands for. so_far: what it has counted.
+            of: how many collectives it stands for. so_far: what was counted while it lasted.
         """
         for index, lag in wait.late:
             self.blocks.add(ranks[index], lag * of, of)
@@ -241,7 +242,7 @@ class Waits:
 
 
 def _durations(calls: Mapping[int, RankCall | CompactCall]) -> list[float] | None:
-    """Nanoseconds from enqueueing to the end, in the order of the calls; None: one of them is not known."""
+    """Nanoseconds from enqueueing to the end of each call, in their order; None: one of them is not known."""
     try:
         # Nearly always all are compact; to ask each would take twice as long.
         return [end - start for _, _, _, _, _, start, end, _, _ in calls.values()]  # type: ignore[misc]
@@ -256,7 +257,7 @@ def _durations(calls: Mapping[int, RankCall | CompactCall]) -> list[float] | Non
 
 
 def _on_devices(calls: Mapping[int, CompactCall]) -> list[float]:
-    """Nanoseconds on the devices, in the order of the calls, which all have them."""
+    """Nanoseconds that each call took on its device, in their order. All calls must have them."""
     return [before.device * NANO for *_, before in calls.values() if before is not None and before.device is not None]
 
 
@@ -267,7 +268,7 @@ def _own_time(call: RankCall | CompactCall) -> float | None:
 
 
 def _are_alike(calls: Mapping[int, RankCall | CompactCall]) -> bool:
-    """Whether all ranks exchanged the same messages before, as far as they exchange some."""
+    """Whether all ranks are known to have exchanged the same messages, or none, since the previous collective."""
     found: set[int | None] = set()
     for call in calls.values():
         before = call.before if isinstance(call, RankCall) else call[8]

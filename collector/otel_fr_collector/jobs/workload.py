@@ -1,4 +1,4 @@
-"""What ranks have asked to be done with their node or their job (`semconv.EVENT_WORKLOAD_CONTROL`)."""
+"""Requests of ranks about their node or their job (`semconv.EVENT_WORKLOAD_CONTROL`)."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from otel_fr import semconv as names
 from otel_fr_collector.otlp.log_records import LogRecord
 
 MAX_REQUESTS = 16
-"""Ranks of one run whose requests are kept: those that came first are the nearest to the fault."""
+"""Ranks of one run whose requests are kept: the first ones are the nearest to the fault."""
 MAX_DESCRIPTION = 200
 """Characters kept of the reason that a rank gives."""
 
 
 class WorkloadRequest(NamedTuple):
-    """What one rank has asked for. ``action``: `semconv.WORKLOAD_STOP` or `semconv.WORKLOAD_EXCLUDE_NODE`."""
+    """One rank's request. ``action``: `semconv.WORKLOAD_STOP` or `semconv.WORKLOAD_EXCLUDE_NODE`."""
 
     rank: int
     host: str
@@ -23,13 +23,13 @@ class WorkloadRequest(NamedTuple):
 
 
 def take_request(requests: dict[int, WorkloadRequest], record: LogRecord, rank: int, host: str) -> None:
-    """Keep what a rank asks for; ``continue`` takes back what it has asked for before.
+    """Keep a rank's request. The action ``continue`` withdraws an earlier one.
 
     Args:
-        requests: of its run, by rank.
+        requests: of the rank's run, by rank.
 
     Raises:
-        ValueError: the event has no action that is known.
+        ValueError: the event has no known action.
     """
     action = record.text(names.WORKLOAD_ACTION)
     if action not in names.WORKLOAD_ACTIONS:
