@@ -1,10 +1,17 @@
-"""The match engine: findings from evidence, causes first. Pure functions, used for live telemetry and for files.
+"""The match engine turns evidence into findings, causes first. Pure functions, used for live telemetry and for files.
 
-`model` has the input (`Evidence`), `finding` the output. A judgement goes through the folders in this order, and none
-changes what one before has made: `facts` says what each call and each rank is, `graph` who waits for whom, and `case`
-holds both. `rules` decides by a table of named rules what is claimed of the roots of waits; `texts` has its sentences.
-`findings` makes findings of the claims. `undecided` lists what evidence without findings leaves open, and the ranks
-nearest to it; `lateness` is about a rank that comes last again and again, which no call that waits shows.
+`model` defines the input (`Evidence`), `finding` the output. A judgement passes through these parts in order. None
+changes the result of an earlier one.
+
+* `facts` determines the state of each call and each rank.
+* `graph` determines who waits for whom.
+* `case` holds the facts and the graph.
+* `rules` tries a table of named rules on each root of a wait. The first that applies decides what is claimed of it.
+* `texts` has the sentences.
+* `findings` turns claims into findings.
+
+`undecided` lists what evidence without findings leaves open, and the ranks that calls most likely wait for. `lateness`
+describes a rank that comes last again and again, which no waiting call shows.
 """
 
 from otel_fr.match.case import Case

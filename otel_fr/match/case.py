@@ -1,4 +1,4 @@
-"""What one judgement rests on: facts about calls and ranks, and the wait-for graph."""
+"""The basis of one judgement: facts about calls and ranks, and the wait-for graph."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from otel_fr.match.graph.steps import Steps, compare_steps
 
 @dataclass
 class Case(Facts):
-    """Facts, and who waits for whom. Nothing changes it after its construction.
+    """Facts, and the wait-for graph. A case does not change after its construction.
 
     Attributes:
         deaths: ranks whose ending is a cause.
@@ -33,7 +33,7 @@ class Case(Facts):
         self.deaths, self.aborted, self.nodes = separate(self)
         for node in self.nodes.values():
             if node.silent and node.culprits == node.silent:
-                # Of a rank that fell silent more is known than of one that never was heard.
+                # More is known about ranks that fell silent than about ranks that were never heard.
                 node.silent = [rank for rank in node.silent if rank not in self.unheard] or node.silent
 
     @cached_property
@@ -43,7 +43,7 @@ class Case(Facts):
 
     @cached_property
     def unheard(self) -> frozenset[int]:
-        """The ranks without evidence, although others wait for them or the run has them."""
+        """Ranks without evidence that belong to the run, or for which other ranks wait."""
         ranks = self.evidence.ranks
         awaited = {rank for node in self.nodes.values() for rank in node.silent}
         return frozenset(
@@ -52,17 +52,17 @@ class Case(Facts):
 
     @cached_property
     def open_calls(self) -> dict[int, OpenCalls]:
-        """By rank, its calls that have been in flight for longer than the window."""
+        """For each rank, its calls that have been in flight for longer than the window."""
         return open_calls(self)
 
     @cached_property
     def sources(self) -> Mapping[InstanceKey, list[InstanceKey]]:
-        """By node, those that wait for it."""
+        """For each node, the nodes that wait for it."""
         return sources(self.nodes)
 
     @cached_property
     def messages(self) -> Mapping[int, list[InstanceKey]]:
-        """By rank, the messages that it has called, and in which ranks wait."""
+        """For each rank, the messages that it has called and in which a rank waits."""
         found: dict[int, list[InstanceKey]] = {}
         for key, node in self.nodes.items():
             for rank in node.instance.calls if node.instance.p2p else ():

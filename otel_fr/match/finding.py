@@ -30,7 +30,7 @@ CategoryName = Literal[
 
 
 class Category(str, Enum):
-    """The kind of a fault; the values are those of the incident's ``category``."""
+    """The kind of a fault. Each value is a value of the incident's ``category``."""
 
     _value_: CategoryName
 
@@ -51,17 +51,17 @@ class Category(str, Enum):
 
     @property
     def is_mismatch(self) -> bool:
-        """Calls of one collective that do not fit together."""
+        """True if the fault is that calls of one collective do not fit together."""
         return self.value.endswith("_mismatch")
 
 
 MAX_PLACED_CULPRITS = 256
 MAX_PLACED_WAITING = 32
-"""Ranks whose places a finding names: all culprits of an ordinary fault, and examples of who waits."""
+"""How many ranks a finding gives places for: all culprits of an ordinary fault, and some of the waiting ranks."""
 
 
 Hint = Literal["lines", "loops"]
-"""Kinds of hints: the first call that a culprit made elsewhere, and the loops that it has left."""
+"""Kinds of hints. "lines": the first call that a culprit made elsewhere than its peers. "loops": loops that it left."""
 
 
 class StackGroup(NamedTuple):
@@ -73,34 +73,36 @@ class StackGroup(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One fault, or one consequence of another (`caused_by` is then the other's key).
+    """One fault, or one consequence of another fault (`caused_by` is then the other's key).
 
     Attributes:
         key: identifies the fault; it stays the same as evidence grows.
-        rule: name of the rule that made it (`otel_fr.match.rules`).
-        operation, sequence_id: of the collective in which the fault shows; "" / None: in none.
-        culprit_ranks: the ranks at which the fault originated; () if they are not known, and of a consequence.
-        field: what differs ("operation", "input_sizes", "dtype", "root", "reduce_op"), for a mismatch.
-        values: rank -> its value of that field, as text; of an overdue rank, what is overdue.
-        call_sites: rank -> ``"file:line function"``: the culprits' and the waiting ranks'.
+        rule: name of the rule that made the finding (`otel_fr.match.rules`).
+        operation, sequence_id: the collective in which the fault shows; "" and None: it shows in none.
+        culprit_ranks: the ranks at which the fault originated; () if they are unknown, and for a consequence.
+        field: for a mismatch, what differs ("operation", "input_sizes", "dtype", "root", "reduce_op").
+        values: rank -> its value of that field, as text; for an overdue rank, what is overdue.
+        call_sites: rank -> ``"file:line function"``, for culprits and waiting ranks.
         stacks: rank -> text, for the culprits.
-        stack_groups: the culprits and the waiting ranks by the place where they are, most ranks first; () if fewer than
-            two of their stacks are known, and of a consequence.
-        p2p: (source, destination, tag, pair index), global ranks, where the fault shows in a send or receive.
+        stack_groups: culprits and waiting ranks, grouped by the place where they are, largest group first; () if fewer
+            than two of their stacks are known, and for a consequence.
+        p2p: for a fault in a send or receive: (source, destination, tag, pair index), with global ranks.
         age: seconds that the longest waiting rank has waited; None: unknown.
-        is_waiting: a waiting rank still waits: it runs, as far as is known, and has a call in flight.
+        is_waiting: a waiting rank still waits: it is not known to have ended, and has a call in flight.
         places: rank -> where it runs: the first `MAX_PLACED_CULPRITS` culprits and `MAX_PLACED_WAITING` waiting ranks.
-        stuck_on: what blocks a culprit, or did until its launcher ended it: ``"host"`` (all its calls completed, and it
-            does not enqueue the one its peers wait for), ``"device"`` (it enqueued a call that it does not complete) or
-            ``"lost"`` (nothing is heard any more of its machine); None: not known.
+        stuck_on: what blocks a culprit, or blocked it until its launcher ended it. ``"host"``: all its calls completed,
+            and it does not enqueue the call that its peers wait for. ``"device"``: it does not complete a call that it
+            enqueued. ``"lost"``: its machine sends nothing any more. None: unknown.
         ended_ranks: culprits that have ended, and waiting ranks that have given up: their calls timed out, or they were
             aborted while they waited.
-        is_apart: its culprits had caught the failure of an earlier call: it does not follow from what caused that.
-        is_excused: ranks wait for culprits only that are in sections whose limits have not passed: no fault so far.
+        is_apart: its culprits had caught the failure of an earlier call, so this fault does not follow from the cause
+            of that failure.
+        is_excused: ranks wait only for culprits in sections whose limits have not passed: no fault so far.
         differed: the decisions in which culprits first differed from their peers: (name, value, step).
-        summary: one sentence for the user. details: further sentences about the same evidence.
-        hints: of the details, those that say where a culprit first differed, by their kind. Evidence of ranks that have
-            given up may lack what they rest on; they are true all the same.
+        summary: one sentence for the user.
+        details: further sentences about the same evidence.
+        hints: by kind, the details that say where a culprit first differed. They remain true even if later evidence, of
+            ranks that have given up, no longer shows them.
     """
 
     key: str
@@ -138,5 +140,5 @@ class Finding:
 
     @property
     def is_slowness(self) -> bool:
-        """Ranks come last in many collectives, which all complete: nothing is blocked, and no fault follows from it."""
+        """True if ranks come last in many collectives that all complete: nothing is blocked, and no fault follows."""
         return self.category is Category.STRAGGLER and self.sequence_id is None

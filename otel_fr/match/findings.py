@@ -1,4 +1,4 @@
-"""Findings: what the rules claim, with what else is known of the ranks that it concerns."""
+"""Turns the claims of the rules into findings, with whatever else is known about the ranks concerned."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from otel_fr.stacks import CallLines, Lines
 
 
 def diagnose(evidence: Evidence) -> list[Finding]:
-    """All findings of one run at one moment; empty when nothing is wrong or nothing can be decided.
+    """Return all findings about one run at one moment; empty if nothing is wrong or nothing can be decided.
 
-    Causes come first, each followed later by its consequences (`Finding.caused_by` is the cause's key). The result
-    depends only on the evidence, not on the order of its parts.
+    Causes come first, their consequences later (`Finding.caused_by` is the cause's key). The result depends only on the
+    evidence, not on the order of its parts.
     """
     case = Case(evidence)
     claims = decide(case)
@@ -35,7 +35,7 @@ def diagnose(evidence: Evidence) -> list[Finding]:
 
 
 def _gave_up(claim: Claim) -> list[int]:
-    """The ranks that wait whose calls failed at their timeout."""
+    """Return the waiting ranks whose calls failed at their timeout."""
     instance = claim.instance
     if instance is None:
         return []
@@ -46,12 +46,12 @@ class _Maker:
     def __init__(self, case: Case) -> None:
         self._case = case
         self._overdue = dict(case.overdue)
-        """The overdue ranks that no cause named before."""
+        """Overdue ranks that no earlier cause has named."""
         self._in_call = {call.rank for call in case.evidence.calls if call.state in UNENDED}
         self._recovering = {call.rank for call in case.evidence.calls if call.left and not call.caught}
 
     def finding(self, claim: Claim) -> Finding:
-        """Causes must come in their order: the first one that names an overdue rank says so."""
+        """Turn a claim into a finding. Pass causes in order: only the first that names an overdue rank says so."""
         case, instance = self._case, claim.instance
         culprits, blamed = claim.culprits if claim.caused_by is None else (), set(claim.culprits)
         ranks = case.evidence.ranks
@@ -115,8 +115,11 @@ class _Maker:
         )
 
     def _with_overdue(self, claim: Claim, overdue: Mapping[int, Overdue]) -> tuple[Category, Sequence[str]]:
-        """The category and what is said, with which culprits of a cause have missed a heartbeat or overrun a
-        section: if all have, that is the fault."""
+        """Return the category and the sentences of a claim, with sentences about the culprits that are overdue.
+
+        If all culprits are overdue, that is the fault, provided that they are missing or that their monitors ended
+        them.
+        """
         if not overdue or claim.category in CATEGORIES.values():
             return claim.category, claim.said
         ranks = self._case.evidence.ranks
@@ -132,19 +135,19 @@ class _Maker:
         return category, ["; ".join([*texts, claim.said[0]]), *claim.said[1:]]
 
     def _excused(self, culprits: tuple[int, ...]) -> dict[int, Overdue]:
-        """Those whose program has said that they may take longer, and the section."""
+        """Return the culprits whose program has said that they may take longer, each with its section."""
         infos = (self._case.evidence.ranks.get(rank) for rank in culprits)
         return {one.rank: one.within for one in infos if one is not None and one.within and is_excused(one)}
 
     def _site(self, claim: Claim, rank: int, *, is_culprit: bool) -> str:
-        """Where a culprit, or a rank that waits, is: its call's line, or its thread's."""
+        """Return the line where a culprit or a waiting rank is: of its exception, its call or its thread."""
         case, info = self._case, self._case.evidence.ranks.get(rank)
         if rank in case.deaths and info is not None and info.exception_site:
             return info.exception_site
         if claim.instance is not None and rank in claim.instance.calls and (site := claim.instance.call(rank).site):
             return site
         if info is not None:
-            # A rank that its launcher ended left from a handler of the signal; where it was stuck matters.
+            # If its launcher ended the rank, a signal handler raised the exit: info.site says where it was stuck.
             sites = (info.exception_site, info.site) if info.exception else (info.site, info.exception_site)
             if site := sites[0] or sites[1]:
                 return site
@@ -164,7 +167,7 @@ class _Maker:
         return {kind: tuple(map(summary_text, texts)) for kind, texts in found.items() if texts}
 
     def _first_lines(self, culprits: Sequence[int], group: Group) -> list[str]:
-        """Which calls culprits first made elsewhere than their peers."""
+        """Say which calls culprits first made elsewhere than their peers."""
         ranks, named = self._case.evidence.ranks, set(culprits)
         known = [rank for rank in group.ranks if rank in ranks and ranks[rank].lines]
         astray = [rank for rank in known if rank in named][:MAX_CULPRITS]
@@ -186,7 +189,7 @@ class _Maker:
         sites: Mapping[int, str],
         stack_groups: Iterable[StackGroup],
     ) -> list[str]:
-        """Which culprits have left a loop in which others wait."""
+        """Say which culprits have left a loop in which others wait."""
         ranks = self._case.evidence.ranks
         astray = [ranks[rank] for rank in culprits if rank in ranks and ranks[rank].left_loops]
         if not astray:
@@ -199,7 +202,7 @@ class _Maker:
         return left_texts(astray, places, [rank for rank in in_call if not may_run(self._case.evidence, rank)])
 
     def _places(self, culprits: tuple[int, ...], waiting: tuple[int, ...]) -> dict[int, Place]:
-        """Where they run, as far as it is known."""
+        """Return where the ranks run, as far as that is known."""
         wanted = (*culprits[:MAX_PLACED_CULPRITS], *waiting[:MAX_PLACED_WAITING])
         infos = (self._case.evidence.ranks.get(rank) for rank in sorted(set(wanted)))
         return {info.rank: info.place for info in infos if info is not None and info.place != UNPLACED}

@@ -1,4 +1,4 @@
-"""A rank that comes last again and again: no call is blocked, so the evidence is how long its peers waited for it."""
+"""Ranks that come last again and again. No call is blocked: the evidence is how long their peers waited for them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ RULE = "last_again_and_again"
 
 
 class Lateness(NamedTuple):
-    """How late one rank came in the latest blocks of time of one group in which ranks were waited for.
+    """How late one rank was in the latest blocks of time in which members of a group waited for one another.
 
     Attributes:
-        share: of these blocks, in which it was late. blocks: how many these are.
-        seconds: by which it came after half of the group on average, in a collective in which it was late.
-        waited: share of the time in which the others waited for it. span: seconds from the first of them to now.
-        age: seconds for which it has come last without a pause.
+        share: share of these blocks in which the rank was late.
+        blocks: number of these blocks.
+        seconds: how long after half of the group the rank came, on average over the collectives in which it was late.
+        waited: share of the time for which the others waited for the rank.
+        span: seconds from the first block to now.
+        age: seconds for which the rank has come last without a pause.
     """
 
     rank: int
@@ -38,10 +40,11 @@ class Lateness(NamedTuple):
 def finding_of(
     group: Group, late: Sequence[Lateness], places: Mapping[int, Place], looks: Mapping[int, Sequence[str]]
 ) -> Finding:
-    """The finding about the ranks that come last in a group.
+    """Return the finding about the ranks that come last in a group.
 
     Args:
-        places: of these ranks, as far as known. looks: the lines where they were seen.
+        places: rank -> where it runs, as far as that is known.
+        looks: rank -> the lines where it was seen.
     """
     seen = {rank: Counter(sites).most_common(1)[0] for rank, sites in sorted(looks.items())}
     culprits = tuple(sorted(one.rank for one in late))

@@ -20,16 +20,16 @@ Sizes = tuple[tuple[int, ...], ...]
 
 
 class Signature(NamedTuple):
-    """What a call was asked to do. Hashable, so equal calls share one.
+    """What a call does. Hashable, so that equal calls share one signature.
 
     Attributes:
-        operation: `torch.distributed`'s name of it, whatever the backend calls it (docs/reference/rank-report.md).
+        operation: its name in `torch.distributed`, whatever the backend calls it (docs/reference/rank-report.md).
         input_sizes, output_sizes: one shape per tensor.
         input_dtypes, output_dtypes: PyTorch scalar type names (``"Float"``), one per tensor.
         input_splits, output_splits: all_to_all_single only; None: even; (): not recorded.
-        reduce_op: lower case (``"sum"``); None: has none, or unknown (PyTorch's own recorder does not record it).
+        reduce_op: lower case (``"sum"``); None: none, or unknown (PyTorch's own recorder does not record it).
         root, peer: global ranks. tag: p2p only. any_source: a receive that accepts any sender.
-        new_group: of a call that creates a process group.
+        new_group: the process group that the call creates.
     """
 
     operation: str
@@ -48,7 +48,7 @@ class Signature(NamedTuple):
 
     @property
     def destroys(self) -> bool:
-        """The call destroys its group: no rank waits for another one in it."""
+        """True if the call destroys its group. Ranks do not wait for each other in such a call."""
         return self.operation in DESTRUCTIONS
 
 
@@ -77,25 +77,25 @@ class Group:
 
 @dataclass(slots=True, kw_only=True, unsafe_hash=True)
 class Call:
-    """One rank's part in one collective (or one send or receive). Nobody changes one.
+    """One rank's part in one collective, or one send or receive. Treat it as immutable.
 
-    It is not frozen: a frozen one takes three times as long to make, and a verdict needs one or two of each rank.
+    It is not frozen: creating a frozen one takes three times as long, and a verdict needs one or two for each rank.
 
     Attributes:
         group: `Group.id`.
-        sequence_id: the number within (group, stream). For p2p a rank's own count, not comparable.
+        sequence_id: the number within (group, stream). For p2p it is the rank's own count, not comparable.
         record: position in the rank's recorder; gives the order of one rank's calls.
-        pair_index: of a send or receive: its number, from 0, among those of this group, peer, direction and tag.
-        age: seconds since the call was enqueued; None: unknown, and of a call in flight treated as longer than any
-            window. Of a send or receive in flight, since when a thread waits for it; 0: none does yet.
+        pair_index: number of a send or receive, from 0, among those with this group, peer, direction and tag.
+        age: seconds since the call was enqueued; None: unknown; a call in flight then counts as older than any window.
+            For a send or receive in flight: seconds since a thread waits for it; 0: none does yet.
         duration: seconds from enqueueing to the end; None: not ended, or unknown.
         gap: seconds between the end of the rank's previous call and this call; None: unknown.
         error: error.type of a failed call (``"timeout"``).
         site: ``"file:line function"``; empty: unknown.
-        thread: name of the program's thread that made it; empty: the main thread, one of PyTorch's, or unknown.
+        thread: name of the program's thread that made the call; empty: the main thread, PyTorch's, or unknown.
         batch: shared by the calls of one coalesced batch; None: not in a batch.
-        queued: its device has not begun it; None: it is in flight on a device, and that is not known.
-        left, caught: it failed, and its rank went on; and completed a later call (`facts.recording` sets both).
+        queued: its device has not begun it; None: in flight on a device, and it is unknown whether that has begun it.
+        left: it failed, and its rank continued. caught: the rank also completed a later call (`facts.recording`).
     """
 
     rank: int
@@ -120,7 +120,7 @@ class Call:
 
     @property
     def lasted(self) -> float | None:
-        """Seconds for which it has been in flight, or was until it failed; None: unknown."""
+        """Seconds for which the call has been in flight, or was until it failed; None: unknown."""
         return self.duration if self.state is CallState.FAILED else self.age
 
 
@@ -135,14 +135,14 @@ class Ending(Enum):
     KILLED = "killed"
     """Ended by a signal."""
     GONE = "gone"
-    """Ended, and how is not known."""
+    """Ended in an unknown way."""
     UNKNOWN = "unknown"
     """Nothing is known of the rank: no file, no report."""
 
 
 @dataclass(slots=True)
 class Progress:
-    """How far a rank came in one group. None: not known.
+    """How far a rank came in one group. None: unknown.
 
     Attributes:
         enqueued, completed: sequence number of the last collective enqueued / completed; 0: none yet.
@@ -163,7 +163,7 @@ class ThreadException(NamedTuple):
     """An uncaught exception of a thread other than the main thread: evidence about its rank, which continues.
 
     Attributes:
-        thread: its name. exception, site: as those of `Rank`.
+        thread: its name. exception, site: like `Rank.exception` and `Rank.exception_site`.
     """
 
     thread: str
@@ -172,10 +172,10 @@ class ThreadException(NamedTuple):
 
 
 class Overdue(NamedTuple):
-    """Something of a rank has lasted longer than it may; as `Rank.within`, not yet. Seconds.
+    """An activity that has lasted longer than its limit (in `Rank.within`: not yet). Times in seconds.
 
     Attributes:
-        kind: a section that is open, no heartbeat since the last one, or no open section since the last one ended.
+        kind: an open section, the time since the last heartbeat, or the time since the last section ended.
         name: of the section.
     """
 
@@ -186,12 +186,12 @@ class Overdue(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """Decisions of one name that a rank made one after the other, and that had one value.
+    """Consecutive decisions of one name in which a rank chose the same value.
 
     Attributes:
-        value: its text, maybe cut. digest: of the full text.
-        first, last: their numbers, from 1, among the rank's decisions of the name.
-        step: in which the first was made; None: not known.
+        value: its text, possibly truncated. digest: of the full text.
+        first, last: numbers, from 1, among the rank's decisions of this name.
+        step: the training step of the first of them; None: unknown.
     """
 
     name: str
@@ -207,8 +207,8 @@ class MessagePattern(NamedTuple):
 
     Attributes:
         group: `Group.id`. source, destination: global ranks; one of them is the rank.
-        step: `Group.id`: up to its collective in flight of that group, whose collectives end the steps. "": up to its
-            last step, of any kind, in which it enqueued fewer, or another one first.
+        step: `Group.id` of the group whose collectives end the steps: the pattern holds up to the one in flight. "": it
+            lasted until the rank's last step, of any kind, in which the rank enqueued fewer, or another message first.
     """
 
     group: str
@@ -223,13 +223,13 @@ MAX_HOST = 256
 
 
 class Place(NamedTuple):
-    """Where a rank runs. Empty texts and None: not known.
+    """Where a rank runs. Empty texts and None: unknown.
 
     Attributes:
-        host: the name that the rank's operating system has; in a container the container's.
+        host: the host name that the rank's operating system reports; in a container, the container's.
         pid: in the rank's own namespace of process ids.
         gpu: index or UUID of its GPU on the host, as ``nvidia-smi`` shows it.
-        pod, node, namespace: in Kubernetes: its pod, the machine that this runs on, and the pod's namespace.
+        pod, node, namespace: in Kubernetes: its pod, the machine on which the pod runs, and the pod's namespace.
     """
 
     host: str = ""
@@ -262,33 +262,33 @@ class Rank:
     Attributes:
         place: where it runs. file: its flight-recorder file.
         ending: how its process ended; ``signal``, ``exit_code`` and ``exception`` have the details.
-        kill_reason: why the kernel killed it: ``"out of memory (cgroup limit 4.0 GiB)"``; "": nothing shows it.
+        kill_reason: why the kernel killed it: ``"out of memory (cgroup limit 4.0 GiB)"``; "": unknown.
         exception: of the main thread, ``"ValueError: bad sample 4711"``. exception_site: where it was raised.
         thread_exceptions: of its other threads, oldest first.
         exiting: alive, but its interpreter is ending. exit_message: what it passed to ``sys.exit``, if that is text.
         python_blocked: alive, but its Python threads do not run (GIL held in C code, or stopped).
-        idle: seconds since it last enqueued or ended a call; None: unknown. starved: of these, for want of a processor.
-        completed_age: seconds since it enqueued the newest call that is known to have completed; None: not known.
-        ended_for: seconds since it ended in which newer evidence of all running ranks arrived; None: not known.
+        idle: seconds since it last enqueued or ended a call; None: unknown. starved: of these, without a processor.
+        completed_age: seconds since it enqueued its newest call that is known to have completed; None: unknown.
+        ended_for: seconds from its end to newer evidence of all running ranks; None: unknown.
         site: ``"file:line function"``, the current line of its thread. stack: text, the rank's thread first.
-        left_loops: that it has left since the latest calls in them, the latest first.
-        lines: where it made its latest calls, as far as that is not known from its file.
+        left_loops: loops that it has left since its latest calls in them, the latest first.
+        lines: the lines of its latest calls, unless its file has them.
         progress: by group id; a group is missing if the rank has not used it.
-        has_gaps: errors of its recording: its calls and counts may lack some, so they are no ground for a verdict. Of
-            one that is unheard: the collector had no room for it.
+        has_gaps: its recording had errors: calls and counts may be missing, so no verdict rests on them. For an unheard
+            rank: the collector had no room for it.
         complete: the evidence has every call that the rank has in flight, and `progress` is exact.
-        unlisted: seconds that it has waited in a call that the evidence does not have; None: in none.
+        unlisted: seconds that it has waited in a call that is not in the evidence; None: there is none.
         records_creations: its recorder records the creation of groups; other recorders, and an otel-fr that was started
             after the default group was created, do not.
         heard_at: Unix time of its last report, if it has fallen silent; None: it has not, or was never heard of.
-        overdue: what has lasted longer than it may, when last known. ended_by_monitor: its monitor ended it for that.
+        overdue: activities past their limits, when last known. ended_by_monitor: its monitor ended it for that.
         within: the open section that may last longest, if its limit has not passed and nothing is overdue.
         ended_for_peer: it ended because otel-fr had told it that a peer had failed.
-        doing: what its kernel says of it, to follow "it is": ``"stopped by a signal (SIGSTOP)"``.
-        addresses: its own, of its TCP connections. unreached: peers, ``"10.0.0.7:41234"``, that acknowledge nothing.
-        round_trips: to peers, ``"10.0.0.7"``, that take long, in seconds.
-        patterns: of its messages, one that it kept up to a call in flight, or broke in its last step.
-        decisions: what its program has decided, in its order. step: the training step it was in then; None: not known.
+        doing: its state in the kernel, as words after "it is": ``"stopped by a signal (SIGSTOP)"``.
+        addresses: its own, of its TCP connections. unreached: peers that acknowledge nothing: ``"10.0.0.7:41234"``.
+        round_trips: (peer, seconds) of long round trips: ``("10.0.0.7", 0.2)``.
+        patterns: patterns of its messages that it kept up to a call in flight, or broke in its last step.
+        decisions: what its program has decided, in order. step: its training step by then; None: unknown.
         destroying: its call in flight that destroys groups; leaving: the ids of these groups. The engine sets both.
     """
 
@@ -335,49 +335,49 @@ class Rank:
     leaving: frozenset[str] = frozenset()
 
     def has_enqueued(self, group: str, number: int) -> bool:
-        """Its counts show that it has enqueued the collective with that number."""
+        """Return True if the rank's counts show that it has enqueued the collective with this number."""
         own = self.progress.get(group)
         return own is not None and (own.enqueued or 0) >= number
 
     def waits_by_counts(self, group: str, number: int) -> bool:
-        """Its counts show that it waits in the collective; the evidence does not have its call (`unlisted`)."""
+        """Return True if, by its counts, the rank waits in the collective, while the evidence lacks its call."""
         own = self.progress.get(group)
         return self.unlisted is not None and own is not None and (own.enqueued or 0) >= number > (own.completed or 0)
 
     @property
     def was_aborted(self) -> bool:
-        """It was ended by SIGABRT, as NCCL's watchdog ends its process."""
+        """True if SIGABRT ended the rank. NCCL's watchdog ends its process this way."""
         return self.ending is Ending.KILLED and self.signal == SIGABRT
 
     @property
     def is_unheard(self) -> bool:
-        """There is no evidence of it at all, now or earlier."""
+        """True if there is no evidence of the rank at all, now or earlier."""
         return self.ending is Ending.UNKNOWN and not self.progress
 
     @property
     def is_leaving(self) -> bool:
-        """Its interpreter is ending, or was when it was killed, and not because of the Ctrl-C that stopped it."""
+        """True if the interpreter is ending, or was when the rank was killed, and not because of the user's Ctrl-C."""
         if self.ending is Ending.KILLED and tells_of_user(self.exception):
             return False
         return self.exiting and self.ending in (Ending.RUNNING, Ending.KILLED)  # every other end is an exit
 
     def has_left(self, group: str) -> bool:
-        """It can join no call of the group any more: it destroys the group, or has, or its interpreter is ending."""
+        """Return True if the rank can join no call of the group any more: it is leaving, or has destroyed the group."""
         return self.is_leaving or self.has_destroyed(group)
 
     def has_destroyed(self, group: str) -> bool:
-        """It destroys the group, or has."""
+        """Return True if the rank has destroyed the group, or does so now."""
         return group in self.leaving or ((own := self.progress.get(group)) is not None and own.destroyed)
 
 
 WAIT_SHARE = 0.87
-"""Share of a rank's stall time after which its call counts as waiting: the rest is left for the way to the alert."""
+"""Share of a rank's stall time after which its call counts as waiting. The rest is the time that an alert takes."""
 WINDOW_MARGIN = 0.05
-"""Seconds by which the window is shorter, so that a call that triggers a judgement counts as waiting in it."""
+"""Seconds by which the window is shorter, so that the call that triggers a judgement counts as waiting in it."""
 
 
 def window_of(stall: float) -> float:
-    """`Evidence.window` of the collector where ranks have a stall time of so many seconds."""
+    """Return the collector's `Evidence.window` for ranks with this stall time in seconds."""
     return max(0.0, WAIT_SHARE * stall - WINDOW_MARGIN)
 
 
@@ -396,5 +396,5 @@ class Evidence:
     world_size: int | None = None
 
     def ending_of(self, rank: int) -> Ending:
-        """How a rank ended; UNKNOWN also of one without evidence."""
+        """Return how a rank ended; UNKNOWN also for a rank without evidence."""
         return self.ranks[rank].ending if rank in self.ranks else Ending.UNKNOWN

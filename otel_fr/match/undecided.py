@@ -1,4 +1,4 @@
-"""What the evidence leaves open where it shows no fault: said as undecided instead of guessed."""
+"""What evidence without findings leaves open. It is reported as undecided instead of guessed."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from otel_fr.match.texts.calls import call_text, instance_text
 from otel_fr.presentation import count_text, ranks_text, verb
 
 MAX_QUESTIONS = 4
-"""Open collectives that are named; the rest are counted."""
+"""Open collectives that are named. The others are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Suspects:
-    """Ranks that may be what others wait for, and why: one sentence."""
+    """Ranks that others may be waiting for, and the reason as a sentence."""
 
     ranks: tuple[int, ...]
     reason: str
 
 
 def open_questions(evidence: Evidence) -> list[str]:
-    """Sentences on what may be a fault, where `diagnose` found none because the evidence is not enough.
+    """Return sentences on possible faults, for evidence that was not sufficient for `diagnose` to find one.
 
-    Without the time since when a call is in flight, a blocked call and a running one look the same.
+    If it is unknown how long a call has been in flight, a blocked call and a running one look the same.
     """
     case = Case(evidence)
     open_ = _joined_by_all(case)
@@ -51,7 +51,7 @@ def open_questions(evidence: Evidence) -> list[str]:
 
 
 def suspects(case: Case) -> list[Suspects]:
-    """The ranks nearest to what calls in flight wait for, where `diagnose` names none; the strongest reason first.
+    """Return the ranks that calls in flight most likely wait for, if `diagnose` names none; the strongest reason first.
 
     Each rank is listed for its strongest reason only.
     """
@@ -73,7 +73,7 @@ def suspects(case: Case) -> list[Suspects]:
 
 
 def lagging_calls(case: Case) -> set[tuple[int, int]]:
-    """(rank, record) of the calls in flight that another rank completed: soon after that, this is normal."""
+    """Return (rank, record) of calls in flight that another rank has completed. For a moment, this is normal."""
     found: set[tuple[int, int]] = set()
     for instance in case.instances.values():
         open_ = [c for calls in instance.calls.values() for c in calls if c.state is CallState.IN_FLIGHT]
@@ -84,7 +84,7 @@ def lagging_calls(case: Case) -> set[tuple[int, int]]:
 
 
 def _behind(case: Case) -> Iterator[tuple[tuple[int, ...], str]]:
-    """Ranks with calls in flight that others completed: those with most first."""
+    """Ranks with calls in flight that others completed. Ranks with the most such calls come first."""
     late = [(rank, calls.late) for rank, calls in case.open_calls.items()]
     for rank, calls in sorted(late, key=lambda item: (-len(item[1]), item[0])):
         if calls:
@@ -93,7 +93,7 @@ def _behind(case: Case) -> Iterator[tuple[tuple[int, ...], str]]:
 
 
 def _absent(case: Case) -> Iterator[tuple[tuple[int, ...], str]]:
-    """Ranks that have not joined, or are not known to have joined, what others wait in."""
+    """Ranks that have not joined a call in which others wait, or are not known to have joined it."""
     for node in case.nodes.values():
         where = f"{ranks_text(node.waiting)} {verb(node.waiting, 'waits', 'wait')} in"
         where += f" {instance_text(node.instance)}"
@@ -105,7 +105,7 @@ def _absent(case: Case) -> Iterator[tuple[tuple[int, ...], str]]:
 
 
 def _not_enqueued(case: Case) -> Iterator[tuple[tuple[int, ...], str]]:
-    """Ranks that have not enqueued what others have, while no device has begun it: most ranks' calls first."""
+    """Ranks that have not enqueued a call that is still queued on their peers' devices, calls of most ranks first."""
     found: list[tuple[list[int], list[int], Instance]] = []
     for key, instance in case.instances.items():
         open_ = [rank for rank in instance.calls if is_queued(instance.call(rank))]
@@ -121,7 +121,7 @@ def _not_enqueued(case: Case) -> Iterator[tuple[tuple[int, ...], str]]:
 
 
 def _alone(case: Case) -> Iterator[tuple[tuple[int, ...], str]]:
-    """Ranks that wait first in what no other rank waits in."""
+    """Ranks whose first wait is in a call in which no other rank waits."""
     first: dict[int, Node] = {}
     for node in case.nodes.values():
         for rank in node.waiting:
@@ -145,7 +145,7 @@ def _messages(evidence: Evidence) -> Iterator[tuple[tuple[int, ...], str]]:
 
 
 def _joined(case: Case) -> Iterator[tuple[tuple[int, ...], str]]:
-    """All members of collectives that do not complete although all joined them."""
+    """All members of collectives that do not complete although all of them have joined."""
     open_ = _joined_by_all(case)
     for first, _ in fronts(open_):
         instance = open_[first].instance
@@ -153,7 +153,7 @@ def _joined(case: Case) -> Iterator[tuple[tuple[int, ...], str]]:
 
 
 def _joined_by_all(case: Case) -> dict[InstanceKey, Node]:
-    """The nodes that all members joined, with calls of unknown age."""
+    """The nodes that all members joined, if it is unknown since when their calls are in flight."""
     open_: dict[InstanceKey, Node] = {}
     for key, node in case.nodes.items():
         calls = [node.instance.calls[rank][-1] for rank in node.instance.members if rank in node.instance.calls]

@@ -1,4 +1,4 @@
-"""Which mismatches are faults of their own, and which of them are over."""
+"""Finds the mismatches that are faults of their own, and those of them that are over."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from otel_fr.match.model import CallState, Ending, Evidence
 
 
 def first_mismatches(evidence: Evidence, instances: Mapping[InstanceKey, Instance]) -> list[Mismatch]:
-    """Per group and stream the mismatches up to the first that is not over: later ones in that group follow from it.
+    """Return the mismatches that are faults of their own.
 
-    Of several of one kind with a rank in common the first: they are one fault, which is over if its last mismatch is.
+    For the collectives of each group, these are the mismatches up to the first that is not over: later ones follow from
+    it. Mismatches of one category that share a rank are one fault: the first of them is returned, and is over if the
+    last one is. Of messages, all mismatches are returned; of creations of groups, the first that did harm
+    (`new_groups`).
     """
     streams: dict[tuple[str, str], list[Instance]] = {}
     for instance in instances.values():
@@ -36,7 +39,7 @@ def first_mismatches(evidence: Evidence, instances: Mapping[InstanceKey, Instanc
 def _episodes(
     evidence: Evidence, instances: Mapping[InstanceKey, Instance], own: Iterable[Instance]
 ) -> list[list[Mismatch]]:
-    """The mismatches of one stream, those at consecutive numbers together, up to the first set that is not over."""
+    """Return the mismatches of one stream in sets at consecutive numbers, up to the first set that is not over."""
     episodes: list[list[Mismatch]] = []
     episode: list[Mismatch] = []
     for bad in filter(None, map(judge, own)):
@@ -57,9 +60,9 @@ def _episodes(
 
 
 def was_refused(evidence: Evidence, bad: Mismatch | None) -> bool:
-    """True if every member called wrongly, the backend refused that at once, and no rank has ended for it.
+    """True if every member called wrongly, the backend refused that at once, and no rank has ended because of it.
 
-    Nothing was sent, so no result is wrong: a program may try a call and go on without it.
+    Nothing was sent, so no result is wrong: a program may try a call and continue without it.
     """
     if bad is None or not bad.is_own or set(bad.differing) != set(bad.instance.members):
         return False
@@ -70,7 +73,7 @@ def was_refused(evidence: Evidence, bad: Mismatch | None) -> bool:
 
 
 def _settle(evidence: Evidence, instances: Mapping[InstanceKey, Instance], episode: list[Mismatch]) -> bool:
-    """Decide whether these mismatches are over: their calls have ended, and all members went on in step.
+    """Decide whether these mismatches are over: all members have completed later calls, and are in step.
 
     A rank that calls wrongly each time in the same way is in step, too.
     """
@@ -88,7 +91,7 @@ def _is_alike(one: Mismatch, other: Mismatch) -> bool:
 
 
 def have_ended(instance: Instance) -> bool:
-    """All calls that are known of it have ended."""
+    """True if all known calls of the instance have completed, or failed and the failure was caught."""
     calls = [instance.call(rank) for rank in instance.calls]
     return all(call.state is CallState.COMPLETED or call.caught for call in calls)
 
@@ -96,7 +99,7 @@ def have_ended(instance: Instance) -> bool:
 def _went_on(evidence: Evidence, instance: Instance) -> bool:
     """True if every member has completed a later call than this one.
 
-    Members without evidence are left out: what the others completed after it, they joined as well.
+    Members without evidence are left out: they joined whatever the others completed after it.
     """
     known = [r for r in instance.members if evidence.ending_of(r) is not Ending.UNKNOWN]
     reached = [evidence.ranks[r].progress.get(instance.group.id) for r in known]
@@ -107,21 +110,21 @@ def _went_on(evidence: Evidence, instance: Instance) -> bool:
 
 
 def _merged(episodes: Iterable[list[Mismatch]]) -> list[Mismatch]:
-    """The mismatches of one stream without those that repeat an earlier one."""
+    """Return the mismatches of one stream without those that repeat an earlier one."""
     kept: list[Mismatch] = []
     for bad in (bad for episode in episodes for bad in episode):
         same = next((one for one in kept if _repeats(bad, one)), None)
         if same is None:
             kept.append(bad)
         else:
-            # What was over before is over again once its calls have ended.
+            # A repetition of a mismatch that was over is over as soon as its calls have ended.
             is_over = bad.is_over or (_is_alike(bad, same) and have_ended(bad.instance))
             same.is_over = same.is_over and is_over
     return kept
 
 
 def _repeats(bad: Mismatch, earlier: Mismatch) -> bool:
-    """True if it is the same fault: a mismatch that is not over explains all later ones."""
+    """True if both are the same fault. A mismatch that is not over explains all later ones."""
     if not earlier.is_over:
         return True
     return bad.category is earlier.category and not set(bad.differing).isdisjoint(earlier.differing)

@@ -19,15 +19,15 @@ def pair_of(call: Call) -> tuple[int, int] | None:
 
 
 def is_posted(call: Call) -> bool:
-    """A message in flight for which no thread waits."""
+    """True if the call is a message in flight for which no thread waits."""
     return call.stream == "p2p" and call.age == 0.0
 
 
 def is_waiting(call: Call, window: float) -> bool:
-    """In flight for longer than ``window`` seconds, or given up after having waited and not caught.
+    """True if the call has been in flight for ``window`` seconds, or failed and its rank did not catch the failure.
 
-    A message for which no thread waits (its age is 0) makes its rank wait nowhere, however short the window is. A call
-    that its device has not begun makes its rank wait only where the window is 0, because a member has ended.
+    A call in flight of unknown age is waiting. A message for which no thread waits (its age is 0) is not, however short
+    the window is. A call that its device has not begun is waiting only if the window is 0, because a member has ended.
     """
     if call.state is CallState.FAILED:
         return not call.caught
@@ -39,14 +39,14 @@ def is_waiting(call: Call, window: float) -> bool:
 
 
 class LastCall(NamedTuple):
-    """A rank's newest call. ``in_call``: any of its calls has been in flight for longer than the window."""
+    """A rank's newest call. ``in_call``: one of the rank's calls has been in flight for longer than the window."""
 
     call: Call
     in_call: bool
 
 
 def newest_calls(calls: Iterable[Call]) -> dict[int, Call]:
-    """Each rank's newest call."""
+    """Return each rank's newest call."""
     found: dict[int, Call] = {}
     for call in calls:
         if call.rank not in found or call.record > found[call.rank].record:
@@ -55,7 +55,7 @@ def newest_calls(calls: Iterable[Call]) -> dict[int, Call]:
 
 
 def last_calls(calls: Sequence[Call], window: float) -> dict[int, LastCall]:
-    """The same, and whether the rank is in a call."""
+    """Return each rank's newest call, and whether a call of the rank has been in flight for longer than the window."""
     open_ = {call.rank for call in calls if call.state is not CallState.FAILED and is_waiting(call, window)}
     return {rank: LastCall(call, rank in open_) for rank, call in newest_calls(calls).items()}
 
@@ -65,15 +65,15 @@ WAITED_OUT = 0.95
 
 
 UNSEEN_BEGIN: Final = 30.0
-"""Seconds for which calls are in flight, and nothing else moves, before they count as blocked where it is not known
-whether devices have begun them: these may compute, while their hosts are far ahead of them."""
+"""Seconds after which calls in flight count as blocked if nothing else moves and it is unknown whether devices have
+begun them. Until then, devices may be computing, with their hosts far ahead of them."""
 
 
 def is_stalled(calls: list[Call], evidence: Evidence, aborted: Container[int]) -> bool:
-    """True if the calls of all members are blocked, as far as their backends show when they end.
+    """True if the calls of all members are blocked, as far as backends show when calls end.
 
     Args:
-        aborted: ranks that a watchdog ended. Then the launcher ends the others, which also waited for the timeout.
+        aborted: ranks that a watchdog ended. The launcher then ends the others, which also waited for the timeout.
     """
     is_aborted = any(call.rank in aborted and _timed_out(call) for call in calls)
     blocked = [_is_blocked(call, evidence) or (is_aborted and _timed_out(call)) for call in calls]
@@ -86,16 +86,16 @@ def is_stalled(calls: list[Call], evidence: Evidence, aborted: Container[int]) -
 def is_connecting(calls: list[Call]) -> bool:
     """True if all members create a process group, and none has given up.
 
-    Then they connect to each other, which takes minutes with thousands of ranks (NCCL's communicators).
+    They connect to each other, which takes minutes with thousands of ranks (NCCL's communicators).
     """
     return all(call.signature.new_group is not None and call.state is not CallState.FAILED for call in calls)
 
 
 def stragglers(calls: list[Call], aborted: Container[int]) -> list[Call]:
-    """Calls that were enqueued after their peers had timed out, judged by each rank's own clock.
+    """Return the calls that were enqueued after their peers had timed out, judged by each rank's own clock.
 
-    The peers waited for their full timeout, or until a watchdog aborted them; the late rank spent about that long or
-    longer between its previous call and this one.
+    The peers waited for their full timeout, or until a watchdog aborted them. The late rank spent at least 90 % of that
+    time between its previous call and this one.
     """
     ended = [
         c for c in calls if gave_up(c) or (c.rank in aborted and c.state is not CallState.COMPLETED and not c.left)
@@ -107,7 +107,7 @@ def stragglers(calls: list[Call], aborted: Container[int]) -> list[Call]:
 
 
 def _is_blocked(call: Call, evidence: Evidence) -> bool:
-    """It failed, or is known to have been in flight for long enough."""
+    """True if the call failed, or is known to have been in flight for long enough."""
     if call.state is not CallState.IN_FLIGHT or call.queued or call.age is None:
         return call.state is CallState.FAILED
     if call.queued is False:
@@ -118,7 +118,11 @@ def _is_blocked(call: Call, evidence: Evidence) -> bool:
 
 
 def _timed_out(call: Call) -> bool:
-    """A call whose end, or begin, is not shown had not ended, if a rank was aborted at its timeout."""
+    """True if the call is not known to have ended, and has lasted for its timeout.
+
+    If a rank was aborted at its timeout, such a call had not ended, even if its backend does not show when calls begin
+    or end.
+    """
     return (
         call.state in UNENDED
         and call.timeout is not None
@@ -128,33 +132,33 @@ def _timed_out(call: Call) -> bool:
 
 
 def gave_up(call: Call) -> bool:
-    """It failed at its timeout."""
+    """True if the call failed at its timeout."""
     return call.state is CallState.FAILED and (call.error == "timeout" or is_too_long(call))
 
 
 def is_too_long(call: Call) -> bool:
-    """It ended, and had lasted for its timeout by then."""
+    """True if the call has ended, and had lasted for its timeout by then."""
     return call.timeout is not None and call.duration is not None and call.duration >= WAITED_OUT * call.timeout > 0
 
 
 def failed_at_once(call: Call, window: float) -> bool:
-    """It failed, before its timeout and before it had lasted for the window."""
+    """True if the call failed before its timeout and before it had lasted for the window."""
     if call.state is not CallState.FAILED or gave_up(call) or call.duration is None:
         return False
     return call.duration < window
 
 
 def failed_late(call: Call, window: float) -> bool:
-    """It failed after it had lasted for the window, and its rank did not catch that.
+    """True if the call failed after it had lasted for the window, and its rank did not catch the failure.
 
-    Of a message that says nothing: nobody may have waited for it.
+    Always False for messages: nobody may have waited for one.
     """
     is_caught = call.caught or call.stream == "p2p"
     return call.state is CallState.FAILED and not is_caught and call.duration is not None and call.duration >= window
 
 
 def sharing(calls: Iterable[Call]) -> dict[str, dict[tuple[str, ...], list[int]]]:
-    """By group id and names of the threads, the ranks that have collectives of several threads under way in it.
+    """Return group id -> names of threads -> ranks with unfinished collectives of several threads in the group.
 
     A thread without a name of its own counts as the main thread (`Call.thread`).
     """

@@ -23,11 +23,11 @@ from otel_fr.match.facts.stops import KILL_GRACE, cleared_away, stopped_first, s
 from otel_fr.match.model import UNENDED, Call, CallState, Ending, Evidence, Rank
 
 TOGETHER = 2.0
-"""Seconds within which ranks that one signal ends have ended together: a machine, a rack, or somebody's command."""
+"""Seconds within which ranks that one signal killed ended together: a machine, a rack, or somebody's command did it."""
 
 
 def ended_with(evidence: Evidence, ranks: Iterable[int], others: Iterable[int]) -> set[int]:
-    """Those of ``others`` that were killed by the same signal as one of these ranks, at about the same time."""
+    """Return those of ``others`` that were killed by the same signal as one of ``ranks``, at about the same time."""
     times: dict[int | None, list[float]] = {}
     for info in (evidence.ranks[rank] for rank in ranks):
         if info.ending is Ending.KILLED and info.ended_for is not None:
@@ -43,8 +43,11 @@ def ended_with(evidence: Evidence, ranks: Iterable[int], others: Iterable[int]) 
 
 
 def _failed_by_itself(info: Rank, calls: Iterable[Call]) -> bool:
-    """Killed, or raised without a failed call that it did not catch (its exception only shows another rank's fault),
-    or by an error of its own device."""
+    """True if the rank was killed, had an error of its own device, or raised for another reason than a failed call.
+
+    After a failed call that it did not catch, its exception only shows another rank's fault. A rank that was stopped
+    did not fail.
+    """
     if info.ending is Ending.KILLED:
         return not was_stopped(info)
     if info.ending in (Ending.RAISED, Ending.GONE):
@@ -59,17 +62,17 @@ def _failed_by_itself(info: Rank, calls: Iterable[Call]) -> bool:
 
 
 def _was_cleared_away(info: Rank) -> bool:
-    """Its Python was blocked when it was killed: launchers kill ranks that do not react to SIGTERM.
+    """True if the rank's Python was blocked when it was killed: launchers kill ranks that do not react to SIGTERM.
 
-    One that the kernel killed for its memory died of that: filling it may have blocked its Python.
+    False if the kernel killed it for want of memory: filling the memory may have blocked its Python.
     """
     return info.python_blocked and may_be_cleared_away(info)
 
 
 def _left_in_order(info: Rank, calls: Iterable[Call]) -> bool:
-    """It exited on its own with a status other than 0, after it had destroyed all its groups and nothing had failed.
+    """True if the rank exited with a status other than 0, after it had destroyed all its groups and nothing had failed.
 
-    The status is the program's: Ray Train's workers, for example, end with status 1 on success.
+    The status is the program's choice: Ray Train's workers, for example, end with status 1 on success.
     """
     return (
         info.ending is Ending.RAISED
@@ -81,7 +84,7 @@ def _left_in_order(info: Rank, calls: Iterable[Call]) -> bool:
 
 
 def _awaited(facts: Facts, ranks: set[int]) -> set[int]:
-    """Those of ``ranks`` that others wait for in a call that they did not join."""
+    """Return those of ``ranks`` for which others wait in a call that they did not join."""
     found: set[int] = set()
     for instance in facts.instances.values() if ranks else ():
         if any(instance.call(r).state is not CallState.COMPLETED for r in instance.calls):
@@ -91,16 +94,16 @@ def _awaited(facts: Facts, ranks: set[int]) -> set[int]:
 
 
 def raised_ranks(evidence: Evidence) -> set[int]:
-    """Ranks that ended by an uncaught exception that does not come from a stop from outside."""
+    """Return the ranks that ended by an uncaught exception that does not come from a stop from outside."""
     raised = {r: info for r, info in evidence.ranks.items() if info.ending is Ending.RAISED and info.exception}
     return {r for r, info in raised.items() if not was_stopped(info)}
 
 
 def _failed_alone(facts: Facts) -> set[int]:
-    """Ranks that raised in a collective that all members had joined and that failed on no other, before its timeout.
+    """Return ranks that raised in a collective which all members had joined and which failed on no other rank.
 
-    An exception that a signal handler raises in the call looks so: PyTorch's DataLoader raises one when a worker is
-    killed, for example. A failure that a peer causes shows in the peer's end, or on more than one rank. If all peers
+    It failed before its timeout. For example, a signal handler raised in the call: PyTorch's DataLoader does that when
+    a worker is killed. A failure that a peer causes shows in the peer's end, or on more than one rank. If all peers
     have completed the call, their later end says nothing, but then the exception must not be one of communication.
     """
     evidence = facts.evidence
@@ -127,10 +130,10 @@ def _failed_alone(facts: Facts) -> set[int]:
 
 
 def _refused(facts: Facts) -> set[int]:
-    """Ranks that raised in a collective that their backend refused on all members at once: the program's fault.
+    """Return ranks that raised in a collective that their backend refused on all members at once: the program's fault.
 
-    What a peer or the network causes is an exception of communication. Where calls do not fit together, that is the
-    fault.
+    An exception of communication is not the program's fault: a peer or the network causes it. If the calls do not fit
+    together, that is the fault.
     """
     evidence = facts.evidence
     raised = raised_ranks(evidence)
@@ -149,10 +152,11 @@ def _refused(facts: Facts) -> set[int]:
 
 
 def _outlasted(facts: Facts, candidates: set[int], aborted: frozenset[int]) -> set[int]:
-    """Those that were away for so long that others had given up before they ended: their launcher ended them.
+    """Return the candidates that were away for so long that others had given up first: their launcher ended them.
 
-    Killed with SIGKILL after they had not ended by SIGTERM, or exited without an exception from a handler of SIGTERM.
-    Each time is measured by one rank: how long a peer waited until its timeout, and how long the candidate was idle.
+    They were killed with SIGKILL after SIGTERM did not end them, or exited without an exception from a handler of
+    SIGTERM. Each time is measured by one rank: how long a peer waited until its timeout, and how long the candidate was
+    idle.
     """
     evidence = facts.evidence
     ended = {r for r in candidates if _may_be_stopped(evidence.ranks[r]) and evidence.ranks[r].idle is not None}
@@ -175,7 +179,7 @@ def _outlasted(facts: Facts, candidates: set[int], aborted: frozenset[int]) -> s
 
 
 def stayed_away(instance: Instance, info: Rank) -> bool:
-    """It ended well, but had been in no call for as long as a peer waited here until its timeout.
+    """True if the rank ended well, but had been in no call for as long as a peer waited here until its timeout.
 
     So it did not end early: its launcher ended it, and a handler of SIGTERM exited without an error.
     """
@@ -196,11 +200,11 @@ def _open_calls(calls: Iterable[Call]) -> list[Call]:
 
 
 def culprit_deaths(facts: Facts, excused: frozenset[int]) -> frozenset[int]:
-    """Ranks whose death is a cause, not a consequence.
+    """Return the ranks whose death is a cause, not a consequence.
 
-    A rank that was waiting in a collective which another such rank never joined is a victim (torchrun ends it
-    with SIGTERM and after 30 s with SIGKILL; its own exception may show the signal). If no rank failed otherwise, a
-    single rank that was stopped from outside while others go on is the cause, also once these have failed for it.
+    A rank that was waiting in a collective which another such rank never joined is a victim (torchrun ends it with
+    SIGTERM and after 30 s with SIGKILL; its own exception may show the signal). If no rank failed otherwise, ranks that
+    were stopped from outside while others continue are the cause, even once these have failed because of it.
 
     Args:
         excused: ranks that were aborted because they waited (`otel_fr.match.graph.aborted`).
@@ -242,15 +246,15 @@ def culprit_deaths(facts: Facts, excused: frozenset[int]) -> frozenset[int]:
         members = first.intersection(instance.members)
         if any(facts.has_joined(instance, r) is False for r in members):
             victims |= {r for r in waiting if r in instance.calls and _open_calls(instance.calls[r])}
-    victims -= ended_with(evidence, first, victims)  # whoever killed these killed them, too
+    victims -= ended_with(evidence, first, victims)  # killed together with the first
     return frozenset(candidates - {r for r in victims if not is_device_error(evidence.ranks[r].exception)})
 
 
 def _ended_for_others(facts: Facts, candidates: set[int]) -> set[int]:
-    """Those that ended in a call, as NCCL ends a rank soon after a peer has gone, where a member ended on its own.
+    """Return the candidates that NCCL ended in a call because a peer had gone, if a member ended in another way.
 
     NCCL's watchdog aborts the process, or the caller gets an exception of communication (``ncclRemoteError``), while
-    the call is in flight. Of ranks that ended in no other way, none is known to be the first.
+    the call is in flight. If all candidates of the group ended in this way, it is unknown which was the first.
     """
     groups: dict[int, set[str]] = {}
     for r in candidates:
@@ -266,12 +270,12 @@ def _ended_for_others(facts: Facts, candidates: set[int]) -> set[int]:
 _CHECKPOINT = re.compile(
     r"torch\.distributed\.checkpoint\.api\.CheckpointException: CheckpointException ranks:dict_keys\(\[([0-9, ]+)\]\)"
 )
-"""Of torch.distributed.checkpoint (api.py): all ranks of a step raise it if one fails. It names those that failed by
-their ranks in the step's group."""
+"""Exception of torch.distributed.checkpoint (api.py). If a rank fails in a step, all ranks of the step raise it. It
+names the failed ranks by their ranks in the step's group."""
 
 
 def _reraised(facts: Facts, candidates: Collection[int]) -> set[int]:
-    """The ``candidates`` whose exception names another candidate, not themselves, as the one that failed."""
+    """Return the candidates whose exception names another candidate, and not themselves, as the one that failed."""
     found: set[int] = set()
     for rank in candidates:
         failed = _failed_ranks(facts, rank)
@@ -281,7 +285,10 @@ def _reraised(facts: Facts, candidates: Collection[int]) -> set[int]:
 
 
 def _failed_ranks(facts: Facts, rank: int) -> set[int]:
-    """The global ranks that its exception names: it was raised after a collective of the step, the rank's newest."""
+    """Return the global ranks that a rank's exception names.
+
+    The rank raised it after a collective of the step, its newest call, so that call's group is the step's.
+    """
     named = _CHECKPOINT.match(facts.evidence.ranks[rank].exception)
     if named is None or rank not in facts.lasts:
         return set()

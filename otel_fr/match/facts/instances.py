@@ -25,7 +25,7 @@ class Instance:
     Attributes:
         members: the ranks that must join; for p2p (source, destination).
         calls: rank -> its calls, in the rank's order; more than one only for a coalesced batch.
-        counted: ranks that wait in it by their counts; the evidence does not have their calls (`Rank.unlisted`).
+        counted: ranks that wait in it by their counts, while the evidence lacks their calls (`Rank.unlisted`).
     """
 
     key: InstanceKey
@@ -55,7 +55,7 @@ class Instance:
         return self.calls[rank][-1]
 
     def with_counted(self, waiting: tuple[int, ...]) -> tuple[int, ...]:
-        """These ranks, which wait in it, and the counted ones, ascending."""
+        """Return the waiting ranks together with the counted ones, ascending."""
         return tuple(sorted({*waiting, *self.counted})) if self.counted else waiting
 
     @property
@@ -68,7 +68,7 @@ class Instance:
 
 
 def instance_key(call: Call) -> InstanceKey | None:
-    """The instance a call belongs to; None: not known (receive from any source)."""
+    """Return the key of the instance to which a call belongs; None: unknown (a receive from any source)."""
     if call.stream != "p2p":
         return call.group, call.stream, call.sequence_id
     pair = pair_of(call)
@@ -78,7 +78,7 @@ def instance_key(call: Call) -> InstanceKey | None:
 
 
 def key_of_finding(finding: Finding) -> InstanceKey | None:
-    """The instance that a finding is about; None: it is about none."""
+    """Return the key of the instance that a finding is about; None: it is about none."""
     group, number = finding.group, finding.sequence_id
     if group is None or number is None:
         return None
@@ -86,21 +86,22 @@ def key_of_finding(finding: Finding) -> InstanceKey | None:
 
 
 def members_of(group: Group, signature: Signature) -> tuple[int, ...]:
-    """The ranks that must join the collective of a call: of one that creates a group, its members wait for each other.
+    """Return the ranks that must join the collective of a call.
 
-    (c10d wants every rank to create it, but no rank waits for one that does not become a member.)
+    To create a group, its future members wait for each other. c10d wants every rank to make the call, but no rank waits
+    for one that does not become a member, unless the group `awaits_all`.
     """
     new = signature.new_group
     return new.ranks if new is not None and not new.awaits_all and new.ranks else group.ranks
 
 
 def _members_of_both(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...]:
-    """Groups without a common member may be created under one number."""
+    """Join the members of two creations: groups without a common member may be created under one number."""
     return first if first == second else tuple(sorted({*first, *second}))
 
 
 def line_up(evidence: Evidence) -> dict[InstanceKey, Instance]:
-    """All instances of the evidence, in the order of their keys; calls of unknown groups are left out."""
+    """Return all instances of the evidence, in the order of their keys. Calls of unknown groups are left out."""
     found: dict[InstanceKey, Instance] = {}
     for call in sorted(evidence.calls, key=lambda c: (c.rank, c.record)):
         key = instance_key(call)
@@ -122,7 +123,7 @@ def line_up(evidence: Evidence) -> dict[InstanceKey, Instance]:
 
 
 def _counted(instances: Mapping[InstanceKey, Instance], unlisted: Mapping[int, Rank]) -> dict[InstanceKey, set[int]]:
-    """The ranks that wait in each collective by their counts.
+    """Return the ranks that wait in each collective according to their counts.
 
     Args:
         unlisted: the ranks that wait in a call that the evidence does not have.
@@ -152,7 +153,7 @@ class Completions:
         self._joined_by_all: dict[str, int] = {}
 
     def of(self, instance: Instance) -> Iterator[tuple[int, int]]:
-        """(rank, its last completed number) of those that completed the collective, furthest first."""
+        """Yield (rank, its last completed number) for the ranks that completed the collective, furthest first."""
         if instance.stream != "collective":
             return
         for rank, completed in self._furthest_in(instance.group.id):
@@ -163,13 +164,13 @@ class Completions:
                 yield rank, completed
 
     def prove_joined(self, instance: Instance) -> bool:
-        """True if some rank completed it, for which every member must have enqueued it."""
+        """True if a rank completed it and its operation needs every rank: then every member has enqueued it."""
         return instance.operation in NEEDS_EVERY_RANK and next(self.of(instance), None) is not None
 
     def have_left_behind(self, rank: int, group: str) -> bool:
-        """True if a member completed more of the group than the rank's evidence shows enqueued: that is older.
+        """True if the rank's evidence is outdated: a member completed more of the group than it shows enqueued.
 
-        Proven if one of these collectives needs every rank, or all of the group that are known do.
+        This is proven if one of these collectives needs every rank, or if all known collectives of the group do.
         """
         own = self._evidence.ranks[rank].progress.get(group)
         furthest = self._furthest_in(group)
@@ -187,7 +188,7 @@ class Completions:
         return group not in self._uneven or self._joined_by_all.get(group, 0) > own.enqueued
 
     def _furthest_in(self, group: str) -> list[tuple[int, int]]:
-        """(rank, last completed number) of the ranks of a group, highest number first."""
+        """Return (rank, last completed number) for the ranks of a group, highest number first."""
         found = self._furthest.get(group)
         if found is None:
             entries = self._completed.get(group, ())
@@ -196,7 +197,7 @@ class Completions:
 
     @cached_property
     def _completed(self) -> dict[str, list[tuple[int, int]]]:
-        """By group: the same in no order. Of a large job, few groups are asked for."""
+        """The same for every group, unsorted. Only the few groups that are asked for are sorted."""
         found: dict[str, list[tuple[int, int]]] = {}
         for rank, info in self._evidence.ranks.items():
             for group, progress in info.progress.items():
@@ -206,7 +207,7 @@ class Completions:
 
 
 def has_joined(instance: Instance, rank: int, info: Rank | None) -> bool | None:
-    """Whether ``rank`` has enqueued its call; None: the evidence does not show it."""
+    """Return whether ``rank`` has enqueued its call; None: the evidence does not show it."""
     if rank in instance.calls:
         return True
     if info is None or (instance.stream == "group" and not info.records_creations):

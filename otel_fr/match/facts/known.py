@@ -1,4 +1,4 @@
-"""What is known in one judgement: the evidence without what misleads, lined up, and what each call and rank is."""
+"""The facts of one judgement: evidence without misleading parts, calls matched to instances, state of calls, ranks."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from otel_fr.match.model import Call, Evidence, Overdue
 
 @dataclass
 class Facts:
-    """Nothing changes it after its construction.
+    """The facts of one judgement. They do not change after their construction.
 
     Attributes:
-        evidence: without what misleads.
+        evidence: the evidence without its misleading parts (`recording`).
         mismatches: calls that do not fit together, where that is a fault of its own.
     """
 
@@ -61,12 +61,12 @@ class Facts:
 
     @cached_property
     def threads(self) -> Mapping[str, Mapping[tuple[str, ...], list[int]]]:
-        """By group id and names of threads, the ranks whose threads are in calls of the group at once."""
+        """Group id -> names of threads -> ranks whose threads are in calls of the group at the same time."""
         return sharing(self.evidence.calls)
 
     @cached_property
     def overdue(self) -> Mapping[int, Overdue]:
-        """The ranks with something that has lasted longer than it may, and what says most of it."""
+        """For each overdue rank, the overdue activity that says most."""
         found = {rank: worst_of(info) for rank, info in self.evidence.ranks.items()}
         return {rank: item for rank, item in found.items() if item is not None}
 
@@ -77,11 +77,11 @@ class Facts:
 
     @cached_property
     def lost(self) -> Mapping[int, str]:
-        """The ranks of machines that are lost, and the machine of each."""
+        """The ranks of lost machines, each with its machine."""
         return lost(self.evidence)
 
     def with_lost(self, ranks: Sequence[int]) -> Sequence[int]:
-        """These ranks and, if their machines are all lost, the other ranks of these: the machine is the fault."""
+        """Add the other ranks of their machines if all these ranks are on lost machines: the machine is the fault."""
         if not ranks or not self.lost.keys() >= set(ranks):
             return ranks
         machines = {self.lost[rank] for rank in ranks}

@@ -36,17 +36,16 @@ MAX_UNFIT = 4_096
 
 
 MAX_CACHED = 8_192
-"""Results that are remembered of one function."""
+"""Cached results of one function."""
 MAX_CACHED_SIZE = 256
-"""Numbers and texts of the arguments of a result that is remembered: so all results together take a few megabytes, not
-gigabytes, whatever is compared."""
+"""Numbers and texts in the arguments of a cached result. All results together take a few megabytes, not gigabytes."""
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
 def _cached(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Remember the results of a pure function of signatures, ranks and numbers, unless its arguments are large."""
+    """Cache the results of a pure function of signatures, ranks and numbers, unless its arguments are large."""
     plain: Callable[..., _R] = function
     known = lru_cache(maxsize=MAX_CACHED)(plain)
 
@@ -62,7 +61,7 @@ def _cached(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 def size_of(signature: Signature) -> int:
-    """How many numbers and texts a signature has."""
+    """Return how many numbers and texts a signature has."""
     ins, outs = signature.input_sizes, signature.output_sizes
     count = len(ins) + len(outs) + len(signature.input_dtypes) + len(signature.output_dtypes)
     count += sum(map(len, ins)) + sum(map(len, outs))
@@ -84,9 +83,9 @@ _KNOWN = COMPARED | MESSAGES
 
 
 def compare(group: Group, a: Call, b: Call) -> Difference | None:
-    """The most specific disagreement of two ranks' calls of one instance; None: they are legal together.
+    """Return the most specific difference between two ranks' calls of one instance; None: they are legal together.
 
-    For a send and its receive: what is sent must fit what is received.
+    A send and its receive are legal together if what is sent fits what is received.
     """
     if a.signature == b.signature and is_even(a.signature, len(group.ranks)):
         return None
@@ -117,12 +116,11 @@ def is_even(signature: Signature, members: int = 0) -> bool:
 
 
 def _flat_list(signature: Signature, members: int) -> tuple[int, int] | None:
-    """Elements of the rank's own piece and of the full list, where a recorder recorded the list as one tensor; else
-    None.
+    """Return the elements of the rank's own piece and of the full list, if a recorder recorded the list as one tensor.
 
-    So do c10d's hook (PyTorch 2.14), and gloo's and NCCL's recorders. None, too, if the list is stacked, as gloo's and
-    NCCL's are, and has another number of pieces than there are members: torch refuses such lists, so some members are
-    not known.
+    c10d's hook (PyTorch 2.14) and the recorders of gloo and NCCL do so. Otherwise the result is None. It is also None
+    if the list is stacked, as gloo's and NCCL's lists are, and has another number of pieces than there are members:
+    torch refuses such lists, so some members are unknown.
     """
     if signature.operation not in LISTS or members < 2:
         return None
@@ -141,13 +139,13 @@ def _created(new: NewGroup) -> str:
 
 
 def alike(a: Signature, b: Signature) -> Difference | None:
-    """`compare` of two ranks' signatures, as far as the ranks' positions in the group do not matter."""
+    """Like `compare`, but only for differences that do not depend on the ranks' positions in the group."""
     return _alike(a, b) if a is not b else None
 
 
 @_cached
 def common_part(signature: Signature) -> Signature:
-    """What `alike` compares: two signatures with the same common part are alike."""
+    """Return the part of a signature that `alike` compares: two signatures with the same common part are alike."""
     operation = signature.operation
     if operation in MESSAGES or signature.new_group is not None:
         return signature
@@ -165,13 +163,13 @@ def common_part(signature: Signature) -> Signature:
 
 @_cached
 def own_difference(members: int, signature: Signature) -> Difference | None:
-    """A call that cannot be right regardless of the other ranks' calls: its outputs do not follow from its inputs.
+    """Return what is wrong with a call regardless of other ranks' calls: its outputs do not follow from its inputs.
 
-    torch rejects most of these before they are enqueued, but not every backend checks.
-    ``first`` is what the rank has, ``second`` what would be right.
+    torch rejects most such calls before they are enqueued, but not every backend checks. ``first`` is what the rank
+    has, ``second`` what would be right.
 
     Args:
-        members: size of the process group; 0: not known.
+        members: size of the process group; 0: unknown.
     """
     ins, outs = numels(signature.input_sizes), numels(signature.output_sizes)
     operation = signature.operation
@@ -204,10 +202,10 @@ def own_difference(members: int, signature: Signature) -> Difference | None:
 
 @_cached
 def flat_difference(members: int, signature: Signature) -> Difference | None:
-    """A list that a recorder flattened, and that has not the rank's own piece once for each member.
+    """Return how a flattened list differs from one with a piece of the rank's own size for each member.
 
-    That alone is legal, for others' pieces may have other sizes; it says who is wrong where the `totals` are.
-    ``first`` and ``second`` are as those of `own_difference`.
+    Such a difference is legal, because others' pieces may have other sizes. It shows which rank is wrong if the
+    `totals` are. ``first`` and ``second`` are as in `own_difference`.
     """
     flat = _flat_list(signature, members)
     if flat is None or flat[0] * members == flat[1]:
@@ -218,10 +216,10 @@ def flat_difference(members: int, signature: Signature) -> Difference | None:
 
 
 def totals(signatures: Sequence[Signature]) -> tuple[int, int] | None:
-    """Elements that all members together send, and that they receive, where both must be equal.
+    """Return the elements that all members together send, and that they receive, where both must be equal.
 
-    Used for lists that a recorder flattened and splits that it did not record, where single pieces are not known.
-    None: not all sizes are recorded, or the rule does not apply to the operation.
+    Used if single pieces are unknown: for lists that a recorder flattened, and for splits that it did not record. None:
+    not all sizes are recorded, or the rule does not apply to the operation.
     """
     operation = signatures[0].operation
     sent, taken = [elements(s.input_sizes) for s in signatures], [elements(s.output_sizes) for s in signatures]
@@ -273,7 +271,7 @@ def _alike(a: Signature, b: Signature) -> Difference | None:
 
 
 def _dtypes(signature: Signature) -> frozenset[str]:
-    """The dtypes that must agree: those of the side that every rank has."""
+    """Return the dtypes that must agree: those on the side that every rank has."""
     known = OPERATIONS[signature.operation]
     side = signature.output_dtypes if known.dtypes == "output" else signature.input_dtypes
     return frozenset(name for name in side if name)
@@ -294,15 +292,15 @@ def _compare_pair(a: Signature, b: Signature) -> Difference | None:
 
 
 def piece_difference(group: Group, holder: Call, owner: Call) -> Difference | None:
-    """What the holder's list says of the owner's piece: ``first`` what the owner has, ``second`` what is listed."""
+    """Compare the owner's piece (``first``) with its entry in the holder's list (``second``)."""
     found = listed(group.ranks, holder.signature, owner.rank, owner.signature)
     return Difference(Category.SIZE_MISMATCH, *found) if found else None
 
 
 def unfit_pairs(group: Group, signatures: Mapping[int, Signature]) -> list[tuple[int, int]]:
-    """The pairs of members of an all_to_all that disagree, rising; at most `MAX_UNFIT` of them.
+    """Return the pairs of members of an all_to_all that disagree, ascending; at most `MAX_UNFIT` of them.
 
-    Says which pairs to `compare`, for groups so large that comparing every pair would take too long.
+    It selects the pairs to `compare` in groups so large that comparing every pair would take too long.
 
     Args:
         signatures: rank -> its signature.

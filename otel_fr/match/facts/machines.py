@@ -1,4 +1,4 @@
-"""On which machines ranks run, how a sentence names these, and which of them have fallen silent."""
+"""On which machines ranks run, how a sentence names the machines, and which of them have fallen silent."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from otel_fr.presentation import message_text, rank_list, ranks_text
 MAX_NAMED = 3
 """Machines that a sentence names one by one."""
 MAX_LOCAL = 8
-"""Ranks of one machine whose local ranks a sentence gives; `Finding.places` has those of all."""
+"""Ranks of one machine whose local ranks a sentence gives. `Finding.places` also has those of larger sets."""
 
 
 class Machines:
@@ -32,14 +32,14 @@ class Machines:
     def named(self, ranks: Iterable[int]) -> str:
         """``"rank 2 (gpu-17, local rank 3)"``, ``"ranks 8-15 (all of gpu-17)"``, ``"ranks 3, 11 (gpu-16, gpu-17)"``.
 
-        Where nothing is known of their machines, only the ranks.
+        Only the ranks, if the machine of one of them is unknown.
         """
         items = sorted(set(ranks))
         where = self._where(items)
         return f"{ranks_text(items)} ({where})" if where else ranks_text(items)
 
     def each(self, ranks: Sequence[Sequence[int]]) -> list[str]:
-        """`named` for each of these, which one sentence names; if there is one machine only, it is named once."""
+        """Return `named` for each set of ranks that one sentence names. If there is only one machine, name it once."""
         if len(self._ranks_of) > 1:
             return [self.named(one) for one in ranks]
         return [self.named(one) if at == 0 else ranks_text(one) for at, one in enumerate(ranks)]
@@ -62,7 +62,7 @@ class Machines:
         return f"all of {shown}" if is_all and len(ranks) > len(by_machine) else shown
 
     def _inside(self, ranks: list[int]) -> list[str]:
-        """Pod, local ranks and GPU of ranks of one machine, where they say more than its name and the ranks do."""
+        """Pod, local ranks and GPU of ranks of one machine, if they say more than the machine's name and the ranks."""
         places = [self._places[rank] for rank in ranks]
         found: list[str] = []
         pods = {place.pod for place in places if place.pod and place.pod != place.machine}
@@ -84,7 +84,10 @@ def names_text(names: Iterable[str]) -> str:
 
 
 def lost(evidence: Evidence) -> Mapping[int, str]:
-    """The ranks of machines whose ranks have all fallen silent, while another machine is heard of; and the machine."""
+    """Return the ranks of lost machines, each with its machine.
+
+    A machine is lost if all its ranks have fallen silent, while another machine is still heard of.
+    """
     by_machine: dict[str, list[int]] = {}
     heard = set()
     for rank, info in evidence.ranks.items():
@@ -96,12 +99,12 @@ def lost(evidence: Evidence) -> Mapping[int, str]:
 
 
 def are_silent(evidence: Evidence, ranks: Sequence[int]) -> bool:
-    """Whether these ranks were heard of, and are not any more."""
+    """True if all these ranks were heard of once, and have fallen silent."""
     return all(rank in evidence.ranks and evidence.ranks[rank].heard_at is not None for rank in ranks)
 
 
 def machines_by_address(ranks: Iterable[Rank]) -> dict[str, str]:
-    """By address, the machine that has it; "" if several have it, as containers may."""
+    """Return address -> machine; "" if several machines have the address, as containers may."""
     found: dict[str, str] = {}
     for info in ranks:
         for address in info.addresses:
@@ -111,9 +114,9 @@ def machines_by_address(ranks: Iterable[Rank]) -> dict[str, str]:
 
 
 def slow_links(ranks: Sequence[Rank]) -> list[tuple[tuple[str, str], float]]:
-    """Pairs of machines between which a round trip takes long, and its seconds; the slowest first.
+    """Return pairs of machines between which a round trip takes long, with its seconds; the slowest first.
 
-    Peers that are no machine of the job, such as a server of files far away, are left out.
+    Peers outside the job, such as a distant file server, are left out.
     """
     slow = [info for info in ranks if info.round_trips]
     machine_of = machines_by_address(ranks) if slow else {}

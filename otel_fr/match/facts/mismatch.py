@@ -35,10 +35,10 @@ _ORDER = (
 """Most specific difference first: another operation implies other sizes, another dtype other bytes."""
 
 MAX_CLASSES = 64
-"""Distinct signatures of an instance that are compared in pairs; above that, only with the most common one."""
+"""Distinct signatures of an instance that are compared in pairs; if there are more, each with the most common one."""
 
 MAX_PAIRS = 8
-"""Members whose pieces are compared in pairs; above that with arrays (all_to_all) or the majority's lists."""
+"""Members of an all_to_all whose pieces are compared in pairs. If there are more, `unfit_pairs` compares arrays."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,8 +47,8 @@ class Mismatch:
 
     Attributes:
         differing: the ranks that differ from a strict majority; all ranks that disagree, if there is none.
-        is_own: each of these calls is wrong whatever the other ranks called.
-        is_over: all members went on in step after it, so it holds up no later call (`otel_fr.match.facts.aftermath`).
+        is_own: each of these calls is wrong, whatever the other ranks called.
+        is_over: all members continued in step after it, so it blocks no later call (`otel_fr.match.facts.aftermath`).
     """
 
     instance: Instance
@@ -70,10 +70,10 @@ class _Conflict(NamedTuple):
 
 
 def judge(instance: Instance) -> Mismatch | None:
-    """The mismatch of one instance, or None. Takes time linear in the ranks, except for the pairs of an all_to_all.
+    """Return the mismatch of one instance, or None. Time is linear in the ranks, except for the pairs of an all_to_all.
 
-    Batches are compared member by member. Ranks whose batch has another length than most are left out: they may be in
-    the middle of it, or have lost its beginning.
+    Batches are compared call by call. Ranks whose batch has another length than most are left out: they may be in the
+    middle of it, or have lost its beginning.
     """
     calls = instance.calls
     if instance.stream == "p2p" and len(calls) < 2:
@@ -89,7 +89,7 @@ def judge(instance: Instance) -> Mismatch | None:
 
 
 def _judge(instance: Instance, calls: dict[int, Call]) -> Mismatch | None:
-    """The mismatch among one call of each rank (in the order of ranks)."""
+    """Return the mismatch among one call of each rank. ``calls`` is in the order of the ranks."""
     distinct = {call.signature: rank for rank, call in reversed(calls.items())}
     if len(calls) > 1:
         conflicts = _between_classes(calls) if len(distinct) > 1 else []
@@ -116,7 +116,7 @@ def _between_classes(calls: Mapping[int, Call]) -> list[_Conflict]:
 
 
 def _alike(calls: Mapping[int, Call]) -> list[list[int]]:
-    """The ranks whose calls have the same common part, together."""
+    """Group the ranks by the common part of their calls."""
     classes: dict[Signature, list[int]] = {}
     for rank, call in calls.items():
         classes.setdefault(common_part(call.signature), []).append(rank)
@@ -151,7 +151,7 @@ def _between_pieces(group: Group, calls: Mapping[int, Call], distinct: Mapping[S
 
 
 def _against_lists(group: Group, calls: Mapping[int, Call]) -> list[_Conflict]:
-    """Each rank's own piece against the list that most ranks have. (Differing lists are a conflict already.)"""
+    """Compare each rank's own piece with the list that most ranks have. (Differing lists are a conflict already.)"""
     most = max(_alike(calls), key=_weight)
     found: list[_Conflict] = []
     for rank, call in calls.items():
@@ -164,7 +164,7 @@ def _against_lists(group: Group, calls: Mapping[int, Call]) -> list[_Conflict]:
 
 
 def _verdict(instance: Instance, calls: Mapping[int, Call], conflicts: list[_Conflict]) -> Mismatch:
-    """The ranks at fault, by majority, and the most specific difference."""
+    """Find the ranks at fault, by majority, and the most specific difference."""
     against = Counter[int]()
     for conflict in conflicts:
         for rank in conflict.ours:
@@ -213,7 +213,7 @@ def _verdict(instance: Instance, calls: Mapping[int, Call], conflicts: list[_Con
 
 
 def _voters(calls: Mapping[int, Call], conflicts: Iterable[_Conflict]) -> Collection[int]:
-    """The ranks that show what is right: if only reduce ops or only roots differ, those whose recorder tells them."""
+    """Return the ranks that show what is right: if only reduce ops or only roots differ, those that recorded theirs."""
     categories = {conflict.difference.category for conflict in conflicts}
     if categories == {Category.REDUCE_OP_MISMATCH}:
         return [rank for rank, call in calls.items() if call.signature.reduce_op is not None]
@@ -233,14 +233,14 @@ def _opponents(conflicts: Iterable[_Conflict], rank: int) -> set[int]:
 
 
 def _own_fault(instance: Instance, calls: Mapping[int, Call], distinct: Mapping[Signature, int]) -> Mismatch | None:
-    """Calls that are wrong regardless of the other ranks' calls."""
+    """Find calls that are wrong regardless of the other ranks' calls."""
     differences = {signature: own_difference(len(instance.group.ranks), signature) for signature in distinct}
     wrong = {rank: d for rank, call in calls.items() if (d := differences[call.signature]) is not None}
     return _wrong_alone(instance, wrong, is_own=True) if wrong else None
 
 
 def _wrong_alone(instance: Instance, wrong: Mapping[int, Difference], *, is_own: bool) -> Mismatch:
-    """Of calls that need no majority to be called wrong."""
+    """Return the mismatch of calls that are wrong without a majority against them."""
     shown = wrong[min(wrong)]
     values = {rank: f"{d.first}, should be {d.second}" for rank, d in wrong.items() if d.field == shown.field}
     return Mismatch(
@@ -255,7 +255,7 @@ def _wrong_alone(instance: Instance, wrong: Mapping[int, Difference], *, is_own:
 
 
 def _totals(instance: Instance, calls: Mapping[int, Call], distinct: Mapping[Signature, int]) -> Mismatch | None:
-    """Pieces that are not recorded one by one: all members together must send as much as they receive."""
+    """Compare how much all members together send and receive, if their pieces are not recorded one by one."""
     first = next(iter(distinct))
     if first.operation not in PIECEWISE or set(calls) != set(instance.members):
         return None

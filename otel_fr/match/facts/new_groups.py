@@ -1,13 +1,17 @@
-"""Process groups that ranks create in another order, or with another meaning, than the other ranks.
+"""Process groups that some ranks create in another order, or with another meaning, than other ranks.
 
 Source of the rule: c10d names a group by how many groups were created before it, so ranks that create different groups
 at the same number connect to each other's group, or wait for ranks that never come. (torch.distributed.new_group: all
 processes must enter it, in the same order.)
 
-Such a difference is a fault only where it has done harm: a rank waits in the call itself, in a collective of a group of
-that name, or in a later creation while a rank is seen to be shifted against the others; or calls in a group of that
-name do not fit together. Ranks may describe a group differently without harm, and groups without a common member may
-get one name, unless their members meet as they connect.
+Such a difference is a fault only if it has done harm:
+
+* a rank waits in the call itself, or in a collective of a group of that name,
+* a rank waits in a later creation, while a rank is seen to be shifted against the others, or
+* calls in a group of that name do not fit together.
+
+Ranks may describe a group differently without harm. Groups without a common member may get one name, unless their
+members meet as they connect.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ Meaning = tuple[tuple[int, ...], str]
 
 
 def first_mismatch(evidence: Evidence, own: Sequence[Instance], mismatched: Iterable[str]) -> Mismatch | None:
-    """The first creation of different groups under one number that is a fault.
+    """Return the first creation of different groups under one number that is a fault, or None.
 
     Args:
         own: the creations of one default group, in the order of their numbers.
@@ -49,7 +53,7 @@ def first_mismatch(evidence: Evidence, own: Sequence[Instance], mismatched: Iter
 
 
 def is_in_another_order(instances: Mapping[InstanceKey, Instance], bad: Mismatch) -> bool:
-    """A rank creates here what the others create at the next number, and the other way round."""
+    """True if a rank creates here what the others create at the next number, and the other way round."""
     instance = bad.instance
     after = instances.get((*instance.key[:2], instance.sequence_id + 1))
     if after is None:
@@ -62,13 +66,13 @@ def is_in_another_order(instances: Mapping[InstanceKey, Instance], bad: Mismatch
 
 
 def names_of(instance: Instance) -> set[str]:
-    """c10d's names of the groups that its calls create."""
+    """Return c10d's names of the groups that its calls create."""
     created = (instance.call(rank).signature.new_group for rank in instance.calls)
     return {new.name for new in created if new is not None}
 
 
 def _meet(instance: Instance) -> bool:
-    """A rank waits for another one that creates a group of other members."""
+    """True if a rank waits for another rank that creates a group of other members."""
     created = [(r, new) for r in instance.calls if (new := instance.call(r).signature.new_group) is not None]
     if any(new.awaits_all for _, new in created):
         return len({new.ranks for _, new in created}) > 1
@@ -81,7 +85,7 @@ def _meet(instance: Instance) -> bool:
 
 
 def _collide(instance: Instance, window: float) -> bool:
-    """A rank waits, although all members of these groups have come: it has met one that creates another group.
+    """True if a rank waits although all members of these groups have come: it has met one that creates another group.
 
     Source of the rule: backends exchange addresses in the job's store, under the group's name.
     """
@@ -101,13 +105,13 @@ def _meanings(instance: Instance) -> dict[int, Meaning]:
 
 
 def _waited_names(evidence: Evidence) -> set[str]:
-    """c10d's names of the groups in whose collectives a rank waits."""
+    """Return c10d's names of the groups in whose collectives a rank waits."""
     calls = (call for call in evidence.calls if call.stream != "group" and call.group in evidence.groups)
     return {evidence.groups[call.group].name for call in calls if is_waiting(call, evidence.window)}
 
 
 def _is_shifted(number: int, meanings: Mapping[int, Mapping[int, Meaning]]) -> bool:
-    """A rank creates here what another one, which creates something else here, creates at another number."""
+    """True if a rank creates here what another rank, which creates something else here, creates at another number."""
     here = meanings[number]
     elsewhere: dict[Meaning, set[int]] = {}
     for other, of_rank in meanings.items():
@@ -120,10 +124,10 @@ def _is_shifted(number: int, meanings: Mapping[int, Mapping[int, Meaning]]) -> b
 
 
 def _by_votes(bad: Mismatch, meanings: Mapping[int, Mapping[int, Meaning]]) -> Mismatch:
-    """The mismatch with the ranks that differ from a strict majority.
+    """Return the mismatch with the ranks that differ from a strict majority.
 
-    A rank that has a later call but none here created a group here and is not its member: it agrees with every call
-    that creates a group without it.
+    A rank with a later call, but none here, has created a group here without becoming its member. It agrees with every
+    call that creates a group without it.
     """
     number = bad.instance.sequence_id
     here = meanings[number]

@@ -1,4 +1,4 @@
-"""What one rank is: how it ended, who stopped it, what is overdue of it, whether its host gives it a processor."""
+"""The state of one rank: how it ended, who stopped it, what is overdue, whether its host gives it a processor."""
 
 from __future__ import annotations
 
@@ -18,14 +18,18 @@ _PEER_EXCEPTION = "otel_fr.fault_tolerance.peers.PeerFailedError"
 def process_ending(
     *, signal: int | None, exit_code: int | None, clean: bool, exception: str, exit_message: str
 ) -> Ending:
-    """How a process ended.
+    """Return how a process ended.
 
-    A signal after an uncaught exception of the main thread only ended what was left of it: the launcher's, or one at
-    the interpreter's exit. A program that turns Ctrl-C into an exit without an error has not ended well.
+    A signal after an uncaught exception of the main thread only ended what was left of the process: its launcher sent
+    it, or it came at the interpreter's exit. A program that turns Ctrl-C into an exit without an error has not ended
+    well.
 
     Args:
-        signal: that ended it; None or 0: none did. exit_code: None: not known. clean: it said that it ends cleanly.
-        exception: of the main thread; "": none. exit_message: as of `Rank`.
+        signal: the signal that ended it; None or 0: none did.
+        exit_code: None: unknown.
+        clean: the process said that it ends cleanly.
+        exception: of the main thread; "": none.
+        exit_message: like `Rank.exit_message`.
     """
     raised, stopped = bool(exception), tells_of_stop(exit_message)
     if signal:
@@ -38,16 +42,16 @@ def process_ending(
 
 
 _NOT_RUNNING = ("stopped", "frozen", "a zombie", "dead")
-"""Beginnings of `Rank.doing` of a process none of whose threads runs."""
+"""How `Rank.doing` begins for a process whose threads all do not run."""
 
 
 def runs_not(doing: str) -> bool:
-    """None of the threads of a process whose kernel says this of it runs."""
+    """True if no thread of the process runs, according to its `Rank.doing`."""
     return doing.startswith(_NOT_RUNNING)
 
 
 def is_halted(info: Rank | None) -> bool:
-    """None of its threads runs, or ran when it was killed: a signal, a debugger or a cgroup's freezer stopped it."""
+    """True if no thread of the rank runs, or ran when it was killed: stopped by a signal, a debugger or the freezer."""
     return (
         info is not None
         and info.python_blocked
@@ -57,26 +61,27 @@ def is_halted(info: Rank | None) -> bool:
 
 
 def may_run(evidence: Evidence, rank: int) -> bool:
-    """It is not known to have ended."""
+    """True if the rank is not known to have ended."""
     return evidence.ending_of(rank) in (Ending.RUNNING, Ending.UNKNOWN)
 
 
 def ended_for_peer(info: Rank) -> bool:
-    """It ended because otel-fr had told it that a peer had failed: never a cause, whatever else it has done since."""
+    """True if the rank ended because otel-fr had told it that a peer had failed: whatever else it did, never a
+    cause."""
     return info.ended_for_peer or (info.ending is Ending.RAISED and info.exception.startswith(_PEER_EXCEPTION))
 
 
 def gave_up_at_store(info: Rank) -> bool:
-    """It ended because others did not arrive at the job's store: their fault, not its own."""
+    """True if the rank ended because others did not arrive at the job's store: their fault, not its own."""
     return info.ending is Ending.RAISED and info.exception.startswith(STORE)
 
 
 _STOP_STATUSES = frozenset(128 + number for number in STOP_SIGNALS)
-"""Exit statuses with which programs, as shells do, say which signal ended them."""
+"""Exit statuses with which programs, like shells, say which signal ended them."""
 
 
 def was_stopped(info: Rank) -> bool:
-    """It was ended by a launcher's or a user's signal, or by its monitor because it was overdue."""
+    """True if a launcher's or a user's signal ended the rank, or its monitor did because the rank was overdue."""
     if info.ended_by_monitor:
         return info.ending in (Ending.KILLED, Ending.RAISED)
     if info.ending is Ending.KILLED:  # by any signal, if an exception shows that it was stopped before
@@ -87,17 +92,18 @@ def was_stopped(info: Rank) -> bool:
 
 
 def not_yet_here(here: Mapping[int, Rank], world_size: int | None, before: Mapping[int, Rank]) -> dict[int, Rank]:
-    """The ranks of a run that have not come to it, as their processes are known from the run before.
+    """Return the ranks that have not come to a run, with what the run before knows of their processes.
 
-    A program that recovers in one process destroys its groups and calls ``init_process_group`` again. Mostly its
-    processes keep their ranks. If they do not, the absent rank is known only where one rank and one process are left.
+    A program that recovers in one process destroys its groups and calls ``init_process_group`` again. Mostly, its
+    processes keep their ranks. If they do not, an absent rank is known only if one rank and one process are left.
 
     Args:
-        here: the ranks that have come. before: the ranks of the run before.
+        here: the ranks that have come.
+        before: the ranks of the run before.
     """
     rank_of = {one.place.process: rank for rank, one in here.items() if one.place.pid is not None}
     placed = {rank: one for rank, one in before.items() if one.place.pid is not None}
-    # One that left the run before in good order, and whose process has not ended, may be on its way.
+    # A rank that left the run before cleanly may be on its way, unless its process has ended.
     left = {
         rank: one
         for rank, one in placed.items()
@@ -111,7 +117,7 @@ def not_yet_here(here: Mapping[int, Rank], world_size: int | None, before: Mappi
 
 
 def by_user(info: Rank) -> bool:
-    """It was stopped by SIGINT: no launcher sends that because of a peer."""
+    """True if SIGINT stopped the rank: no launcher sends that because of a peer."""
     if not was_stopped(info):
         return False
     if info.signal == SIGINT or info.exit_code == 128 + SIGINT:
@@ -120,7 +126,7 @@ def by_user(info: Rank) -> bool:
 
 
 def may_be_cleared_away(info: Rank) -> bool:
-    """It was killed, and not by the kernel for want of memory: whoever stops a job so ends ranks that do not react."""
+    """True if SIGKILL ended the rank, and not the kernel for want of memory: launchers kill ranks that do not react."""
     return info.ending is Ending.KILLED and info.signal == SIGKILL and not info.kill_reason
 
 
@@ -132,15 +138,15 @@ _OF_DEVICE: Final = (
     "HIP error: ",
     "unhandled cuda error",
 )
-"""Parts of what PyTorch (c10/cuda/CUDAException.cpp) and NCCL (``ncclGetLastError``) say of a failed call of CUDA."""
+"""Parts of messages of PyTorch (c10/cuda/CUDAException.cpp) and NCCL (``ncclGetLastError``): a call of CUDA failed."""
 _OF_PEER: Final = ("peer GPU memory", "nvlink")
 """Parts of CUDA's errors (``cudaErrorNvlinkUncorrectable`` and others) that a peer's device may have caused."""
 
 
 def is_device_error(exception: str) -> bool:
-    """The exception tells of an error of the rank's own device: an illegal access, a failed assertion, no memory left.
+    """True if the exception reports an error of the rank's own device, such as an illegal access or no memory left.
 
-    Also if a call of NCCL's raised it. (What NCCL raises because a peer has gone is ``ncclRemoteError`` or
+    A call of NCCL may raise it, too. (What NCCL raises because a peer has gone is ``ncclRemoteError`` or
     ``ncclSystemError``, or that the communicator was aborted.)
     """
     if not any(part in exception for part in _OF_DEVICE):
@@ -150,18 +156,18 @@ def is_device_error(exception: str) -> bool:
 
 
 MOST: Final = 0.5
-"""Share of the time since a rank last moved from which on a wait for a processor explains that."""
+"""A wait for a processor explains why a rank does not move if it takes at least this share of that time."""
 
 
 def lacks_processor(info: Rank) -> bool:
-    """It has waited for a processor most of the time since it last moved."""
+    """True if the rank has waited for a processor for most of the time since it last moved."""
     return info.ending is Ending.RUNNING and info.idle is not None and info.starved >= max(0.1, MOST * info.idle)
 
 
 def is_starved(info: Rank, window: float) -> bool:
-    """It `lacks_processor`, and has not had the window for itself yet.
+    """True if the rank `lacks_processor`, and has run for less than the window since it last moved.
 
-    An endless loop on a busy host has had it in the end: then it counts as one on an idle host does.
+    An endless loop on a busy host runs for the window in the end: then it counts like one on an idle host.
     """
     if not lacks_processor(info) or runs_not(info.doing):
         return False
@@ -173,9 +179,9 @@ CATEGORIES: Final = {
     "section": Category.SECTION_OVERRUN,
     "outside": Category.SECTION_OVERRUN,
 }
-"""The kinds of what may be overdue, with the category of the fault."""
+"""Kind of an overdue activity -> category of the fault."""
 EXCUSABLE: Final = frozenset({Category.MISSING_RANK, Category.RANK_STUCK, Category.STRAGGLER})
-"""Faults that a section may explain: others wait for its rank. Calls that do not fit together, no section explains."""
+"""Faults that a section may explain, because others wait for its rank. No section explains calls that do not match."""
 
 
 class Activity(Protocol):
@@ -194,7 +200,7 @@ class Activity(Protocol):
 
 
 def reported(items: Iterable[Activity]) -> tuple[Overdue, ...]:
-    """What is overdue of the activities of a rank report."""
+    """Return the overdue ones of the activities of a rank report."""
     return tuple(
         [
             Overdue(cast("Any", item.kind), item.name, item.age_s, item.limit_s)
@@ -205,9 +211,10 @@ def reported(items: Iterable[Activity]) -> tuple[Overdue, ...]:
 
 
 def reported_within(items: Iterable[Activity]) -> Overdue | None:
-    """Of the activities of a rank report, what `Rank.within` is.
+    """Return `Rank.within` for the activities of a rank report.
 
-    Heartbeats are no excuse: one says that its rank worked a moment ago, not how long what it does now may take.
+    Heartbeats are no excuse: a heartbeat says that its rank worked a moment ago, not how long its present work may
+    take.
     """
     found: list[Overdue] = []
     for item in items:
@@ -219,12 +226,12 @@ def reported_within(items: Iterable[Activity]) -> Overdue | None:
 
 
 def is_excused(info: Rank) -> bool:
-    """Its program has said how long what it does may take, and that time is not over."""
+    """True if the rank's program has said how long its present work may take, and that time is not over."""
     return info.ending is Ending.RUNNING and info.within is not None and not info.overdue
 
 
 def worst_of(info: Rank) -> Overdue | None:
-    """What is overdue of a rank, or was when it ended; None: nothing."""
+    """Return the overdue activity of a rank that says most, or did when the rank ended; None: nothing is overdue."""
     if not info.overdue:
         return None
     # A section says more than a heartbeat; of sections, the innermost that is overdue has been open for the shortest.
@@ -233,7 +240,7 @@ def worst_of(info: Rank) -> Overdue | None:
 
 
 def by_kind(overdue: Mapping[int, Overdue]) -> dict[str, dict[int, Overdue]]:
-    """The ranks by what is overdue of them, in rising order."""
+    """Group the ranks by the kind and name of what is overdue, in ascending order."""
     found: dict[str, dict[int, Overdue]] = {}
     for rank, item in sorted(overdue.items()):
         found.setdefault(f"{item.kind} {item.name}".strip(), {})[rank] = item

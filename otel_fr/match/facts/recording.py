@@ -1,20 +1,21 @@
-"""What was recorded and misleads: it is left out, or marked, before anything else is judged.
+"""Leaves out or marks misleading records, before anything else is judged.
 
-Ranks whose recording had errors: a hole in their numbers looks like a call left out.
+Ranks whose recording had errors: a hole in their numbers looks like a call that was left out.
 
 Calls that destroy process groups: no rank waits for another one in them, so they form no collective. Ranks may destroy
-a group at different times, or not at all, and their launcher may end them before. So no verdict rests on such a call
-that is missing, and one that has ended is not what its rank did last. One in flight shows where its rank is, and that
-it joins no further call of that group.
+a group at different times, or not at all, and their launcher may end them before. So no verdict rests on a missing call
+of this kind, and a completed one does not count as a rank's last activity. One in flight shows where its rank is, and
+that the rank joins no further call of that group.
 
-Calls that a rank makes while its watchdog ends it, after the call that timed out: the rank still waits in that one.
+Calls that a rank makes while its watchdog ends it, after the call that timed out: the rank still waits in the latter.
 ProcessGroupNCCL's watchdog aborts the communicators and then the process. In between, waits for the device return as if
 the call had completed, and the program makes its next calls, which no peer can meet.
 
-Calls that ended after a watchdog gave them up, or that failed only as a watchdog ended their rank: it still waited in
-them.
+Calls that ended after a watchdog gave them up, or that failed only as a watchdog ended their rank: the rank still
+waited in them.
 
-Failed calls whose ranks caught the failure: they wait there no more, and it is over once they complete another.
+Failed calls whose ranks caught the failure: the ranks no longer wait in them. The failure is over once the ranks
+complete another call.
 """
 
 from __future__ import annotations
@@ -31,19 +32,19 @@ from otel_fr.match.facts.ranks import is_starved, was_stopped
 from otel_fr.match.model import Call, CallState, Ending, Evidence, Rank
 
 DEFAULT_GROUP = "default_pg"
-"""c10d's description of the default group. Who destroys that destroys all groups."""
+"""c10d's description of the default group. Destroying it destroys all groups."""
 _ABORT_SECONDS = 2.0
-"""From when a watchdog lets calls fail until the end of the process is known."""
+"""Seconds from when a watchdog lets calls fail until the end of the process is known."""
 
 
 def without_misleading(evidence: Evidence) -> Evidence:
-    """The evidence as it is judged."""
+    """Return the evidence to judge, without misleading records."""
     recorded = _not_blocked_by_host(_without_run_on(_without_gaps(_set_aside(evidence))))
     return _not_failed_by_abort(_mark_caught(_mark_timed_out(recorded)))
 
 
 def _without_gaps(evidence: Evidence) -> Evidence:
-    """The evidence without the calls and counts of ranks that have gaps. How they ended, and their stacks, stay."""
+    """Return the evidence without the calls and counts of ranks that have gaps. Their endings and stacks stay."""
     left_out = {rank for rank, info in evidence.ranks.items() if info.has_gaps}
     if not left_out:
         return evidence
@@ -61,7 +62,7 @@ def _without_gaps(evidence: Evidence) -> Evidence:
 
 
 def _set_aside(evidence: Evidence) -> Evidence:
-    """The evidence without these calls; `Rank.destroying` and `Rank.leaving` have those in flight."""
+    """Return the evidence without calls that destroy groups. Calls in flight are kept in `Rank.destroying`."""
     others = [call for call in evidence.calls if not call.signature.destroys]
     if len(others) == len(evidence.calls):
         return evidence
@@ -74,7 +75,7 @@ def _set_aside(evidence: Evidence) -> Evidence:
 
 
 def _destroyed_by(evidence: Evidence, call: Call) -> frozenset[str]:
-    """Ids of the groups."""
+    """Return the ids of the groups that the call destroys."""
     group = evidence.groups.get(call.group)
     if group is not None and group.description == DEFAULT_GROUP:
         return frozenset(evidence.groups)
@@ -82,7 +83,7 @@ def _destroyed_by(evidence: Evidence, call: Call) -> frozenset[str]:
 
 
 def _without_run_on(evidence: Evidence) -> Evidence:
-    """The evidence without the unfinished calls that these ranks made after the timeout of an unfinished one."""
+    """Return the evidence without the unfinished calls that aborted ranks made after an earlier call had timed out."""
     until: dict[int, float] = {}
     ended = {r for r, info in evidence.ranks.items() if info.was_aborted}
     for call in evidence.calls if ended else ():
@@ -104,14 +105,14 @@ def _is_open(call: Call) -> bool:
 
 
 def _is_after(call: Call, until: Mapping[int, float]) -> bool:
-    """It was made later than so many seconds before its rank's end. (No thread waits for a message of age 0.)"""
+    """True if the call was made less than ``until`` seconds before its rank's end, and is not just posted."""
     if call.age is None or is_posted(call):
         return False
     return call.age < until.get(call.rank, 0.0)
 
 
 def _before(ranks: Mapping[int, Rank], left_out: list[Call]) -> dict[int, Rank]:
-    """The ranks, with their progress as it was before these calls."""
+    """Return the ranks, with their progress as it was before these calls."""
     found = dict(ranks)
     for call in left_out:
         info = found[call.rank]
@@ -125,9 +126,10 @@ def _before(ranks: Mapping[int, Rank], left_out: list[Call]) -> dict[int, Rank]:
 
 
 def _not_failed_by_abort(evidence: Evidence) -> Evidence:
-    """The evidence with the calls in flight that failed as a watchdog ended their rank, and without that as a move.
+    """Return the evidence with calls that failed as a watchdog ended their rank put back in flight.
 
-    ProcessGroupNCCL's watchdog leaves calls in flight. nccl2's lets them fail, and then ends the process.
+    Their failure does not count as an activity of the rank either. ProcessGroupNCCL's watchdog leaves calls in flight.
+    nccl2's lets them fail, and then ends the process.
     """
     moved = {r for r, info in evidence.ranks.items() if _moved_as_aborted(info)}
     newest = newest_calls(call for call in evidence.calls if call.rank in moved) if moved else {}
@@ -146,7 +148,7 @@ def _not_failed_by_abort(evidence: Evidence) -> Evidence:
 
 
 def _moved_as_aborted(info: Rank) -> bool:
-    """It ended by SIGABRT, and a call of it was enqueued or ended just before."""
+    """True if SIGABRT ended the rank, and a call of the rank was enqueued or ended just before."""
     return info.was_aborted and info.idle is not None and info.idle < _ABORT_SECONDS
 
 
@@ -155,10 +157,10 @@ def _has_failed(call: Call) -> bool:
 
 
 def _mark_timed_out(evidence: Evidence) -> Evidence:
-    """The evidence with the first call of each rank as timed out that ended after a watchdog had given it up.
+    """Return the evidence in which each aborted rank's first call that outlasted its timeout is marked as timed out.
 
-    NCCL's watchdog ends its process some seconds after the timeout. A rank that comes late by as much completes the
-    call meanwhile, and it looks as if nothing had blocked the rank that is ended. Later calls waited behind the first.
+    NCCL's watchdog ends its process some seconds after the timeout. If a peer comes late by as much, the call completes
+    meanwhile, and nothing seems to have blocked the aborted rank. Its later calls waited behind the first.
     """
     ended = {r for r, info in evidence.ranks.items() if info.was_aborted}
     if not ended:
@@ -179,11 +181,12 @@ def _mark_timed_out(evidence: Evidence) -> Evidence:
 
 
 class _Newest(NamedTuple):
-    """A rank's newest calls. None: not known, or there is none.
+    """A rank's newest calls. None: unknown, or there is none.
 
     Attributes:
-        completed, blocked: the ages of the newest that has completed, and of the newest that has not.
-        failed: the newest that failed.
+        completed: age of the newest call that has completed.
+        blocked: age of the newest call that has not.
+        failed: the newest call that failed.
     """
 
     completed: float | None
@@ -191,26 +194,29 @@ class _Newest(NamedTuple):
     failed: Call | None
 
     def is_after(self, call: Call) -> bool:
-        """One of them was enqueued after this call had failed."""
+        """True if one of the newest calls was enqueued after this call had failed."""
         return any(went_on_for(call, age) is not None for age in (self.completed, self.blocked))
 
     def failed_after(self, call: Call) -> Call | None:
-        """The newest that failed, if it was enqueued after this call had failed."""
+        """Return the newest failed call if it was enqueued after this call had failed, else None."""
         failed = self.failed
         return failed if failed is not None and went_on_for(call, failed.age) is not None else None
 
 
 def _mark_caught(evidence: Evidence) -> Evidence:
-    """The evidence with `Call.left` and `Call.caught` set on the failed calls that their ranks caught.
+    """Return the evidence with `Call.left` and `Call.caught` set on the failed calls that their ranks caught.
 
-    A rank caught a failed call if it enqueued another one after that had ended, which has completed. If the rank has
-    ended by an exception, that may still be the call's, raised again once the rank had saved its state: it is not if
-    the rank went on for the window at least, and either a later call of it failed or did not end, or the exception
-    names neither the call's place nor communication; or if a later call failed at the exception's place.
+    A rank caught a failed call if it enqueued another call after the failure, and that call has completed. If the rank
+    has ended by an exception, the exception may still be the call's, raised again once the rank had saved its state. It
+    is not if a later call failed at the exception's place. Nor is it if the rank continued for at least the window, and
+    either a later call failed or did not end, or the exception names neither the call's place nor communication.
 
-    A rank has left a failed call, too, if it enqueued another one that has not completed (one that failed, if the rank
-    has ended by an exception), if it ended well, or if it runs and nothing of it has moved for the window. And if it
-    was killed, exited or ended by another exception, while others go on after such failures: so does the program.
+    A rank has left a failed call, too,
+
+    * if it enqueued another call that has not completed (one that failed, if an exception ended the rank),
+    * if it ended well, or has survived the failure for the window, or
+    * if it was killed, exited or ended by another exception, while other ranks continue after such failures: so does
+      the program.
     """
     failed = [call for call in evidence.calls if call.state is CallState.FAILED]
     if not failed:
@@ -260,7 +266,7 @@ def _newest(evidence: Evidence, ranks: Iterable[int]) -> dict[int, _Newest]:
 
 
 def _ended_by_itself(info: Rank) -> bool:
-    """By an exception, or how is not known: nobody has stopped it."""
+    """True if the rank ended by an exception or in an unknown way, and nobody stopped it."""
     return info.ending in (Ending.RAISED, Ending.GONE) and not was_stopped(info)
 
 
@@ -281,7 +287,7 @@ def _is_caught(evidence: Evidence, call: Call, newest: _Newest) -> bool:
 
 
 def _has_gone_on(evidence: Evidence, call: Call, newest: _Newest) -> bool:
-    """Its rank has enqueued another one since."""
+    """True if the call's rank has enqueued another call since the failure."""
     info = evidence.ranks.get(call.rank)
     if info is None:
         return False
@@ -289,7 +295,7 @@ def _has_gone_on(evidence: Evidence, call: Call, newest: _Newest) -> bool:
 
 
 def _stands_elsewhere(evidence: Evidence, call: Call) -> bool:
-    """Its rank, which does not end or has ended well, waits there no more."""
+    """True if the call's rank, which still runs, ended well or was stopped, no longer waits there."""
     info = evidence.ranks.get(call.rank)
     if info is None or not (info.ending in (Ending.RUNNING, Ending.CLEAN) or was_stopped(info)):
         return False
@@ -298,22 +304,22 @@ def _stands_elsewhere(evidence: Evidence, call: Call) -> bool:
 
 
 def _ended_elsewhere(evidence: Evidence, call: Call) -> bool:
-    """Its rank has ended, and not by that failure, if the program catches such."""
+    """True if the call's rank has ended, and not by this failure, given that the program catches such failures."""
     info = evidence.ranks.get(call.rank)
     if info is None or was_stopped(info):
         return False
-    said = info.exception.partition(FROM)[0]  # what it was raised from may be the failure that was being handled
+    said = info.exception.partition(FROM)[0]  # the part after FROM may be the failure that was being handled
     is_other = not said or not _may_come_from(info, call, said)
     return info.ending is Ending.KILLED or (info.ending in (Ending.RAISED, Ending.GONE) and is_other)
 
 
 def _may_come_from(info: Rank, call: Call, exception: str) -> bool:
-    """True if the rank may have ended by the call's failure, not by what it did after it had caught that."""
+    """True if the call's failure may have ended the rank, not something that it did after it had caught the failure."""
     return not exception or info.exception_site == call.site or is_communication(exception)
 
 
 def _not_blocked_by_host(evidence: Evidence) -> Evidence:
-    """The evidence without `Rank.python_blocked` of starved ranks: they had no processor to answer."""
+    """Return the evidence without `Rank.python_blocked` for starved ranks: they had no processor to answer."""
     ranks = {
         rank: dataclasses.replace(info, python_blocked=False)
         for rank, info in evidence.ranks.items()

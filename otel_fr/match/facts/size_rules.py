@@ -38,8 +38,10 @@ def as_text(value: object) -> str:
 
 
 def common_sizes(a: Signature, b: Signature) -> _Found:
-    """What any two members must agree in: the sizes of one side. Lists with an entry for each member agree entry by
-    entry; one that a recorder flattened only as a whole."""
+    """Compare the sizes that any two members must agree in: those of one side.
+
+    Lists with an entry for each member must agree entry by entry, a list that a recorder flattened only in total.
+    """
     known = OPERATIONS[a.operation]
     if not known.sizes:
         return None
@@ -57,7 +59,7 @@ def common_sizes(a: Signature, b: Signature) -> _Found:
 
 
 def _piece(sizes: Sizes, ranks: _Ranks, rank: int) -> int | None:
-    """Elements of the list entry that belongs to ``rank``; None where the list is not one entry per member."""
+    """Return the elements of the list entry that belongs to ``rank``; None: the list has not one entry per member."""
     if len(sizes) != len(ranks) or rank not in ranks:
         return None
     return prod(sizes[ranks.index(rank)])
@@ -70,7 +72,7 @@ def _pieces_fit(name: str, given: int | None, expected: int | None) -> _Found:
 
 
 def listed(ranks: _Ranks, holder: Signature, owner: int, own: Signature) -> _Found:
-    """The owner's piece against the holder's list; first the owner's value, then the list's."""
+    """Compare the owner's piece with its entry in the holder's list. The owner's value comes first."""
     if own.operation in GATHERING:
         return _pieces_fit("input_sizes", elements(own.input_sizes), _piece(holder.output_sizes, ranks, owner))
     return _pieces_fit("output_sizes", elements(own.output_sizes), _piece(holder.input_sizes, ranks, owner))
@@ -97,7 +99,7 @@ def _all_to_all(ranks: _Ranks, ra: int, a: Signature, rb: int, b: Signature) -> 
 
 
 def _sent(ranks: _Ranks, source: int, sent: Signature, destination: int, taken: Signature) -> _Found:
-    """What one rank sends against what the other one takes of it."""
+    """Compare what one rank sends to the other with what the other takes from it."""
     if OPERATIONS[sent.operation].pieces == "splits":
         given = _share(sent.input_sizes, sent.input_splits, ranks, destination)
         expected = _share(taken.output_sizes, taken.output_splits, ranks, source)
@@ -131,4 +133,4 @@ PIECE_RULES: dict[str, _PieceRule] = {
     "own": _all_to_all,
     "splits": _all_to_all,
 }
-"""By `otel_fr.operations.Operation.pieces`: what one member gives another must be what that one takes."""
+"""`otel_fr.operations.Operation.pieces` -> rule: what one member gives to another must be what the other takes."""

@@ -11,14 +11,14 @@ from otel_fr.match.model import Call, CallState, Ending, Evidence
 from otel_fr.stacks import NEWEST_FIRST, ORDER, Frame, first_native_thread, first_thread, frames_of, places_of
 
 MAX_GROUPS: Final = 16
-"""The groups of the most ranks are kept."""
+"""Groups that are kept: those with the most ranks."""
 MAX_FRAMES: Final = 48
-"""The innermost frames are kept."""
+"""Frames that are kept: the innermost."""
 _MAX_FRAME: Final = 300
 
 
 def group_stacks(stacks: Iterable[tuple[int, str]]) -> tuple[StackGroup, ...]:
-    """The ranks of each place, most ranks first.
+    """Group ranks by the place where they are, largest group first.
 
     Args:
         stacks: ranks with the text of their threads' stacks, the rank's thread first, as `faulthandler` or `traceback`
@@ -37,7 +37,7 @@ def group_stacks(stacks: Iterable[tuple[int, str]]) -> tuple[StackGroup, ...]:
 
 
 def _main_thread(text: str) -> str:
-    """The part of the first thread, without its name and id; it says which end of its frames is the innermost."""
+    """Return the frames of the first thread without its name and id. The first line says which end is the innermost."""
     thread = first_thread(text)
     head, _, frames = thread.partition("\n")
     return f"{NEWEST_FIRST if NEWEST_FIRST in head else ''}\n{frames.strip()}" if ORDER in head else thread
@@ -59,15 +59,15 @@ _SOURCE: Final = re.compile(
     r"\.(?P<method>item|tolist|cpu|numpy|nonzero|masked_select|synchronize)\("
     r"|\.to\(\s*(?:device\s*=\s*)?(?:torch\.device\(\s*)?(?P<cpu>['\"]cpu['\"])"
 )
-"""Calls of torch that return once the device has done what was enqueued before: of a tensor on a device, these copy it
-or its size to the host."""
+"""Calls of torch that return once the device has done all that was enqueued before. Those of a tensor on a device copy
+the tensor, or its size, to the host."""
 
 
 def sync_of(stack: str) -> str:
-    """What the first thread of a rank's stacks waits in for its device: ``"torch.cuda.synchronize"``, ``".item()"``.
+    """Return the call in which the first thread waits for its device: ``"torch.cuda.synchronize"``, ``".item()"``.
 
-    ``""`` if it is in nothing of that kind, or that is not seen: methods of tensors are C++ code, so only the line of
-    Python shows them, or the native frames. A condition on a tensor (``if loss > 3:``) is not recognised.
+    ``""`` if there is no such call, or it is not visible: methods of tensors are C++ code, so only the line of Python
+    shows them, or the native frames. A condition on a tensor (``if loss > 3:``) is not recognised.
 
     Args:
         stack: text of `faulthandler`, or of `traceback` with the lines of code; native frames may follow.
@@ -81,7 +81,7 @@ def sync_of(stack: str) -> str:
 
 
 def _of_frame(frame: Frame) -> str:
-    """What the innermost frame is in."""
+    """Return the call in which the innermost frame waits for its device, or ""."""
     file, name = frame.file, frame.name
     module = _DEVICE_MODULE.search(file)
     if module is not None and name == "synchronize":
@@ -97,14 +97,14 @@ def _of_frame(frame: Frame) -> str:
 
 
 class DeviceSyncs:
-    """Which ranks wait for their device, for one judgement. Stacks are read only of the ranks that are asked for."""
+    """Finds which ranks wait for their device, for one judgement. Only stacks that are asked for are parsed."""
 
     def __init__(self, evidence: Evidence) -> None:
         self._evidence = evidence
         self._known: dict[int, str] = {}
 
     def of(self, rank: int) -> str:
-        """`sync_of` the rank's stacks, if it has not moved since they were taken, nor for the window."""
+        """Return `sync_of` the rank's stacks if it runs and has not moved for the window, else ""."""
         if rank not in self._known:
             info = self._evidence.ranks.get(rank)
             still = info is not None and info.ending is Ending.RUNNING and not info.python_blocked
@@ -115,9 +115,9 @@ class DeviceSyncs:
         return self._known[rank]
 
     def waits_in(self, call: Call) -> bool:
-        """The call may be what the rank's device is in, and its thread waits for the device.
+        """True if the rank's thread waits for its device, which may be executing this call.
 
-        Its backend does not show when it ends, so only the newest such call of a group has an age.
+        The call's backend does not show when calls end, so only the newest such call of a group has an age.
         """
         is_message = call.stream == "p2p"
         return call.state is CallState.UNKNOWN and not call.queued and not is_message and bool(self.of(call.rank))

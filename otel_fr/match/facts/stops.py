@@ -13,26 +13,27 @@ from otel_fr.match.facts.ranks import by_user, may_be_cleared_away, was_stopped
 from otel_fr.match.model import Call, CallState, Ending, Rank
 
 KILL_GRACE = 2.0
-"""Seconds that launchers wait at least between SIGTERM and SIGKILL; torchrun, Slurm and Kubernetes wait for 30 s."""
+"""Least seconds that launchers wait between SIGTERM and SIGKILL; torchrun, Slurm and Kubernetes wait for 30 s."""
 REACTION = 1.0
-"""Seconds by which a rank may be killed before another one has reacted to the same Ctrl-C. One that waits in a call
-reacts once this fails, for example by the end of the rank that was killed."""
+"""Seconds by which a rank may be killed before another rank has reacted to the same Ctrl-C. A rank that waits in a call
+reacts once the call fails, for example by the end of the killed rank."""
 
 
 def were_killed_together(ranks: Collection[Rank], world_size: int | None) -> bool:
-    """All ranks of the job were killed at once: whoever ends a job so (``pkill -9``, scancel at last) is no fault.
+    """True if all ranks of the job were killed at once: users end jobs so (``pkill -9``, scancel at last), it is no
+    fault.
 
-    Each time is measured by one rank, since it last moved.
+    Each rank's time is measured by its own clock, since it last moved.
     """
     idle = [info.idle for info in ranks if may_be_cleared_away(info) and info.idle is not None]
     return 1 < len(ranks) == world_size == len(idle) and max(idle) - min(idle) <= KILL_GRACE
 
 
 def cleared_away(facts: Facts, candidates: set[int]) -> set[int]:
-    """Those that were killed because they did not react to what had stopped others.
+    """Return the candidates that were killed because they did not react to what had stopped others.
 
-    A rank does not react while it waits in a call, or if its Python does not run. Each time is measured by one rank,
-    from the end of its call before that one.
+    A rank does not react while it waits in a call, or if its Python does not run. Each rank's time is measured by its
+    own clock, from the end of its call before that one.
     """
     evidence = facts.evidence
     killed = {r for r in candidates if may_be_cleared_away(evidence.ranks[r])}
@@ -51,9 +52,9 @@ def cleared_away(facts: Facts, candidates: set[int]) -> set[int]:
 
 
 def _time_until(facts: Facts, instance: Instance, rank: int) -> float | None:
-    """Seconds from the end of the call before this one until the rank was killed, or reacted to what stopped it.
+    """Return the seconds from the end of the previous call until the rank was killed, or reacted to what stopped it.
 
-    None: it did neither in this call nor before it, or that is not known.
+    None: it did neither in this call nor before it, or that is unknown.
     """
     if rank not in facts.lasts or instance.p2p:
         return None
@@ -69,7 +70,7 @@ def _time_until(facts: Facts, instance: Instance, rank: int) -> float | None:
 
 
 def stopped_first(facts: Facts, stopped: set[int]) -> frozenset[int]:
-    """Those of the stopped ranks that were stopped before their peers ended or failed, so not because of that."""
+    """Return the stopped ranks that were stopped before their peers ended or failed, so not because of that."""
     evidence = facts.evidence
     known = stopped & facts.lasts.keys()
     found: set[int] = set()
@@ -88,15 +89,15 @@ def stopped_first(facts: Facts, stopped: set[int]) -> frozenset[int]:
 
 
 def _is_next(instance: Instance, last: Call) -> bool:
-    """True if its rank, whose newest call this is, has completed the collective before and did not join this one."""
+    """True if ``last`` is the collective before this one, and its rank has completed it and did not join this one."""
     is_next = instance.key[:2] == (last.group, last.stream) and instance.key[2] == last.sequence_id + 1
     return is_next and last.state is CallState.COMPLETED and last.rank not in instance.calls
 
 
 def _wait_times(instance: Instance, window: float) -> tuple[float, float]:
-    """When the first call was made that has lasted for the window, and until when the last has lasted or did.
+    """Return when the first call was made that lasted for the window, and until when the last unfinished call lasted.
 
-    Seconds by each rank's own clock, from the end of its call before; infinity and 0 if there are no such calls.
+    In seconds by each rank's own clock, from the end of its previous call; infinity and 0 if there are no such calls.
     """
     first, until = math.inf, 0.0
     for call in (instance.call(r) for r in instance.calls):
@@ -109,7 +110,7 @@ def _wait_times(instance: Instance, window: float) -> tuple[float, float]:
 
 
 def stopped_late(facts: Facts, stopped: set[int]) -> set[int]:
-    """Those of the stopped ranks for which others had waited for the window before, and those that had waited so.
+    """Return the stopped ranks for which others had already waited for the window, and the ranks that had waited so.
 
     Whoever stops such a job may leave one rank that takes long to end.
     """
@@ -129,11 +130,12 @@ def stopped_late(facts: Facts, stopped: set[int]) -> set[int]:
 
 
 def _broken_by(facts: Facts, instance: Instance) -> int | None:
-    """The only member that has ended and did not join, if the call failed on others at once; None: not known.
+    """Return the only member that has ended and did not join, if the call failed on others at once; None: unknown.
 
-    So a call fails if the end of a rank closes its connections. One of the others at least ended by that failure; the
-    rest may go on, or may have been stopped later than that member, by each rank's own clock since the call before. A
-    call that had lasted for the window may have waited for a rank that somebody stopped for just that reason.
+    A call fails like this if the end of a rank closes its connections. At least one of the others ended by that
+    failure. The rest may continue, or may have been stopped later than that member, by each rank's own clock since the
+    previous call. If a call had lasted for the window, it may have waited for a rank that somebody stopped for just
+    that reason.
     """
     evidence = facts.evidence
     if not any(_breaks_at_once(instance.call(r), evidence.window) for r in instance.calls):
