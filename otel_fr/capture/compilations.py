@@ -1,8 +1,8 @@
 """Notices that ``torch.compile`` compiles a function: a rank that does so alone is late, or runs another program.
 
-TorchDynamo calls functions that are registered with its ``torch._dynamo.callback`` before it compiles. They receive
-neither the function nor the reason. These are read from the local variables of the frame that calls them; a
-compilation takes far longer than that. Loaded when the program loads TorchDynamo, and never loads it.
+TorchDynamo calls the functions registered in ``torch._dynamo.callback`` before it compiles, but passes them neither the
+compiled function nor the reason. Both are read from local variables of a calling frame, which takes far less time than
+a compilation. This module is loaded when the program loads TorchDynamo, and never loads TorchDynamo itself.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from otel_fr.ring.decision_layout import MAX_TEXT
 
 _CALLER: Final = "torch._dynamo.convert_frame"
 _FUNCTION: Final = "_compile"
-"""Of `_CALLER`: it has the code in ``code``, and why it is compiled again in one of `_REASONS` (torch 2.6 to 2.14)."""
+"""Function of `_CALLER`. Its local variable ``code`` is the code that it compiles; one of `_REASONS` says why it is
+compiled again (torch 2.6 to 2.14)."""
 _REASONS: Final = ("recompile_reason", "recompile_reasons")
 _FRAMES: Final = 16
-"""Frames between the callback and that function: a few."""
+"""Most frames to search between the callback and `_FUNCTION`. There are only a few."""
 _REASON_OF_DYNAMO: Final = "DYNAMO"
-"""The trigger of a compilation of a function; its backward pass and CUDA graphs have other triggers. Torch 2.6 has
-this one only, and passes none."""
+"""Trigger of the compilation of a function. Backward passes and CUDA graphs have other triggers. torch 2.6 has only
+this trigger, and passes none."""
 _MAX_REASON: Final = 300
 _COMPILE_ID: Final = re.compile(r"^\s*-?\s*\d+/\d+: ")
 _LOCAL: Final = re.compile(r"L\['(\w+)'\]")
@@ -34,7 +35,7 @@ _LONG_NUMBER: Final = re.compile(r"\b(0x[0-9a-f]+|\d{7,})\b")
 
 
 class _Callbacks(list[Any]):
-    """Callbacks that keep ours: ``torch._dynamo.reset()`` forgets all."""
+    """A list of callbacks that keeps otel-fr's when ``torch._dynamo.reset()`` clears it."""
 
     def clear(self) -> None:
         super().clear()
@@ -42,17 +43,17 @@ class _Callbacks(list[Any]):
 
 
 def with_note(callbacks: list[Any]) -> list[Any]:
-    """What takes the place of the callbacks before a compilation."""
+    """Return the replacement of the list of callbacks that run before a compilation."""
     return _Callbacks([*callbacks, note])
 
 
 def give_back(callbacks: list[Any], ours: list[Any]) -> None:
-    """The callbacks of others that came or went meanwhile."""
+    """Copy callbacks that others have added or removed meanwhile back to torch's own list."""
     callbacks[:] = [callback for callback in ours if callback is not note]
 
 
 def note(arguments: Any = None) -> None:
-    """A compilation begins. Never raises."""
+    """Record that a compilation begins. Never raises."""
     try:
         trigger = getattr(getattr(arguments, "callback_trigger", None), "name", _REASON_OF_DYNAMO)
         if trigger == _REASON_OF_DYNAMO:
@@ -62,7 +63,7 @@ def note(arguments: Any = None) -> None:
 
 
 def _text(frame: FrameType | None) -> str:
-    """``"forward (model.py:30): why it is compiled again"``; without the file where both have no room."""
+    """Return ``"forward (model.py:30): why it is compiled again"``, without the file if that would be too long."""
     for _ in range(_FRAMES):
         if frame is None:
             break
@@ -88,6 +89,6 @@ def _described(values: Any) -> str:
 
 
 def plain_reason(reason: str) -> str:
-    """The first line of a reason, without what differs from process to process."""
+    """Return the first line of a reason, without parts that differ between processes."""
     line = _COMPILE_ID.sub("", next((line for line in reason.splitlines() if line.strip()), ""))
     return _LONG_NUMBER.sub("...", _LOCAL.sub(r"\1", line.strip()[:_MAX_REASON]))

@@ -1,4 +1,4 @@
-"""How the end of a collective becomes known, and what that requires at the interpreter's exit."""
+"""How the end of a collective becomes known, and what this requires when the interpreter exits."""
 
 from __future__ import annotations
 
@@ -26,17 +26,18 @@ class EndMode(IntEnum):
     IGNORE = 0
     """Not a collective: meta tensors."""
     WORK = 1
-    """When the future of its Work is done; if it has none, when the Work is waited for."""
+    """When the future of its Work is done. If the Work has no future: when a thread waits for the Work."""
     RETURN = 2
     """When the operator returns."""
     UNKNOWN = 3
     """Not known in this process."""
     DEVICE = 4
-    """When PyTorch sees that the device has ended it. Not known to the Python engine, nor of Works it does not know."""
+    """When PyTorch sees that the device has ended the call. Only the compiled engine can follow this, and only for
+    Works that it knows."""
 
 
 def end_mode(backend: str, returns_work: bool) -> EndMode:
-    """How the end of a call becomes known with a backend (torch's name of it)."""
+    """Return how the end of a call becomes known. ``backend``: the name that torch uses."""
     if backend == "gloo":
         return EndMode.WORK if returns_work else EndMode.RETURN
     if is_followed(backend):
@@ -45,7 +46,7 @@ def end_mode(backend: str, returns_work: bool) -> EndMode:
 
 
 def drain(outstanding: Callable[[], int], seconds: float) -> bool:
-    """Wait up to ``seconds`` until no callback is outstanding. True: none is."""
+    """Wait up to ``seconds`` until no callback is outstanding. Return False if one still is."""
     deadline = time.monotonic() + seconds
     while outstanding():
         if time.monotonic() >= deadline:
@@ -57,16 +58,17 @@ def drain(outstanding: Callable[[], int], seconds: float) -> bool:
 def let_go_of_futures(
     outstanding: Callable[[], int], groups: Iterable[Any], seconds: float, *, has_raised: bool
 ) -> bool:
-    """At exit, wait until no thread of a backend needs the interpreter for a callback of ours; see `FutureCallback`.
+    """At exit, wait until no thread of a backend needs the interpreter for otel-fr's callbacks; see `FutureCallback`.
 
-    A rank that ends cleanly with a collective in flight waits until that ends or times out, as torch does when it
-    destroys the group at exit.
+    A rank that ends cleanly with a collective in flight waits until the collective ends or times out. torch does the
+    same when it destroys the group at exit.
 
     Args:
-        groups: all of torch's. seconds: the longest wait of a rank that ends by an exception.
+        groups: all process groups of torch.
+        seconds: longest wait of a rank that ends by an exception.
 
     Returns:
-        False: callbacks are still outstanding.
+        False if callbacks are still outstanding.
     """
     try:
         if drain(outstanding, seconds):
@@ -85,11 +87,11 @@ def let_go_of_futures(
 
 
 class FutureCallback:
-    """The callback of futures: ``functools.partial(callback.function, ticket, group index, sequence id)``.
+    """Makes the callbacks of futures: ``functools.partial(callback.function, ticket, group index, sequence number)``.
 
-    A thread of the backend calls it and then destroys it, and needs the GIL for both. If the interpreter is finalising
-    by then, CPython ends that thread and C++ aborts the process. So `drain` waits, before the interpreter exits, until
-    no partial object is left.
+    A thread of the backend calls the partial object and then destroys it, and needs the GIL for both. If the
+    interpreter is finalising by then, CPython ends that thread and C++ aborts the process. So `drain` waits, before the
+    interpreter exits, until no partial object is left.
     """
 
     def __init__(self, end: Callable[[int, int, int, int, int], None]) -> None:
@@ -98,11 +100,11 @@ class FutureCallback:
         self._alone = sys.getrefcount(self.function)
 
     def outstanding(self) -> int:
-        """Number of callbacks that a backend still holds: each partial object holds one reference to the function."""
+        """Return the number of callbacks that a backend still holds. Each holds one reference to the function."""
         return max(0, sys.getrefcount(self.function) - self._alone)
 
     def groups(self) -> set[int]:
-        """Indexes of the groups with a callback that a backend still holds. Takes as long as a garbage collection."""
+        """Return the indexes of groups with outstanding callbacks. Takes as long as a garbage collection."""
         if not self.outstanding():
             return set()
         found = gc.get_referrers(self.function)

@@ -1,4 +1,4 @@
-"""What calls with equal arguments have in common, computed at the first of them: for the ring, and for counting."""
+"""Computes what calls with equal arguments have in common, at the first such call: for the ring, and for counting."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from otel_fr.ring import SignatureDef
 
 
 class TensorForm(NamedTuple):
-    """What the ring keeps of a tensor. ``size``: in bytes."""
+    """The part of a tensor's description that the ring keeps. ``size`` is in bytes."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -25,11 +25,11 @@ class Arguments:
     """A call's arguments, as far as they are recorded.
 
     Attributes:
-        tensors: by position of the argument, lists flattened.
-        device: type of the first tensor's device; "cpu" without tensors.
+        tensors: flattened lists, by position of the argument.
+        device: type of the first tensor's device; "cpu" without tensors. If unread, the group's first device type.
         reduce_op: number of ``ReduceOp.RedOpType``.
         root, peer: ranks in the group.
-        unread: they could not be read; the rest is empty.
+        unread: True if the arguments could not be read. The other fields are empty then.
     """
 
     tensors: dict[int, list[TensorForm]]
@@ -43,7 +43,7 @@ class Arguments:
     unread: bool = False
 
     def forms(self, positions: Iterable[int]) -> list[TensorForm]:
-        """The tensors at these positions, in their order."""
+        """Return the tensors at these positions, in this order."""
         return [form for position in positions for form in self.tensors[position]]
 
 
@@ -77,9 +77,9 @@ def arguments_of(operator: Operator, args: tuple[Any, ...]) -> Arguments:
 
 
 def unread_arguments(operator: Operator, process_group: Any) -> Arguments:
-    """In place of arguments that cannot be read: the call is still counted and recorded, with all of this unknown.
+    """Return placeholders for arguments that cannot be read. The call is still counted and recorded.
 
-    A hole in the numbers would look as if the rank had left out a call.
+    A gap in the sequence numbers would look as if the rank had left out a call.
     """
     devices = [device.type for device in process_group._device_types]
     device = devices[0] if devices else "cpu"
@@ -87,7 +87,7 @@ def unread_arguments(operator: Operator, process_group: Any) -> Arguments:
 
 
 def definition_of(operator: Operator, group: LiveGroup, arguments: Arguments, backend: str) -> SignatureDef:
-    """The definition of a call's arguments that the ring keeps."""
+    """Return the definition of a call's arguments for the ring."""
     inputs = arguments.forms(operator.inputs)
     outputs = arguments.forms(operator.outputs)
     number = arguments.reduce_op
@@ -115,11 +115,12 @@ def definition_of(operator: Operator, group: LiveGroup, arguments: Arguments, ba
 
 
 def steps_of(operator: Operator, backend: str, group: LiveGroup, inputs: int) -> tuple[int, int]:
-    """How many sequence and operation numbers PyTorch itself takes for a call with so many input tensors.
+    """Return how many sequence and operation numbers PyTorch itself uses for a call with ``inputs`` input tensors.
 
-    As seen in the recorder of torch 2.13: gloo makes a reduce_scatter of all_reduces, one for each input, and a
-    monitored_barrier moves the collective number by two on each rank, and the operation number by one for each send
-    and receive between rank 0 and the others. Other backends take one for each call, and have no monitored_barrier.
+    As seen in the recorder of torch 2.13: gloo implements reduce_scatter with one all_reduce for each input. A
+    monitored_barrier increases the collective number by two on each rank, and the operation number by one for each
+    send and receive between rank 0 and the others. Other backends use one number for each call, and have no
+    monitored_barrier.
     """
     if operator.name == "monitored_barrier_":
         if backend != "gloo":
@@ -131,13 +132,13 @@ def steps_of(operator: Operator, backend: str, group: LiveGroup, inputs: int) ->
 
 
 class CallKind(NamedTuple):
-    """What is the same for all calls with one signature.
+    """Properties that all calls with one signature share.
 
     Attributes:
-        definition: for the ring; None: no collective, and not recorded.
-        step, op_step: PyTorch's sequence and operation numbers that one call takes.
-        coalesces: the backend gives all members of a batch one number.
-        pair: (1 if it receives, peer or `ANY`, tag), for a send or receive.
+        definition: for the ring; None: the call is no collective, and is not recorded.
+        step, op_step: how many of PyTorch's sequence and operation numbers one call uses.
+        coalesces: True if the backend gives all members of a batch one number.
+        pair: for a send or receive: (1 if it receives, peer or `ANY`, tag).
     """
 
     definition: SignatureDef | None
@@ -150,13 +151,13 @@ class CallKind(NamedTuple):
 
 
 NOT_A_CALL = CallKind(None, EndMode.IGNORE, 0, 0, 0, False, (0, 0, 0))
-"""Of meta tensors."""
+"""The kind of calls with meta tensors."""
 
 
 def kind_of(operator: Operator, group: LiveGroup, arguments: Arguments, backend: str, timeout_ms: int) -> CallKind:
-    """Describe a call. ``backend``, ``timeout_ms``: of the group for the tensors' device."""
+    """Describe a call. ``backend`` and ``timeout_ms`` are the group's for the tensors' device."""
     definition = definition_of(operator, group, arguments, backend)
-    # An unread reduce_scatter has the list that is usual: a piece for each member.
+    # Assume that an unread reduce_scatter has the usual list: a piece for each member.
     inputs = group.size if arguments.unread and operator.name == "reduce_scatter_" else len(definition.input_sizes)
     step, op_step = steps_of(operator, backend, group, inputs)
     peer = ANY if definition.peer is None else definition.peer

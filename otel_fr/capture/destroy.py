@@ -1,15 +1,15 @@
-"""The destruction of process groups, recorded as a call of the group, and what must be over before it.
+"""Records the destruction of a process group as a call of the group, and first waits for otel-fr's callbacks.
 
-``destroy_process_group`` may wait for long: for the threads of a backend, or for NCCL to abort what is in flight. Its
-call is in flight until it returns. One that destroys all groups is a call of the default group.
+``destroy_process_group`` may wait for long: for the threads of a backend, or until NCCL has aborted calls in flight.
+The recorded call is in flight until the function returns. Destroying all groups is a call of the default group.
 
 On torch before 2.8, Python holds the GIL while it destroys a ``ProcessGroup``, whose destructor waits for gloo's
-threads. A thread that needs the GIL for a callback of ours would never end
-(https://github.com/pytorch/pytorch/pull/154976). So ``destroy_process_group`` waits first for the callbacks of the
-group's calls: as torch's destructor does, it waits for these calls, but without the GIL. The compiled engine's
+threads. A thread that needs the GIL for a callback of otel-fr would never end
+(https://github.com/pytorch/pytorch/pull/154976). So the replaced ``destroy_process_group`` first waits, without the
+GIL, for the callbacks of the group's calls. torch's destructor would wait for the same calls. The compiled engine's
 callbacks need no GIL.
 
-Imports nothing but the standard library: this is loaded with torch, also where nothing is recorded.
+When imported, this module imports only the standard library: it is loaded with torch, even if nothing is recorded.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ DESTROY: Final = "destroy_process_group"
 ABORT: Final = "abort_process_group"
 _FIXED: Final = (2, 8)
 WAIT_SECONDS: Final = 10.0
-"""A group with calls that take longer, as when a peer has gone, is never destroyed."""
+"""Longest wait for a group's calls. If they take longer, as when a peer has ended, the group is never freed."""
 _POLL: Final = 0.01
 
 Wrapper = Callable[..., Any]
 
 
 def recorded(c10d: ModuleType, recorder: Callable[[], Recorder | None], operation: str, original: Wrapper) -> Wrapper:
-    """What takes the place of torch's function.
+    """Return the replacement of torch's function.
 
     Args:
-        recorder: the present recording's; None: there is none.
-        operation: as which its calls are recorded.
+        recorder: returns the current recorder, or None.
+        operation: name under which the calls are recorded.
     """
     settles = operation == DESTROY and keeps_gil(str(getattr(sys.modules.get("torch"), "__version__", "")))
 
@@ -66,7 +66,7 @@ def recorded(c10d: ModuleType, recorder: Callable[[], Recorder | None], operatio
 
 
 def _begin(c10d: ModuleType, recorder: Recorder, operation: str, group: Any) -> tuple[int, int] | None:
-    """Returns what `_end` takes. None: torch will refuse, or the group is not recorded."""
+    """Return what `_end` takes, or None if torch will refuse the call or the group is not recorded."""
     try:
         wanted = c10d._world.default_pg if group is None else group
         if not any(known is wanted for known in list(c10d._world.pg_map)):
@@ -90,7 +90,7 @@ def _end(recorder: Recorder, begun: tuple[int, int] | None, *, has_failed: bool)
 
 
 def keeps_gil(version: str) -> bool:
-    """True if torch of this version holds the GIL in the destructor of a group, or is of a version unknown."""
+    """Return True if this version of torch holds the GIL in the destructor of a group, or is unknown."""
     try:
         major, minor = version.split(".")[:2]
         return (int(major), int(minor)) < _FIXED
@@ -99,7 +99,7 @@ def keeps_gil(version: str) -> bool:
 
 
 def _settle(c10d: ModuleType, recorder: Recorder, group: Any) -> None:
-    """Wait for the callbacks of a group's calls; None: of all groups."""
+    """Wait for the callbacks of the calls of a group, or of all groups (None or the default group)."""
     if not recorder.futures.outstanding():
         return
     from otel_fr.capture.groups import name_of

@@ -1,7 +1,7 @@
 """Connects torch's operator dispatcher to the recorder.
 
-A kernel at the BackendSelect key sees every call of a ``c10d::*`` operator: from Python, from DDP's C++ reducer, from
-compiled code. (PyTorch after 2.13 is adding hooks to c10d itself; they would be used here.)
+A kernel at the BackendSelect key sees every call of a ``c10d::*`` operator: from Python, from DDP's C++ reducer and
+from compiled code. (PyTorch after 2.13 is adding hooks to c10d, which this module could use instead.)
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from otel_fr.ring import RecordState
 
 
 def operators_of(torch: ModuleType) -> list[tuple[Operator, Any]]:
-    """The operators of this torch that are calls of a process group, each with its overload.
+    """Return the operators of this torch that are calls of a process group, each with its overload.
 
-    Those that this otel-fr does not know come last, by name: they are described by their schemas alone.
+    Operators that otel-fr does not know come last, sorted by name. Only their schemas describe them.
     """
     there = {name.removeprefix("c10d::") for name in torch._C._dispatch_get_all_op_names() if name.startswith("c10d::")}
     found: list[tuple[Operator, Any]] = []
     for name in [*OPERATORS, *sorted(there.difference(OPERATORS))]:
-        if name not in there or "." in name:  # of another torch version; no default overload
+        if name not in there or "." in name:  # belongs to another torch version, or has no default overload
             continue
         overload = getattr(torch.ops.c10d, name).default
         schema = overload._schema
@@ -37,7 +37,7 @@ def operators_of(torch: ModuleType) -> list[tuple[Operator, Any]]:
 
 
 def reduce_ops_are_readable(torch: ModuleType) -> bool:
-    """Whether Python can read the reduce op of a call. torch 2.6's class for operators' arguments has no method."""
+    """Return True if Python can read a call's reduce op. torch 2.6's class for this argument has no method for it."""
     return "op" in torch.classes.c10d.ReduceOp()._method_names()
 
 
@@ -48,7 +48,7 @@ class Kernels:
         """Install a kernel for each collective operator of this torch.
 
         Raises:
-            RuntimeError: torch rejects them, or has none of the operators; nothing is installed then.
+            RuntimeError: torch rejects the kernels, or has none of the operators. Nothing is installed then.
         """
         after = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
         self._library: Any = torch.library.Library("c10d", "IMPL")
@@ -56,7 +56,7 @@ class Kernels:
         try:
             readable = reduce_ops_are_readable(torch)
             for operator, overload in operators_of(torch):
-                if not readable:  # they stay unknown
+                if not readable:  # reduce ops stay unknown
                     operator = operator._replace(reduce_op=-1)
                 kernel = _kernel(recorder, operator, overload._handle.redispatch_boxed, after)
                 self._library.impl(operator.name, kernel, "BackendSelect", with_keyset=True)
@@ -68,18 +68,18 @@ class Kernels:
             raise
 
     def remove(self) -> None:
-        """Restore torch's own dispatch; a failure of torch to do so is ignored."""
+        """Restore torch's own dispatch. Errors of torch are ignored."""
         with contextlib.suppress(Exception):
             self._library._destroy()
 
 
 def _kernel(recorder: Recorder, operator: Operator, redispatch: Callable[..., Any], after: Any) -> Callable[..., Any]:
-    """The function that the dispatcher calls instead of the operator: it records the call and passes it on.
+    """Return the function that the dispatcher calls instead of the operator. It records the call and passes it on.
 
-    It passes it on exactly once, also if the recording fails.
+    The call is passed on exactly once, even if recording it fails.
 
     Args:
-        after: the dispatch keys that come after our kernels.
+        after: the dispatch keys that come after otel-fr's kernels.
     """
 
     def kernel(keyset: Any, *args: Any) -> Any:

@@ -19,9 +19,10 @@ _PACKAGE: Final = "otel_fr"
 
 
 def exclude_our_frames(torch: ModuleType) -> None:
-    """Have TorchDynamo run the functions of otel-fr that are loaded, and what they call, as they are. Never raises.
+    """Make TorchDynamo run otel-fr's loaded functions, and what they call, without tracing them. Never raises.
 
-    The marks are on code objects, so they also hold for functions that are made later. Does not import TorchDynamo.
+    Code objects are marked, so the marks also hold for functions that are created from them later. Does not import
+    TorchDynamo.
     """
     try:
         mark = _mark(torch._C._dynamo.eval_frame)
@@ -29,12 +30,12 @@ def exclude_our_frames(torch: ModuleType) -> None:
             if name.partition(".")[0] == _PACKAGE and module is not None:
                 for code in _codes_of(vars(module).values(), name):
                     mark(code)
-    except Exception:  # noqa: BLE001 - a torch without it, or with another: calls are recorded all the same
+    except Exception:  # noqa: BLE001 - a torch without it, or with another one: calls are still recorded
         _log.debug("otel-fr: torch.compile may trace otel-fr's functions", exc_info=True)
 
 
 def _mark(eval_frame: Any) -> Callable[[CodeType], None]:
-    """What has a code object skipped: with all that it calls, or (torch 2.6) alone."""
+    """Return the function that makes TorchDynamo skip a code object and all that it calls (torch 2.6: only itself)."""
     if not hasattr(eval_frame, "set_code_exec_strategy"):
         skip: Callable[[CodeType], None] = eval_frame.skip_code
         return skip
@@ -44,7 +45,7 @@ def _mark(eval_frame: Any) -> Callable[[CodeType], None]:
 
 
 def _codes_of(values: Any, module: str) -> Iterator[CodeType]:
-    """The code objects of functions and classes that ``module`` defines, and of the functions inside them."""
+    """Yield the code objects of functions and classes that ``module`` defines, and of their inner functions."""
     for value in list(values):
         if isinstance(value, type):
             if value.__module__ == module:

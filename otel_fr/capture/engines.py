@@ -1,4 +1,4 @@
-"""Which capture engine records this process: the compiled one where it can run, else Python.
+"""Chooses the capture engine of this process: the compiled engine where it can run, else the Python engine.
 
 docs/concepts/how-it-works.md describes both.
 """
@@ -35,9 +35,9 @@ class Engine:
 
     Attributes:
         name: `PYTHON` or `COMPILED`.
-        reason: why this one, for people.
-        library: of the compiled engine.
-        lacks_kernel: a kernel is all that the compiled engine lacks here.
+        reason: why this engine was chosen, for people.
+        library: the kernel's library, for the compiled engine.
+        lacks_kernel: True if the compiled engine lacks nothing but a kernel.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Engine:
     def create_ring(
         self, folders: Sequence[Path], name: str, capacity: int, meta: Mapping[str, object]
     ) -> RingWriter | CompiledRingWriter:
-        """As `RingWriter.create`."""
+        """See `RingWriter.create`."""
         if self.library is None:
             return RingWriter.create(folders, name, capacity, meta)
         from otel_fr.capture.native.writer import CompiledRingWriter
@@ -58,7 +58,7 @@ class Engine:
     def start(
         self, c10d: ModuleType, torch: ModuleType, writer: RingWriter | CompiledRingWriter, libraries: tuple[str, ...]
     ) -> tuple[Recorder, Kernels | CompiledKernels]:
-        """The recorder and its kernels, installed.
+        """Create the recorder and install its kernels.
 
         Args:
             writer: from `create_ring`.
@@ -79,7 +79,7 @@ class Engine:
         return recorder, self.install(torch, recorder)
 
     def install(self, torch: ModuleType, recorder: Recorder) -> Kernels | CompiledKernels:
-        """Kernels for a recorder of this engine. Raises RuntimeError as `start` does."""
+        """Install kernels for a recorder of this engine. Raises RuntimeError as `start` does."""
         if self.library is None:
             return Kernels(torch, recorder)
         from otel_fr.capture.native.dispatcher import CompiledKernels
@@ -90,7 +90,7 @@ class Engine:
 
 
 def choose(setting: str, torch: ModuleType) -> Engine:
-    """The engine for this process.
+    """Choose the engine for this process.
 
     Args:
         setting: one of `otel_fr.config.CAPTURE_ENGINES`.
@@ -101,7 +101,8 @@ def choose(setting: str, torch: ModuleType) -> Engine:
 
 
 def report(engine: Engine, config: Config) -> None:
-    """Log which engine records this rank; where a kernel could be had, as a warning of the node's first rank."""
+    """Log which engine records this rank. Local rank 0 logs a warning if only a kernel is missing, or if the setting
+    requires the compiled engine and it cannot run."""
     missed = engine.lacks_kernel or (engine.name == PYTHON and config.capture_engine == COMPILED)
     level = logging.WARNING if missed and config.local_rank == 0 else logging.INFO
     _log.log(level, "otel-fr: the %s engine records this rank (%s)", engine.name, engine.reason)

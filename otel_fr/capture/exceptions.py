@@ -14,14 +14,14 @@ from otel_fr.capture.sites import Sites
 from otel_fr.communication_errors import type_name
 
 _MAX_STACK: Final = 6000
-"""Characters: the ring keeps 8 kB of an exception; the innermost frames are the end of the text."""
+"""Characters kept from the end of a stack, where the innermost frames are. The ring keeps 8 kB of an exception."""
 _MAX_THREAD_STACK: Final = 2500
-"""The same of a thread's exception, which has 4 kB."""
+"""The same for a thread's exception. The ring keeps 4 kB of it."""
 _MAX_MESSAGE: Final = 1000
 _MAX_ORIGIN: Final = 120
-"""Characters of an exception's origin, which share the line that is shown with the exception."""
+"""Characters of the text of an exception's origin, which is shown in the exception's own first line."""
 _MAX_DIFFERENT: Final = 64
-"""Different exceptions of threads that are recorded: a service thread may be restarted, and fail, for ever."""
+"""How many different exceptions of threads are recorded: a service thread may be restarted and fail forever."""
 _MAIN: Final = "MainThread"
 _BARE_THREAD: Final = "in thread started by"
 """Part of the message that ``sys.unraisablehook`` receives when an exception ends a thread of
@@ -31,19 +31,20 @@ RecordException = Callable[[Mapping[str, object]], None]
 
 
 class ExceptionHooks:
-    """Hooks in ``sys.excepthook``, ``threading.excepthook`` and ``sys.unraisablehook``; each then calls the one before.
+    """Replaces ``sys.excepthook``, ``threading.excepthook`` and ``sys.unraisablehook``. Each calls the former hook.
 
     Only an exception that the interpreter itself passes to ``sys.excepthook`` in the main thread ends the process. Code
-    that catches an exception may call that hook, too, and so may a thread.
+    that catches an exception may also call this hook, and so may a thread.
 
     Attributes:
-        recorded: the main thread's exception was recorded.
+        recorded: True once the main thread's exception was recorded.
     """
 
     def __init__(
         self, record: RecordException, record_of_thread: RecordException, sites: Sites, replaced: Replacements
     ) -> None:
-        """Each ``record`` function takes type, message, stack, site and thread; the first call of ``record`` counts."""
+        """Both ``record`` functions take a mapping with the keys type, message, stack, site and thread. Only the first
+        call of ``record`` counts."""
         self.recorded = False
         self._record = record
         self._record_of_thread = record_of_thread
@@ -96,14 +97,14 @@ class ExceptionHooks:
         """Record an exception that does not end the process. Never raises.
 
         Args:
-            thread: None: the present one.
+            thread: the thread that raised it; None: the current thread.
         """
         if not self._on or len(self._seen) >= _MAX_DIFFERENT:
             return
         try:
             name = (thread or threading.current_thread()).name
             values = self._values(value, trace, _MAX_THREAD_STACK) | {"thread": name}
-            # A thread's hook may pass it on to sys.excepthook, and the next thread of its kind may raise it again.
+            # A thread's hook may pass the exception to sys.excepthook, and a similar thread may raise it again.
             key = (values["type"], values["site"])
             if key not in self._seen:
                 self._seen.add(key)
@@ -131,26 +132,27 @@ class ExceptionHooks:
         return best or last
 
     def note_last(self) -> None:
-        """At exit: record the exception that Python has stored, in case another hook did not call this one."""
+        """At exit, record the exception that Python has stored, in case another hook did not call otel-fr's hook."""
         value = _last_value()
         if not self.recorded and isinstance(value, BaseException):
             self.note(value, value.__traceback__)
 
     def stop(self) -> None:
-        """Stop recording; the hooks may stay below others."""
+        """Stop recording. The hooks may remain if other hooks call them."""
         self._on = False
 
 
 def described(value: BaseException) -> str:
-    """``"ValueError: no loss (from FloatingPointError: loss is nan)"``."""
+    """Return a text such as ``"ValueError: no loss (from FloatingPointError: loss is nan)"``."""
     return f"{type_name(type(value))}: {_message(value, TracebackException(type(value), value, None, limit=0))}"
 
 
 def _message(value: BaseException, told: TracebackException) -> str:
-    """Its text; in the first line, what it was raised from or while, if anything.
+    """Return an exception's text. Its first line also names the exception's origin, if there is one (`_origin`).
 
     Args:
-        told: of it. This asks each exception for its text, which is the program's code, once, and survives all errors.
+        told: made from ``value``. It has called each exception's ``__str__``, which is the program's code, only once,
+            and has handled errors in it.
     """
     text, (origin, said) = str(told).strip(), _origin(value, told)
     if origin is value:
@@ -162,21 +164,21 @@ def _message(value: BaseException, told: TracebackException) -> str:
 
 
 def _origin(value: BaseException, told: TracebackException) -> tuple[BaseException, str]:
-    """The first exception of those that led to this one, as a traceback shows them, and its text; itself, if there is
-    no other.
+    """Return the first exception in the chain that a traceback shows for this one, and its text. Return the exception
+    itself if there is no other.
 
-    Nothing leads to a KeyboardInterrupt: what was handled as it came only shows where the program was.
+    A KeyboardInterrupt has no origin: an exception being handled when it came only shows where the program was.
     """
     while not isinstance(value, KeyboardInterrupt):
         is_raised_from = value.__cause__ is not None or value.__suppress_context__
         earlier = value.__cause__ if is_raised_from else value.__context__
         before = told.__cause__ if is_raised_from else told.__context__
-        if earlier is None or before is None:  # the latter at the end of a circle
+        if earlier is None or before is None:  # the latter where a cycle of exceptions closes
             break
         value, told = earlier, before
     return value, str(told)
 
 
 def _last_value() -> object:
-    """The exception that the interpreter prints, or has printed, because nothing caught it; None: there is none."""
+    """Return the uncaught exception that the interpreter prints or has printed, or None."""
     return getattr(sys, "last_value", None)

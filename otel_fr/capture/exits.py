@@ -1,4 +1,4 @@
-"""Notes how the main thread calls ``sys.exit``: Python prints the message, and keeps neither that nor the line."""
+"""Notes how the main thread calls ``sys.exit``. Python prints the message, but stores neither it nor the line."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ from otel_fr.capture.sites import Sites
 from otel_fr.communication_errors import STOP_SIGNALS, tells_of_stop
 
 _MAX_MESSAGE: Final = 500
-"""Characters: it shares 4 kB of the ring with everything else that describes the rank."""
+"""Characters. The message shares 4 kB of the ring with everything else that describes the rank."""
 
 
 class ExitHook:
-    """Replaces ``sys.exit`` by a function that notes the call, and then calls the one before.
+    """Replaces ``sys.exit`` by a function that notes the call, and then calls the former function.
 
-    A call ends the process only if nothing catches its exception, so what is noted counts once the interpreter ends.
-    ``raise SystemExit`` is not seen.
+    A call ends the process only if nothing catches its exception, so the notes count once the interpreter ends.
+    ``raise SystemExit`` is not noticed.
 
     Attributes:
-        message: what the newest call of the main thread passed, if it was neither a number nor None; else the exception
-            that was being handled, if the status is an error's or the exception comes from Ctrl-C; else "". Before it,
-            the signal whose handler made the call, if that is one with which jobs are stopped.
-        site: ``"file:line function"`` of that call; "" if its status was 0 or None, or there was no call.
+        message: describes the newest call of the main thread. It is the argument, if that was neither a number nor
+            None. Else it is the exception that was being handled, if the status means an error or the exception comes
+            from Ctrl-C or a launcher's signal. Else it is "". If the handler of a signal that stops jobs
+            (`STOP_SIGNALS`) made the call, the signal comes first.
+        site: ``"file:line function"`` of that call; "" if there was no call, or no message and status 0 or None.
     """
 
     def __init__(self, sites: Sites, replaced: Replacements) -> None:
@@ -69,14 +70,14 @@ class ExitHook:
             pass
 
     def stop(self) -> None:
-        """Stop noting; the hook may stay below another one."""
+        """Stop noting calls. The hook may remain if another hook calls it."""
         self._on = False
 
 
 def _handled_signal(frame: FrameType | None) -> str:
-    """The one of `STOP_SIGNALS`, by name, whose handler runs in these frames, from ``frame`` outward; "": none of them.
+    """Return the name of the signal of `STOP_SIGNALS` whose handler runs in ``frame`` or further out, or "".
 
-    Python calls a handler with the signal and the frame that it interrupts, which is its caller.
+    Python calls a handler with the signal and the interrupted frame, which is also the handler's calling frame.
     """
     while frame is not None and frame.f_back is not None:
         code, values = frame.f_code, frame.f_locals

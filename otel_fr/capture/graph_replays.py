@@ -1,5 +1,5 @@
-"""Counts the replays of CUDA graphs that the program launches. Whether they have completed is not known: nothing on the
-host shows that without waiting for the device.
+"""Counts the replays of CUDA graphs that the program launches. Whether a replay has completed is unknown: nothing on
+the host shows it without waiting for the device.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from otel_fr.fault_tolerance import decisions
 
 
 def counting(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Count the calls of ``CUDAGraph.replay``. Touches no device, and loads nothing."""
+    """Return a ``CUDAGraph.replay`` that counts its calls. It uses no device, and imports nothing."""
 
     @wraps(original)
     def replay(self: Any, *args: Any, **named: Any) -> Any:

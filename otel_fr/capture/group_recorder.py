@@ -1,4 +1,4 @@
-"""Records groups, and the calls that create and destroy them. Holds what the recording of other calls needs too."""
+"""Records groups, and the calls that create and destroy them. `recorder` adds the recording of other calls."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ from otel_fr.ring import KIND_GROUP, GroupDef, NewGroup, RecordState, SignatureD
 _log = logging.getLogger("otel_fr")
 
 TRIES: Final = 4
-"""To append a call: a definition that it needs may retire the earlier ones."""
+"""Attempts to append a call: writing a definition that it needs may retire the earlier definitions."""
 
 
 class _Begun(NamedTuple):
     """A group that is being created.
 
     Attributes:
-        position: in the ring. ranks: its members. ticket: of the call that creates it; None: it was dropped.
+        position: the group's index in the ring.
+        ranks: the group's members.
+        ticket: ticket of the call that creates the group; None: the call was dropped.
     """
 
     position: int
@@ -36,19 +38,19 @@ class _Begun(NamedTuple):
 
 
 class GroupRecorder:
-    """What the recording of groups and the recording of their calls share.
+    """Records groups, and holds the state that the recording of their calls shares.
 
     Attributes:
-        on: False: calls are not recorded.
+        on: False if calls are not recorded.
         groups: live groups by c10d name.
-        threads: those that issued calls.
+        threads: defines the threads that enqueue calls.
     """
 
     def __init__(self, c10d: ModuleType, writer: Writer, libraries: tuple[str, ...]) -> None:
         self.on = True
         self.lock = threading.RLock()
         self.groups: dict[str, LiveGroup] = {}
-        # By c10d's name: groups that only their members create, until torch registers them.
+        # Groups that only their members create, by c10d's name, until torch registers them.
         self._begun: dict[str, _Begun] = {}
         self.sites = Sites(libraries)
         self._c10d = c10d
@@ -60,7 +62,7 @@ class GroupRecorder:
         self._has_failed = False
 
     def failed(self) -> None:
-        """Count an error in otel-fr's own code; the first one is a warning."""
+        """Count an error in otel-fr's own code. The first one is logged as a warning."""
         try:
             with self.lock:
                 if self.on:
@@ -76,8 +78,8 @@ class GroupRecorder:
             pass
 
     def end(self, ticket: int, group_index: int, sequence_id: int, state: int, ended_ns: int) -> None:
-        """Record the end of a call, from any thread. Never raises."""
-        if not self.on:  # as in a forked child, where a thread that it does not have may hold the lock
+        """Record the end of a call. May be called on any thread. Never raises."""
+        if not self.on:  # as in a forked child: a thread of the parent, missing in the child, may hold the lock
             return
         try:
             with self.lock:
@@ -90,7 +92,7 @@ class GroupRecorder:
         """Start recording a ``ProcessGroup`` that torch has just registered."""
         with self.lock:
             if name in self.groups and split_groups.find(name) is group:
-                return  # torch registers what its own code has split off
+                return  # already recorded when torch's own code split it off
             self.group_gone(name)
             ours = self.groups[name] = LiveGroup(name, group.size(), group.rank())
             self._added(name)
@@ -109,10 +111,10 @@ class GroupRecorder:
         self._defined(ours.name, ours.index)
 
     def renumber(self, find: Callable[[str], Any]) -> None:
-        """The ranks have other numbers in the run now: define the live groups again. Their calls are numbered on.
+        """Define the live groups again, because ranks have new numbers in the run. Calls keep counting.
 
         Args:
-            find: the ``ProcessGroup`` of a name; None: it is gone.
+            find: returns the ``ProcessGroup`` of a name, or None if it no longer exists.
         """
         with self.lock:
             for name, ours in self.groups.items():
@@ -124,7 +126,7 @@ class GroupRecorder:
                 self._renumbered(before)
 
     def _renumbered(self, before: int) -> None:
-        """A group was defined again; ``before``: its index until then."""
+        """A group was defined again. ``before`` is its former index."""
         self._writer.remove_group(before)
 
     def _add(self, definition: GroupDef) -> int:
@@ -132,7 +134,7 @@ class GroupRecorder:
         return self._writer.add_group(definition)
 
     def group_gone(self, name: str | None) -> None:
-        """Remove a group; None: all of them."""
+        """Remove a group, or all groups (None)."""
         with self.lock:
             for gone in [name] if name is not None else list(self.groups):
                 group = self.groups.pop(gone, None)
@@ -153,11 +155,11 @@ class GroupRecorder:
         """Record that this thread begins to create a process group.
 
         Args:
-            parent: c10d's name of the group in which such calls are numbered: for ``new_group`` the default group.
+            parent: c10d's name of the group in which such calls are numbered: for ``new_group``, the default group.
 
         Returns:
-            The ticket and group index that `end` takes; None: it is only counted, as by ranks that need not wait
-            because they do not become members (of thousands of groups in a large job).
+            The ticket and group index that `end` takes. None if the call is not recorded. A call is only counted if
+            this rank does not become a member and need not wait: a large job has thousands of such groups.
         """
         with self.lock:
             group = self.groups.get(parent)
@@ -174,8 +176,8 @@ class GroupRecorder:
     def begin_members_group(
         self, operation: str, new: NewGroup, backends: Iterable[str], timeout_ms: int
     ) -> tuple[int, int] | None:
-        """Record that this thread begins to create a group that only its members create, as the first call of that
-        group. `end_members_group` must follow.
+        """Record that this thread begins to create a group that only its members create. This is the group's first
+        call. `end_members_group` must follow.
 
         Args:
             backends: names of the new group's backends.
@@ -195,7 +197,7 @@ class GroupRecorder:
             return begun
 
     def begin_destruction(self, process_group: Any, operation: str) -> tuple[int, int] | None:
-        """Record that this thread begins to destroy a ``ProcessGroup``, as the next call of its kind in that group.
+        """Record that this thread begins to destroy a ``ProcessGroup``, as the group's next call of kind `KIND_GROUP`.
 
         Returns:
             As `begin_group`.
@@ -213,7 +215,7 @@ class GroupRecorder:
             return self._append_group_call(group.index, operation, group.created + 1, None, 0)
 
     def count_split(self, parent: str) -> int:
-        """Number of earlier calls that split the group of that name."""
+        """Count a call that splits the group of that name. Return the number of earlier such calls."""
         with self.lock:
             group = self.groups.get(parent)
             if group is None:
@@ -222,7 +224,7 @@ class GroupRecorder:
             return group.splits - 1
 
     def end_members_group(self, name: str) -> None:
-        """The creation of that group has ended; a group that torch has not registered is forgotten. Never raises."""
+        """The creation of that group has ended. Remove the group if torch has not registered it. Never raises."""
         try:
             with self.lock:
                 begun = self._begun.pop(name, None)
@@ -232,8 +234,8 @@ class GroupRecorder:
             self.failed()
 
     def end_run(self) -> None:
-        """Another run begins, with the default group whose creation this run has seen begin: that is the last call of
-        this run, and has ended."""
+        """End this run, because the next run's default group was created. Creating it was this run's last call, which
+        is recorded as completed."""
         with self.lock:
             for name, begun in list(self._begun.items()):
                 if begun.ticket is not None:
@@ -243,7 +245,7 @@ class GroupRecorder:
     def _append_group_call(
         self, group_index: int, operation: str, number: int, new: NewGroup | None, timeout_ms: int
     ) -> tuple[int, int] | None:
-        """The caller holds the lock. ``new``: the group that is created; None: none is."""
+        """Append a call that creates a group (``new``) or destroys one (``new`` is None). The caller holds the lock."""
         key, frame = self.sites.find(1)
         nothing = (None, None, None, None, None, None)
         definition = SignatureDef(operation, "", (), (), (), (), *nothing, 0, 0, new_group=new)

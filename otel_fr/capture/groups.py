@@ -18,31 +18,31 @@ from otel_fr.ring.layout import UNPAIRED
 _log = logging.getLogger("otel_fr")
 
 MAX_PAIRS: Final = 65_536
-"""Counters of (direction, peer, tag) kept for one group: a job may use a new tag for each message."""
+"""Most counters of (direction, peer, tag) that are kept for one group: a job may use a new tag for each message."""
 ANY: Final = -1
 """The peer of a receive from any source."""
 
 _generations: dict[tuple[str, tuple[int, ...]], int] = {}
-"""Number of groups with that name and ranks that this process has created in this run; kept across recordings."""
+"""How many groups with this name and these ranks the process has created in this run. Kept across recordings."""
 
 
 _first_rank = 0
-"""What is added to a rank as torch numbers it: each replica of torchft's has a rank 0."""
+"""Added to torch's rank number to get the rank in the run: with torchft, torch has a rank 0 in each replica."""
 
 
 def set_first_rank(rank: int) -> None:
-    """Set the number in the run of what torch calls rank 0."""
+    """Set the number in the run of the process that torch calls rank 0."""
     global _first_rank
     _first_rank = rank
 
 
 def in_run(ranks: Iterable[int]) -> tuple[int, ...]:
-    """The numbers in the run of ranks as torch numbers them."""
+    """Convert torch's rank numbers to ranks in the run."""
     return tuple([_first_rank + rank for rank in ranks])
 
 
 def forget_created() -> None:
-    """Another run begins: its groups are counted anew, as in a process that takes part for the first time."""
+    """Count groups from 0 again, because another run begins: a process that is new in the run also counts from 0."""
     _generations.clear()
 
 
@@ -50,8 +50,8 @@ _batch_numbers = itertools.count(1)
 
 
 class Batch(list[Any]):
-    """Replaces the empty list that a coalescing manager keeps for its group, to distinguish batches: a list has no
-    identity but its address, which the next batch may reuse."""
+    """Replaces the empty list that a coalescing manager keeps for its group, so that batches can be distinguished. A
+    list's only identity is its address, which the next batch may reuse."""
 
     __slots__ = ("coll_seq", "number", "p2p_seq")
 
@@ -63,9 +63,9 @@ class Batch(list[Any]):
 
 
 def name_of(group: Any) -> str:
-    """c10d's name of a ``ProcessGroup``; "": it has none, as one of a Python class, which has no backend.
+    """Return c10d's name of a ``ProcessGroup``, or "" for a group of a Python class, which has no backend and no name.
 
-    torch calls the methods of such a group itself, so its calls do not reach the operators and are not recorded.
+    torch calls the methods of such a group directly, so its calls do not reach the operators and are not recorded.
     """
     try:
         return str(group.group_name)
@@ -74,10 +74,10 @@ def name_of(group: Any) -> str:
 
 
 def batch_in(batches: dict[Any, Any], name: str) -> Batch | None:
-    """The batch that is open in the group ``name``; None: none is.
+    """Return the batch that is open in the group ``name``, or None.
 
     Args:
-        batches: torch's, by ``ProcessGroup``.
+        batches: torch's lists of open batches, by ``ProcessGroup``.
     """
     for group, batch in list(batches.items()):
         if name_of(group) == name:
@@ -88,13 +88,14 @@ def batch_in(batches: dict[Any, Any], name: str) -> Batch | None:
 
 
 class LiveGroup:
-    """A live process group and its counters. Refers to no object of torch.
+    """A live process group and its counters. Holds no reference to objects of torch.
 
     Attributes:
-        index: in the ring; -1: not defined yet.
-        coll, p2p, op, monitored: last number assigned in each sequence. created: of calls that create groups, if this
-            is the default group. splits: number of calls that split it and gave no description.
-        ranks: in the run, in group order; empty: unknown.
+        index: the group's index in the ring; -1: not defined yet.
+        coll, p2p, op, monitored: last number assigned in each sequence.
+        created: last number of the group's calls that create groups. If only members create this group, that is call 1.
+        splits: number of calls that split this group without a description.
+        ranks: members' ranks in the run, in group order; empty: unknown.
     """
 
     def __init__(self, name: str, size: int, rank: int) -> None:
@@ -113,10 +114,10 @@ class LiveGroup:
         self.backends: dict[str, tuple[str, int]] = {}
 
     def next_pair_index(self, pair: tuple[int, int, int]) -> int:
-        """How many calls of ``pair`` (`CallKind.pair`) came before this one.
+        """Return how many calls of ``pair`` (`CallKind.pair`) came before this one.
 
-        `UNPAIRED` for a receive that names its sender after one from any source with this tag, which may have taken
-        a message of that sender.
+        Returns `UNPAIRED` for a receive that names its sender if an earlier receive from any source had this tag: that
+        one may have taken a message of this sender.
         """
         receives, peer, tag = pair
         pairs = self.pairs
@@ -124,28 +125,28 @@ class LiveGroup:
             return UNPAIRED
         index = pairs.get(pair, 0)
         if not index and len(pairs) >= MAX_PAIRS:
-            # Drop the oldest half: both ends of a pair use their tags in the same order, so both drop the same ones.
+            # Drop the oldest half. Both ends of a pair use their tags in the same order, so both drop the same tags.
             for old in list(pairs)[: MAX_PAIRS // 2]:
                 del pairs[old]
         pairs[pair] = index + 1
         return index
 
     def global_rank(self, rank: int) -> int:
-        """The global rank of a rank of this group; itself if the members are unknown."""
+        """Return the rank in the run of a rank of this group; the same number if the members are unknown."""
         return self.ranks[rank] if 0 <= rank < len(self.ranks) else rank
 
 
 def member_ranks(c10d: ModuleType, group: Any) -> tuple[int, ...] | None:
-    """The ranks of a ``ProcessGroup`` in the run; None while torch does not have them.
+    """Return the ranks of a ``ProcessGroup`` in the run, or None while torch does not know them.
 
-    When a group is registered torch has not stored its members yet, but has passed them to most backends.
+    When torch registers a group, it has not stored the members yet, but has passed them to most backends.
     """
     ranks = torch_ranks(c10d, group)
     return None if ranks is None else in_run(ranks)
 
 
 def torch_ranks(c10d: ModuleType, group: Any) -> tuple[int, ...] | None:
-    """As `member_ranks`, numbered as torch does."""
+    """Like `member_ranks`, with torch's rank numbers."""
     world = c10d._world
     mapping = world.pg_group_ranks.get(group)
     if mapping:
@@ -163,9 +164,9 @@ def torch_ranks(c10d: ModuleType, group: Any) -> tuple[int, ...] | None:
 
 
 def backend_of(c10d: ModuleType, group: Any, device: Any) -> tuple[str, int]:
-    """Name of the backend that serves ``device`` (a ``torch.device``) in a group, and its default timeout in ms.
+    """Return the name and default timeout in ms of the backend that serves a ``torch.device`` in a group.
 
-    If the backend cannot be queried: torch's name of the group's backend, and timeout 0.
+    If the backend cannot be queried, return torch's name for the group's backend, and 0.
     """
     try:
         backend = group._get_backend(device)
@@ -178,7 +179,7 @@ def backend_of(c10d: ModuleType, group: Any, device: Any) -> tuple[str, int]:
 
 
 def describe(c10d: ModuleType, group: Any, name: str, ranks: tuple[int, ...], local_id: int) -> GroupDef:
-    """The ring's definition of a ``ProcessGroup``. Each call counts as one creation of the group.
+    """Return the ring's definition of a ``ProcessGroup``. Each call counts as one creation of the group.
 
     Source of `GroupDef.is_serial`: a group that is bound to a device connects eagerly, and ProcessGroupNCCL then warns
     that "unbatched P2P ops are treated as independent collective ops, and are thus serialized with all other ops".
@@ -188,14 +189,14 @@ def describe(c10d: ModuleType, group: Any, name: str, ranks: tuple[int, ...], lo
 
 
 def backends_of(c10d: ModuleType, group: Any) -> set[str]:
-    """The backends of a ``ProcessGroup``, by torch's names of them."""
+    """Return the names of the backends of a ``ProcessGroup``."""
     return {backend_of(c10d, group, device)[0] for device in group._device_types}
 
 
 def definition_of(
     name: str, description: str, ranks: tuple[int, ...], backends: Iterable[str], local_id: int
 ) -> GroupDef:
-    """The ring's definition of a group, from what is known of it. Each call counts as one creation of the group."""
+    """Return the ring's definition of a group. Each call counts as one creation of the group."""
     key = (name, ranks)
     generation = _generations.get(key, 0)
     _generations[key] = generation + 1

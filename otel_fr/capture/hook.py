@@ -1,8 +1,8 @@
-"""Notices that this process creates or destroys a process group; until then no other code of otel-fr runs.
+"""Notices that this process creates or destroys a process group. Until then no other code of otel-fr runs.
 
-Every way to make a group (``init_process_group``, ``new_group``, ``split_group``, device meshes) ends in
-``distributed_c10d._register_process_group``, and every way to end one in its two ``_unregister`` siblings, in all
-torch versions from 2.6 on. Imports nothing else of otel-fr but `replaced`, the table of what is replaced.
+In all torch versions from 2.6 on, every way to create a group (``init_process_group``, ``new_group``, ``split_group``,
+device meshes) calls ``distributed_c10d._register_process_group``. Every way to destroy one calls one of its two
+``_unregister`` siblings. When imported, this module imports nothing of otel-fr except `replaced`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _log = logging.getLogger("otel_fr")
 
 
 class _State:
-    """What is installed in this process."""
+    """What otel-fr has installed in this process."""
 
     def __init__(self) -> None:
         self.installed = False
@@ -53,7 +53,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         self._patch = patch
 
     def watch(self) -> None:
-        """Patch the module now if it is there, else when it is."""
+        """Patch the module now if it is imported, else once it is."""
         module = sys.modules.get(self._name)
         if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
             self._patch(module)
@@ -84,7 +84,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def install() -> None:
-    """Watch for process groups. Idempotent; does not import torch."""
+    """Watch for process groups. Idempotent. Does not import torch."""
     if _state.installed:
         return
     _state.installed = True
@@ -112,7 +112,7 @@ def uninstall() -> None:
 
 
 def request_dump(reason: str) -> None:
-    """See `otel_fr.dumps`."""
+    """See `otel_fr.dump`."""
     session = _state.session
     if session is not None:
         session.request_dump(reason)
@@ -130,17 +130,17 @@ def _patch(module: ModuleType) -> None:
     for patch in (_notice_creations, _notice_destructions, _notice_splits):
         try:
             patch(module)
-        except Exception:  # noqa: BLE001 - a torch that does it in another way: the calls are recorded all the same
+        except Exception:  # noqa: BLE001 - this torch works in another way: its other calls are still recorded
             _log.debug("otel-fr: %s", patch.__name__, exc_info=True)
 
 
 def _replace(attribute: Attribute, module: ModuleType, make: Callable[[Any], Any]) -> None:
-    """In the module, and in the package that imports its public functions."""
+    """Replace an attribute in the module, and in the package that imports the module's public functions."""
     _state.replaced.put(attribute, module, make, sys.modules.get(PACKAGE))
 
 
 def _noting(note: Callable[..., None], original: Callable[..., Any]) -> Callable[..., Any]:
-    """``note`` gets what the call was given, once that has returned."""
+    """Wrap ``original``: once it has returned, call ``note`` with the same arguments."""
 
     def call(*args: Any, **named: Any) -> Any:
         result = original(*args, **named)
@@ -190,7 +190,7 @@ def _patch_torchft(module: ModuleType) -> None:
 
         make = partial(torchft.noticing, module, note_creation, formed)
         is_known = _state.replaced.put(Attribute.CONFIGURE, module, make)
-    except Exception:  # noqa: BLE001 - another torchft: its import and its groups work all the same
+    except Exception:  # noqa: BLE001 - another torchft: its import and its groups still work
         is_known = False
         _log.debug("otel-fr: torchft.process_group", exc_info=True)
     if not is_known:
@@ -198,7 +198,7 @@ def _patch_torchft(module: ModuleType) -> None:
 
 
 def _patch_torchft_client(module: ModuleType) -> None:
-    with contextlib.suppress(Exception):  # another torchft: quorums of equal numbers are taken for the same
+    with contextlib.suppress(Exception):  # another torchft: quorums with equal numbers are treated as the same quorum
         from otel_fr.capture import torchft
 
         _state.replaced.put(Attribute.MANAGER, module, torchft.with_client)
@@ -228,7 +228,7 @@ _finders = (
 
 
 def note_creation() -> None:
-    """A process group is about to be created: its connections must be known if its calls may need ending."""
+    """Note that a process group is about to be created. Its connections must be known to end its calls later."""
     _guard(_on_creation)
 
 
@@ -245,7 +245,7 @@ def _on_creation() -> None:
 
 
 def _recorder() -> Recorder | None:
-    """This process's recorder; None: it does not record."""
+    """Return the recorder of this process, or None if it does not record."""
     session = _state.session
     return session.recorder if session is not None and _state.installed and not _state.failed else None
 
@@ -321,7 +321,7 @@ def _on_split(module: ModuleType, parent: Any, ranks: Sequence[int], group: Any)
 
 
 def _note_unregistered(group: Any, ranks: Sequence[int]) -> None:
-    """Remember a group that torch's Python code does not register; of such groups, those that have ended are gone."""
+    """Remember a group that torch's Python code does not register, and forget earlier such groups that have ended."""
     from otel_fr.capture import split_groups
 
     for name in split_groups.note(group, ranks):
@@ -329,7 +329,11 @@ def _note_unregistered(group: Any, ranks: Sequence[int]) -> None:
 
 
 def group_reconfigured(group: Any, nonce: str) -> None:
-    """The default group has other connections and, unless ``nonce`` is "", other members, which share the nonce."""
+    """Note that the default group has new connections.
+
+    Args:
+        nonce: shared by the group's new members; "" if the members are the same as before.
+    """
     _guard(_on_reconfigured, group, nonce)
 
 

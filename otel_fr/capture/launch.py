@@ -17,18 +17,19 @@ from otel_fr.helper_process import helper_environment, python_command
 _SHELL: Final = "/bin/sh"
 _ABOVE: Final = 10
 _DEFAULT_SIGNALS: Final = (signal.SIGCHLD,)
-"""What the job may ignore and the monitor must not inherit as ignored: libraries wait for the processes they start."""
+"""Signals that the job may ignore, but the monitor must not: its libraries wait for the processes that they start."""
 _DETACH: Final = 'exec 0</dev/null; "$0" "$@" &'
 
 
 def start_monitor(ring: Path, *, is_first: bool = True) -> socket.socket:
-    """Start the monitor of a ring file. Returns this rank's end of their connection.
+    """Start the monitor of a ring file. Return the rank's end of the connection to it.
 
-    ``is_first``: False: it takes the place of one that was killed.
-
-    The training process is not forked (``posix_spawn``), and the monitor's parent is a shell that has ended when this
-    returns, so the rank has no child process that its own code could wait for. It has a session of its own, so a
+    The training process is not forked (``posix_spawn``). The monitor's parent is a shell that has ended when this
+    returns, so the rank has no child process that its own code could wait for. The monitor has its own session, so a
     signal to the rank's process group does not reach it.
+
+    Args:
+        is_first: False if the monitor replaces one that was killed.
 
     Raises:
         OSError: the process cannot be started.
@@ -63,7 +64,7 @@ def start_detached(arguments: Sequence[str], env: Mapping[str, str], actions: Se
     """Start a process whose parent has ended when this returns; see `start_monitor`.
 
     Args:
-        actions: on its file descriptors, as ``posix_spawn`` takes them.
+        actions: actions on the new process's file descriptors, as ``posix_spawn`` takes them.
 
     Raises:
         OSError: the process cannot be started.
@@ -83,9 +84,9 @@ def start_detached(arguments: Sequence[str], env: Mapping[str, str], actions: Se
 
 
 def _own_pidfd() -> int | None:
-    """A descriptor of this process, so that its end is known even if it comes before the monitor has started.
+    """Return a descriptor of this process, so that the monitor notices the rank's end even if it comes first.
 
-    Numbered above those that the child uses, so that moving one descriptor cannot overwrite another.
+    The descriptor's number is above those that the child uses, so moving one descriptor cannot overwrite another.
     """
     try:
         low = os.pidfd_open(os.getpid())

@@ -1,18 +1,19 @@
-"""The creation of process groups, recorded as calls: ``new_group``, and whatever calls it (device meshes, subgroups).
+"""Records the creation of process groups as calls: ``new_group``, and what calls it (device meshes, subgroups).
 
-All ranks of the default group must create groups in the same order, also those that do not become members, because
-c10d names a group by how many were created before it. Each call is recorded before torch begins it, so a rank that
-waits in it for others is seen to wait.
+All ranks of the default group must create groups in the same order, even if they do not become members, because c10d
+names a group by the number of groups created before it. A call is recorded before torch begins it, so a rank that
+waits in it for others is shown as waiting.
 
-Groups created with ``use_local_synchronization=True`` are created by their members only, in an order of these members'
-own, and c10d names them by their ranks: their creation is the first call of the new group itself. The same holds for
-``split_group``, whose groups are created by their members, each group of one call for itself.
+Groups with ``use_local_synchronization=True`` are created by their members only, in an order of the members' own, and
+c10d names them by their ranks. Their creation is recorded as the first call of the new group. The same holds for
+``split_group``: members alone create each of its groups.
 
-So it is with the default group, too, where a program has destroyed it and calls ``init_process_group`` again. That call
-is the last one of the run before: ranks that do not come to it never become ranks of the next one. The first one in a
-process is not recorded, because it is with the group that recording begins.
+It also holds for the default group if a program has destroyed it and calls ``init_process_group`` again. This call is
+the last one of the earlier run: ranks that do not make it never become ranks of the next run. A process's first
+``init_process_group`` is not recorded, because recording begins with the group that it creates.
 
-Imports nothing else of otel-fr but `replaced`: this is loaded with torch, also where nothing is recorded.
+When imported, this module imports nothing of otel-fr except `replaced`: it is loaded with torch, even if nothing is
+recorded.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ SPLIT: Final = "split_group"
 INIT: Final = "init_process_group"
 _READ: Final = ("backend", "global_ranks_in_group", "group_name", "group_desc", "timeout")
 _UNDESCRIBED: Final = "undefined"
-"""c10d's description of a group that was given none."""
+"""c10d's description of a group that was created without one."""
 
 Wrapper = Callable[..., Any]
 
@@ -46,7 +47,7 @@ class _Begun(NamedTuple):
     """A creation that is recorded.
 
     Attributes:
-        ticket: and ``group_index``: what `GroupRecorder.end` takes.
+        ticket, group_index: arguments of `GroupRecorder.end`.
         members_group: name of a group that only its members create; "": all ranks create it.
     """
 
@@ -56,11 +57,11 @@ class _Begun(NamedTuple):
 
 
 class _Here(threading.local):
-    """What the current thread is doing.
+    """The call of ``new_group`` that the current thread is in.
 
     Attributes:
-        creators: who takes part in a ``new_group`` that has not yet begun the creation; None: there is none to record.
-        begun: the one that has.
+        creators: the ranks that take part, while the creation has not yet begun; None: there is nothing to record.
+        begun: the creation, once it has begun.
     """
 
     creators: Literal["all", "members"] | None = None
@@ -68,12 +69,12 @@ class _Here(threading.local):
 
 
 class Creations:
-    """What takes the place of torch's two functions that create a group. One calls the other.
+    """Replaces torch's two functions that create a group: `outer` calls `inner`.
 
     Args:
-        recorder: the present recording's; None: there is none.
-        comes_again: of a world size: the run has that size, and this process has destroyed all its groups.
-        before: called when any process group, also the default one, is about to be created. Must not raise.
+        recorder: returns the current recorder, or None.
+        comes_again: returns True if the run has the given world size and this process has destroyed all its groups.
+        before: called before any process group is created, including the default group. Must not raise.
     """
 
     def __init__(
@@ -91,12 +92,12 @@ class Creations:
 
     @staticmethod
     def are_known(c10d: ModuleType) -> bool:
-        """False: this torch creates groups in another way."""
+        """Return False if this torch creates groups in another way."""
         outer, inner = (getattr(c10d, one.path, None) for one in (Attribute.NEW_GROUP, Attribute.GROUP_CREATION))
         return callable(outer) and callable(inner) and {*_READ} <= {*inspect.signature(inner).parameters}
 
     def outer(self, original: Wrapper) -> Wrapper:
-        """For `Attribute.NEW_GROUP`."""
+        """Return the replacement of `Attribute.NEW_GROUP`."""
         signature, here, recorder = inspect.signature(original), self._here, self._recorder
 
         @wraps(original)
@@ -119,7 +120,7 @@ class Creations:
         return create
 
     def inner(self, original: Wrapper) -> Wrapper:
-        """For `Attribute.GROUP_CREATION`."""
+        """Return the replacement of `Attribute.GROUP_CREATION`."""
         signature, here = inspect.signature(original), self._here
 
         @wraps(original)
@@ -140,13 +141,16 @@ class Creations:
             try:
                 return original(*args, **kwargs)
             except BaseException as error:
-                end(own, again, error)  # if it succeeds, it has ended as the next run began
+                end(own, again, error)  # if it succeeds, its end was recorded when the next run began
                 raise
 
         return helper
 
     def _begin_again(self, recorder: Recorder, given: dict[str, Any]) -> _Begun | None:
-        """Who should come to a world of another size is not known."""
+        """Record that the default group is created again.
+
+        A default group of another size is not recorded: which ranks must take part in it is unknown.
+        """
         size = int(given.get("group_size", 0))
         if self._c10d._world.default_pg is not None or not self._comes_again(size):
             return None
@@ -157,7 +161,7 @@ class Creations:
 def _creators(
     signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Literal["all", "members"] | None:
-    """The ranks that must make this call. None: its arguments are wrong, as torch will say."""
+    """Return which ranks must make this call. None: the arguments are wrong, and torch will raise an error."""
     try:
         is_local = signature.bind(*args, **kwargs).arguments.get("use_local_synchronization", False)
     except TypeError:
@@ -180,7 +184,7 @@ def _begin_by_members(c10d: ModuleType, recorder: Recorder, given: dict[str, Any
     new = _new_group(given, awaits_all=False)
     tag = given.get("pg_tag")
     if not new.ranks or (tag and c10d._find_pg_by_ranks_and_tag(tag, list(new.ranks)) is not None):
-        return None  # torch finds the group that has this tag
+        return None  # torch returns the existing group with this tag
     return _begin_members_group(c10d, recorder, OPERATION, new, given)
 
 
@@ -194,7 +198,7 @@ def _begin_members_group(
 
 
 def begin_split(c10d: ModuleType, recorder: Recorder, parent: Any, given: Mapping[str, Any]) -> _Begun | None:
-    """Record that this rank begins ``ProcessGroup.split_group``, if it becomes a member. Never raises.
+    """Record that this rank begins ``ProcessGroup.split_group``, if the rank becomes a member. Never raises.
 
     Args:
         given: the arguments, by name.
@@ -215,7 +219,7 @@ def _begin_split(c10d: ModuleType, recorder: Recorder, parent: Any, given: Mappi
 
     own, above = [int(rank) for rank in given["ranks"]], member_ranks(c10d, parent)
     description = given.get("group_desc")
-    # As ProcessGroup::splitGroup names and describes a group. (torch 2.13 writes an address in place of the number.)
+    # The name and description that ProcessGroup::splitGroup gives. (torch 2.13 writes an address, not the number.)
     if description is None:
         description = f"{parent.group_desc}:split:{recorder.count_split(str(parent.group_name))}"
     name = given.get("group_name") or f"{parent.group_name}:split:{own}"
@@ -245,26 +249,26 @@ def _new_group(given: dict[str, Any], *, awaits_all: bool) -> NewGroup:
 
 
 def _milliseconds(given: Mapping[str, Any]) -> int:
-    """The timeout; 0: none is given."""
+    """Return the timeout in ms, or 0 if none is given."""
     timeout = given.get("timeout")
     return round(timeout / timedelta(milliseconds=1)) if isinstance(timeout, timedelta) else 0
 
 
 def _awaits_all(c10d: ModuleType, default: Any) -> bool:
-    """True if also the ranks that do not become members are waited for.
+    """Return True if the creation also waits for ranks that do not become members.
 
-    So it is with torch's barrier after the creation (``TORCH_DIST_INIT_BARRIER=1``), and where a communicator is split
-    from the default group's, which is done if that is bound to a device.
+    It does with torch's barrier after the creation (``TORCH_DIST_INIT_BARRIER=1``), and if the default group is bound
+    to a device: the communicator is then split from the default group's.
     """
     has_barrier = getattr(c10d, "_is_barrier_after_init", None)
     return (has_barrier is not None and has_barrier() == 1) or getattr(default, "bound_device_id", None) is not None
 
 
 def _has_failed(error: BaseException | None) -> bool:
-    """True if the call ended by other ranks' fault, or while it waited for them (by a signal, for example).
+    """Return True if the call failed because of other ranks, or was interrupted (by a signal, for example).
 
     Wrong arguments, or a backend that torch was built without, fail at once in each rank that passes them, and no rank
-    waits for them: such a call is over, and does not count as failed.
+    waits. Such a call has ended, and does not count as failed.
     """
     if error is None or not isinstance(error, Exception):
         return error is not None
@@ -274,7 +278,7 @@ def _has_failed(error: BaseException | None) -> bool:
 
 
 def end(recorder: Recorder | None, begun: _Begun | None, error: BaseException | None) -> None:
-    """Record that a creation has ended; ``error``: what it raised. Never raises."""
+    """Record that a creation has ended, with the error that it raised, if any. Never raises."""
     if recorder is None or begun is None:
         return
     try:

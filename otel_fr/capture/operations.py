@@ -1,4 +1,4 @@
-"""What each ``c10d::*`` operator is: its public name, and where its arguments are."""
+"""Describes each ``c10d::*`` operator: its public name, and the positions of its arguments."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ WORK: Final = f"{_CLASS}Work"
 _REDUCE_OP: Final = f"{_CLASS}ReduceOp"
 _TENSORS: Final = frozenset({"Tensor", "List[Tensor]", "List[List[Tensor]]"})
 MAX_TENSORS: Final = 4
-"""Tensor arguments of one operator that are recorded: `native/api.h` has room for so many, and torch's have two."""
+"""How many tensor arguments of an operator are recorded: `native/api.h` has room for 4. torch's operators have 2."""
 
 _SINGLE: Final = {
     "all_gather_into_tensor_coalesced": "all_gather_into_tensor",
     "reduce_scatter_tensor_coalesced": "reduce_scatter_tensor",
 }
-"""Functional collectives send one tensor through the coalesced operator: one name per operation."""
+"""Functional collectives pass a single tensor to the coalesced operator. Such calls get the plain operation's name."""
 
 REDUCE_OPS: Final = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum")
-"""By the number of ``ReduceOp.RedOpType``."""
+"""Names by their number in ``ReduceOp.RedOpType``."""
 
 _SCALAR_TYPES: Final = {
     "float32": "Float",
@@ -55,27 +55,27 @@ _SCALAR_TYPES: Final = {
 
 
 def scalar_type(dtype: object) -> str:
-    """PyTorch's scalar type name of a ``torch.dtype`` (c10/core/ScalarType.h); a new one: the dtype's own name."""
+    """Return PyTorch's scalar type name of a ``torch.dtype`` (c10/core/ScalarType.h), or its own name if unknown."""
     name = str(dtype).removeprefix("torch.")
     return _SCALAR_TYPES.get(name, name)
 
 
 class Argument(NamedTuple):
-    """An argument in an operator's schema. ``type``: as torch prints it."""
+    """An argument in an operator's schema. ``type`` is the type as torch prints it."""
 
     name: str
     type: str
 
 
 class Operator(NamedTuple):
-    """One operator. Positions are indexes of its arguments; -1: it has none such.
+    """One operator. Positions are indexes of its arguments; -1: it has no such argument.
 
     Attributes:
-        code: small number, one per operator.
+        code: small number, unique for each operator.
         kind: ``KIND_*`` of the ring.
-        returns_work: False: the call has ended when it returns.
-        tensors: positions of every tensor argument.
-        inputs, outputs: positions of what is read and written.
+        returns_work: False if the call has ended when the operator returns.
+        tensors: positions of all tensor arguments.
+        inputs, outputs: positions of tensors that are read and written.
     """
 
     name: str
@@ -97,10 +97,10 @@ class Operator(NamedTuple):
 
     @classmethod
     def of(cls, name: str, arguments: Sequence[Argument], returns_work: bool, code: int) -> Operator:
-        """Read an operator's schema: torch versions differ in the positions, not in the names and types.
+        """Read an operator's schema. torch versions differ in the positions of arguments, not in names and types.
 
-        An operator that is not in `OPERATORS` is a message if it has a tag, else a collective. A tensor that is named
-        neither as input nor as output is both.
+        An operator that is not in `OPERATORS` is a send or receive if it has a tag, else a collective. A tensor whose
+        name contains neither "input" nor "output" is both.
 
         Raises:
             ValueError: the operator is no call of a process group: it has no group, or neither tensors nor a Work.
@@ -148,12 +148,12 @@ class Operator(NamedTuple):
         )
 
     def public_name(self, count: int) -> str:
-        """The operation's name for a call with ``count`` output tensors."""
+        """Return the operation's name for a call with ``count`` output tensors."""
         return _SINGLE.get(self.operation, self.operation) if count == 1 else self.operation
 
 
 def flatten(value: Any) -> Iterator[Any]:
-    """The tensors of an argument: a tensor, a list of them, or a list of lists."""
+    """Yield the tensors of an argument, which is a tensor, a list of tensors, or a list of such lists."""
     if isinstance(value, (list, tuple)):
         for item in value:
             yield from flatten(item)
@@ -162,7 +162,7 @@ def flatten(value: Any) -> Iterator[Any]:
 
 
 def key_of(operator: Operator, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A hashable that is equal for calls with equal signature in one group."""
+    """Return a hashable key that is equal for calls with equal signatures in one group."""
     key: list[Any] = [operator.code]
     for position in operator.tensors:
         tensors = list(flatten(args[position]))

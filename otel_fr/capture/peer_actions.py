@@ -1,7 +1,7 @@
-"""What this rank does when its monitor says that a peer has failed: callbacks, and OTEL_FR_ON_PEER_FAILURE.
+"""Acts when the monitor says that a peer has failed: runs callbacks, and does what OTEL_FR_ON_PEER_FAILURE says.
 
-The monitor decides when (`otel_fr.monitor.control.peers`); here the calls are ended, and the error that this raises in
-the training thread is made to name the failure.
+The monitor decides when calls must end (`otel_fr.monitor.control.peers`). This module ends them, and makes the error
+that this raises in the training thread name the failure.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ EXIT: Final = "exit"
 
 
 class PeerActions:
-    """One per recording.
+    """Handles the monitor's messages about peers. A recording has one instance.
 
     Args:
-        session: of the process groups by c10d's name: `find_group` returns torch's ``ProcessGroup``, None: it is gone.
-        connections: of the groups.
+        connections: connections of the process groups.
+        find_group: returns torch's ``ProcessGroup`` of a c10d name, or None if it no longer exists.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class PeerActions:
     # ---- messages of the monitor, on the thread that receives them
 
     def handle(self, message: dict[str, Any]) -> None:
-        """Take a message of the monitor, if it is about peers."""
+        """Handle a message of the monitor, if it is about peers."""
         command = message.get("cmd")
         if command == "peer_failed":
             self._peers.deliver(_failure(message))
@@ -75,7 +75,7 @@ class PeerActions:
             self._end_calls(_failure(message), [str(name) for name in message.get("names") or ()])
 
     def _end_calls(self, failure: PeerFailure, names: list[str]) -> None:
-        # Before the first call ends: the error that this raises is explained by it.
+        # Must come before the first call ends: it explains the error that the call then raises.
         self._peers.note_ended(dict.fromkeys(names, failure))
         if not self._has_excepthook:
             self._has_excepthook = self._replaced.put(Attribute.OUTERMOST_EXCEPTHOOK, sys, self._excepthook)
@@ -94,10 +94,10 @@ class PeerActions:
                 _log.warning("otel-fr: cannot end the calls of group %s: its connections are unknown", name)
 
     def _ends_silently(self, name: str) -> bool:
-        """No error can be raised in the calls of this group: one of its backends is not gloo.
+        """Return True if no error can be raised in this group's calls, because one of its backends is not gloo.
 
-        ``ProcessGroup.abort()`` ends NCCL's kernels, and what waits for the device then continues with whatever is in
-        its memory, as if the call had succeeded (seen with torch 2.14.1). So the process has to end instead.
+        ``ProcessGroup.abort()`` ends NCCL's kernels. Code that waits for the device then continues with whatever is in
+        device memory, as if the call had succeeded (seen with torch 2.14.1). So the process must end instead.
         """
         with contextlib.suppress(Exception):
             group = self._find_group(name)
@@ -105,7 +105,7 @@ class PeerActions:
         return False
 
     def _exit_later(self) -> None:
-        """End the process if its main thread has not, for it may catch the error, or wait somewhere else."""
+        """End the process if the main thread has not ended it: that may catch the error, or wait somewhere else."""
         time.sleep(self._grace)
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
@@ -115,14 +115,14 @@ class PeerActions:
     # ---- the errors that this raises
 
     def _explanation(self, error: Exception) -> PeerFailedError | None:
-        """Of what ``Work.wait`` raises."""
+        """Return the error that replaces an error of ``Work.wait``, or None."""
         failure = self._peers.ended_by
         if failure is None or isinstance(error, PeerFailedError) or not is_of_communication(error):
             return None
         return PeerFailedError(failure)
 
     def _backward(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        """In which DDP's reducer waits."""
+        """Explain errors of the backward pass, in which DDP's reducer waits for its calls."""
         peers = self._peers
 
         def run_backward(*args: Any, **kwargs: Any) -> Any:
@@ -135,14 +135,14 @@ class PeerActions:
         return run_backward
 
     def _excepthook(self, before: Callable[..., Any]) -> Callable[..., Any]:
-        """Above all other hooks that there are now: torch's own prints only after the hook before it has returned."""
+        """Wrap the outermost hook there is now: torch's hook prints only after the hook below it has returned."""
         main = threading.main_thread()
 
         def excepthook(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> Any:
             is_explained = self._peers.explain(value)
             result = before(kind, value, trace)
             if is_explained and self._mode == EXIT and threading.current_thread() is main:
-                raise SystemExit(EXIT_CODE)  # the interpreter takes it for the program's own (pythonrun.c)
+                raise SystemExit(EXIT_CODE)  # the interpreter handles it like the program's own (pythonrun.c)
             return result
 
         return excepthook

@@ -1,4 +1,4 @@
-"""Where this rank runs: its host, its GPU, and in Kubernetes its pod, node and namespace."""
+"""Finds where this rank runs: its host, its GPU, and in Kubernetes its pod, node and namespace."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from otel_fr.config import LOCAL_RANKS, resource_attributes
 from otel_fr.platform_attributes import platform_attributes
 
 _SPAWNED = ("_wrap", "torch.multiprocessing.spawn")
-"""The function, and its module, that calls what `torch.multiprocessing.spawn` was given."""
+"""The function, and its module, that calls the function passed to `torch.multiprocessing.spawn`."""
 
 
 def place_of(torch: Any, group: Any, local_rank: int, env: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The keys ``host``, ``gpu``, ``pod``, ``node`` and ``namespace`` of a ring's meta, as far as they are known.
+    """Return the keys ``host``, ``gpu``, ``pod``, ``node`` and ``namespace`` of a ring's meta, as far as known.
 
     Args:
-        torch: the module. group: the process group that was created last.
+        torch: the module.
+        group: the process group that was created last.
     """
     known = {**platform_attributes(env), **resource_attributes(env)}
     found = {"host": socket.gethostname(), "gpu": ""}
@@ -35,9 +36,10 @@ def place_of(torch: Any, group: Any, local_rank: int, env: Mapping[str, str] = o
 
 
 def spawned_rank(env: Mapping[str, str] = os.environ) -> int | None:
-    """The index that ``torch.multiprocessing.spawn`` gave this process, if the calling thread runs what it was given.
+    """Return the index that ``torch.multiprocessing.spawn`` gave this process, if the calling thread runs the function
+    passed to it.
 
-    None: it did not spawn this process, or a launcher tells the local rank.
+    None: the process was not spawned so, or a launcher's variable gives the local rank.
     """
     if any(env.get(name, "").strip() for name in LOCAL_RANKS):
         return None
@@ -49,11 +51,11 @@ def spawned_rank(env: Mapping[str, str] = os.environ) -> int | None:
 
 
 def gpu_of(torch: Any, group: Any, local_rank: int, visible: str | None) -> str:
-    """Index or UUID of this rank's GPU among the GPUs of its host; "" unless it is certain.
+    """Return the index or UUID of this rank's GPU among the GPUs of its host, or "" if it is uncertain.
 
-    It is if the process sees one GPU only, if the program has bound the group to a GPU
-    (``init_process_group(device_id=...)``), or if the current GPU is the one of this local rank, as it is after
-    ``torch.cuda.set_device(local_rank)``. Of several GPUs, 0 is also the current one of a rank that has chosen none.
+    The GPU is certain if the process sees only one, if the program has bound the group to a GPU
+    (``init_process_group(device_id=...)``), or if the current GPU's index is the local rank, as after
+    ``torch.cuda.set_device(local_rank)``. GPU 0 is also the current GPU of a rank that has chosen none.
 
     Args:
         visible: ``CUDA_VISIBLE_DEVICES``; None: not set.
@@ -74,5 +76,5 @@ def gpu_of(torch: Any, group: Any, local_rank: int, visible: str | None) -> str:
 
 
 def _is_gpu(word: str) -> bool:
-    """CUDA ignores what follows a word that is neither an index nor a UUID: "-1" hides all GPUs."""
+    """Return True for an index or a UUID. CUDA ignores any other word and all words after it: "-1" hides all GPUs."""
     return word.isdecimal() or word.startswith(("GPU-", "MIG-"))

@@ -1,7 +1,8 @@
-"""Forming the default process group anew without the ranks that have failed: what `otel_fr.reconfigure` does.
+"""Re-forms the default process group without the ranks that have failed, for `otel_fr.reconfigure`.
 
-torch 2.14 can form the communicator of a group anew that was made with ``enable_reconfigure=True``, which only
-``init_process_group`` takes. Who takes part is agreed over the job's store (`otel_fr.fault_tolerance.agreement`).
+torch 2.14 can re-form the communicator of a group that was created with ``enable_reconfigure=True``. Only
+``init_process_group`` has this option. The ranks agree over the job's store who takes part
+(`otel_fr.fault_tolerance.agreement`).
 """
 
 from __future__ import annotations
@@ -22,19 +23,20 @@ from otel_fr.fault_tolerance.peers import peers
 _log = logging.getLogger("otel_fr")
 
 OTHERS_SECONDS: Final = 10.0
-"""How long to wait for members that are not known to have failed. Their calls end when the first member
-that was freed closes its connections, so what they need is time to reach `otel_fr.reconfigure`."""
+"""How long to wait for members that are not known to have failed. Their calls end when the first freed member closes
+its connections. After that they need time to reach `otel_fr.reconfigure`."""
 FORM_SECONDS: Final = 15.0
-"""Longest time for connecting to the other members; then, for all of them to say that they are connected."""
+"""Longest time to connect to the other members, and again until all of them say that they are connected."""
 MAX_ROUNDS: Final = 8
 
 
 class _Life:
-    """What is kept of a group.
+    """State of a group that can be re-formed. "Original rank": a rank's number when the group was created.
 
     Attributes:
-        own: this rank, as it was numbered when the group was made. members: the present ones, numbered so, by their
-            present ranks. rounds: how often it was tried to form the group.
+        own: the original rank of this process.
+        members: the original ranks of the present members, in the order of their present ranks.
+        rounds: number of attempts to re-form the group.
     """
 
     def __init__(self, group: Any) -> None:
@@ -71,11 +73,11 @@ def reconfigure(timeout: float, minimum: int) -> tuple[int, int]:
 
 
 def _round(c10d: ModuleType, group: Any, life: _Life, deadline: float, minimum: int) -> Decision | None:
-    """One round; None: it failed, and the caller tries another."""
+    """Run one round. None: it failed, and the caller tries another."""
     number = life.rounds
     life.rounds += 1
     left = max(0.1, deadline - time.monotonic())
-    # The first round forms the group that was asked for: all ranks.
+    # The first round forms the group that the program asked for: all ranks.
     patience = Patience(left, min(OTHERS_SECONDS, left) if number else None, FORM_SECONDS)
     needed = max(1, minimum) if number else len(life.members)
     store = c10d._world.pg_map[group][1]
@@ -107,7 +109,7 @@ def _form(group: Any, decision: Decision) -> bool:
 
 
 def _adopt(c10d: ModuleType, group: Any, decision: Decision, is_first: bool) -> None:
-    """Make torch's table of the group's ranks right, and record the group as what it is now: a run of its own."""
+    """Correct torch's table of the group's ranks, and record the re-formed group as a new run."""
     c10d._world.pg_group_ranks[group] = {rank: rank for rank in range(len(decision.members))}
     peers.forget_all()
     hook.group_reconfigured(group, "" if is_first else f"{decision.uuid:016x}")

@@ -21,7 +21,7 @@ from otel_fr.ring import KIND_COLLECTIVE, KIND_P2P, RecordState, StaleGeneration
 _log = logging.getLogger("otel_fr")
 
 FLAG_COALESCED: Final = 1
-"""Member of a coalesced batch: all members have one sequence id."""
+"""The call belongs to a coalesced batch, whose members share one sequence number."""
 MAX_SIGNATURES: Final = 65_536
 
 
@@ -29,8 +29,8 @@ class PendingCall(NamedTuple):
     """A recorded call that has not ended.
 
     Attributes:
-        sequence_id: of a collective; 0: it has none.
-        mode: how its end becomes known.
+        sequence_id: the collective's sequence number; 0: the call is not a collective.
+        mode: how the end of the call becomes known.
     """
 
     ticket: int
@@ -40,11 +40,11 @@ class PendingCall(NamedTuple):
 
 
 class Recorder(GroupRecorder):
-    """One rank's recording.
+    """Records the calls of one rank.
 
     Attributes:
-        follow_ends: False: the interpreter is exiting, so no callback may be registered.
-        futures: what waits for the end of calls.
+        follow_ends: False while the interpreter exits: no callback may be registered then.
+        futures: receives the ends of calls that have a future.
         For the others see `GroupRecorder`.
     """
 
@@ -56,16 +56,17 @@ class Recorder(GroupRecorder):
         self._device = torch.device
         self._unbox = self._types.ProcessGroup.unbox
         self.waits = Waits(self._types, self.end, self.waited)
-        # By group index and `operations.key_of`; each without its definition, which is in the ring of this generation.
+        # Keys: group index and `operations.key_of`. The kinds are kept without their definitions, which are in the ring
+        # for the current generation.
         self._kinds: dict[tuple[Any, ...], CallKind] = {}
         self._generation = writer.generation
 
     # ---- calls
 
     def waited(self, ticket: int, waited_ns: int) -> None:
-        """Record since when a thread waits for a call (`RingWriter.wait`), from any thread. Never raises.
+        """Record since when a thread waits for a call (`RingWriter.wait`). May be called on any thread. Never raises.
 
-        It is a single store, so it may interrupt another write of this thread.
+        This is a single store, so it may interrupt another write of the same thread.
         """
         try:
             with self.lock:
@@ -75,7 +76,7 @@ class Recorder(GroupRecorder):
             self.failed()
 
     def outstanding(self) -> int:
-        """Number of callbacks that a backend still holds."""
+        """Return the number of callbacks that a backend still holds."""
         return self.futures.outstanding()
 
     def close(self) -> None:
@@ -87,7 +88,7 @@ class Recorder(GroupRecorder):
             self._writer.close()
 
     def begin(self, operator: Operator, args: tuple[Any, ...]) -> PendingCall | None:
-        """Record a call, from the kernel that the dispatcher calls. None: it is not recorded. Never raises."""
+        """Record a call for the kernel that the dispatcher has called. None: it is not recorded. Never raises."""
         if not self.on:
             return None
         try:
@@ -104,7 +105,7 @@ class Recorder(GroupRecorder):
             return self._begin_unread(operator, args)
 
     def follow(self, call: PendingCall, result: Any) -> None:
-        """Record the end of a call whose operator has returned, now or when it comes. Never raises."""
+        """Record the end of a call whose operator has returned: now, or once the call ends. Never raises."""
         try:
             if call.mode is EndMode.RETURN:
                 self.ended(call, RecordState.COMPLETED)
@@ -122,7 +123,7 @@ class Recorder(GroupRecorder):
         except Exception:  # noqa: BLE001 - "not implemented": it depends on the operator and torch's version
             self.waits.follow(work, call.ticket, call.group_index, call.sequence_id)
         else:
-            # Looked up each time: `FutureCallback` counts references to the function, so no other may be held.
+            # Looked up each time: `FutureCallback` counts references to the function, so nothing else may hold one.
             future.add_done_callback(partial(self.futures.function, call.ticket, call.group_index, call.sequence_id))
 
     def ended(self, call: PendingCall, state: RecordState) -> None:
@@ -148,13 +149,13 @@ class Recorder(GroupRecorder):
         frame: Any,
         timeout: int,
     ) -> PendingCall | None:
-        """Record a call, with any definitions it needs. ``args``: None: they are unread."""
+        """Record a call and any definitions it needs. ``args`` is None if the arguments cannot be read."""
         with self.lock:
             group = self.groups.get(name_of(process_group))
             if group is None:
                 return None
             if self._busy:
-                # This interrupted a write of the same thread. The numbers must still agree with PyTorch's.
+                # This call interrupted a write of the same thread. The numbers must still agree with PyTorch's.
                 self._count_only(operator, group)
                 return None
             self._busy = True
@@ -218,7 +219,7 @@ class Recorder(GroupRecorder):
     def _numbers(
         self, operator: Operator, process_group: Any, group: LiveGroup, kind: CallKind
     ) -> tuple[int, int, int, int, int]:
-        """Count a call. Returns its flags, collective sequence id, p2p sequence id, operation id and pair index."""
+        """Count a call. Return its flags, collective and p2p sequence numbers, operation number and pair index."""
         op_id = group.op + 1
         group.op += kind.op_step
         flags = 0
@@ -269,7 +270,7 @@ class Recorder(GroupRecorder):
         args: tuple[Any, ...] | None,
         key: tuple[Any, ...],
     ) -> tuple[CallKind, int | None]:
-        """The kind of call, and its reference in the ring; None: no collective."""
+        """Return the kind of call, and the signature's reference in the ring (None if the call is not recorded)."""
         writer = self._writer
         arguments = unread_arguments(operator, process_group) if args is None else arguments_of(operator, args)
         kind = self.kind_of(operator, group, arguments, process_group)
@@ -281,7 +282,7 @@ class Recorder(GroupRecorder):
         return kind, signature
 
     def kind_of(self, operator: Operator, group: LiveGroup, arguments: Arguments, process_group: Any) -> CallKind:
-        """What the call has in common with calls of equal arguments."""
+        """Return what the call has in common with calls of equal arguments."""
         if arguments.device == "meta":
             return NOT_A_CALL
         found = group.backends.get(arguments.device)

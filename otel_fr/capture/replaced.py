@@ -1,10 +1,10 @@
-"""Attributes of torch, torchft and Python that otel-fr replaces in a rank, and puts back: all of them are in one table.
+"""Lists all attributes of torch, torchft and Python that otel-fr replaces in a rank, and later restores.
 
-Not in it are the loader that imports a module (`hook`), which is used once; kernels in torch's dispatcher
-(`dispatcher`, `native.dispatcher`); signal handlers (`stacks`); and OpenTelemetry's encoder (`otel_fr.otlp_sender`),
-which no rank exports with.
+The table does not contain the loader that imports a module (`hook`), which is used once; kernels in torch's dispatcher
+(`dispatcher`, `native.dispatcher`); signal handlers (`responder`); and OpenTelemetry's encoder
+(`otel_fr.otlp_sender`), which is not used in ranks.
 
-Imports nothing but the standard library: this is loaded with torch, also where nothing is recorded.
+This module imports only the standard library: it is loaded with torch, even if nothing is recorded.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ GRAPHS: Final = "torch.cuda.graphs"
 
 @unique
 class Attribute(Enum):
-    """The table: module, attribute, and who replaces it for what. Where a module lacks one, nothing is replaced."""
+    """The table: module, attribute, and which part of otel-fr replaces it why. Missing attributes are not replaced."""
 
-    # Once the module is imported, until `otel_fr.uninstrument`.
+    # Replaced from the import of the module until `otel_fr.uninstrument`.
     GROUP_REGISTERED = C10D, "_register_process_group", "hook: a group was made"
     GROUP_UNREGISTERED = C10D, "_unregister_process_group", "hook: a group is gone"
     GROUPS_UNREGISTERED = C10D, "_unregister_all_process_groups", "hook: all groups are gone"
@@ -39,14 +39,14 @@ class Attribute(Enum):
     MANAGER = TORCHFT_MANAGER, "Manager.__init__", "torchft: its client hears what makes a quorum distinct"
     COMPILATIONS = COMPILER, "callback_handler.start_callbacks", "compilations: called before a function is compiled"
     REPLAY = GRAPHS, "CUDAGraph.replay", "graph_replays: launches a CUDA graph"
-    # While the process records.
+    # Replaced while the process records.
     EXCEPTHOOK = "sys", "excepthook", "exceptions: what ends the main thread"
     UNRAISABLE_HOOK = "sys", "unraisablehook", "exceptions: what ends a thread of _thread"
     THREAD_HOOK = "threading", "excepthook", "exceptions: what ends a thread"
     EXIT = "sys", "exit", "exits: how the main thread calls it"
     SIGNAL = "signal", "signal", "responder: a handler of the program's on the signal for stacks"
     END_BATCH = C10D, "ProcessGroup._end_coalescing", "native.batches: the Work of a batch"
-    # While the process records, once one is needed.
+    # Replaced while the process records, from the first need on.
     WAIT = C10D, "Work.wait", "waits: the end of calls without a future, and errors of calls that were ended"
     BACKWARD = "torch.autograd", "_engine_run_backward", "peer_actions: runs the backward pass (torch 2.6 to 2.14)"
     OUTERMOST_EXCEPTHOOK = "sys", "excepthook", "peer_actions: above all other hooks once calls were ended"
@@ -69,7 +69,7 @@ class _Replaced(NamedTuple):
 
 
 class Replacements:
-    """What one part has replaced, and its mirror."""
+    """Replaces attributes for one part of otel-fr, and restores them."""
 
     def __init__(self) -> None:
         self._done: list[_Replaced] = []
@@ -85,13 +85,13 @@ class Replacements:
         """Replace an attribute.
 
         Args:
-            module: the one that has the attribute.
-            make: makes ours from what is there now.
-            copies: modules that may have imported the attribute by its name.
-            give_back: is called with what was there and ours, where ours is undone.
+            module: the module that has the attribute.
+            make: returns the replacement of the present value.
+            copies: modules that may have imported the attribute by name.
+            give_back: called with the original and the replacement before the original is restored.
 
         Returns:
-            False: there is no such attribute.
+            False if there is no such attribute.
         """
         *above, name = attribute.path.split(".")
         owner = module
@@ -114,8 +114,8 @@ class Replacements:
         self._done.append(_Replaced(owner, name, original, ours, give_back))
 
     def undo(self) -> None:
-        """Put everything back, what came last first, but what other code has replaced meanwhile: ours then only calls
-        what was there before."""
+        """Restore all attributes, the latest first. An attribute that other code has replaced meanwhile stays:
+        otel-fr's replacement below it then only calls the original."""
         while self._done:
             one = self._done.pop()
             if vars(one.owner).get(one.name) is one.ours:

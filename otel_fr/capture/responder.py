@@ -1,4 +1,4 @@
-"""The rank's end of the connection to its monitor: answers requests for stacks, and sends requests of the rank."""
+"""The rank's end of the connection to its monitor. Answers requests for stacks, and sends the rank's requests."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _MAX_PACKET: Final = 1 << 16
 
 
 class Responder:
-    """A daemon thread blocked in ``recv``: it costs nothing until the monitor asks.
+    """A daemon thread blocked in ``recv``. It uses no processor time until the monitor asks.
 
     Attributes:
-        thread_id: its native id.
-        has_lost_monitor: the monitor has closed its end. It does so only when it ends.
+        thread_id: the thread's native id.
+        has_lost_monitor: True once the monitor has closed its end, which it does only when it ends.
     """
 
     def __init__(
@@ -38,9 +38,9 @@ class Responder:
         on_lost: Callable[[], None],
     ) -> None:
         """Args:
-        on_monitor: called with the monitor's process id when it has sent it: it is not a child of this process.
-        on_other: called with messages that are not for this class.
-        on_lost: called last on the thread, when the connection is over, whoever has ended it.
+        on_monitor: called with the monitor's process id when the monitor sends it. It is not a child of this process.
+        on_other: called with messages that this class does not handle.
+        on_lost: called last on the thread, when either side has ended the connection.
         """
         self._socket = connection
         self._sites = sites
@@ -84,7 +84,7 @@ class Responder:
             self._on_other(message)
 
     def send(self, message: dict[str, Any]) -> bool:
-        """Send the monitor a message. Never waits; False if it cannot be sent."""
+        """Send the monitor a message. Never waits. Return False if the message cannot be sent."""
         try:
             self._socket.send(json.dumps(message).encode(), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
         except OSError:
@@ -92,11 +92,14 @@ class Responder:
         return True
 
     def say_goodbye(self, seconds: float) -> bool:
-        """Notify the monitor that this rank ends, and wait until it has sent its data. False: it did not confirm."""
+        """Notify the monitor that this rank ends, and wait until the monitor has sent its data or has ended.
+
+        Return False if it cannot be notified, or does neither in time.
+        """
         return self.send({"cmd": "bye"}) and self._goodbye.wait(seconds)
 
     def close(self) -> None:
-        """End the connection; the thread ends with it."""
+        """End the connection, and with it the thread."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         if self._thread is not threading.current_thread():
@@ -104,23 +107,24 @@ class Responder:
         self._socket.close()
 
     def abandon(self) -> None:
-        """In a forked child: close this process's copy of the connection without ending the parent's."""
+        """In a forked child, close the child's copy of the connection without ending the parent's connection."""
         with contextlib.suppress(OSError):
             os.close(self._socket.detach())
 
 
 class StackSignal:
-    """Writes all stacks to a file when a real-time signal comes, also while the GIL is held (`faulthandler`).
+    """Writes all stacks to a file when a real-time signal arrives, even while the GIL is held (`faulthandler`).
 
-    The monitor sends it to the responder's thread alone, so it interrupts no system call of the job. It sends none if
-    the file does not exist, so the file is removed once the program sets a handler of its own.
+    The monitor sends the signal only to the responder's thread, so it interrupts no system call of the job. It sends no
+    signal if the file does not exist, so the file is removed once the program sets its own handler.
 
     Attributes:
-        number: the signal. path: the file, of mode 0600.
+        number: the signal.
+        path: the file, with mode 0600.
     """
 
     def __init__(self, path: Path, replaced: Replacements) -> None:
-        """Raises OSError: no real-time signal is free, or the file cannot be made."""
+        """Raises OSError if no real-time signal is free, or the file cannot be created."""
         self.path = path
         for number in range(signal.SIGRTMAX - 2, signal.SIGRTMIN, -1):
             if _is_default(number):
@@ -153,7 +157,8 @@ class StackSignal:
         """Free the signal, unless the program has taken it, and remove the file.
 
         Args:
-            may_come: the monitor may still send it; it is then ignored from now on, since it would end the process.
+            may_come: True if the monitor may still send the signal. It is then ignored from now on, because without a
+                handler it would end the process.
         """
         if not self._is_ours:
             return
@@ -166,12 +171,12 @@ class StackSignal:
         self.remove_file()
 
     def remove_file(self) -> None:
-        """Remove the file; the signal keeps its handler."""
+        """Remove the file. The signal keeps its handler."""
         self.path.unlink(missing_ok=True)
 
 
 def _is_default(number: int) -> bool:
-    """True if the signal has no handler: Python knows only handlers that it set, the kernel knows all."""
+    """Return True if the signal has no handler. Python knows only handlers that it has set, the kernel knows all."""
     if signal.getsignal(number) is not signal.SIG_DFL:
         return False
     bit = 1 << (number - 1)

@@ -1,4 +1,4 @@
-"""Which run this process is a rank of, and which ones it was a rank of before."""
+"""The run that this process is a rank of, and its earlier runs."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from otel_fr.ring import EARLIER_RUNS
 _log = logging.getLogger("otel_fr")
 
 MAX_EARLIER: Final = 8
-"""Runs before the present one that the ring's meta has: about 0.25 kB each of its 4 kB. The monitor reads ten times a
-second, and starts within a second or two of the first."""
+"""How many earlier runs the ring's meta lists. Each takes about 0.25 kB of its 4 kB. The monitor reads them ten times a
+second, and starts within one or two seconds after the first run."""
 _NONCE_KEY: Final = "otel_fr/nonce"
 _AGENT_STORE: Final = "TORCHELASTIC_USE_AGENT_STORE"
 
 
 class Runs:
-    """The runs of one process, one after the other. ``first``: keys of the ring's meta in the first."""
+    """The runs of one process, one after the other. ``first`` is the ring's meta in the first run."""
 
     def __init__(self, first: Mapping[str, object]) -> None:
         own = ("rank", "world_size", "job_id", "attempt", "nonce", "run_id", "replica_id", "quorum_id", "replicas")
@@ -33,10 +33,10 @@ class Runs:
         self._count = 0
 
     def following(self, run: Mapping[str, object], head: int) -> dict[str, object]:
-        """The keys of the meta from now on, as docs/reference/ring-format.md says.
+        """Begin the next run. Return the keys of the meta that change (docs/reference/ring-format.md).
 
         Args:
-            run: what identifies this process as a rank of it.
+            run: identifies this process as a rank of the run.
             head: the number of the next record.
         """
         self._count += 1
@@ -47,7 +47,7 @@ class Runs:
 
 
 def run_of(default: Any, job_id: str, attempt: int, nonce: str) -> dict[str, object]:
-    """What identifies this process as a rank of a run. ``nonce``: of the run. ``attempt``: if the nonce has none."""
+    """Return the keys that identify this process as a rank of a run. ``attempt`` is used if the nonce contains none."""
     job_id = job_id or nonce
     shared = nonce.rpartition("-")[2]
     attempt = int(shared) if "-" in nonce and shared.isdecimal() else attempt
@@ -62,12 +62,14 @@ def run_of(default: Any, job_id: str, attempt: int, nonce: str) -> dict[str, obj
 
 
 def share_nonce(c10d: ModuleType, group: Any, before: str = "", attempt: int = 0) -> str:
-    """The random text that all ranks of this run share; the first to arrive sets it. "" if that is not possible.
+    """Return the random text that all ranks of this run share, or "" if the store cannot share one.
+
+    The first rank to arrive sets it.
 
     Args:
-        before: the nonce of the run before, which a reused store still has; the first to arrive replaces it.
-        attempt: as this rank's launcher counts. torchrun's agents count only what failed on their own node, so where
-            the ranks' store is new in each attempt, this is shared too, after a "-".
+        before: the nonce of the earlier run, which a reused store still has. The first rank to arrive replaces it.
+        attempt: the attempt as this rank's launcher counts. torchrun's agents count only failures on their own node.
+            So if the ranks' store is new in each attempt, the nonce also contains the attempt, after a "-".
     """
     try:
         store = c10d._world.pg_map[group][1]
@@ -75,7 +77,7 @@ def share_nonce(c10d: ModuleType, group: Any, before: str = "", attempt: int = 0
         if os.environ.get(_AGENT_STORE) == str(False):
             own += f"-{attempt}"
         found = bytes(store.compare_set(_NONCE_KEY, before, own)).decode()
-        if before and found == before:  # what a store answers that has no value (TCPStore::compareSet)
+        if before and found == before:  # a store without a value answers so (TCPStore::compareSet)
             found = bytes(store.compare_set(_NONCE_KEY, "", own)).decode()
         return found
     except Exception as error:  # noqa: BLE001 - a third-party store

@@ -1,7 +1,7 @@
 """One recording, from the first process group of this process to its exit.
 
-A program may destroy its process groups and create the default group again with other ranks. Each such life of the
-default group is a run of its own, with ranks and a nonce of its own; the recording continues in the same ring.
+A program may destroy its process groups and create the default group again with other ranks. Each time is a separate
+run, with its own ranks and nonce. The recording continues in the same ring.
 """
 
 from __future__ import annotations
@@ -49,19 +49,19 @@ _log = logging.getLogger("otel_fr")
 EXIT_SECONDS: Final = 2.0
 """Seconds by which otel-fr may delay a rank's exit."""
 _CREATIONS: Final = "creations"
-"""In the meta: true: the creation of groups is recorded."""
+"""Key of the ring's meta: true if the creation of groups is recorded."""
 MAX_MONITORS: Final = 4
-"""Of one rank, one after the other: a monitor that was killed is replaced, one that cannot live is not for ever."""
+"""How many monitors one rank may start. A killed monitor is replaced, but a monitor that always ends must not be."""
 _AGAIN_SECONDS: Final = 1.0
-"""Before the second monitor is started; each later one waits for as much longer."""
+"""Seconds before the second monitor is started. The third waits twice as long, the fourth three times."""
 
 
 class Session:
-    """The recording of one process: its parts, and how they are shut down.
+    """The recording of one process. Starts its parts and shuts them down.
 
     Attributes:
         engine: how calls are recorded.
-        recorder: what the operators' kernels call.
+        recorder: the kernels of the operators call it.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Session:
         )
         self._connect()
         atexit.register(self._at_exit)
-        # Before the interpreter waits for threads, and before other handlers of `atexit`: each may block.
+        # Runs before the interpreter waits for threads, and before handlers of `atexit`: both may block.
         with contextlib.suppress(AttributeError, RuntimeError):
             threading._register_atexit(self._note_exit)  # type: ignore[attr-defined]
 
@@ -141,10 +141,10 @@ class Session:
 
         Args:
             c10d: ``torch.distributed.distributed_c10d``.
-            group: the process group that was just made, the first since recording was switched on.
-            notices_creations: the creation of groups is noticed, so it can be recorded.
-            connections: of the process groups; None: no calls will be ended.
-            run: what identifies this process as a rank of a run; None: the group tells.
+            group: the process group that was just created, the first since recording was switched on.
+            notices_creations: True if the creation of groups is noticed, so that it can be recorded.
+            connections: connections of the process groups; None if no calls will be ended.
+            run: identifies this process as a rank of a run; None: derived from the group.
 
         Raises:
             OSError: no folder has room for the ring.
@@ -171,7 +171,7 @@ class Session:
             "stall_seconds": config.stall_seconds,
             "buffer_size": config.buffer_size,
             "script": str(main),
-            # Of an older default group it is not known how many groups were created in it.
+            # How many groups were created in an older default group is unknown.
             _CREATIONS: notices_creations and default is None,
         }
         meta.update(
@@ -186,7 +186,7 @@ class Session:
                 write(value)
 
     def _find_group(self, name: str) -> Any:
-        """torch's ``ProcessGroup`` of that name; None: it is gone."""
+        """Return torch's ``ProcessGroup`` of that name, or None if it no longer exists."""
         split = split_groups.find(name)
         if split is not None:
             return split
@@ -194,7 +194,7 @@ class Session:
         return next((group for group, known in list(names.items()) if known == name), None)
 
     def _connect(self) -> None:
-        """Start the monitor. If that fails the ring is still written, and can be read after a crash."""
+        """Start the monitor. If that fails, the ring is still written, and can be read after a crash."""
         ring = self._writer.path
         self._monitors += 1
         try:
@@ -222,7 +222,7 @@ class Session:
             self._meta["stack_file"] = str(self._stack_signal.path)
 
     def _replace_monitor(self) -> None:
-        """The connection to the monitor is over. If the rank still runs, the monitor was killed: start another."""
+        """Start another monitor if the rank still runs: the connection has ended, so the monitor was killed."""
         if self._over or self._monitors >= MAX_MONITORS:
             return
         time.sleep(_AGAIN_SECONDS * self._monitors)
@@ -243,15 +243,15 @@ class Session:
         self._show_recorder(group)
 
     def _is_between_runs(self) -> bool:
-        """The program has destroyed all its groups."""
+        """Return True if the program has destroyed all its groups."""
         return self._had_group and self._c10d._world.default_pg is None and not self.recorder.groups
 
     def comes_again(self, size: int) -> bool:
-        """A default group of this size that is about to be created has the members of this run."""
+        """Return True if a default group of this size, about to be created, will have the members of this run."""
         return self._is_between_runs() and size == self._meta["world_size"]
 
     def _show_recorder(self, group: Any) -> None:
-        """Let the monitor ask PyTorch's recorder, if that knows more of the group's calls than their operators."""
+        """Let the monitor ask PyTorch's recorder, if the recorder knows more about the group's calls than otel-fr."""
         meta = self._meta
         if SOCKET_KEY in meta or not is_wanted(self._capture, groups.backends_of(self._c10d, group)):
             return
@@ -265,7 +265,7 @@ class Session:
         self._write(self._writer.set_meta, meta)
 
     def group_reconfigured(self, default: Any, nonce: str) -> None:
-        """The default group was re-formed, of other members (`otel_fr.capture.reconfigure`)."""
+        """The default group was re-formed with other members (`otel_fr.capture.reconfigure`)."""
         name = str(default.group_name)
         self.recorder.group_gone(name)
         self._enter_run(default, nonce)
@@ -286,7 +286,7 @@ class Session:
         """The default group was created again: from now on this process is a rank of another run.
 
         Args:
-            nonce: what all ranks of that run share; "": it is shared over the job's store.
+            nonce: random text that all ranks of that run share; "": they share one over the job's store.
         """
         before = self._meta["nonce"]
         attempt = int(str(self._meta["attempt"]))
@@ -299,12 +299,12 @@ class Session:
         with self.recorder.lock:
             if not self.recorder.on:
                 return
-            # Before any group or call of the run: a reader that finds such a call finds this, too.
+            # Written before any group or call of the run, so that a reader of such a call also finds this meta.
             self._meta |= self._runs.following(run, self._writer.head) | {_CREATIONS: self._notices_creations}
             self._writer.set_meta(self._meta)
 
     def group_gone(self, name: str | None) -> None:
-        """torch has unregistered a group; None: all."""
+        """torch has unregistered the group of that name, or all groups (None)."""
         peers.forget_group(name)
         self.recorder.group_gone(name)
 
@@ -355,11 +355,11 @@ class Session:
             _log.debug("otel-fr: could not record the exit", exc_info=True)
 
     def _finish(self, seconds: float, clean: bool) -> bool:
-        """Shut everything down. True: the monitor has confirmed that it sent its data, or there is none."""
+        """Shut everything down. Return True if the monitor has confirmed that it sent its data, or there is none."""
         if self._over:
             return True
         self._over = True
-        with self._starting:  # a monitor that is being started now is the one to say goodbye to
+        with self._starting:  # wait for a monitor that is being started: it must receive the goodbye
             pass
         self._remove_hooks()
         self._kernels.remove()
@@ -389,7 +389,7 @@ class Session:
         self._replaced.undo()
 
     def abandon(self) -> None:
-        """In a forked child of a recording rank: touch nothing of the parent's, and no lock that it may have held."""
+        """Stop in a forked child of a recording rank, without touching the parent's state or locks it may have held."""
         self._over = True
         self.recorder.on = False
         self.recorder.waits.stop_tracking()

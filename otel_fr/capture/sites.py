@@ -1,4 +1,4 @@
-"""Where in the user's code a collective was called."""
+"""Finds where the user's code called a collective."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from otel_fr.stacks import is_wrapper
 
 MAX_FRAMES: Final = 24
 _KEYED: Final = 4
-"""Frames, from the user's outward, that distinguish call sites. Frames further out are recorded as in the first call
-through these four: comparing them too would cost the training thread about half a microsecond each."""
+"""How many frames, from the innermost user frame outward, distinguish call sites. Frames further out are recorded from
+the first call of a site. Comparing them too would cost the training thread about half a microsecond each."""
 _MAX_CODES: Final = 16_384
 _MAX_NUMBERS: Final = 65_536
-"""Of sites; as many as the ring's writer remembers."""
+"""Most sites that are remembered: as many as the ring's writer remembers."""
 _MAX_INNER: Final = 64
 
 SiteKey = int
-"""Number of a call site; 0: there is no user code. No number is used for two sites."""
+"""Number of a call site; 0: there is no user code. Numbers are never reused."""
 
 
 class Sites:
@@ -40,7 +40,7 @@ class Sites:
         self._main = threading.main_thread().ident
 
     def is_library(self, filename: str) -> bool:
-        """True for torch, otel-fr, the standard library and generated code."""
+        """Return True for torch, otel-fr, the standard library and generated code."""
         if filename.startswith(self._libraries):
             return True
         if filename.startswith(self._stdlib):
@@ -56,7 +56,7 @@ class Sites:
         return entry
 
     def user_frame(self, frame: FrameType | None) -> FrameType | None:
-        """The innermost frame of user code, from ``frame`` outward; None: there is none."""
+        """Return the innermost frame of user code, from ``frame`` outward, or None."""
         for _ in range(_MAX_INNER):
             if frame is None:
                 break
@@ -68,12 +68,12 @@ class Sites:
         return None
 
     def find(self, depth: int) -> tuple[SiteKey, FrameType | None]:
-        """The call site: its key, and the frame `describe` takes.
+        """Return the call site's key, and the frame that `describe` takes.
+
+        A thread without user code, such as autograd's, gets the main thread's call site.
 
         Args:
-            depth: number of frames from this one outward that are otel-fr's; in a C++ thread there are no others.
-
-        A thread without user code (autograd's) gets the main thread's call site.
+            depth: number of otel-fr's frames from this one outward. A C++ thread has no other frames.
         """
         frame = self.user_frame(sys._getframe(depth).f_back)
         if frame is None and threading.get_ident() != self._main:
@@ -81,7 +81,7 @@ class Sites:
         return (0 if frame is None else self._number(frame)), frame
 
     def _number(self, frame: FrameType) -> SiteKey:
-        """The number of the site whose innermost user frame this is."""
+        """Return the number of the site with this innermost user frame."""
         codes: list[CodeType] = []
         positions: list[int] = []
         outer: FrameType | None = frame
@@ -99,7 +99,10 @@ class Sites:
         return found[0]
 
     def describe(self, frame: FrameType | None) -> SiteDef:
-        """The site of a frame from `find` with its callers, at most `MAX_FRAMES` in all. No frame: an empty site."""
+        """Return the site of a frame from `find`: the frame and its callers, at most `MAX_FRAMES` in all.
+
+        Without a frame, the site is empty.
+        """
         frames: list[tuple[str, int, str]] = []
         while frame is not None and len(frames) < MAX_FRAMES:
             code = frame.f_code

@@ -1,6 +1,6 @@
-"""Groups of ``ProcessGroup.split_group``, a method in C++: torch's Python code does not register them.
+"""Groups of ``ProcessGroup.split_group``, a C++ method. torch's Python code does not register them.
 
-``torch.distributed.split_group`` calls it, too, and registers what it returns.
+``torch.distributed.split_group`` calls this method, too, but registers the group that it returns.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 _FURTHER: Final = ("timeout", "opts", "group_name", "group_desc", "device_types")
-"""Its arguments after the ranks."""
+"""Arguments of ``ProcessGroup.split_group`` after the ranks."""
 
 _known: dict[str, tuple[weakref.ref[Any], tuple[int, ...]]] = {}
-"""c10d's name of a group -> the group, and the ranks in its parent, in group order. Keeps no group alive."""
+"""By c10d's name: the group, and its members as torch numbers ranks globally, in group order. Keeps no group alive."""
 
 
 def observed(
@@ -22,12 +22,12 @@ def observed(
     end: Callable[[Any, BaseException | None], None],
     original: Callable[..., Any],
 ) -> Callable[..., Any]:
-    """What takes the place of ``ProcessGroup.split_group``. What it calls must not raise.
+    """Return the replacement of ``ProcessGroup.split_group``. The functions that it calls must not raise.
 
     Args:
-        begin: gets the parent, and the arguments by name, ``ranks`` being those in the parent; returns a token.
-        made: gets the parent, the ranks, and the group; for members only.
-        end: gets the token, and what the call raises.
+        begin: called with the parent and the arguments by name. ``ranks`` are ranks in the parent. Returns a token.
+        made: called with the parent, the ranks and the new group, only in members of the new group.
+        end: called with the token, and the error that the call raises, or None.
     """
 
     def split_group(parent: Any, ranks: Any, *args: Any, **kwargs: Any) -> Any:
@@ -47,7 +47,10 @@ def observed(
 
 
 def note(group: Any, ranks: Sequence[int]) -> list[str]:
-    """Remember a group that was split off. Returns the names of earlier ones that no longer exist, and forgets them."""
+    """Remember a group that torch does not register. Forget earlier ones that no longer exist, and return their names.
+
+    ``ranks`` are the members as torch numbers ranks globally.
+    """
     gone = [name for name, (known, _) in _known.items() if known() is None]
     for name in gone:
         del _known[name]
@@ -56,11 +59,11 @@ def note(group: Any, ranks: Sequence[int]) -> list[str]:
 
 
 def find(name: str) -> Any:
-    """The live group of that name that was split off; None: there is none."""
+    """Return the live group of that name that was passed to `note`, or None."""
     known = _known.get(name)
     return None if known is None else known[0]()
 
 
 def ranks_of(group: Any) -> tuple[int, ...] | None:
-    """Global ranks of a group that was split off, in group order; None: it is none."""
+    """Return torch's global ranks of a group that was passed to `note`, in group order. None for other groups."""
     return next((ranks for known, ranks in list(_known.values()) if known() is group), None)

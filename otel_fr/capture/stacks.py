@@ -12,7 +12,7 @@ from typing import Final
 from otel_fr.capture.sites import Sites
 
 MAX_TEXT: Final = 60_000
-"""Characters; the connection to the monitor takes packets of about 200 kB, and a character may be 4 bytes."""
+"""Most characters. The connection to the monitor takes packets of about 200 kB, and a character may need 4 bytes."""
 _MAX_FRAMES: Final = 64
 
 
@@ -21,7 +21,7 @@ def _format(frame: FrameType | None) -> list[str]:
     while frame is not None and len(lines) < _MAX_FRAMES:
         code = frame.f_code
         line = frame.f_lineno or 0
-        # Only what is cached or readable from the file: no loader of user code is called.
+        # Reads only cached lines and files: no loader of user code is called.
         source = linecache.getline(code.co_filename, line).strip()
         text = f'  File "{code.co_filename}", line {line}, in {code.co_name}\n'
         lines.append(f"{text}    {source}\n" if source else text)
@@ -31,12 +31,12 @@ def _format(frame: FrameType | None) -> list[str]:
 
 
 def all_stacks(sites: Sites, caller: tuple[int, str], skip: int | None) -> tuple[str, str, int]:
-    """The stacks of all threads as text, and of the first its ``"file:line function"`` and its id in the kernel.
+    """Return the stacks of all threads as text, and the first thread's ``"file:line function"`` and kernel thread id.
 
     Args:
-        caller: ident and name of the thread that comes first, before the main thread; one that has ended counts no
-            more: its ident may be another's by now.
-        skip: the thread to leave out.
+        caller: ident and name of the thread that comes first, before the main thread. It is ignored if the thread has
+            ended: another thread may have its ident now.
+        skip: ident of the thread to leave out.
     """
     frames = sys._current_frames()
     threads = {thread.ident: thread for thread in threading.enumerate()}
@@ -56,6 +56,6 @@ def all_stacks(sites: Sites, caller: tuple[int, str], skip: int | None) -> tuple
                 site = f"{user.f_code.co_filename}:{user.f_lineno} {user.f_code.co_name}"
         name = threads[ident].name if ident in threads else ident
         parts.append(f"Thread {name} (most recent call last):\n" + "".join(_format(frame)))
-    # Of a forked process, Python (3.11) still has the parent's id.
+    # In a forked process, Python (3.11) still has the parent's thread id.
     thread_id = os.getpid() if first is main else first.native_id or 0
     return "\n".join(parts)[:MAX_TEXT], site, thread_id

@@ -1,6 +1,6 @@
-"""The threads that issue calls, as the ring knows them.
+"""Defines the threads that enqueue calls in the ring.
 
-A thread's ident is used again once it has ended, so what is known of a thread is kept in the thread itself.
+A thread's ident may be reused once the thread has ended, so each thread's reference is kept in the thread itself.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from otel_fr.capture.writers import Writer
 
 
 class Here(threading.local):
-    """What is known of the current thread.
+    """The current thread's definition in the ring.
 
     Attributes:
-        known: generation of the ring's definitions, and the thread's reference in it.
+        known: a generation of the ring's definitions, and the thread's reference in this generation.
     """
 
     known = (0, 0)
@@ -24,7 +24,7 @@ class Threads:
     """Defines threads in the ring. The caller holds the recorder's lock.
 
     Attributes:
-        here: of the current thread.
+        here: the definition of the current thread.
     """
 
     def __init__(self, writer: Writer) -> None:
@@ -32,7 +32,7 @@ class Threads:
         self._writer = writer
 
     def reference(self) -> int:
-        """The current thread's reference in this generation. May start a generation."""
+        """Return the current thread's reference in this generation. May start a new generation."""
         writer = self._writer
         generation, ref = self.here.known
         if generation == writer.generation:
@@ -40,7 +40,7 @@ class Threads:
         thread = threading.current_thread()
         ident = threading.get_ident()
         if isinstance(thread, threading._DummyThread):
-            # A thread of C++, which may have a new state in Python at each call. Python names it by its ident, too.
+            # A C++ thread may have a new Python thread state at each call. Its Python name also depends on its ident.
             ref = writer.threads.get(ident) or writer.define_thread(ident, thread.name)
         else:
             ref = writer.define_thread(ident, thread.name)

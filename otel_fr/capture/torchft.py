@@ -1,11 +1,11 @@
-"""Process groups of torchft, which `torch.distributed` never hears of.
+"""Process groups of torchft, which `torch.distributed` does not know.
 
-A torchft job is several replicas, each a torchrun job of its own. Rank *g* of every replica forms one group with rank
-*g* of the others, anew for each quorum (``ProcessGroupWrapper.configure``, torchft 0.2). Inside is a plain
-``ProcessGroup``, so its calls reach the operators that otel-fr records; it only has no name, and is not registered.
+A torchft job consists of several replicas, each a separate torchrun job. For each quorum, the ranks *g* of all replicas
+form a new group (``ProcessGroupWrapper.configure``, torchft 0.2). It contains a plain ``ProcessGroup``, so its calls
+reach the operators that otel-fr records. But it has no name, and is not registered.
 
-The ranks of one quorum are a run of their own, in which each process has the number
-``replica_rank * group_world_size + group_rank``: by the numbers that torchrun gives, each replica has a rank 0.
+The ranks of one quorum are a separate run. There each process has the rank
+``replica_rank * group_world_size + group_rank``, because torchrun numbers the ranks of each replica from 0.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _OWN_JOB: Final = "OTEL_FR_JOB_ID"
 
 
 class _Latest(threading.local):
-    """What the Lighthouse last answered to this thread, which then forms the group.
+    """The Lighthouse's last answer to this thread, which then forms the group.
 
     Attributes:
-        members: the replicas' full ids, each with a random part of its present process: the same in all replicas.
+        members: the replicas' full ids, the same in all replicas. Each contains a random part of its present process.
     """
 
     members: tuple[str, ...] = ()
@@ -50,9 +50,9 @@ class Quorum:
     Attributes:
         number: torchft's ``quorum_id``.
         replica: torchft's ``replica_id``.
-        replica_rank, replicas: of the replica in the quorum, and their number.
-        group_rank, group_size: of the process in its replica, and their number.
-        members: see `_Latest`; empty: not known.
+        replica_rank, replicas: the replica's rank in the quorum, and the number of replicas.
+        group_rank, group_size: the process's rank in its replica, and the number of processes of a replica.
+        members: see `_Latest`; empty: unknown.
     """
 
     number: int
@@ -65,7 +65,7 @@ class Quorum:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Quorum | None:
-        """From the arguments of ``configure``. None: the group is of no quorum, as one that no ``Manager`` forms."""
+        """Read the arguments of ``configure``. None: the group belongs to no quorum, as if no ``Manager`` formed it."""
         if given.get("quorum_id") is None:
             return None
         group_rank = int(given.get("group_rank") or 0)
@@ -81,21 +81,21 @@ class Quorum:
 
     @property
     def first_rank(self) -> int:
-        """Of the replica's processes in the run."""
+        """The lowest rank of the replica's processes in the run."""
         return self.replica_rank * self.group_size
 
     @property
     def group_name(self) -> str:
-        """The text that torchft gives to backends as the name of the group."""
+        """The name of the group that torchft passes to backends."""
         return f"torchft_quorum_{self.number}_rank_{self.group_rank}"
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """Of the group across the replicas, in the run."""
+        """Ranks in the run of the members of the group across the replicas."""
         return tuple(range(self.group_rank, self.replicas * self.group_size, self.group_size))
 
     def run(self, job_id: str) -> dict[str, object]:
-        """What identifies this process as a rank of the quorum's run: keys of the ring's meta."""
+        """Return the keys of the ring's meta that identify this process as a rank of the quorum's run."""
         nonce = identity.run_id(job_id, self.number, ",".join(sorted(self.members)))
         return {
             "rank": self.first_rank + self.group_rank,
@@ -111,7 +111,10 @@ class Quorum:
 
 
 def folders() -> tuple[str, ...]:
-    """Where torchft is installed, which need be neither imported yet nor beside torch; with a trailing separator."""
+    """Return the folder of torchft, with a trailing separator, or nothing if torchft is not installed.
+
+    torchft need not be imported yet, and need not be installed beside torch.
+    """
     with contextlib.suppress(Exception):  # finders and specs of other packages may raise anything
         spec = importlib.util.find_spec("torchft")
         if spec is not None and spec.origin is not None:
@@ -122,12 +125,12 @@ def folders() -> tuple[str, ...]:
 def noticing(
     module: ModuleType, creating: Callable[[], None], formed: Callable[..., None], original: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """A method in place of ``ProcessGroupWrapper.configure`` that notices each group that is formed.
+    """Return the replacement of ``ProcessGroupWrapper.configure``, which notices each group that is formed.
 
     Args:
         module: ``torchft.process_group``.
-        creating: is called before, without arguments.
-        formed: is called with what `quorum_of` takes, and torch's ``ProcessGroup``. Neither may raise.
+        creating: called before the group is formed, without arguments. Must not raise.
+        formed: called with the arguments of `quorum_of`, and torch's ``ProcessGroup``. Must not raise.
     """
     signature = inspect.signature(original)
 
@@ -135,7 +138,7 @@ def noticing(
         creating()
         result = original(self, *args, **kwargs)
         group = getattr(self, "_pg", None)
-        # A wrapper around a group of torchft has passed the call on to that.
+        # A wrapper around another group of torchft has passed the call on to that group.
         if group is not None and not isinstance(group, module.ProcessGroup):
             formed(signature, (self, *args), kwargs, group)
         return result
@@ -145,7 +148,7 @@ def noticing(
 
 
 class _Client:
-    """torchft's ``ManagerClient``, whose answers are noted: what makes two quorums distinct is passed to no group."""
+    """Wraps torchft's ``ManagerClient`` and notes its answers. No group receives what makes two quorums distinct."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -161,7 +164,7 @@ class _Client:
 
 
 def with_client(original: Callable[..., None]) -> Callable[..., None]:
-    """What takes the place of ``Manager.__init__``, to notice the Lighthouse's answers."""
+    """Return the replacement of ``Manager.__init__``, to notice the Lighthouse's answers."""
 
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -174,15 +177,16 @@ def with_client(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def quorum_of(signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Quorum | None:
-    """Of a call of ``configure`` that has returned."""
+    """Return the quorum of a call of ``configure``; see `Quorum.of`."""
     return Quorum.of(signature.bind(*args, **kwargs).arguments)
 
 
 def job_of(configured: str, env: Mapping[str, str] = os.environ) -> str:
-    """What a job's replicas have in common: the name they are given, else their Lighthouse.
+    """Return the job id that all replicas share: OTEL_FR_JOB_ID if set, else a name with the Lighthouse's address.
 
     Args:
-        configured: what one replica's torchrun or scheduler calls its job, if there is neither.
+        configured: the configured job id. If neither variable is set, it is the id that one replica's torchrun or
+            scheduler gives.
     """
     if env.get(_OWN_JOB, ""):
         return configured

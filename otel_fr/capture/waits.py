@@ -1,10 +1,11 @@
-"""What replaces ``Work.wait``: it records the end of calls, and explains the errors of calls that were ended.
+"""Replaces ``Work.wait``, to record the end of calls and to explain the errors of calls that otel-fr has ended.
 
-Recorded is the end of calls whose Work has no future (gloo's send, recv, reduce_scatter), which torch does not report
-in any other way. So the Python engine replaces ``wait`` once such a call was made; the compiled one does the same with
-``FollowedWork`` (native/followed_work.hpp). Errors are explained where calls may be ended for a failed peer. A Work is
-identified by its Python object. The last one of each thread is held until its caller has it, that is until the thread's
-next call; the others are kept by weak references.
+If a Work has no future (gloo's send, recv, reduce_scatter), torch reports the end of the call in no other way. So the
+Python engine replaces ``wait`` once such a call is made. The compiled engine uses ``FollowedWork`` for this
+(native/followed_work.hpp). Errors are explained if OTEL_FR_ON_PEER_FAILURE lets otel-fr end calls.
+
+A Work is identified by its Python object. Each thread's last Work is held until its caller has it, that is until the
+thread's next call. Other Works are kept by weak references.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ class Waits:
         """The callbacks must not raise.
 
         Args:
-            types: has torch's ``Work``.
-            end: ``end(ticket, group index, sequence id, state, ns)``: the call has ended.
-            waited: ``waited(ticket, ns)``: a thread began to wait for the call then; `POSTED`: no thread waits yet.
-                Called for sends and receives only: C++ waits for functional collectives, which Python does not see.
+            types: the namespace that has torch's ``Work``.
+            end: called as ``end(ticket, group index, sequence number, state, ns)`` when a call has ended.
+            waited: called as ``waited(ticket, ns)`` when a thread begins to wait for a call, with `POSTED` while no
+                thread waits. Only for sends and receives: C++ waits for functional collectives unseen by Python.
         """
         self._types = types
         self._end = end
@@ -42,16 +43,16 @@ class Waits:
         self._explanation: Callable[[Exception], Exception | None] = _none
         self._known: dict[int, tuple[weakref.ref[Any], int, int, int]] = {}
         self._held: dict[int, Any] = {}
-        """Thread -> its last Work that has not been waited for."""
+        """By thread: its last Work, until the thread waits for it or makes another call."""
 
     def follow(self, work: Any, ticket: int, group_index: int, sequence_id: int) -> None:
-        """Record the end of ``work`` when it comes. ``sequence_id``: 0 for a send or receive."""
+        """Record the end of ``work`` once it ends. ``sequence_id`` is 0 for a send or receive."""
         self._install()
         key = id(work)
         known = self._known
 
         def dropped(_: object) -> None:
-            # It can no longer be waited for, so how it ended will not become known.
+            # Nobody can wait for the Work any more, so how it ended will not become known.
             if known.pop(key, None) is not None:
                 self._end(ticket, group_index, sequence_id, RecordState.UNKNOWN, 0)
 
@@ -61,12 +62,12 @@ class Waits:
             self._waited(ticket, POSTED)
 
     def explain_by(self, explanation: Callable[[Exception], Exception | None]) -> None:
-        """Have what a wait raises replaced by its explanation, if there is one."""
+        """Replace an error that a wait raises by its explanation, if there is one."""
         self._explanation = explanation
         self._install()
 
     def let_go(self) -> None:
-        """This thread makes its next call, so whoever made its last one has the Work, or dropped it."""
+        """Release the last Work of this thread. At the thread's next call, the caller has it or has dropped it."""
         self._held.pop(threading.get_ident(), None)
 
     def _install(self) -> None:

@@ -1,8 +1,8 @@
-"""torch's C++ worker server, on a Unix socket of this rank's own, so that its monitor can ask PyTorch's recorder.
+"""Runs torch's C++ worker server on a Unix socket of this rank, so that the monitor can ask PyTorch's recorder.
 
-It answers from threads of C++, also while the GIL is held, and costs the training thread nothing once it is started.
-A server that the program starts itself (``torch.distributed.debug``, ``TORCH_WORKER_SERVER_SOCKET``) is another one:
-several may run in a process.
+The server answers from C++ threads, even while the GIL is held. Once it is started, it costs the training thread
+nothing. The program may start other servers in the same process (``torch.distributed.debug``,
+``TORCH_WORKER_SERVER_SOCKET``).
 """
 
 from __future__ import annotations
@@ -20,36 +20,37 @@ from otel_fr.ring import private_folder
 from otel_fr.torch_recorder import is_of_device
 
 _LONGEST: Final = 107
-"""Bytes of a Unix socket's path (sockaddr_un has 108 with the final zero)."""
+"""Most bytes of a Unix socket's path (sockaddr_un has 108 with the final zero)."""
 _SUFFIX: Final = ".recorder"
 _ERROR: Final = 2
 """c10's log level: warnings are not logged."""
 
 
 def is_wanted(capture: str, backends: Iterable[str]) -> bool:
-    """True if PyTorch's recorder must be read for a group.
+    """Return True if PyTorch's recorder must be read for a group.
 
     Args:
-        capture: `otel_fr.config.Config.capture`. backends: of the group, by torch's names.
+        capture: `otel_fr.config.Config.capture`.
+        backends: torch's names of the group's backends.
     """
     return capture == "auto" and any(map(is_of_device, backends))
 
 
 class WorkerServer:
-    """A server that runs.
+    """A running server.
 
     Attributes:
-        path: of its socket, mode 0600 in a folder of mode 0700.
+        path: path of the socket, which has mode 0600 in a folder of mode 0700.
     """
 
     def __init__(self, torch: ModuleType, ring: Path) -> None:
-        """Start it.
+        """Start the server.
 
         Args:
-            ring: the socket lies beside it, or in the temporary folder if its path would be too long.
+            ring: the socket is created beside this file, or in the temporary folder if the path would be too long.
 
         Raises:
-            AttributeError, OSError, RuntimeError: this torch has none, or the socket cannot be made.
+            AttributeError, OSError, RuntimeError: this torch has no server, or the socket cannot be created.
         """
         make = torch._C._distributed_c10d._WorkerServer
         self.path = _path_beside(ring)
@@ -60,11 +61,11 @@ class WorkerServer:
         self.path.chmod(0o600)
 
     def close(self, is_idle: bool) -> None:
-        """Let nobody connect any more and, if no request is being answered, end the threads.
+        """Remove the socket, so that nobody can connect. If no request is being answered, also end the threads.
 
         Args:
-            is_idle: False: a request may be stuck in a driver that does not answer, and to end the threads would wait
-                for it. They are left to the end of the process.
+            is_idle: False if a request may be stuck in a driver that does not answer. Ending the threads would wait for
+                it, so they stay until the process ends.
         """
         server, self._server = self._server, None
         if server is None:
@@ -78,7 +79,7 @@ class WorkerServer:
             _keep_for_ever(server)
 
     def abandon(self) -> None:
-        """In a forked child, which has none of the threads: never run the destructor, which would wait for them."""
+        """In a forked child, never run the destructor: it would wait for threads that the child does not have."""
         server, self._server = self._server, None
         if server is not None:
             _keep_for_ever(server)
@@ -97,9 +98,9 @@ def _path_beside(ring: Path) -> Path:
 
 @contextlib.contextmanager
 def _without_warnings(torch: ModuleType) -> Iterator[None]:
-    """torch's C++ warns that it starts and ends the server, as it does nothing else of a program's (WorkerServer.cpp).
+    """Suppress the warnings that torch's C++ code logs when the server starts and ends (WorkerServer.cpp).
 
-    Its log level is a variable of libc10; where that is not found, the warnings are seen.
+    The log level is a variable of libc10. If it cannot be found, the warnings are logged.
     """
     level = None
     with contextlib.suppress(OSError, ValueError):

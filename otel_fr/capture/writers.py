@@ -1,4 +1,4 @@
-"""What a recorder needs of a ring's writer: the Python and the compiled one have it."""
+"""The interface of a ring's writer that a recorder needs. The Python and the compiled writer implement it."""
 
 from __future__ import annotations
 
