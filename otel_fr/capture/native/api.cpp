@@ -8,7 +8,7 @@
 namespace otel_fr {
 namespace {
 
-// The recorder that the kernels call, or null, and whether there is one. Recorders are never freed: a kernel, a Work, or the
+// The recorder that the kernels call, or null; `on` is 1 if there is one. Recorders are never freed: a kernel, a Work, or the
 // callback of a future may use one at any time.
 struct Active {
   uint32_t on = 0;
@@ -36,8 +36,9 @@ void api_failed() {
   if (Recorder* recorder = active.recorder.load(std::memory_order_acquire)) recorder->failed();
 }
 
-// Whose lock this thread holds around a fork: the child does not have the thread that may hold it, and would wait for ever
-// when it frees the recorder. The lock of `DeviceCalls` is taken before, as its handlers are registered later.
+// The recorder whose lock this thread holds during a fork. Otherwise another thread might hold it. The child would not have
+// that thread, and would wait for the lock forever when it frees the recorder. The lock of `DeviceCalls` is taken first,
+// because its handlers are registered later.
 thread_local Recorder* forking = nullptr;
 
 void before_fork() {
@@ -49,7 +50,7 @@ void after_fork() {
   if (Recorder* recorder = std::exchange(forking, nullptr)) recorder->core().lock.unlock();
 }
 
-// Also where Python has ended: there are no frames to read.
+// Also called when Python ends: there are no frames to read any more.
 void stop() {
   __atomic_store_n(&active.on, 0, __ATOMIC_RELAXED);
   if (Recorder* recorder = active.recorder.exchange(nullptr)) recorder->on = 0;

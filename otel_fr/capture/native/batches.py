@@ -1,6 +1,6 @@
-"""Batches of sends and receives on a backend that is followed: the batch has a Work, and its members have none.
+"""Follows batches of sends and receives on backends that PyTorch's recorder follows: only the batch has a Work.
 
-torch's Python code gets that Work from ``ProcessGroup._end_coalescing``, which passes no operator.
+torch's Python code gets this Work from ``ProcessGroup._end_coalescing``, which calls no operator.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from otel_fr.torch_recorder import is_followed
 
 
 def install(torch: Any, recorder: CompiledRecorder, library: KernelLibrary, replaced: Replacements) -> None:
-    """Follow each batch that is issued."""
+    """Follow each batch that the program enqueues."""
     if library.follow_batches():
         follow = torch.ops.otel_fr.follow_batch.default
         replaced.put(Attribute.END_BATCH, torch.distributed, partial(_following, recorder, library, follow))
@@ -45,7 +45,7 @@ def _following(
 
 
 def _index(recorder: CompiledRecorder, process_group: Any) -> int | None:
-    """Of the group in the ring; None: its batches are not followed."""
+    """Return the group's index in the ring, or None if its batches are not followed."""
     try:
         group = recorder.groups.get(process_group.group_name)
         if group is None or not any(is_followed(name) for name, _ in group.backends.values()):

@@ -45,9 +45,9 @@ class Target:
     """A torch to compile for.
 
     Attributes:
-        root: its package folder.
-        version: without what follows "+".
-        new_abi: compiled with the C++11 ABI of the C++ library.
+        root: the package folder of torch.
+        version: torch's version up to the "+".
+        new_abi: True if torch was compiled with the C++11 ABI of the C++ library.
     """
 
     root: Path
@@ -56,10 +56,10 @@ class Target:
 
     @classmethod
     def installed(cls, root: Path | None = None) -> Target:
-        """A torch in a package folder; None: the one that this Python would import.
+        """Find torch in a package folder, or the torch that this Python would import (None).
 
         Raises:
-            BuildError: there is none.
+            BuildError: there is no torch.
         """
         if root is None:
             spec = importlib.util.find_spec("torch")
@@ -82,10 +82,10 @@ class Target:
 
 
 def unpack(wheel: Path, folder: Path) -> Path:
-    """Unpack of a wheel of torch what a kernel is compiled with. Returns its package folder.
+    """Unpack the parts of torch's wheel that are needed to compile a kernel. Return torch's package folder.
 
     Raises:
-        BuildError: it is no wheel of torch.
+        BuildError: the file cannot be unpacked.
     """
     try:
         with zipfile.ZipFile(wheel) as archive:
@@ -98,7 +98,7 @@ def unpack(wheel: Path, folder: Path) -> Path:
 
 
 def find_compiler(env: Mapping[str, str] = os.environ) -> list[str] | None:
-    """The command of the C++ compiler: CXX, or the first that is found; None: there is none."""
+    """Return the command of the C++ compiler: CXX, else the first of `_COMPILERS` that exists, else None."""
     own = shlex.split(env.get("CXX", ""))
     if own and shutil.which(own[0]):
         return own
@@ -106,7 +106,7 @@ def find_compiler(env: Mapping[str, str] = os.environ) -> list[str] | None:
 
 
 def command(target: Target, compiler: list[str], output: Path) -> list[str]:
-    """What compiles the kernel."""
+    """Return the command that compiles the kernel."""
     include = target.root / "include"
     libraries = target.root / "lib"
     return [
@@ -127,10 +127,10 @@ def command(target: Target, compiler: list[str], output: Path) -> list[str]:
 
 
 def build(target: Target, folder: Path) -> Path:
-    """Compile the kernel into ``folder``, unless it is there. Returns its path.
+    """Compile the kernel into ``folder``, unless it already exists. Return its path.
 
     Raises:
-        BuildError: there is no compiler, or it fails.
+        BuildError: there is no compiler, or the compiler fails.
         OSError: the folder cannot be written.
     """
     path = folder / target.file_name
@@ -139,7 +139,7 @@ def build(target: Target, folder: Path) -> Path:
     compiler = find_compiler()
     if compiler is None:
         raise BuildError(_NO_COMPILER)
-    # Moved into place when it is whole, so that no process loads half a library.
+    # Moved into place once complete, so that no process loads half a library.
     handle, name = tempfile.mkstemp(prefix=".building-", suffix=".so", dir=folder)
     os.close(handle)
     unfinished = Path(name)

@@ -1,4 +1,4 @@
-/* CPython has no public way to read frames without making objects, so this uses the structures of each version. */
+/* CPython has no public API to read frames without making objects, so this uses the internal structures of each version. */
 #include "frames.h"
 
 #define Py_BUILD_CORE_MODULE 1
@@ -28,7 +28,7 @@ const void *ofr_frame_read(const void *frame, OfrFrame *read) {
 
 #include <internal/pycore_frame.h>
 
-/* Those of C code, and those whose function has not begun, are not shown. */
+/* Frames of C code, and frames whose function has not begun, are not shown. */
 static const void *first_shown(_PyInterpreterFrame *frame) {
   while (frame && _PyFrame_IsIncomplete(frame)) frame = frame->previous;
   return frame;

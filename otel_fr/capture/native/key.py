@@ -1,4 +1,4 @@
-"""Reads the key that the kernel makes of a call's arguments (kernel.cpp, ``Key``)."""
+"""Decodes the key that the kernel makes from a call's arguments (kernel.cpp, ``Key``)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _UNDEFINED: Final = (1 << 64) - 1
 
 
 def is_unread(key: bytes) -> bool:
-    """The kernel could not read the arguments."""
+    """Return True if the kernel could not read the arguments."""
     (head,) = struct.unpack_from("<Q", key)
     return bool(head >> 32 == _UNREAD)
 
@@ -23,13 +23,13 @@ def is_unread(key: bytes) -> bool:
 def arguments_of(
     operator: Operator, key: bytes, scalar_type: Callable[[int], str], device_type: Callable[[int], str]
 ) -> Arguments:
-    """The arguments of the call whose key this is.
+    """Return the arguments of the call that has this key.
 
     Args:
-        scalar_type, device_type: names of torch's numbers.
+        scalar_type, device_type: return the names of torch's numbers.
 
     Raises:
-        ValueError: it is not a key of the operator.
+        ValueError: this is not a key of the operator.
     """
     words = iter(struct.unpack(f"<{len(key) // 8}Q", key))
     try:

@@ -1,4 +1,4 @@
-"""The kernel's library: loaded, checked, and its functions (kernel.cpp)."""
+"""Loads and checks the kernel's library, and calls its functions (kernel.cpp)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Final
 from otel_fr.capture.operations import Operator
 
 API_VERSION: Final = 5
-"""Of api.h."""
+"""Version of the interface in api.h."""
 _ERROR_ROOM: Final = 2000
 
 
@@ -55,14 +55,14 @@ class _Operator(ctypes.Structure):
 
 
 _libraries: Final[dict[tuple[int, int], ctypes.CDLL]] = {}
-"""Of this process, by device and inode of the file."""
+"""The libraries that this process has loaded, by device and inode of the file."""
 
 
 def _loaded(handle: int) -> ctypes.CDLL:
-    """The library in an open file. The descriptor stays open: the linker takes its name for this file from now on.
+    """Load the library in an open file. The descriptor stays open: the linker identifies the library by its path.
 
     Raises:
-        OSError: it cannot be loaded.
+        OSError: the library cannot be loaded.
     """
     status = os.fstat(handle)
     key = status.st_dev, status.st_ino
@@ -78,17 +78,17 @@ def _loaded(handle: int) -> ctypes.CDLL:
 
 
 class KernelLibrary:
-    """A loaded library. It stays loaded until the process ends: a thread may be in one of its kernels."""
+    """A loaded library. It stays loaded until the process ends, because a thread may be in one of its kernels."""
 
     def __init__(self, path: Path, handle: int, torch_version: str) -> None:
-        """Load it.
+        """Load the library.
 
         Args:
-            handle: descriptor of the file, which this takes.
-            torch_version: of the running torch; a part after "+" does not count.
+            handle: descriptor of the file. This function takes ownership of it.
+            torch_version: version of the running torch. A part after "+" does not count.
 
         Raises:
-            OSError: it cannot be loaded, or is of another torch or otel-fr.
+            OSError: the library cannot be loaded, or belongs to another torch or otel-fr.
         """
         self._library = _loaded(handle)
         try:
@@ -121,7 +121,7 @@ class KernelLibrary:
             api: address of the recorder's table.
 
         Raises:
-            RuntimeError: torch rejects them; none is installed then.
+            RuntimeError: torch rejects the kernels. None is installed then.
         """
         table = (_Operator * len(operators))(*[_Operator.of(operator) for operator in operators])
         error = ctypes.create_string_buffer(_ERROR_ROOM)
@@ -132,11 +132,15 @@ class KernelLibrary:
             raise RuntimeError(error.value.decode("utf-8", "replace"))
 
     def follow_batches(self) -> bool:
-        """Define ``torch.ops.otel_fr.follow_batch``. False: this kernel follows no batches."""
+        """Define ``torch.ops.otel_fr.follow_batch``. Return False if this kernel follows no batches."""
         return bool(self._library.otel_fr_follow_batches())
 
     def drop_batch(self, group: int) -> None:
-        """The batch that this thread had begun in a group (its index in the ring) was not issued."""
+        """Forget the batch that this thread has begun in a group, because it was not enqueued.
+
+        Args:
+            group: the group's index in the ring.
+        """
         self._library.otel_fr_drop_batch(ctypes.c_int64(group))
 
     def remove(self) -> None:

@@ -7,7 +7,7 @@ namespace {
 
 constexpr Py_ssize_t kNoMain = 64;  // attempts to classify the main thread's frames
 
-// Raises what a signal handler raised while a hook ran, as soon as Python code runs again.
+// Raises the exception that a signal handler raised while a hook ran, as soon as Python code runs again.
 int raise_later(void* exception) {
   auto* value = static_cast<PyObject*>(exception);
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(value)), value);
@@ -15,7 +15,8 @@ int raise_later(void* exception) {
   return -1;
 }
 
-// An error of ours is not the caller's. What is none (KeyboardInterrupt, SystemExit) came from a signal handler.
+// An error of otel-fr must not reach the caller. KeyboardInterrupt and SystemExit, which are no errors, come from a signal
+// handler, and are raised later.
 void keep_exception(Recorder* recorder) {
   if (PyErr_ExceptionMatches(PyExc_Exception)) {
     PyErr_Clear();
@@ -48,7 +49,7 @@ void PythonMisses::clear() {
   Py_CLEAR(batches_);
 }
 
-// The result, or null: none, or an exception.
+// Returns the result, or null for None or an exception.
 PyObject* PythonMisses::called(const char* method, const char* format, ...) {
   if (!handlers_) return nullptr;
   PyObject* handlers = Py_NewRef(handlers_);
@@ -129,8 +130,8 @@ bool PythonMisses::classify(const void* code) {
 
 bool PythonMisses::main_site(SiteKey* site) {
   Gil gil;
-  // The main thread's frames stay as they are only while it cannot run Python code, so they are read again after each
-  // call of a handler.
+  // The main thread's frames do not change only as long as it cannot run Python code. So they are read again after each call
+  // of a handler.
   for (Py_ssize_t i = 0; i < kNoMain; ++i) {
     recorder_->walk(state_of(main_thread_), site);
     if (!site->unknown) return true;

@@ -1,11 +1,11 @@
-// What the recorder asks of Python: capture/native/recorder.py, `Handlers`.
+// Calls from the recorder into Python: `Handlers` in capture/native/recorder.py.
 #pragma once
 
 #include "recorder.hpp"
 
 namespace otel_fr {
 
-// The GIL, also in a thread that Python does not know; an exception that is being raised stays as it is.
+// Holds the GIL, even in a thread that Python does not know. Preserves an exception that is being raised.
 class Gil {
  public:
   Gil() : state_(PyGILState_Ensure()) { PyErr_Fetch(&type_, &value_, &traceback_); }
@@ -36,7 +36,7 @@ class PythonMisses final : public Misses {
   bool main_site(SiteKey* site) override;
   bool batch(const OfrCall& call, uint64_t* batch) override;
 
-  // Under the GIL: refers to no Python object any more. Calls of other methods fail then.
+  // Drops all references to Python objects. The caller holds the GIL. Calls of other methods fail from then on.
   void clear();
 
  private:

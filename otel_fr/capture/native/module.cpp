@@ -1,4 +1,4 @@
-// The Python module `otel_fr.capture.native._ringwriter`: its types, and the table for the kernel.
+// The Python module `otel_fr.capture.native._ringwriter`: its types, and the table of functions for the kernel.
 #include "misses.hpp"
 #include "recorder.hpp"
 
@@ -9,9 +9,10 @@ constexpr unsigned long kU32 = 0xFFFFFFFF, kMaxPayload = 64 * 1024 - 16;
 
 using Guard = std::lock_guard<std::mutex>;
 
-// Calls `use` with the ring, under the lock; false: the ring is closed.
+// Calls `use` with the ring, under the lock. False: the ring is closed.
 //
-// `use` makes no Python object. Python may collect garbage for one, and with it a Work, whose destructor takes the lock.
+// `use` must make no Python object: this may start a garbage collection, which may destroy a Work, whose destructor takes the
+// lock.
 template <class Use>
 bool locked(Core& core, Use use) {
   Guard guard(core.lock);
@@ -24,7 +25,7 @@ PyObject* closed() {
   return nullptr;
 }
 
-// Argument `index` as an integer of at most `limit`; sets OverflowError otherwise.
+// Reads argument `index` as an integer of at most `limit`. Sets OverflowError if it is larger.
 bool number(PyObject* const* args, Py_ssize_t index, uint64_t limit, uint64_t* value) {
   *value = PyLong_AsUnsignedLongLong(args[index]);
   if (*value == static_cast<uint64_t>(-1) && PyErr_Occurred()) return false;
@@ -237,7 +238,7 @@ PyTypeObject* core_type = nullptr;
 
 struct PyRecorder {
   PyObject_HEAD
-  Recorder* recorder;  // never freed: see recorder.cpp
+  Recorder* recorder;  // never freed: see api.cpp
   PythonMisses* misses;
 };
 

@@ -14,7 +14,7 @@ namespace {
 
 constexpr uint8_t kFlagCoalesced = 1;
 constexpr size_t kMaxSignatures = 65536, kMaxSites = 65536, kMaxCodes = 16384;  // as in Python
-// Each miss takes one attempt; the references of all of them are stale at most a few times.
+// Each miss takes one attempt. References become stale at most a few times during one call.
 constexpr int kAttempts = 128;
 
 int64_t monotonic_ns() {
@@ -23,11 +23,11 @@ int64_t monotonic_ns() {
   return now.tv_sec * 1000000000LL + now.tv_nsec;
 }
 
-// As capture/recorder.py warns, of an error that Python does not see.
+// The warning of capture/group_recorder.py, for errors that Python does not see.
 constexpr char kFailed[] =
     "otel-fr: a call could not be recorded; this rank's records are ignored when judging\n";
 
-// What a recorder knows of this thread. A new thread never has what an earlier one left.
+// A recorder's state of this thread. A new thread never inherits the state of an earlier one.
 struct ThreadState {
   Recorder* recorder = nullptr;
   ThreadRef thread;
@@ -39,9 +39,9 @@ std::string_view bytes_of(const OfrCall& call) { return {reinterpret_cast<const 
 
 }  // namespace
 
-// What is known of one call so far, across misses.
+// What has been looked up for one call so far, across misses.
 struct Recorder::Attempt {
-  // Under the lock only, after `look_up` has found all.
+  // `group`, `signature` and `site_ref` are valid only under the lock, after `look_up` has found everything.
   LiveGroup* group = nullptr;
   const Signature* signature = nullptr;
   uint32_t site_ref = 0;
@@ -62,20 +62,20 @@ LiveGroup* Recorder::find_group(std::string_view name) {
   return found == groups_.end() ? nullptr : found->second.get();
 }
 
-// The innermost frame of this thread. Reading its own frames takes no GIL.
+// The innermost frame of this thread. A thread needs no GIL to read its own frames.
 const void* Recorder::own_frames() const {
   const void* state = PyGILState_GetThisThreadState();
   return state ? ofr_frame_first(state) : nullptr;
 }
 
-// Reference of the calling thread. Null: it has none in this generation of the ring.
+// Reference of the calling thread, or null if it has none in this generation of the ring.
 const ThreadRef* Recorder::own_thread() const {
   const ThreadRef& thread = thread_state.thread;
   return thread_state.recorder == this && thread.generation == core_->ring->generation() ? &thread : nullptr;
 }
 
-// Some group coalesces. Without the GIL: a batch of this thread was opened by this thread, and those of others are not asked
-// for.
+// True if some group coalesces. The GIL is not needed: this thread has opened its own batches, and the batches of other threads
+// do not matter.
 bool Recorder::in_batch() const { return batches_ && PyDict_GET_SIZE(batches_) != 0; }
 
 int Recorder::begin(const OfrCall& call, OfrPending* pending) {
@@ -89,7 +89,7 @@ int Recorder::begin(const OfrCall& call, OfrPending* pending) {
       if (miss == Miss::kIgnored) return 0;
       if (miss == Miss::kNone) {
         if (record(call, attempt, pending)) return 1;
-        continue;  // defining the group again has retired the other references
+        continue;  // defining the group again has made the other references stale
       }
     }
     if (!resolve(miss, call, attempt)) break;
@@ -98,7 +98,7 @@ int Recorder::begin(const OfrCall& call, OfrPending* pending) {
   return 0;
 }
 
-// The group, the signature, the call site, the thread and the batch.
+// Looks up the group, the signature, the call site, the thread and the batch.
 Recorder::Miss Recorder::look_up(const OfrCall& call, Attempt& attempt) {
   LiveGroup* group = attempt.group = find_group({call.group, call.group_length});
   if (!group) return Miss::kIgnored;  // created before recording began: its numbers are unknown
@@ -155,7 +155,7 @@ bool Recorder::resolve(Miss miss, const OfrCall& call, Attempt& attempt) {
   }
 }
 
-// The caller holds the lock, and everything that the record refers to is known. False: it is stale.
+// Appends the record. The caller holds the lock, and `look_up` has found everything. False: references have become stale.
 bool Recorder::record(const OfrCall& call, const Attempt& attempt, OfrPending* pending) {
   LiveGroup& group = *attempt.group;
   const Signature& signature = *attempt.signature;
@@ -179,7 +179,7 @@ bool Recorder::record(const OfrCall& call, const Attempt& attempt, OfrPending* p
   return true;
 }
 
-// Counts a call, as PyTorch does: capture/recorder.py, `_numbers`.
+// Counts a call as PyTorch does; see `_numbers` in capture/recorder.py.
 void Recorder::number(const OfrCall& call, LiveGroup& group, const Signature& signature, uint64_t batch, Slot& slot) {
   slot.kind = static_cast<uint8_t>(call.kind);
   slot.op_id = group.op + 1;
@@ -215,7 +215,7 @@ void Recorder::number(const OfrCall& call, LiveGroup& group, const Signature& si
   }
 }
 
-// The call cannot be recorded. The numbers must still agree with PyTorch's.
+// Counts a call that cannot be recorded: the numbers must still agree with PyTorch's.
 void Recorder::give_up(const OfrCall& call) {
   std::lock_guard<std::mutex> guard(core_->lock);
   if (!on || !core_->ring) return;
@@ -254,7 +254,7 @@ bool Recorder::set_library(const void* code, bool is_library) {
   std::lock_guard<std::mutex> guard(core_->lock);
   bool room = codes_.size() < kMaxCodes;
   if (!room) {
-    // Their addresses may be used again, so a later key must not equal an earlier one.
+    // Addresses of code objects may be reused from now on, so keys with old addresses must not match.
     codes_.clear();
     sites_.clear();
   }
@@ -274,7 +274,7 @@ void Recorder::walk_locked(const void* frame, SiteKey* site) {
   while (frame && site->size < site->words.size()) {
     frame = ofr_frame_read(frame, &read);
     const auto known = codes_.find(read.code);
-    if (known == codes_.end()) {  // also of a caller: it must live as long as the key
+    if (known == codes_.end()) {  // callers are classified, too, so that they live as long as the key
       site->unknown = read.code;
       return;
     }
@@ -320,7 +320,7 @@ void Recorder::set_index(const std::string& name, int64_t index) {
   std::lock_guard<std::mutex> guard(core_->lock);
   LiveGroup* group = find_group(name);
   if (!group || !core_->ring) return;
-  if (group->index >= 0 && group->index != index) {  // it has other numbers now: group_recorder.py, `renumber`
+  if (group->index >= 0 && group->index != index) {  // its ranks were renumbered: group_recorder.py, `renumber`
     core_->ring->remove_group(group->index);
     group->signatures.clear();
   }

@@ -1,6 +1,6 @@
-// Numbers each call and writes it into the ring; does what otel_fr/capture/recorder.py does, without the GIL.
+// Numbers each call and writes it into the ring, like otel_fr/capture/recorder.py, but without the GIL.
 //
-// Order of locks: the GIL, then `Core::lock`. Nobody who holds that waits for the GIL.
+// Order of locks: the GIL, then `Core::lock`. No thread that holds `Core::lock` waits for the GIL.
 #pragma once
 
 #define PY_SSIZE_T_CLEAN
@@ -20,7 +20,7 @@
 
 namespace otel_fr {
 
-// A ring and its lock. `ring` is empty once it is closed.
+// A ring and its lock. `ring` is null once it is closed.
 struct Core {
   std::mutex lock;
   std::unique_ptr<Ring> ring;
@@ -29,12 +29,13 @@ struct Core {
 
 class Recorder;
 
-// Reference of a thread. Of generation 0: it has none.
+// Reference of a thread. Generation 0 means that it has none.
 struct ThreadRef {
   uint32_t ref = 0, generation = 0;
 };
 
-// What needs Python: each takes the GIL, and is called without the lock. False: it failed, and was counted.
+// Functions that need Python. They take the GIL, and are called without the lock. False: the function failed, which was
+// counted.
 struct Misses {
   virtual ~Misses() = default;
   virtual bool define_group(const OfrCall& call) = 0;
@@ -48,23 +49,23 @@ struct Misses {
 
 class Recorder {
  public:
-  // `main_thread`: the identity of Python's main thread. `batches`: torch's dict of the groups that coalesce, which lives as
-  // long as `misses` refers to it. Under the GIL.
+  // `main_thread`: the identity of Python's main thread. `batches`: torch's dict of the groups that coalesce. It lives as long
+  // as `misses` refers to it. The caller holds the GIL.
   Recorder(std::shared_ptr<Core> core, std::unique_ptr<Misses> misses, unsigned long main_thread, PyObject* batches);
 
   std::atomic<uint32_t> on{1};
 
-  // Of the kernel; see api.h.
+  // Called by the kernel; see api.h.
   int begin(const OfrCall& call, OfrPending* pending);
   void end(const OfrPending& pending, uint32_t state, int64_t ended_ns);
   void wait(uint64_t ticket, int64_t waited_ns);
   void failed();
 
-  // Of Python, under the GIL.
+  // Called by Python, with the GIL.
   void add_group(const std::string& name);
   void set_index(const std::string& name, int64_t index);
   void remove_group(const std::string& name);
-  // Classifies a code object; false: there were so many that all were forgotten first.
+  // Classifies a code object. False: there were too many, so all others were forgotten first.
   bool set_library(const void* code, bool is_library);
   void walk(const void* thread, SiteKey* site);
   Core& core() { return *core_; }
@@ -88,17 +89,17 @@ class Recorder {
   void walk_locked(const void* frame, SiteKey* site);
 
   const std::shared_ptr<Core> core_;
-  PyObject* batches_;  // torch's dict of the groups that coalesce; null once this is closed
+  PyObject* batches_;  // torch's dict of the groups that coalesce; null once the recorder is closed
   const unsigned long main_thread_;
   const std::unique_ptr<Misses> misses_;
-  std::unordered_map<const void*, bool> codes_;  // whether each is of a library
+  std::unordered_map<const void*, bool> codes_;  // code object: true if it is not the user's
   std::unordered_map<std::string_view, std::unique_ptr<LiveGroup>> groups_;  // keys: the groups' own names
-  size_t signature_count_ = 0;  // of all groups
+  size_t signature_count_ = 0;  // number of signatures of all groups
   uint32_t signature_generation_ = 0, site_generation_ = 0;
   std::map<decltype(SiteKey::words), uint32_t> sites_;
 };
 
-// The recorder that the kernels call, or null; the table of functions that they get.
+// Sets the recorder that the kernels call, or null. Returns the table of functions that the kernels use.
 void set_active(Recorder* recorder);
 const OfrApi* api();
 

@@ -1,4 +1,4 @@
-"""The recorder of the compiled engine: what the C++ part asks of Python, once for each new thing it meets."""
+"""The recorder of the compiled engine. The C++ part calls Python once for each new group, signature, site or thread."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _T = TypeVar("_T")
 def _guarded(
     function: Callable[Concatenate[Handlers, _P], _T],
 ) -> Callable[Concatenate[Handlers, _P], _T | None]:
-    """A failure is counted, and the answer None: the call is counted, but not recorded."""
+    """If the function raises, count the failure and return None. The call is then counted, but not recorded."""
 
     @wraps(function)
     def guard(self: Handlers, /, *args: _P.args, **kwargs: _P.kwargs) -> _T | None:
@@ -40,27 +40,27 @@ def _guarded(
 
 
 class Handlers:
-    """What the C++ part calls (misses.cpp), with the GIL and without its lock, on the thread that issues the call."""
+    """Functions that the C++ part calls (misses.cpp): with the GIL, without its own lock, on the enqueuing thread."""
 
     def __init__(self, recorder: CompiledRecorder, operators: Mapping[int, Operator], library: KernelLibrary) -> None:
         self.recorder = recorder
         self._operators = operators
         self._library = library
-        # Kept so that their addresses are not reused while the C++ part knows them. Another thread may tell it of one
-        # between its forgetting and ours, so they are kept until it forgets once more.
+        # Code objects are kept so that their addresses are not reused while the C++ part knows them. Another thread may
+        # add one after the C++ part has forgotten all and before Python does. So they are kept until it forgets again.
         self._codes: list[CodeType] = []
         self._earlier_codes: list[CodeType] = []
 
     @_guarded
     def define_group(self, name: str) -> bool | None:
-        """Define a group whose members torch did not know when it was registered."""
+        """Define a group whose members were unknown when torch registered it."""
         return self.recorder.define_late(name) or None
 
     @_guarded
     def define_signature(
         self, name: str, code: int, words: bytes
     ) -> tuple[int, int, int, int, int, int, bool, int, int, int] | None:
-        """The signature of a call in the group ``name``; the fields of C++'s ``Signature``."""
+        """Define the signature of a call in the group ``name``. Return the fields of the C++ struct ``Signature``."""
         operator = self._operators[code]
         recorder = self.recorder
         group = recorder.groups.get(name)
@@ -69,7 +69,7 @@ class Handlers:
         process_group = recorder.process_group(name)
         try:
             kind = recorder.kind_of(operator, group, self._arguments(operator, process_group, words), process_group)
-        except Exception:  # noqa: BLE001 - it is recorded as far as it is known
+        except Exception:  # noqa: BLE001 - the known part of the call is recorded
             recorder.failed()
             kind = recorder.kind_of(operator, group, unread_arguments(operator, process_group), process_group)
         writer = self.recorder.writer
@@ -94,36 +94,36 @@ class Handlers:
 
     @_guarded
     def define_site(self, of_main: bool) -> tuple[int, int]:
-        """The call site of this thread; ``of_main``: of the main thread."""
+        """Define the call site of this thread, or of the main thread if ``of_main``."""
         sites = self.recorder.sites
         frame = sys._current_frames().get(threading.main_thread().ident or 0) if of_main else sys._getframe(1)
         return self.recorder.writer.define(DefinitionKind.SITE, sites.describe(sites.user_frame(frame)))
 
     @_guarded
     def define_thread(self) -> tuple[int, int]:
-        """This thread."""
+        """Define this thread."""
         return self.recorder.writer.define_name(threading.get_ident(), threading.current_thread().name)
 
     @_guarded
     def is_library(self, code: CodeType) -> int:
-        """1: the code object is not the user's. Keeps it."""
+        """Keep a code object. Return 1 if it is not the user's code."""
         self._codes.append(code)
         return int(self.recorder.sites.is_library(code.co_filename))
 
     @_guarded
     def forget_codes(self, code: CodeType) -> None:
-        """The C++ part has forgotten all others."""
+        """Forget earlier code objects: the C++ part now knows only ``code``."""
         self._codes, self._earlier_codes = [code], self._codes
 
     @_guarded
     def batch(self, name: str) -> int:
-        """Number of the coalesced batch that is open in the group; 0: none is."""
+        """Return the number of the coalesced batch that is open in the group, or 0."""
         batch = batch_in(self.recorder.batches, name)
         return 0 if batch is None else batch.number
 
 
 class CompiledRecorder(Recorder):
-    """`Recorder` with its calls recorded in C++."""
+    """A `Recorder` that records calls in C++."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class CompiledRecorder(Recorder):
         operators: Mapping[int, Operator],
         library: KernelLibrary,
     ) -> None:
-        """``operators``: those that have kernels, by code."""
+        """``operators``: the operators that have kernels, by code."""
         self.operators = operators
         self._native: _ringwriter.Recorder | None = None
         super().__init__(c10d, torch, writer, libraries)
@@ -146,7 +146,7 @@ class CompiledRecorder(Recorder):
 
     @property
     def on(self) -> bool:
-        """False: calls are not recorded."""
+        """False if calls are not recorded."""
         return self._on
 
     @on.setter
@@ -173,10 +173,10 @@ class CompiledRecorder(Recorder):
         self.native.remove_group(name)
 
     def _renumbered(self, before: int) -> None:
-        """The C++ part has removed it."""
+        """Does nothing: the C++ part has already removed the former definition."""
 
     def define_late(self, name: str) -> bool:
-        """Define a group at its first call. False: it is not recorded."""
+        """Define a group at its first call. Return False if the group is not recorded."""
         with self.lock:
             group = self.groups.get(name)
             if group is None:
@@ -187,12 +187,15 @@ class CompiledRecorder(Recorder):
             return True
 
     def process_group(self, name: str) -> Any:
-        """torch's ``ProcessGroup`` of that name. Raises RuntimeError: there is none."""
+        """Return torch's ``ProcessGroup`` of that name. Raises RuntimeError if there is none."""
         split = split_groups.find(name)
         return self._types._resolve_process_group(name) if split is None else split
 
     def outstanding(self) -> int:
-        """Those of the C++ part need no interpreter, but destructors of groups wait for what they wait for."""
+        """Return the number of calls whose end a callback waits for.
+
+        The C++ callbacks need no interpreter, but destructors of groups wait for the same calls.
+        """
         return self.native.watched
 
     def close(self) -> None:

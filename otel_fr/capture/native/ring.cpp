@@ -32,7 +32,7 @@ Ring::Ring(uint8_t* base, const Layout& layout)
   start_generation(1);
 }
 
-// Every word that a reader may look at any time is one store; `release`, so that it finds what was stored before.
+// Words that a reader may read at any time are written with one store each. `release` makes earlier stores visible first.
 void Ring::store(uint64_t word, uint64_t value) { __atomic_store_n(words_ + word, value, __ATOMIC_RELEASE); }
 
 void Ring::put(uint64_t offset, const void* data, size_t size) { std::memcpy(base_ + offset, data, size); }
@@ -50,7 +50,7 @@ int64_t Ring::add_group(std::string payload, std::string shortened) {
   if (!free_rows_.empty()) {
     group.row = free_rows_.back();
     free_rows_.pop_back();
-    // The row's group is written last: a reader never sees a group with the numbers of the one before it.
+    // The row's group is written last, so that a reader never sees it with the numbers of the earlier group.
     for (uint64_t word = kRowEnqueued; word < kRowWords; ++word) store(row_word(group.row) + word, 0);
   } else {
     store(kWordUntracked, words_[kWordUntracked] + 1);
@@ -78,7 +78,7 @@ RingGroup* Ring::group(int64_t index) {
 
 void Ring::define_group(RingGroup& group) {
   if (!fits(group.payload.size())) flip();
-  // A new generation defines every group that has a row, this one too.
+  // A new generation defines every group that has a row, including this one.
   if (!group.ref) write_group(group, group.payload);
 }
 
@@ -112,7 +112,8 @@ void Ring::flip() {
   generation_first_ = head_ + 1;
   for (auto& entry : groups_) entry.second.ref = 0;
   start_generation(generation_ + 1);
-  // In short form past an eighth of the half: all rows' groups then leave room for the largest other definitions.
+  // Past an eighth of the half, groups are written in short form. Then all groups with rows leave room for the largest other
+  // definitions.
   uint64_t room = layout_.half_size / 8;
   for (auto& entry : groups_) {
     RingGroup& group = entry.second;

@@ -1,4 +1,4 @@
-"""Where compiled kernels are: those that came with otel-fr, and those that were compiled on this machine."""
+"""Finds compiled kernels: kernels shipped with otel-fr, and kernels compiled on this machine."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ FOLDER: Final = Path(__file__).resolve().parent
 SOURCES: Final = ("api.h", "device_work.hpp", "followed_work.hpp", "kernel.cpp")
 SHIPPED: Final = FOLDER / "kernels"
 _SEAL: Final = b"otel-fr\1"
-"""Begins what is appended to a library; the dynamic linker reads nothing behind the library's own end."""
+"""Prefix of the checksum appended to a library. The dynamic linker reads nothing after the library's own end."""
 _DIGITS: Final = 12
-"""Of the sources' hash: tells versions of otel-fr apart, and guards against nothing."""
+"""Hex digits of the sources' hash, which only distinguishes versions of otel-fr. It is no protection."""
 
 
 def cache_folder(env: Mapping[str, str] = os.environ) -> Path:
-    """The folder of kernels that were compiled on this machine. It need not exist.
+    """Return the folder of kernels that were compiled on this machine. It need not exist.
 
     Raises:
         OSError: this user has no home folder.
@@ -36,15 +36,15 @@ def cache_folder(env: Mapping[str, str] = os.environ) -> Path:
 
 
 def base_version(torch: ModuleType) -> str:
-    """torch's version without what follows "+": CPU and CUDA builds have the same interfaces."""
+    """Return torch's version up to the "+": CPU and CUDA builds have the same interfaces."""
     return str(torch.__version__).split("+")[0]
 
 
 def file_name(version: str, new_abi: bool) -> str:
-    """Name of the library for a torch of this base version.
+    """Return the name of the library for a torch of this base version.
 
     Args:
-        new_abi: torch was compiled with the C++11 ABI of the C++ library.
+        new_abi: True if torch was compiled with the C++11 ABI of the C++ library.
     """
     digest = hashlib.sha256()
     for name in SOURCES:
@@ -53,14 +53,14 @@ def file_name(version: str, new_abi: bool) -> str:
 
 
 def running_file_name(torch: ModuleType) -> str:
-    """Name of the library for the running torch."""
+    """Return the name of the library for the running torch."""
     return file_name(base_version(torch), bool(torch._C._GLIBCXX_USE_CXX11_ABI))
 
 
 def candidates(torch: ModuleType, env: Mapping[str, str] = os.environ) -> Iterator[tuple[Path, int]]:
-    """The libraries for the running torch that may be loaded, best first: path, and descriptor, which is the caller's.
+    """Yield the libraries that may be loaded for the running torch, best first: path and open descriptor.
 
-    What is at the path later may be another file.
+    The caller must close the descriptor. The path may name another file later.
     """
     name = running_file_name(torch)
     with contextlib.suppress(OSError):
@@ -72,7 +72,7 @@ def candidates(torch: ModuleType, env: Mapping[str, str] = os.environ) -> Iterat
 
 
 def why_missing(torch: ModuleType, env: Mapping[str, str] = os.environ) -> str:
-    """Why the cache has no kernel for the running torch that may be loaded, for people."""
+    """Return, for people, why the cache has no kernel that may be loaded for the running torch."""
     name = running_file_name(torch)
     try:
         folder = cache_folder(env)
@@ -90,7 +90,7 @@ def why_missing(torch: ModuleType, env: Mapping[str, str] = os.environ) -> str:
 
 
 def seal(kernel: Path) -> None:
-    """Append a checksum to a library that was just compiled, and have all of it on the disk. Raises OSError."""
+    """Append a checksum to a library that was just compiled, and write it to the disk (fsync). Raises OSError."""
     with open(kernel, "r+b") as file:
         content = file.read()
         file.write(_SEAL + hashlib.sha256(content).digest())
@@ -99,10 +99,12 @@ def seal(kernel: Path) -> None:
 
 
 def open_whole(kernel: Path, accepts: Callable[[os.stat_result], bool] = lambda _: True) -> int:
-    """A descriptor of the library. To load one that is not what was sealed, as after a crash of the node, can kill.
+    """Open a library and check its checksum. Return the descriptor.
+
+    A library that was damaged after it was sealed, as by a crash of the node, can kill the process that loads it.
 
     Raises:
-        OSError: it cannot be read, ``accepts`` does not accept it, or it is damaged.
+        OSError: the library cannot be read, is not accepted by ``accepts``, or is damaged.
     """
     handle = os.open(kernel, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -120,7 +122,7 @@ def open_whole(kernel: Path, accepts: Callable[[os.stat_result], bool] = lambda 
 
 
 def is_whole(kernel: Path) -> bool:
-    """True if the library is what was sealed."""
+    """Return True if the library matches its checksum."""
     try:
         os.close(open_whole(kernel))
     except OSError:
@@ -129,7 +131,7 @@ def is_whole(kernel: Path) -> bool:
 
 
 def is_own_file(path: Path) -> bool:
-    """True if this is a regular file of this user that no other may write."""
+    """Return True if this is a regular file of this user that no other user may write."""
     try:
         return is_own(os.lstat(path))
     except OSError:
@@ -137,12 +139,12 @@ def is_own_file(path: Path) -> bool:
 
 
 def is_own(status: os.stat_result) -> bool:
-    """As `is_own_file`, of an open file."""
+    """Like `is_own_file`, for the status of an open file."""
     return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022
 
 
 def check_private(folder: Path) -> None:
-    """Raises OSError, which says what is wrong, unless the folder is this user's, and only this user can change it."""
+    """Raises OSError unless the folder belongs to this user and only this user can change it. The text says why."""
     status = os.lstat(folder)
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         raise OSError(f"{folder} is not a folder of this user: remove it, or set XDG_CACHE_HOME")
@@ -152,9 +154,9 @@ def check_private(folder: Path) -> None:
 
 
 def _check_above(folder: Path) -> None:
-    """Raises OSError if others can put another folder into the place of this one, as ssh checks it for its files.
+    """Raises OSError if other users can replace this folder. ssh checks its own files in the same way.
 
-    Whoever can change a folder can rename what is in it, unless it is sticky, as /tmp.
+    Whoever can write a folder can rename its entries, unless the folder is sticky, such as /tmp.
     """
     trusted = {0, os.geteuid(), _unmapped()}
     for above in reversed(Path(os.path.realpath(folder)).parents):
@@ -165,14 +167,12 @@ def _check_above(folder: Path) -> None:
         if writable and not status.st_mode & stat.S_ISVTX and (writable & 0o002 or not _is_private_group(status)):
             raise OSError(f"{above}, above {folder}, can be changed by others: chmod go-w, or set XDG_CACHE_HOME")
         if status.st_uid == os.geteuid() and not status.st_mode & 0o077:
-            return  # no other gets below
+            return  # no other user can enter the folders below
 
 
 def _is_private_group(status: os.stat_result) -> bool:
-    """Whether nobody but its owner is in a folder's group: with the umask of such a group, 002, it may write there.
-
-    (Debian's user-group-modes.patch of OpenSSH)
-    """
+    """Return True if only the folder's owner is in the folder's group. Users with such groups have the umask 002, so
+    their folders are writable for the group (Debian's user-group-modes.patch of OpenSSH)."""
     try:
         owner, group = pwd.getpwuid(status.st_uid), grp.getgrgid(status.st_gid)
     except KeyError:
@@ -181,9 +181,9 @@ def _is_private_group(status: os.stat_result) -> bool:
 
 
 def _unmapped() -> int:
-    """Whose the files of users are that a user namespace does not know, such as root's in Apptainer; -1: it knows all.
+    """Return the user id that owns the files of users unknown in this user namespace, or -1 if all users are known.
 
-    (user_namespaces(7))
+    In Apptainer, root is such an unknown user (user_namespaces(7)).
     """
     with contextlib.suppress(OSError, ValueError):
         inside, _, count = Path("/proc/self/uid_map").read_text().split()[:3]
@@ -196,14 +196,14 @@ def make_private(folder: Path) -> None:
     """Create the folder for this user alone.
 
     Raises:
-        OSError: it cannot be created, is another's, no folder, or one that others can use: what they may have put
-            there is not trusted.
+        OSError: the folder cannot be created, or is no folder, or belongs to another user, or others can use it:
+            files that they may have put there are not trusted.
     """
     try:
         for path in (*reversed(folder.parents), folder):
             if not os.path.lexists(path):
                 path.mkdir(mode=0o700, exist_ok=True)
-    except FileExistsError:  # it is no folder: said below
+    except FileExistsError:  # not a folder: `check_private` says so
         pass
     except OSError as error:
         raise OSError(f"{folder} cannot be created ({error.strerror}): set XDG_CACHE_HOME to another folder") from None

@@ -1,4 +1,4 @@
-"""The ring writer over the compiled core: the twin of `otel_fr.ring.RingWriter`, whose docstrings hold here."""
+"""The ring writer of the compiled engine. It behaves like `otel_fr.ring.RingWriter`; see the docstrings there."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ class CompiledRingWriter(StatusWriter):
 
     Attributes:
         core: the compiled part.
-        signatures, sites, threads: as in `RingWriter`, of the definitions made here; the compiled recorder has its own.
+        signatures, sites, threads: as in `RingWriter`, only for definitions made through this class. The compiled
+            recorder has caches of its own.
     """
 
     __slots__ = ("_cached", "complete", "core", "remove_group", "signatures", "sites", "threads", "wait")
@@ -102,7 +103,7 @@ class CompiledRingWriter(StatusWriter):
         """Write a signature or call site. May flip.
 
         Returns:
-            Its reference, and the generation in which that holds.
+            Its reference, and the generation in which the reference is valid.
 
         Raises:
             DefinitionError: a number in it is negative or does not fit 64 bits. Nothing has changed then.
@@ -113,7 +114,7 @@ class CompiledRingWriter(StatusWriter):
         return self.core.define(int(kind), payload)
 
     def define_name(self, ident: int, name: str) -> tuple[int, int]:
-        """Write a thread's name. Returns what `define` returns."""
+        """Write a thread's name. Return the same as `define`."""
         return self.core.define(int(DefinitionKind.THREAD), thread_bytes(ident, name))
 
     def define_signature(self, key: Hashable, definition: SignatureDef) -> int:
