@@ -360,7 +360,7 @@ def _locked_folder(folder: Path | None) -> Iterator[None]:
         lock = path.open("a")
     except OSError as error:
         if error.errno != errno.EROFS or not path.exists():
-            raise SettingsError(f"--data {folder}: {error.strerror or error}") from error
+            raise SettingsError(f"--data {folder}: {_why_unusable(folder, error)}") from error
         lock = path.open()  # its disk has failed since the last start: hangs are found without it
     with lock:
         try:
@@ -372,9 +372,20 @@ def _locked_folder(folder: Path | None) -> Iterator[None]:
 
 def _check_folder(folder: Path) -> None:
     """Raise OSError if no file can be made there. The one that is tried has no name."""
-    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     try:
-        with tempfile.TemporaryFile(dir=nearest):  # os.access sees no file system that failed
+        with tempfile.TemporaryFile(dir=_nearest(folder)):  # os.access sees no file system that failed
             pass
     except OSError as error:
-        raise OSError(f"cannot write to the folder {folder}: {error.strerror}") from error
+        raise OSError(f"cannot write to the folder {folder}: {_why_unusable(folder, error)}") from error
+
+
+def _why_unusable(folder: Path, error: OSError) -> str:
+    nearest = _nearest(folder)
+    if not nearest.is_dir():  # "File exists" does not say what to do
+        return f"{nearest} is not a folder: name another one, or remove it"
+    return error.strerror or str(error)
+
+
+def _nearest(folder: Path) -> Path:
+    """The folder, or the first one above it that there is; it may be a file, too."""
+    return next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))

@@ -232,7 +232,9 @@ def collector_fails(*options: str) -> str:
 
 def test_a_data_folder_that_cannot_be_used_is_reported_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    assert "--data" in collector_fails("--data", str(tmp_path / "file"))
+    for folder in (tmp_path / "file", tmp_path / "file" / "data"):
+        said = collector_fails("--data", str(folder))
+        assert f"--data {folder}: {tmp_path / 'file'} is not a folder: name another one" in said
     with start(tmp_path, 1):
         assert "in use by another collector" in collector_fails("--data", str(tmp_path / "data"))
     with contextlib.closing(sqlite3.connect(tmp_path / "data" / "incidents.db")) as db:

@@ -47,7 +47,7 @@ def test_check_reads_every_file_and_names_all_that_cannot_be_used(tmp_path: Path
     )
     assert done.returncode == 2
     assert done.stdout == ""
-    for part in ("server.pem", "line 1 is not TOKEN", "cannot write to"):
+    for part in ("server.pem", "line 1 is not TOKEN", "cannot write to", "tokens is not a folder"):
         assert part in done.stderr
     for option, name in (("--forward-ca", "nowhere.pem"), ("--webhook-secret-file", "none")):
         assert f"{option} {tmp_path / name}: No such file or directory" in done.stderr
