@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import itertools
 import time
@@ -20,6 +19,7 @@ from otel_fr_collector.jobs.asked_stacks import StackRequests
 from otel_fr_collector.jobs.calls import MAX_CACHED, Interner
 from otel_fr_collector.jobs.numbers import KeyReader, Numbers
 from otel_fr_collector.jobs.origins import Origin, SourceError, Sources
+from otel_fr_collector.jobs.rank_reports import MemberReader
 from otel_fr_collector.jobs.ras import read_ras
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.jobs.run_spans import add_spans
@@ -32,46 +32,22 @@ from otel_fr_collector.otlp.log_records import LogRecord, read_record
 from otel_fr_collector.otlp.metric_points import read_metric
 from otel_fr_collector.otlp.partial import RawRequest, bytes_of, parse_request, resource_of
 from otel_fr_collector.otlp.signals import LOGS, METRICS, TRACES, MalformedError
+from otel_fr_collector.turns import Turns, Work
 
 CHUNK = 128
 """Spans read before the event loop runs other tasks; a request of 64 MiB contains 250,000."""
 CHUNK_BYTES = 256 * 1024
 """The same in bytes."""
-TURN_SECONDS = 0.01
-"""Seconds of work after which the event loop runs other tasks."""
 PARSE_ON_LOOP = 1 << 20
 """Bytes of a request up to which it is parsed on the event loop (some milliseconds), not in a thread."""
 REPORT_ON_LOOP = 64 << 10
 """Bytes of a rank report up to which it is parsed on the event loop; one of 4 MiB takes a tenth of a second."""
+GROUPS = 256
+"""Groups of a report that are learnt before the event loop runs other tasks: some 8 ms if all are new."""
 REPORTS = "torch."
 """Prefix of the names of events that carry rank reports."""
 
 CheckJob = Callable[[str], None]
-
-
-class _Turns:
-    """Lets the event loop run other tasks now and then.
-
-    Args:
-        long: lock for requests that take longer than a turn. Only one of them works in each turn of the event loop,
-            because a short request of another client needs several turns.
-    """
-
-    def __init__(self, long: asyncio.Lock) -> None:
-        self._long = long
-        self._until = time.perf_counter() + TURN_SECONDS
-
-    @property
-    def is_over(self) -> bool:
-        """Whether other tasks last ran `TURN_SECONDS` ago or earlier."""
-        return time.perf_counter() > self._until
-
-    async def next(self) -> None:
-        """Let other tasks run if the turn is over."""
-        if self.is_over:
-            async with self._long:
-                await asyncio.sleep(0)
-            self._until = time.perf_counter() + TURN_SECONDS
 
 
 class Ingest:
@@ -82,6 +58,7 @@ class Ingest:
         cached: bytes of all caches.
 
     Attributes:
+        turns: turns of the event loop, for long requests and for other long work.
         keep_ends: stores a request that shows that ranks of these runs ended badly; awaited before the request is
             acknowledged. None: such requests are not stored.
     """
@@ -103,7 +80,7 @@ class Ingest:
         self._spans = SpanReader(self._interner)
         self._sources = Sources(self._interner.budget)
         self._keys = KeyReader(self._interner.budget)
-        self._long = asyncio.Lock()
+        self.turns = Turns()
         self._items_received = {
             (signal, kind): metrics.items_received.labels(signal, kind)
             for signal, kind in itertools.product((TRACES, METRICS, LOGS), ("otel_fr", "other", "invalid"))
@@ -134,14 +111,14 @@ class Ingest:
         return await self._takers[signal](request)
 
     async def _check_jobs(self, request: RawRequest, check_job: CheckJob) -> None:
-        turns = _Turns(self._long)
+        work = self.turns.begin()
         for entry in request.entries:
             try:
                 source = self._sources.read(resource_of(entry))
             except SourceError as error:
                 raise MalformedError(str(error)) from error
             check_job(source.job)
-            await turns.next()
+            await work.next()
 
     def _of_ranks(
         self, request: RawRequest, counts: dict[str, int], problems: list[str]
@@ -169,10 +146,10 @@ class Ingest:
     async def _traces(self, request: RawRequest) -> bytes:
         counts = {"otel_fr": 0, "other": 0, "invalid": 0}
         invalid: list[str] = []
-        turns = _Turns(self._long)
+        work = self.turns.begin()
         for found in self._of_ranks(request, counts, invalid):
             if found is None:
-                await turns.next()
+                await work.next()
                 continue
             origin, items = found
             run = None
@@ -186,8 +163,8 @@ class Ingest:
                 run = run or self._run(origin)
                 if run is not None:
                     add_spans(run, origin.rank, calls, self._clock())
-                if turns.is_over:
-                    await turns.next()
+                if work.is_over:
+                    await work.next()
                     run = None  # it may have been dropped
         self._count(TRACES, counts)
         self._runs.trim(counts["otel_fr"] + self._spans.take_new_weight())
@@ -203,23 +180,25 @@ class Ingest:
         reports = {"accepted": 0, "late": 0, "invalid": 0}
         problems: list[str] = []
         ended: set[RunId] = set()
-        turns = _Turns(self._long)
+        work = self.turns.begin()
         for found in self._of_ranks(request, counts, problems):
             if found is None:
-                await turns.next()
+                await work.next()
                 continue
             origin, items = found
             for item in items:
                 try:
                     record = read_record(item)
-                    given = await _parse_in_thread(record) if len(item) > REPORT_ON_LOOP else None
+                    given = await _report_of(record, origin.rank, work)
+                    if given is not None and len(given.groups) > GROUPS:
+                        await self._learn_groups(origin, given, work)
                     counts["otel_fr" if self._record(origin, record, given, reports, ended) else "other"] += 1
                 except ValueError as error:
                     counts["invalid"] += 1
                     reports["invalid"] += 1
                     problems[:] = [str(error)[:200]]
-                if turns.is_over:
-                    await turns.next()
+                if work.is_over:
+                    await work.next()
         self._count(LOGS, counts)
         for result, count in reports.items():
             if count:
@@ -234,10 +213,10 @@ class Ingest:
     async def _measurements(self, request: RawRequest) -> bytes:
         counts = {"otel_fr": 0, "other": 0, "invalid": 0}
         problems: list[str] = []
-        turns = _Turns(self._long)
+        work = self.turns.begin()
         for found in self._of_ranks(request, counts, problems):
             if found is None:
-                await turns.next()
+                await work.next()
                 continue
             origin, items = found
             for item in items:
@@ -246,7 +225,7 @@ class Ingest:
                 except ValueError as error:
                     counts["invalid"] += 1
                     problems[:] = [str(error)[:200]]
-                await turns.next()
+                await work.next()
         self._count(METRICS, counts)
         self._runs.trim(0)
         response = ExportMetricsServiceResponse()
@@ -278,7 +257,7 @@ class Ingest:
         """Take a log record of a rank. False: it is not one of otel-fr's.
 
         Args:
-            given: the record's report; None: it is not parsed yet.
+            given: the record's report; None: it is another event.
             reports: number of rank reports by result, counted up here.
             ended: the run is added here if the report says that its rank has ended badly.
 
@@ -291,9 +270,8 @@ class Ingest:
             if run is not None:
                 take_request(run.requests, record, origin.rank, origin.host)
             return True
-        if not event.startswith(REPORTS):
+        if given is None:
             return False
-        given = given or parse(record.body)
         taken = self._report(origin, event, given, record.time)
         if taken is not None:
             reports["accepted" if taken else "late"] += 1
@@ -301,21 +279,30 @@ class Ingest:
                 ended.add(origin.run)
         return True
 
+    async def _learn_groups(self, origin: Origin, given: RankReport, work: Work) -> None:
+        """Learn the groups of a report that has many, before it is taken as a whole."""
+        members = MemberReader(self._interner)
+        for start in range(0, len(given.groups), GROUPS):
+            run = self._run(origin)  # each time: it may have been dropped
+            if run is None or origin.rank not in run.ranks:
+                return
+            run.learn_groups(given, given.groups[start : start + GROUPS], members)
+            await work.next()
+
     def _report(self, origin: Origin, event: str, given: RankReport, stamp: float) -> bool | None:
         """Take a report. False: it is late; None: there is no room for its run.
 
         Raises:
-            ValueError: the report is another rank's, or a group has too many members.
+            ValueError: a group has too many members.
         """
-        if given.rank != origin.rank:
-            raise ValueError(f"report of rank {given.rank} under a resource of rank {origin.rank}")
         if event == names.EVENT_DUMP_FAILED:
             given = replace(given, file="")
         run = self._run(origin)
         if run is None:
             return None
         now, wall = self._clock(), self._wall()
-        taken = run.apply(given, self._interner, now=now, wall=wall, stamp=stamp)
+        knows_groups = len(given.groups) > GROUPS
+        taken = run.apply(given, self._interner, now=now, wall=wall, stamp=stamp, knows_groups=knows_groups)
         if given.exit is not None and given.exit.is_for_nodes:
             run.mark_replaced()  # a rank that its launcher ends for a new node is no fault, nor is what follows from it
         if given.ras is not None:
@@ -358,15 +345,23 @@ class Ingest:
                 self._items_received[signal, kind].inc(count)
 
 
-async def _parse_in_thread(record: LogRecord) -> RankReport | None:
-    """The report of a long record; None: it has none.
+async def _report_of(record: LogRecord, rank: int, work: Work) -> RankReport | None:
+    """The report of a record, which is long work if it is long itself; None: it has none.
 
     Raises:
-        ValueError: it is not a valid report.
+        ValueError: it is not a valid report, or it is another rank's.
     """
     if not record.event_name.startswith(REPORTS):
         return None
-    return await decode_in_thread(functools.partial(parse, record.body))
+    body = record.body
+    if len(body) > REPORT_ON_LOOP:
+        given = await decode_in_thread(functools.partial(parse, body))
+        await work.next()
+    else:
+        given = parse(body)
+    if given.rank != rank:
+        raise ValueError(f"report of rank {given.rank} under a resource of rank {rank}")
+    return given
 
 
 def _chunks(spans: Sequence[bytes]) -> Iterator[Sequence[bytes]]:

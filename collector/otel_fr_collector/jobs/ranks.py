@@ -19,6 +19,7 @@ from otel_fr_collector import timeline
 from otel_fr_collector.jobs.calls import UNIT, CompactCall, bare
 from otel_fr_collector.jobs.lateness import Delay
 from otel_fr_collector.jobs.rank_reports import NOTHING, Contents
+from otel_fr_collector.jobs.usage import Usage
 
 ELSEWHERE: Final[dict[str, Any]] = {
     "groups": (), "in_flight": (), "failed": (), "last": None, "activity": (), "fetched": None, "ras": None,
@@ -33,6 +34,12 @@ LOOKS = 3
 """Call sites kept from the latest stacks of a rank that moves: one stack shows only one moment."""
 MAX_DESTROYED = 64
 """Destroyed groups of one rank whose call sites are kept; a report names as many groups (otel_fr/monitor)."""
+MAX_REPORTED = 1_000_000
+"""Size of the ranks' latest reports over all runs, in units of one call; beyond it new ones are cut short."""
+CUT_CALLS, CUT_STACK = 4, 4_096
+"""Of a report that is cut short, this many calls in flight and this many characters of each text are kept."""
+CUT_FAR = 128
+"""Characters of each text, with one call in flight, once reports exceed the limit by a quarter despite the cuts."""
 
 
 def moves_of(report: RankReport) -> int:
@@ -102,7 +109,7 @@ class RankState:
     completed_at: float | None = None
     """When the rank enqueued the newest call that reports show as completed (monotonic)."""
     held: int = 0
-    """Size of its report and its texts, see `run.MAX_REPORTED`."""
+    """Size of its report and its texts, see `MAX_REPORTED`."""
     own_time: OwnTime = field(default_factory=OwnTime, repr=False)
     delay: Delay = field(default_factory=Delay, repr=False)
 
@@ -171,6 +178,17 @@ class RankState:
             size += UNIT * (len(report.addresses) + len(report.unreached) + len(report.round_trips))
             size += sum([UNIT + len(one.file) + len(one.function) for one in report.left_loops])
         return self.contents.held + max(0, size - 2 * UNIT) // UNIT
+
+    def weigh(self, usage: Usage) -> None:
+        """Weigh the rank's report and texts, and cut them if all ranks together hold too much."""
+        limit, weight = usage.room_for_reports(MAX_REPORTED), self.weight
+        if usage.reported - self.held + weight > limit:
+            usage.refused["reported_calls"] += 1
+            is_far = usage.reported > limit + limit // 4
+            self.cut(1 if is_far else CUT_CALLS, CUT_FAR if is_far else CUT_STACK)
+            weight = self.weight
+        usage.reported += weight - self.held
+        self.held = weight
 
     def cut(self, calls: int, length: int) -> None:
         """Keep ``calls`` calls, with only their operations' names, and ``length`` characters of each text."""

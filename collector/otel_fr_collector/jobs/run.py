@@ -11,7 +11,7 @@ from otel_fr import semconv as names
 from otel_fr.match import UNENDED, CallState, Ending, Group, Place
 from otel_fr.match.lateness import Lateness
 from otel_fr.presentation import job_title
-from otel_fr.rank_report import RankReport
+from otel_fr.rank_report import RankReport, ReportedGroup
 from otel_fr.waits.blocks import StragglerLimits
 from otel_fr_collector import timeline
 from otel_fr_collector.jobs.calls import MEMBER_BYTES, Interner, RankCall
@@ -39,12 +39,6 @@ MAX_MEMBERS = 1_000_000
 """Ranks in the member lists of all groups of all runs; a group for which there is no room has unknown members."""
 MAX_PROGRESS_ENTRIES = 1_048_576
 """Pairs of a rank and a group whose progress is kept, over all runs: 100,000 ranks in 10 groups."""
-MAX_REPORTED = 1_000_000
-"""Size of the ranks' latest reports over all runs, in units of one call; beyond it new ones are cut short."""
-CUT_CALLS, CUT_STACK = 4, 4_096
-"""Of a report that is cut short, this many calls in flight and this many characters of each text are kept."""
-CUT_FAR = 128
-"""Characters of each text, with one call in flight, once reports exceed the limit by a quarter despite the cuts."""
 
 
 class RunId(NamedTuple):
@@ -236,6 +230,19 @@ class Run:
             state.learn(group, size)
         return state
 
+    def learn_groups(self, given: RankReport, some: Sequence[ReportedGroup], members: MemberReader) -> None:
+        """Take what a report says of some of its groups themselves, so that it need not be done in `apply`.
+
+        Raises:
+            ValueError: the ranks of a group cannot be read. None of these was taken.
+        """
+        groups = self.groups
+        new = [one for one in some if (known := groups.get(one.id)) is None or not known.group.ranks]
+        for one in members.groups(new) if new else ():
+            group = self.group_state(one, len(one.ranks))
+            if given.is_brief and group is not None and not group.group.ranks and not one.ranks:
+                self.to_ask.add(given.rank)
+
     def note_progress(self, state: RankState, group: str, enqueued: int, completed: int) -> list[int] | None:
         """Record that the rank has reached at least these numbers in the group; None: there is no room for them."""
         usage, own = self.usage, state.progress.get(group)
@@ -251,11 +258,19 @@ class Run:
         return own
 
     def apply(
-        self, given: RankReport, interner: Interner, *, now: float, wall: float = 0.0, stamp: float = 0.0
+        self,
+        given: RankReport,
+        interner: Interner,
+        *,
+        now: float,
+        wall: float = 0.0,
+        stamp: float = 0.0,
+        knows_groups: bool = False,
     ) -> int | None:
         """Merge one rank's report into the run.
 
         Args:
+            knows_groups: `learn_groups` was called with all of its groups.
             wall: Unix time. stamp: when the report was made, in seconds by the rank's clock; 0: not known.
 
         Returns:
@@ -263,7 +278,7 @@ class Run:
             older than the latest one, or if there is no room for the rank.
 
         Raises:
-            ValueError: a group has too many members. Nothing was taken.
+            ValueError: a group has too many members, or its ranks cannot be read. Nothing it says was taken.
         """
         known = self.ranks.get(given.rank)
         if known is not None and known.report is not None and given.number <= known.report.number:
@@ -272,11 +287,11 @@ class Run:
         contents = None
         if known is None or not says_the_same(known, given, now - lag):
             contents = read(given, interner, now=now - lag, wall=wall - lag)
-        groups = self.groups
-        new = [one for one in given.groups if (group := groups.get(one.id)) is None or not group.group.ranks]
-        named, state = MemberReader(interner).groups(new) if new else [], known or self.rank_state(given.rank)
+        state = known or self.rank_state(given.rank)
         if state is None:
             return None
+        if not knows_groups:
+            self.learn_groups(given, given.groups, MemberReader(interner))
         if known is None:
             state.measure_lag(stamp, now)
         before = state.contents
@@ -291,12 +306,8 @@ class Run:
             self.steps.note(given.rank, given.step, now)
         if given.sampled is not None and not self.is_sampled:
             self._note_sampled()
-        for one in named:
-            group = self.group_state(one, len(one.ranks))
-            if given.is_brief and group is not None and not group.group.ranks and not one.ranks:
-                self.to_ask.add(given.rank)
         self._take_counts(state, given, now)
-        if len(self.to_ask) < MAX_ASKED and is_unseen(given, groups):
+        if len(self.to_ask) < MAX_ASKED and is_unseen(given, self.groups):
             self.to_ask.add(given.rank)
         if contents is None:
             return 0
@@ -347,7 +358,7 @@ class Run:
         state.keep_stack(given)
         self.note_file(state.rank, given.file)
         is_news = state.keep_ending(given)
-        self._weigh(state)
+        state.weigh(self.usage)
         failed_before = {call.record for call in before.failed} if contents.failed else set()
         if is_news or any(call.record not in failed_before for call in contents.failed):
             self.note_bad_end(now)
@@ -399,17 +410,6 @@ class Run:
         """Record the path of a flight-recorder file that a rank has written, if it is new."""
         if path and rank in self.ranks and self.ranks[rank].file != path:
             self.ranks[rank].file, self.files_noted = path, self.files_noted + 1
-
-    def _weigh(self, state: RankState) -> None:
-        """Weigh a rank's report and texts, and cut them if all ranks together hold too much."""
-        limit, weight = self.usage.room_for_reports(MAX_REPORTED), state.weight
-        if self.usage.reported - state.held + weight > limit:
-            self.usage.refused["reported_calls"] += 1
-            is_far = self.usage.reported > limit + limit // 4
-            state.cut(1 if is_far else CUT_CALLS, CUT_FAR if is_far else CUT_STACK)
-            weight = state.weight
-        self.usage.reported += weight - state.held
-        state.held = weight
 
     def _end_calls(self, state: RankState, before: Iterable[RankCall]) -> None:
         """End the calls that were in flight ``before`` and are no longer listed. Failed calls have their own list."""

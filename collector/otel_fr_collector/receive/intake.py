@@ -145,9 +145,7 @@ class IncomingRequest:
         try:
             for chunk in inflater.feed(data):
                 self.add(chunk)
-                # Of all large requests, one has its next piece unpacked in each turn of the event loop.
-                async with self._intake.one_at_a_time(self.size > PIECE):
-                    await asyncio.sleep(0)
+                await (self._intake.turns.wait() if self.size > PIECE else asyncio.sleep(0))
         except CorruptError as error:
             raise malformed(str(error)) from error
 
@@ -187,6 +185,7 @@ class Intake:
         self._client_bytes: dict[str, int] = {}
         self._parallel, self._parallel_reports = asyncio.Semaphore(PARALLEL), asyncio.Semaphore(PARALLEL_REPORTS)
         self._large = asyncio.Lock()
+        self.turns = service.ingest.turns
         self._log = Throttle()
         self._waiting: dict[IncomingRequest, float] = {}
         """Requests with reports that wait for their turn, the oldest first, and since when (monotonic)."""

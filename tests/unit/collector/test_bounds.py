@@ -14,6 +14,7 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from otel_fr_collector import timeline
 from otel_fr_collector.jobs import groups
+from otel_fr_collector.jobs import ranks as ranks_module
 from otel_fr_collector.jobs import run as run_module
 from otel_fr_collector.jobs import snapshot as snapshot_module
 from otel_fr_collector.jobs import usage as usage_module
@@ -293,7 +294,7 @@ def test_a_member_list_that_finds_no_room_leaves_the_members_unknown(monkeypatch
 
 
 def test_reports_are_cut_short_when_all_together_hold_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_module, "MAX_REPORTED", 200)
+    monkeypatch.setattr(ranks_module, "MAX_REPORTED", 200)
     everything = Runs()
     run = run_in(everything)
     waits = [{**WAITS[0], "seq": number, "rec": number} for number in range(60)]
@@ -304,9 +305,9 @@ def test_reports_are_cut_short_when_all_together_hold_too_much(monkeypatch: pyte
     state = run.ranks[7]
     assert state.report is not None
     kept = len(state.contents.inflight), state.report.in_flight_more, len(state.stack)
-    assert kept == (run_module.CUT_CALLS, 60 - run_module.CUT_CALLS, run_module.CUT_STACK)
+    assert kept == (ranks_module.CUT_CALLS, 60 - ranks_module.CUT_CALLS, ranks_module.CUT_STACK)
     assert state.lines == ()
-    assert everything.usage.reported <= 200 + 8 * (1 + run_module.CUT_CALLS + run_module.CUT_STACK // 256)
+    assert everything.usage.reported <= 200 + 8 * (1 + ranks_module.CUT_CALLS + ranks_module.CUT_STACK // 256)
     everything.drop_ended(timeline.IDLE_FORGET + 1)
     assert everything.usage.reported == 0
 

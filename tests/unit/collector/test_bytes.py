@@ -10,6 +10,7 @@ import pytest
 from otel_fr_collector import timeline
 from otel_fr_collector.jobs import groups as groups_module
 from otel_fr_collector.jobs import rank_reports
+from otel_fr_collector.jobs import ranks as ranks_module
 from otel_fr_collector.jobs import run as run_module
 from otel_fr_collector.jobs.calls import Interner, RankCall, Template, weight_of
 from otel_fr_collector.jobs.groups import GroupState
@@ -105,7 +106,7 @@ def test_too_much_evidence_of_mismatches_is_evicted_too() -> None:
 
 def test_texts_that_outlive_their_report_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stack and an exception hold until the rank moves, whatever later reports say."""
-    monkeypatch.setattr(run_module, "MAX_REPORTED", 10_000)
+    monkeypatch.setattr(ranks_module, "MAX_REPORTED", 10_000)
     everything = Runs()
     run = run_in(everything)
     long = WIDE + "x" * 16_000
@@ -121,7 +122,7 @@ def test_texts_that_outlive_their_report_count(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_calls_of_a_report_count_by_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_module, "MAX_REPORTED", 5_000)
+    monkeypatch.setattr(ranks_module, "MAX_REPORTED", 5_000)
     run = new_run()
     call = {"g": "g", "k": "collective", "op": "all_reduce", "st": "scheduled", "in": [[5] * 64] * 64}
     for rank in range(40):
@@ -134,7 +135,7 @@ def test_the_calls_of_a_report_count_by_their_size(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_patterns_of_a_report_count_by_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_module, "MAX_REPORTED", 5_000)
+    monkeypatch.setattr(ranks_module, "MAX_REPORTED", 5_000)
     everything = Runs()
     run = run_in(everything)
     said = [{"g": "g" + WIDE * 200, "src": 0, "dst": peer, "step": WIDE * 200} for peer in range(32)]

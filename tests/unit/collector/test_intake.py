@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
+from otel_fr_collector import turns
 from otel_fr_collector.jobs import ingest
 from otel_fr_collector.metric_table import FAMILIES
 from otel_fr_collector.metrics import Metrics
@@ -117,7 +118,7 @@ def test_only_one_of_the_requests_that_take_long_works_in_a_turn_of_the_event_lo
         await all_done
 
     monkeypatch.setattr(ingest, "read_record", read_nothing)
-    monkeypatch.setattr(ingest, "TURN_SECONDS", -1.0)  # over at once
+    monkeypatch.setattr(turns, "SECONDS", -1.0)  # over at once
     asyncio.run(take_all())
     assert len(made) == 8 * 8
     assert max(Counter(made[8:]).values()) == 1
