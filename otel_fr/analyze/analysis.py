@@ -219,8 +219,8 @@ class Analysis:
         for given in [*paths, *devices]:
             _check_can_be_read(Path(given))
         read = [load_folder(one, prefix, workers=workers, progress=progress) for one in paths]
-        dumps = list({os.path.realpath(dump.path): dump for found, _ in read for dump in found}.values())
-        problems = [problem for _, found in read for problem in found]
+        dumps, problems = _one_of_each_file([dump for found, _ in read for dump in found])
+        problems += [problem for _, found in read for problem in found]
         if replica_size is not None:
             for dump in dumps:
                 _use_global_ranks(dump, replica_size)
@@ -257,6 +257,17 @@ def _check_can_be_read(path: Path) -> None:
     except OSError:  # also if it is a file
         if not os.path.exists(path):
             raise FileNotFoundError(f"{path}: no such file or folder") from None
+
+
+def _one_of_each_file(dumps: Sequence[Dump]) -> tuple[list[Dump], list[Problem]]:
+    """Each file once: folders may overlap. A link to another file in them may have the name of another rank's."""
+    chosen: dict[str, Dump] = {}
+    problems: list[Problem] = []
+    for dump in sorted(dumps, key=lambda one: os.path.islink(one.path)):
+        kept = chosen.setdefault(os.path.realpath(dump.path), dump)
+        if kept.rank != dump.rank:
+            problems.append(Problem(dump.path, f"not used: it is a link to {kept.path}, the file of rank {kept.rank}"))
+    return list(chosen.values()), problems
 
 
 def _computed_run_id(run: Run) -> str:

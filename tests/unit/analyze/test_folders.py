@@ -167,6 +167,17 @@ def test_folders_of_one_job_are_judged_together(tmp_path: Path) -> None:
     assert finding.culprit_ranks == (2,)
 
 
+def test_a_link_does_not_take_the_place_of_its_file(tmp_path: Path) -> None:
+    """Its name says another rank than the file's."""
+    one_missing(tmp_path)
+    (tmp_path / "trace_10").symlink_to("trace_0")
+    found = analyze(tmp_path)
+    assert found.run is not None
+    assert [dump.rank for dump in found.run.dumps] == [0, 1, 2, 3]
+    assert [(Path(one.path).name, "link" in one.text) for one in found.problems] == [("trace_10", True)]
+    assert len(analyze([tmp_path, tmp_path]).problems) == 2
+
+
 def test_a_fault_in_an_older_run_is_said_where_the_newest_has_none(tmp_path: Path) -> None:
     one_missing(tmp_path / "a")
     healthy = [entry(n, "all_reduce", n + 1, time_created_ns=BEGIN + (3600 + n) * SECOND) for n in range(2)]
