@@ -12,6 +12,7 @@ from otel_fr.incident import CulpritData, IncidentData
 from otel_fr.match import Category, Ending
 from otel_fr.match.facts.ranks import is_device_error
 from otel_fr.match.rules.blocked import call_too_many, starved_rank
+from otel_fr.match.rules.elsewhere import unexplained_failure
 from otel_fr.match.rules.mismatches import threads_share_group
 from otel_fr.stacks import frames_of
 from otel_fr_collector.incidents.bounds import EXITING
@@ -208,6 +209,11 @@ CASES: tuple[Case, ...] = (
         (Category.DEADLOCK,),
         lambda data, _: data["operation"] in ("send", "recv"),
         "Give each message its other half, let one of the ranks send first, and start the job again.",
+    ),
+    Case(
+        "Read the ranks' errors, look at the peers that they name (the host, its links), and start the job again.",
+        (Category.STALLED_COLLECTIVE,),
+        lambda data, _: data["rule"] == unexplained_failure.__name__,
     ),
     Case(
         "The rank reads or writes a checkpoint: let it finish. If that takes longer than usual, look at its storage "

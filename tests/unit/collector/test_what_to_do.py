@@ -56,6 +56,12 @@ def test_how_a_rank_ends_decides_what_to_do(category: str, ending: dict[str, Any
         assert advice(collector, category, **ending).startswith(text)
 
 
+def test_of_a_call_that_failed_for_an_unknown_cause_no_host_is_to_be_drained() -> None:
+    found = incident_data(category="stalled_collective", rule="unexplained_failure")
+    assert what_to_do(found, []).startswith("Read the ranks' errors")
+    assert what_to_do(incident_data(category="stalled_collective"), []).startswith("Find the host")
+
+
 def stack(*frames: str) -> str:
     lines = [f'  File "{file}", line 7 in {name}' for file, _, name in (frame.partition(" ") for frame in frames)]
     return "\n".join(["Thread 0x1 (most recent call first):", *lines])
