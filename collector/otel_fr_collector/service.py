@@ -373,16 +373,19 @@ class Service:
         finding = incident.finding
         if finding.is_slowness:
             return
+        summary = finding.summary[:MAX_REASON]
+        if is_new:
+            self.control.dump(incident.run, incident.id, summary, self._page(incident), incident.data["trace_id"])
+        if finding.culprit_ranks:
+            self.control.inspect(incident.run, incident.id, finding.culprit_ranks)
         known = self.runs.by_id.get(incident.run)
         before = self.runs.before(known) if known is not None else None
-        runs = [incident.run] if before is None else [incident.run, before.id]
-        for run in runs:
-            if is_new:
-                told = incident.id if run == incident.run else ""  # one line in the job's log is enough
-                summary, page = finding.summary[:MAX_REASON], self._page(incident)
-                self.control.dump(run, told, summary, page, incident.data["trace_id"])
-            if finding.culprit_ranks:
-                self.control.inspect(run, incident.id, finding.culprit_ranks)
+        if before is None:
+            return
+        if is_new:
+            self.control.dump(before.id, "", summary)  # one line in the job's log is enough
+        if finding.culprit_ranks:  # which may have had other ranks there
+            self.control.inspect(before.id, incident.id, sorted(self.control.watching(before.id)))
 
 
 def _call_in(loop: asyncio.AbstractEventLoop, work: Callable[[], None]) -> None:

@@ -119,3 +119,21 @@ def test_a_rank_that_is_on_its_way_to_the_next_run_is_not_known_from_the_one_bef
             found = collector.wait_cause()
     assert (found["run_id"], found["culprit_ranks"]) == (new.run, [2])
     assert "2" not in found["call_sites"]
+
+
+def test_the_monitor_of_a_rank_that_has_not_come_is_asked_in_the_run_before_whatever_its_rank_there() -> None:
+    with VirtualCollector() as collector, collector.job(3) as old:
+        old.step()
+        old.all_reported()
+        leave(old, [0, 2])
+        monitor = collector.watch(old, 1)
+        with collector.job(3) as new:
+            for process, rank in ((0, 0), (2, 1)):
+                new.ranks[rank].pid = old.ranks[process].pid
+                new.ranks[rank].issue(new.world)
+            new.ranks[2].silent = True
+            found = collector.wait_cause()
+            dump, inspect = monitor.next_command().dump, monitor.next_command().inspect
+    assert (found["run_id"], found["culprit_ranks"]) == (new.run, [2])
+    assert (dump.incident_id, dump.reason) == ("", found["summary"]), "the other run's monitors log it"
+    assert (inspect.incident_id, list(inspect.ranks)) == (found["id"], [1])
