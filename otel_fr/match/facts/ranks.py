@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 from signal import SIGINT, SIGKILL
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
 from otel_fr.communication_errors import STOP_SIGNALS, STORE, tells_of_stop, tells_of_user
 from otel_fr.match.finding import Category
 from otel_fr.match.model import Ending, Evidence, Overdue, Rank
+from otel_fr.rank_report import ReportedActivity
 
 _PEER_EXCEPTION = "otel_fr.fault_tolerance.peers.PeerFailedError"
 """What otel-fr raises in a rank whose call it has ended for a failed peer."""
@@ -184,22 +185,7 @@ EXCUSABLE: Final = frozenset({Category.MISSING_RANK, Category.RANK_STUCK, Catego
 """Faults that a section may explain, because others wait for its rank. No section explains calls that do not match."""
 
 
-class Activity(Protocol):
-    """An activity of a rank report (`otel_fr.rank_report.ReportedActivity`)."""
-
-    @property
-    def kind(self) -> str: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def age_s(self) -> float | None: ...
-    @property
-    def limit_s(self) -> float | None: ...
-    @property
-    def is_overdue(self) -> bool: ...
-
-
-def reported(items: Iterable[Activity]) -> tuple[Overdue, ...]:
+def reported(items: Iterable[ReportedActivity]) -> tuple[Overdue, ...]:
     """Return the overdue ones of the activities of a rank report."""
     return tuple(
         [
@@ -210,7 +196,7 @@ def reported(items: Iterable[Activity]) -> tuple[Overdue, ...]:
     )
 
 
-def reported_within(items: Iterable[Activity]) -> Overdue | None:
+def reported_within(items: Iterable[ReportedActivity]) -> Overdue | None:
     """Return `Rank.within` for the activities of a rank report.
 
     Heartbeats are no excuse: a heartbeat says that its rank worked a moment ago, not how long its present work may
