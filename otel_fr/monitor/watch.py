@@ -116,6 +116,7 @@ class Monitor:
         size = self._config.local_world_size
         node = Node(self._ring.parent, identity.run_id, identity.rank, size, self._process.pid)
         node.join()
+        node.note_earlier(self._reporter.runs(), identity)
         return node
 
     # ---- called from elsewhere

@@ -14,9 +14,10 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from otel_fr.monitor.rank_identity import RankIdentity
 from otel_fr.ring import pid_namespace, process_start_ns, process_state
 
 JOIN_SECONDS = 1.0
@@ -32,7 +33,7 @@ _PREFIX = "run-"
 _MEMBER = "rank-"
 _SAID = "said-"
 _FAILED = "failed-"
-_NEXT = "next"
+_EARLIER = "earlier-"
 _NOT_RUNNING = "TZX"
 """States of a process (proc_pid_stat(5)) that cannot tell of itself: stopped, a zombie, dead. One that a debugger has
 stopped continues when that looked."""
@@ -82,20 +83,27 @@ class Node:
             started = process_start_ns(self._pid) or 0 if self._pid else 0
             os.write(own, f"{os.getpid()} {pid_namespace()} {self._pid} {started}".encode())
 
-    def note_next(self, run_id: str, world_size: int) -> None:
-        """This rank has gone on to another run, in which those that stay here may be missed."""
+    def note_earlier(self, runs: Iterable[RankIdentity], own: RankIdentity) -> None:
+        """The rank's process has been in these runs: its own may miss ranks of those before it.
+
+        Not if it has fewer: it is meant to do without them.
+        """
         with contextlib.suppress(OSError):
-            (self._folder / _NEXT).write_text(f"{world_size} {run_id}")
+            for one in runs:
+                if one.session < own.session and one.world_size <= own.world_size:
+                    (self._folder / f"{_EARLIER}{short_name(one.run_id)}").write_text(f"{own.world_size} {self.run_id}")
 
     def next(self) -> tuple[Node, int] | None:
-        """This monitor among those of the run that others here have gone on to, and the number of that run's ranks.
+        """This monitor among those of the newest run that others here have gone on to, and the number of its ranks.
 
         None: there is none, it lacks no rank, or it has ended well. As this rank's number there is not known, it has
         one that is not a rank's.
         """
         with contextlib.suppress(OSError, ValueError):
-            world_size, _, run_id = _read(self._folder / _NEXT).partition(" ")
-            node = Node(self._folder.parent, run_id, -1 - abs(self._rank), self._size, self._pid)
+            found = self._folder.parent.glob(f"{_PREFIX}*/{_EARLIER}{short_name(self.run_id)}")
+            newest = max(found, key=lambda path: len([*path.parent.glob(f"{_EARLIER}*")]))
+            world_size, _, run_id = _read(newest).partition(" ")
+            node = Node(self._folder.parent, run_id, -1 - self._rank, self._size, self._pid)
             if 0 < len(node._members()) < int(world_size):
                 return node, int(world_size)
         return None

@@ -142,8 +142,6 @@ class Verdict:
 
     def follow(self, node: Node, world_size: int) -> None:
         """The rank belongs to another run now, whose monitors ``node`` has joined."""
-        if world_size >= self._world_size:  # a smaller one is meant to do without those that stay behind
-            self.node.note_next(node.run_id, world_size)
         self.leave(patient=False)
         self._before, self.node, self._world_size = self.node, node, world_size
         for known in (self._incidents, self._unsaid, self._times_said):
@@ -247,7 +245,7 @@ class Verdict:
     def follow_others(self) -> None:
         """The rank has ended. Where others miss it in the run that they have gone on to, this is one of that run's
         monitors from now on: the run fails for the same reason, which one of them says."""
-        while (found := self.node.next()) is not None:
+        if (found := self.node.next()) is not None:
             node, world_size = found
             node.join()
             self.follow(node, world_size)

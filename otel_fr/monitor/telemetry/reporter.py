@@ -75,7 +75,7 @@ class Reporter:
         self.commands_lost = 0
         self.interval_s = rank_report.DEFAULT_INTERVAL
         self.is_to_exit = False
-        identity = self._identities()[-1]
+        identity = self.runs()[-1]
         self._enter(identity)
         world = identity.world_size or 1
         self._links = LinkWatch(reader.pid, identity.local_rank, world - config.local_world_size)
@@ -85,12 +85,11 @@ class Reporter:
 
     def begin(self) -> None:
         """Read what the rank has recorded before now, which may be of several runs, and tell that it is there."""
-        oldest, *later = self._identities()
-        if later and not self._sent_until_ns:
+        oldest, *later = self.runs()
+        if is_behind := bool(later) and not self._sent_until_ns:
             self._enter(oldest)
-            self.follow()
-        else:
-            self.follow()
+        self.follow()
+        if not is_behind:
             self.send_started()
 
     def follow(self, everything: bool = False) -> bool:
@@ -114,7 +113,7 @@ class Reporter:
     def refresh(self) -> None:
         """Read the rank's identity again: the process may have become a rank of another run, and of several."""
         before = self.run.identity.session
-        *earlier, present = self._identities()
+        *earlier, present = self.runs()
         for identity in (*[one for one in earlier if one.session > before], present):
             if identity.session != self.run.identity.session:
                 self._leave_run(identity)
@@ -124,7 +123,8 @@ class Reporter:
         if present.session != before:
             self.send_started()
 
-    def _identities(self) -> list[RankIdentity]:
+    def runs(self) -> list[RankIdentity]:
+        """What the process has been, the present last (`RankIdentity.all_of`)."""
         return RankIdentity.all_of(self._reader.meta, self._config, self._reader.pid)
 
     def _enter(self, identity: RankIdentity) -> None:

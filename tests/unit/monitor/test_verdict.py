@@ -13,6 +13,7 @@ import pytest
 from otel_fr.config import Config
 from otel_fr.monitor.control.node import Node
 from otel_fr.monitor.control.verdict import CORRECTION_SECONDS, MAX_LINE, MAX_SAID, SETTLED_SECONDS, Stderr, Verdict
+from otel_fr.monitor.rank_identity import RankIdentity
 from tests.support.times import VirtualTime
 
 FOUND: dict[str, Any] = {
@@ -279,7 +280,7 @@ def test_why_a_run_failed_that_lacks_a_rank_is_said_by_one_monitor_of_both_runs(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_rank_that_a_smaller_run_does_without_fails_by_itself(tmp_path: Path) -> None:
+def test_a_rank_that_no_run_lacks_fails_by_itself(tmp_path: Path) -> None:
     _, absent = monitors_of_two_runs(tmp_path, 2)
     own = absent.node
     absent.follow_others()
@@ -288,7 +289,7 @@ def test_a_rank_that_a_smaller_run_does_without_fails_by_itself(tmp_path: Path) 
 
 
 def monitors_of_two_runs(folder: Path, world_size: int) -> tuple[list[Verdict], Verdict]:
-    """Of ranks 0 and 1 of a run, which were ranks 0 and 2 in the one before, and of rank 1 there, which is not here."""
+    """Of ranks 0 and 1 of a run, which were ranks 0 and 2 two runs before, and of rank 1 there, which is not here."""
 
     def joined(rank: int, run: str) -> Node:
         node = Node(folder, run, rank, size=3)
@@ -296,8 +297,15 @@ def monitors_of_two_runs(folder: Path, world_size: int) -> tuple[list[Verdict], 
         return node
 
     zero, one, two = (Verdict(joined(rank, "run"), Config(), 3) for rank in range(3))
-    for rank, verdict in enumerate((zero, two)):
-        verdict.follow(joined(rank, "next run"), world_size)
+    runs = [("run", 3), ("next run", world_size), ("last run", world_size)]
+    known = [
+        RankIdentity.of({"run_id": run, "session": number, "world_size": size}, Config(), 1)
+        for number, (run, size) in enumerate(runs)
+    ]
+    for own in known[1:]:
+        for rank, verdict in enumerate((zero, two)):
+            verdict.follow(node := joined(rank, own.run_id), world_size)
+            node.note_earlier(known, own)
     return [zero, two], one
 
 
