@@ -44,6 +44,8 @@ MAX_PIECES = 64
 MAX_INSTANCE_WEIGHT = 20_000
 """Weight of an instance beyond which only the operation's name is kept of further calls that differ: the first
 thousands show the mismatch."""
+MAX_CREATED = 4_096
+"""Calls that are kept of a group's complete creations of other groups."""
 STREAM_WEIGHT = 2
 """Weight of the record of a stream's complete instances, in the unit of `INSTANCE_WEIGHT`."""
 
@@ -89,6 +91,7 @@ class GroupState:
     Attributes:
         uncompared: instances whose pieces could not be compared on arrival, because the order of the members was not
             known, with the number of their calls that have been compared since.
+        created: the newest complete creations of other groups. Their weight counts, but not in ``call_count``.
         waits: how long its ranks wait, and for whom.
         fingerprints: whether its ranks made the same collectives. inquiries: how often they were asked for their calls.
     """
@@ -98,6 +101,7 @@ class GroupState:
     incomplete: dict[InstanceKey, IncompleteInstance] = field(default_factory=dict)
     completed: CompletedInstances = field(default_factory=CompletedInstances)
     uncompared: dict[InstanceKey, int] = field(default_factory=dict)
+    created: dict[InstanceKey, IncompleteInstance] = field(default_factory=dict)
     disagreeing: int = 0
     call_count: int = 0
     weight: int = 0
@@ -118,7 +122,7 @@ class GroupState:
         key = (call.group, call.stream, call.sequence_id) if call.stream != "p2p" else call.key()
         if key is None:
             return False
-        instance = self.incomplete.get(key)
+        instance = self.incomplete.get(key) or self._reopen(key, call)
         if instance is None:
             if key in self.completed:
                 return False
@@ -237,6 +241,7 @@ class GroupState:
         Args:
             even_disagreeing: evict the oldest, also if it is evidence of a mismatch.
         """
+        self._forget_created(0)
         for _ in range(len(self.incomplete)):
             key = next(iter(self.incomplete))
             instance = self.incomplete.pop(key)
@@ -309,7 +314,33 @@ class GroupState:
         del self.incomplete[instance.key]
         gone = len(instance.calls) + len(instance.extra)
         self.call_count -= gone
-        self.weight += self.completed.add(instance.key) * STREAM_WEIGHT - gone - instance.weight
+        self.weight += self.completed.add(instance.key) * STREAM_WEIGHT
+        if instance.key[1] == "group" and gone < self.size:
+            self.created[instance.key] = instance
+            self._forget_created(MAX_CREATED)
+        else:
+            self.weight -= gone + instance.weight
+
+    def _reopen(self, key: InstanceKey, call: RankCall) -> IncompleteInstance | None:
+        """The complete creation of a group, if another rank comes: it may have created another group under the number.
+
+        The members of a group do not wait for others, so how many will come is not known when they all have.
+        """
+        instance = self.created.get(key)
+        if instance is None or call.rank in instance.calls:
+            return None
+        self.incomplete[key] = self.created.pop(key)
+        self.call_count += len(instance.calls) + len(instance.extra)
+        return instance
+
+    def _forget_created(self, most: int) -> None:
+        """Forget the oldest complete creations until at most so many of their calls are left."""
+        count = sum(len(one.calls) + len(one.extra) for one in self.created.values())
+        while count > most:
+            instance = self.created.pop(next(iter(self.created)))
+            gone = len(instance.calls) + len(instance.extra)
+            self.weight -= gone + instance.weight
+            count -= gone
 
     def _compare(self, instance: IncompleteInstance, call: RankCall) -> bool:
         """True if the new call makes the instance mismatch. A call that starts a batch causes a new comparison."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from itertools import permutations
 
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 from otel_fr_collector.incidents.triggers import look_at_waits
-from otel_fr_collector.jobs import rank_reports
+from otel_fr_collector.jobs import groups, rank_reports
 from otel_fr_collector.jobs.calls import Interner, RankCall, SpanCall, expand
 from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.ranks import DESTROYED, MAX_DESTROYED, RankState
@@ -82,6 +83,38 @@ def test_other_members_under_one_number_disagree() -> None:
     assert not state.add(expand((0, *from_span(created(), interner), None)))
     other = created(NewGroup("3", "dp", (1, 2)))
     assert state.add(expand((2, *from_span(other, interner, 2), None)))
+
+
+def test_other_members_under_one_number_disagree_in_whatever_order_they_come() -> None:
+    """Ranks 0 and 1 may have completed theirs before the others come, which wait for them."""
+    made = {0: (0, 1), 1: (0, 1), 2: (1, 2), 3: (0, 3)}
+    for order in permutations(made):
+        interner, state = Interner(), GroupState(Group("w", "0", "default_pg", (0, 1, 2, 3)), 4)
+        found = []
+        for rank in order:
+            ended = RecordState.COMPLETED if rank < 2 else RecordState.IN_FLIGHT
+            call = from_span(created(NewGroup("3", "tp", made[rank]), ended), interner, rank)
+            found.append(state.add(expand((rank, *call, None))))
+        assert found.count(True) == 1, order
+        (instance,) = state.incomplete.values()
+        assert {call.rank: call.signature.new_group.ranks for call in instance.all_calls()} == made, order  # type: ignore[union-attr]
+        assert state.call_count == 4
+        assert not state.created
+        state.evict(even_disagreeing=True)
+        state.evict()
+        assert (state.weight, state.call_count) == (0, 0)
+
+
+def test_complete_creations_are_kept_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups, "MAX_CREATED", 5)
+    interner, state = Interner(), GroupState(Group("w", "0", "default_pg", (0, 1, 2, 3)), 4)
+    for number in range(1, 10):
+        for rank in PAIR.ranks:
+            state.add(expand((rank, *from_span(created()._replace(coll_seq=number), interner, rank), None)))
+    assert [key[2] for key in state.created] == [8, 9]
+    state.evict()
+    assert not state.created
+    assert (state.weight, state.call_count) == (0, 0)
 
 
 def destroyed(state: RecordState = RecordState.COMPLETED) -> Record:
