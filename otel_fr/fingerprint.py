@@ -58,12 +58,10 @@ def agreed(signature: Signature) -> tuple[object, ...]:
     operation = signature.operation
     if operation not in COMPARED:
         return (operation,)
-    known = OPERATIONS[operation]
-    dtypes = signature.output_dtypes if known.dtypes == "output" else signature.input_dtypes
     return (
         operation,
-        tuple(sorted({name for name in dtypes if name})),
-        tuple([prod(shape) for shape in _common_sizes(signature)]),
+        tuple(sorted({name for name in common_dtypes(signature) if name})),
+        tuple([prod(shape) for shape in common_sizes(signature)]),
         signature.root if operation in ROOTED else None,
         signature.reduce_op if operation in REDUCING else None,
     )
@@ -80,13 +78,19 @@ def untold(signature: Signature) -> int:
         found |= NO_REDUCE_OP
     if operation in ROOTED and signature.root is None:
         found |= NO_ROOT
-    if operation in LISTS and len(_common_sizes(signature)) == 1:
+    if operation in LISTS and len(common_sizes(signature)) == 1:
         found |= ONE_TENSOR
     return found
 
 
-def _common_sizes(signature: Signature) -> Sequence[tuple[int, ...]]:
-    """The sizes that are the same on all members, of an operation that is compared."""
+def common_dtypes(signature: Signature) -> Sequence[str]:
+    """The dtypes that are the same on all members: of the side that every rank has. Of an operation in `OPERATIONS`."""
+    is_output = OPERATIONS[signature.operation].dtypes == "output"
+    return signature.output_dtypes if is_output else signature.input_dtypes
+
+
+def common_sizes(signature: Signature) -> Sequence[tuple[int, ...]]:
+    """The sizes that are the same on all members; empty: none are. Of an operation in `OPERATIONS`."""
     side = OPERATIONS[signature.operation].sizes
     return signature.output_sizes if side == "output" else signature.input_sizes if side else ()
 

@@ -191,4 +191,9 @@ def loader_workers(text: str) -> list[tuple[str, str]]:
 
 def own_thread(name: str) -> str:
     """The name of a thread that the program has started; "": the main thread, or one of PyTorch's (autograd's)."""
-    return "" if name == "MainThread" or name.startswith("Dummy-") else name
+    return "" if name == "MainThread" or is_of_cpp(name) else name
+
+
+def is_of_cpp(name: str) -> bool:
+    """`threading` did not start the thread of that name: it is one of C++, such as those of the backward pass."""
+    return name.startswith("Dummy-")

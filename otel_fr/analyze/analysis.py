@@ -76,6 +76,11 @@ class Analysis:
         return HEALTHY if self.is_decided else UNDECIDED
 
     @property
+    def by_key(self) -> dict[str, Finding]:
+        """The findings by their keys; of several with the same, the first."""
+        return {finding.key: finding for finding in reversed(self.findings)}
+
+    @property
     def is_decided(self) -> bool:
         """The files show whether the run has a fault."""
         if self.findings:

@@ -9,7 +9,6 @@ import numpy as np
 
 from otel_fr.analyze.assemble.ages import young_calls
 from otel_fr.analyze.assemble.runs import Run
-from otel_fr.analyze.notes import NoteKind
 from otel_fr.dumps.columns import NONE
 from otel_fr.dumps.model import Dump
 from otel_fr.incident import timestamp
@@ -48,8 +47,7 @@ def long_open_calls(run: Run) -> OpenCalls | None:
     Of recorders that do not record which calls completed, none counts if all members joined all of them.
     """
     evidence = run.evidence
-    unknown = any(note.kind is NoteKind.NO_COMPLETIONS for note in run.notes)
-    states = UNENDED if unknown else (CallState.IN_FLIGHT,)
+    states = (CallState.IN_FLIGHT,) if run.has_completions else UNENDED
     calls = [
         call
         for call in evidence.calls
@@ -66,7 +64,7 @@ def long_open_calls(run: Run) -> OpenCalls | None:
         c for c in calls if (c.rank, c.record) not in lagging or c.record not in young[c.rank] or c.age is not None
     ]
     found = suspects(case)
-    if not calls or (unknown and not found):
+    if not calls or (not run.has_completions and not found):
         return None
     return OpenCalls(
         count=len(calls),

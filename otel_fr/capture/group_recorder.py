@@ -101,12 +101,11 @@ class GroupRecorder:
                 ours.created, ours.index, ours.ranks = 1, begun.position, begun.ranks
                 self._defined(name, ours.index)
                 return
-            ranks = member_ranks(self._c10d, group)
-            if ranks is not None:
-                self._define_group(ours, group, ranks)
+            if member_ranks(self._c10d, group) is not None:
+                self._define_group(ours, group)
 
-    def _define_group(self, ours: LiveGroup, group: Any, ranks: tuple[int, ...]) -> None:
-        ours.ranks = ranks
+    def _define_group(self, ours: LiveGroup, group: Any) -> None:
+        ours.ranks = ranks = member_ranks(self._c10d, group) or ()
         ours.index = self._add(describe(self._c10d, group, ours.name, ranks, self._local_id))
         self._defined(ours.name, ours.index)
 
@@ -122,7 +121,7 @@ class GroupRecorder:
                 if group is None:
                     continue
                 before = ours.index
-                self._define_group(ours, group, member_ranks(self._c10d, group) or ())
+                self._define_group(ours, group)
                 self._renumbered(before)
 
     def _renumbered(self, before: int) -> None:
@@ -211,7 +210,7 @@ class GroupRecorder:
                 self._writer.count("dropped")
                 return None
             if group.index < 0:
-                self._define_group(group, process_group, member_ranks(self._c10d, process_group) or ())
+                self._define_group(group, process_group)
             return self._append_group_call(group.index, operation, group.created + 1, None, 0)
 
     def count_split(self, parent: str) -> int:

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from otel_fr.capture.completion import EndMode, FutureCallback
 from otel_fr.capture.definitions import NOT_A_CALL, Arguments, CallKind, arguments_of, kind_of, unread_arguments
 from otel_fr.capture.group_recorder import TRIES, GroupRecorder
-from otel_fr.capture.groups import Batch, LiveGroup, backend_of, member_ranks, name_of
+from otel_fr.capture.groups import Batch, LiveGroup, backend_of, name_of
 from otel_fr.capture.operations import Operator, key_of
 from otel_fr.capture.sites import SiteKey
 from otel_fr.capture.waits import Waits
@@ -161,7 +161,7 @@ class Recorder(GroupRecorder):
             self._busy = True
             try:
                 if group.index < 0:
-                    self._define_group(group, process_group, member_ranks(self._c10d, process_group) or ())
+                    self._define_group(group, process_group)
                 return self._append(operator, process_group, group, args, (group.index, *key), site_key, frame, timeout)
             finally:
                 self._busy = False

@@ -44,3 +44,11 @@ class Entry(NamedTuple):
     ended_ns: int | None = None
     backend: str = ""
     thread: str = ""
+
+    def seen_state(self, has_completions: bool) -> CallState:
+        """The state; of a call in flight by a recorder that does not record when calls end, UNKNOWN.
+
+        Args:
+            has_completions: some recorder of the run does (`Dump.has_completions`).
+        """
+        return self.state if has_completions or self.state is not CallState.IN_FLIGHT else CallState.UNKNOWN

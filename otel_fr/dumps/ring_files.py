@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from otel_fr.dumps.contents import DumpContents
-from otel_fr.dumps.safe_parse import UnreadableDump
+from otel_fr.dumps.safe_parse import UnreadableDump, not_opened
 from otel_fr.ring import ProcessState, RingFormatError, RingReader
 
 RING = "ring"
@@ -46,7 +46,7 @@ def read_ring(path: Path) -> tuple[dict[str, Any], int | None]:
     except RingFormatError as error:
         raise UnreadableDump(f"a damaged ring file ({error}); copy it again") from error
     except OSError as error:
-        raise UnreadableDump(f"cannot be read: {error.strerror or error}; check its permissions") from error
+        raise not_opened(error) from error
     times = [group.last_issue_ns for group in contents.groups] + [group.last_end_ns for group in contents.groups]
     times += [record.ended_ns or record.issued_ns for record in contents.records]
     data["otel_fr"]["written_at"] = max(times, default=0) + contents.wall_offset_ns

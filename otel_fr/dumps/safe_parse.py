@@ -62,7 +62,7 @@ def read_bytes(path: Path, limits: Limits = DEFAULT_LIMITS) -> bytes:
                 raise _too_large(limits)
             data = file.read(limits.max_bytes + 1)  # it may grow
     except OSError as error:
-        raise UnreadableDump(f"cannot be read: {error.strerror or error}; check its permissions") from error
+        raise not_opened(error) from error
     if not data:
         raise UnreadableDump(
             "empty: the disk was full or the writer was killed; look for the rank's file in another folder"
@@ -72,6 +72,11 @@ def read_bytes(path: Path, limits: Limits = DEFAULT_LIMITS) -> bytes:
     if len(data) > limits.max_bytes:
         raise _too_large(limits)
     return data
+
+
+def not_opened(error: OSError) -> UnreadableDump:
+    """The error of a file that the system does not let us read."""
+    return UnreadableDump(f"cannot be read: {error.strerror or error}; check its permissions")
 
 
 def _too_large(limits: Limits) -> UnreadableDump:

@@ -14,18 +14,16 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from otel_fr.decision_names import CALLS_IN, FIRST_CALL_IN
+from otel_fr.fingerprint import common_dtypes, common_sizes
 from otel_fr.operations import OPERATIONS
 from otel_fr.presentation import group_text
 from otel_fr.ring import KIND_COLLECTIVE, Activity, Decided, Record, RingReader, SignatureDef
+from otel_fr.stacks import is_of_cpp
 
 MAX_RECORDS: Final = 4096
 """Newest records that a monitor reads for this, which takes it a few hundredths of a second."""
 MAX_GROUPS: Final = 4
 """Groups used last whose calls are counted; more fill reports of ranks that have dozens."""
-
-
-_OF_CPP: Final = "Dummy-"
-"""How the name begins that `threading` gives to a thread that it has not started, such as a backward pass's."""
 
 
 @dataclass(slots=True)
@@ -94,7 +92,7 @@ def _by_group(records: Iterable[Record], begins: Sequence[int], threads: Collect
         step = bisect_right(begins, record.issued_ns) - 1
         if step < 0 or record.kind != KIND_COLLECTIVE:
             continue
-        if record.thread_ident not in threads and record.thread_ident and not record.thread.startswith(_OF_CPP):
+        if record.thread_ident not in threads and record.thread_ident and not is_of_cpp(record.thread):
             continue
         group = record.group
         used = groups.get(group.id)
@@ -131,11 +129,8 @@ def _decided(name: str, value: str, first: int, last: int, when: int) -> Decided
 
 def _text(signature: SignatureDef) -> str:
     """``"all_reduce sum Float [64, 2]"``: what is the same on all members."""
-    known = OPERATIONS.get(signature.operation)
-    if known is None:
+    if signature.operation not in OPERATIONS:
         return signature.operation
-    dtypes = signature.output_dtypes if known.dtypes == "output" else signature.input_dtypes
-    sizes = signature.output_sizes if known.sizes == "output" else signature.input_sizes if known.sizes else ()
-    parts = [signature.operation, signature.reduce_op or "", ", ".join(dict.fromkeys(dtypes))]
-    parts += [" ".join(str(list(size)) for size in sizes)]
+    parts = [signature.operation, signature.reduce_op or "", ", ".join(dict.fromkeys(common_dtypes(signature)))]
+    parts += [" ".join(str(list(size)) for size in common_sizes(signature))]
     return " ".join(part for part in parts if part)

@@ -151,6 +151,11 @@ class RingReader:
         return ProcessState(value) if value <= max(ProcessState) else ProcessState.RUNNING
 
     @property
+    def is_exiting(self) -> bool:
+        """The rank's interpreter is ending."""
+        return self.meta.get("exiting") is True
+
+    @property
     def monitor_pid(self) -> int:
         """The process that reads this file for the rank; 0: none."""
         return self._words[(self._layout.status + STATUS_MONITOR_PID) // 8]

@@ -45,8 +45,13 @@ def split(dumps: Sequence[Dump]) -> tuple[list[list[Dump]], list[Problem]]:
 def _unused(dump: Dump, chosen: dict[int, Dump]) -> Problem:
     other = chosen.get(dump.rank)
     if other is not None:
-        return Problem(dump.path, f"not used: {other.path} is a newer or fuller file of rank {dump.rank}")
+        return replaced(dump, other)
     return Problem(dump.path, "not used: it is of an older set of files in this folder; select that set with --prefix")
+
+
+def replaced(dump: Dump, other: Dump) -> Problem:
+    """The file is not used, because of another one of the same rank."""
+    return Problem(dump.path, f"not used: {other.path} is a newer or fuller file of rank {dump.rank}")
 
 
 def _sets(dumps: Sequence[Dump]) -> list[_Set]:

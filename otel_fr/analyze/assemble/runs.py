@@ -11,7 +11,7 @@ import numpy as np
 from otel_fr import identity
 from otel_fr.analyze.assemble.ages import since, young_calls
 from otel_fr.analyze.assemble.clocks import clock_offsets
-from otel_fr.analyze.assemble.file_sets import split
+from otel_fr.analyze.assemble.file_sets import replaced, split
 from otel_fr.analyze.assemble.message_numbers import number_messages
 from otel_fr.analyze.assemble.message_patterns import note_patterns
 from otel_fr.analyze.assemble.messages import Messages
@@ -57,6 +57,11 @@ class Run:
     def session(self) -> int:
         """In how many runs its processes were before, of the process that was in most of them."""
         return max((dump.integer("session") or 0 for dump in self.dumps), default=0)
+
+    @property
+    def has_completions(self) -> bool:
+        """Some files record which calls completed."""
+        return any(dump.has_completions for dump in self.dumps)
 
     def clock_offsets(self) -> dict[int, int]:
         """`clocks.clock_offsets` of its files."""
@@ -125,7 +130,7 @@ def _one_per_rank(dumps: Iterable[Dump]) -> tuple[list[Dump], list[Problem]]:
             continue
         better, worse = (dump, other) if _worth(dump) > _worth(other) else (other, dump)
         chosen[dump.rank] = better
-        left.append(Problem(worse.path, f"not used: {better.path} is a newer or fuller file of rank {dump.rank}"))
+        left.append(replaced(worse, better))
     return [chosen[rank] for rank in sorted(chosen)], left
 
 
@@ -242,7 +247,7 @@ def _calls(
         group = ids.get(entry.group)
         if group is None:
             continue
-        state = entry.state if has_completions or entry.state is not CallState.IN_FLIGHT else CallState.UNKNOWN
+        state = entry.seen_state(has_completions)
         if is_over and entry.record == newest and state is CallState.UNKNOWN:  # the peers' calls are not taken
             state = CallState.COMPLETED
         queued: bool | None = entry.started_ns is None and entry.stream == "collective"

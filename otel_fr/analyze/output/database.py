@@ -105,7 +105,7 @@ class _Tables:
 
     def __init__(self, analysis: Analysis) -> None:
         self._analysis = analysis
-        self._found = {finding.key: finding for finding in reversed(analysis.findings)}
+        self._found = analysis.by_key
         self._stacks: dict[tuple[str, ...], int] = {(): 0}
         for collective in analysis.collectives:
             for calls in collective.calls.values():

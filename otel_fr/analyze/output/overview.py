@@ -164,7 +164,7 @@ def verdict(analysis: Analysis) -> str:
     text += f"; {ranks_text(absent)} {verb(absent, 'has', 'have')} no file." if absent else "."
     if analysis.older_faults:
         text += " An older run in the same place shows a fault."
-    if any(note.kind is NoteKind.NO_COMPLETIONS for note in run.notes):
+    if not run.has_completions:
         return f"{text} The files do not show which of them completed."
     if slow := slowest_text(analysis.performance):
         text = f"{text.removesuffix('.')}; {slow}."

@@ -79,7 +79,7 @@ class _Trace:
         self._of_fault: dict[tuple[str, int], _Slice] = {}
         self._newest: dict[int, _Slice] = {}
         self._in_call: dict[_Slice, _Slice] = {}
-        self._faults = {finding.key: finding for finding in reversed(analysis.findings)}
+        self._faults = analysis.by_key
         self._where = {(f.group.id, f.sequence_id) for f in analysis.findings if f.group is not None}
         self._pairs = {f.group.id for f in analysis.findings if f.group is not None and f.p2p is not None}
         self._roles = overview.roles(analysis)

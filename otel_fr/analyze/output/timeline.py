@@ -49,15 +49,14 @@ def timeline(analysis: Analysis, view: View) -> dict[str, Any]:
     ranks = sorted((r for r in analysis.ranks if view.has_rank(r)), key=lambda r: (order.get(role_of.get(r, ""), 2), r))
     left_out = len(ranks) - MAX_RANKS
     ranks = ranks[:MAX_RANKS]
-    fault_of = {finding.key: finding for finding in reversed(analysis.findings)}
+    fault_of = analysis.by_key
     bars = _newest(analysis, view, ranks, fault_of)
     columns = _columns(bars)
     aligned = {} if analysis.run is None else analysis.run.clock_offsets()
     offsets = {rank: shift / 1e9 for rank, shift in aligned.items()}
     timed = [bar for of in bars.values() for bar in of if bar.start is not None]
     first = min((offsets[r] + b.start for r, of in bars.items() for b in of if b.start is not None), default=0.0)
-    # A recorder that does not record completions leaves every call "scheduled".
-    has_completions = analysis.run is not None and any(dump.has_completions for dump in analysis.run.dumps)
+    has_completions = analysis.run is not None and analysis.run.has_completions
     texts = _Texts()
     rows = []
     latest_column, latest = 0, 0.0
@@ -223,7 +222,6 @@ def _call(
     texts: _Texts, bar: _Bar, column: int, start: float | None, end: float | None, fault: bool, has_completions: bool
 ) -> list[int]:
     entry = bar.entry
-    state = entry.state if has_completions or entry.state is not CallState.IN_FLIGHT else CallState.UNKNOWN
     took = entry.age if entry.state is CallState.IN_FLIGHT else entry.duration
     return [
         texts.put("operations", entry.signature.operation),
@@ -232,7 +230,7 @@ def _call(
         column,
         _micro(start),
         _micro(end),
-        _STATES[state],
+        _STATES[entry.seen_state(has_completions)],
         int(fault),
         texts.details(entry.signature),
         texts.stack(entry),

@@ -11,7 +11,7 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from otel_fr.capture import split_groups
 from otel_fr.capture.definitions import Arguments, unread_arguments
-from otel_fr.capture.groups import batch_in, member_ranks
+from otel_fr.capture.groups import batch_in
 from otel_fr.capture.native import _ringwriter, key
 from otel_fr.capture.native.library import KernelLibrary
 from otel_fr.capture.native.writer import CompiledRingWriter
@@ -182,8 +182,7 @@ class CompiledRecorder(Recorder):
             if group is None:
                 return False
             if group.index < 0:
-                process_group = self.process_group(name)
-                self._define_group(group, process_group, member_ranks(self._c10d, process_group) or ())
+                self._define_group(group, self.process_group(name))
             return True
 
     def process_group(self, name: str) -> Any:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
 import numpy as np
 
+from otel_fr.fingerprint import common_dtypes
 from otel_fr.match.facts.size_rules import PIECE_RULES, as_text, common_sizes, elements, listed, numels, shares
 from otel_fr.match.finding import Category
 from otel_fr.match.model import Call, Group, Signature
@@ -272,9 +273,7 @@ def _alike(a: Signature, b: Signature) -> Difference | None:
 
 def _dtypes(signature: Signature) -> frozenset[str]:
     """Return the dtypes that must agree: those on the side that every rank has."""
-    known = OPERATIONS[signature.operation]
-    side = signature.output_dtypes if known.dtypes == "output" else signature.input_dtypes
-    return frozenset(name for name in side if name)
+    return frozenset(name for name in common_dtypes(signature) if name)
 
 
 def _compare_pair(a: Signature, b: Signature) -> Difference | None:

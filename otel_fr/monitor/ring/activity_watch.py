@@ -37,8 +37,7 @@ class ActivityWatch:
         ended, self._position, _ = reader.ended(self._position)
         self.sections = [section for section in reader.open_sections() if self._lives(section)]
         self.step = reader.step()
-        is_exiting = self._ring.meta.get("exiting") is True
-        self._watched = activity.watched(reader.beats(), self.sections, self._given, exiting=is_exiting)
+        self._watched = activity.watched(reader.beats(), self.sections, self._given, exiting=self._ring.is_exiting)
         return ended
 
     @property

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from otel_fr.monitor.nccl.device_calls import DeviceCalls, Tracked
 from otel_fr.monitor.ring.fingerprints import Fingerprints
 from otel_fr.ring import KIND_COLLECTIVE, GroupDef, GroupProgress, Record, RecordState, RingReader
+from otel_fr.stacks import is_of_cpp
 
 KEPT_FAILED = 16
 """Failed calls kept for reports (docs/reference/rank-report.md)."""
@@ -21,8 +22,6 @@ MAX_NEW = 20_000
 """New calls read in one poll: a ring may hold millions, and the monitor's memory is bounded."""
 MAX_BEYOND_RING = 1024
 """Calls in flight that are kept although the ring has overwritten them."""
-_OF_CPP = "Dummy-"
-"""How the name begins that `threading` gives to a thread that it has not started, such as autograd's threads."""
 
 
 @dataclass(slots=True)
@@ -182,7 +181,7 @@ class Tail:
         if callers is None:
             callers = self._callers[record.group.id] = Callers()
         callers.calls += 1
-        if callers.ident != record.thread_ident and not record.thread.startswith(_OF_CPP):
+        if callers.ident != record.thread_ident and not is_of_cpp(record.thread):
             callers.ident, callers.name = record.thread_ident, record.thread
 
     def _end(self, item: Tracked, ended: list[Tracked]) -> None:

@@ -191,7 +191,7 @@ class Reporter:
         known = self._stacks if self._stacks_of == self.run.tail.moved_ns else None
         if known is None or not known.python_blocked:
             return known
-        is_ending = self._reader.meta.get("exiting") is True or self._reader.exception is not None
+        is_ending = self._reader.is_exiting or self._reader.exception is not None
         return replace(known, python_blocked=False) if is_ending else known
 
     # ---- reports
@@ -210,7 +210,7 @@ class Reporter:
         """
         self._number += 1
         run, tail, meta = self.run, self.run.tail, self._reader.meta
-        is_over = meta.get("exiting") is True or self.clean_so_far
+        is_over = self._reader.is_exiting or self.clean_so_far
         fingerprints = tail.fingerprints.report(now_ns, is_over=is_over)
         groups = run.groups.report(now_ns, self.devices.open_by_group(), fingerprints)
         live = {group.id for group in groups if not group.is_destroyed}
@@ -243,7 +243,7 @@ class Reporter:
             lines=call_lines(self._reader) if stacks and (known is not None or run.witness.is_one) else (),
             **({} if known is None else known.reported(with_text=stacks)),
             **self._links.reported(known),
-            is_exiting=meta.get("exiting") is True,
+            is_exiting=self._reader.is_exiting,
             exit_message=_text(meta.get("exit_message")),
             exit_site=_text(meta.get("exit_site")),
             activity=self.activity.reported(now_ns),
