@@ -101,5 +101,5 @@ def collector(folder: Path, *options: str, address: str = "127.0.0.1:0") -> Serv
 
 
 def sink(folder: Path, protocol: str = "grpc") -> Server:
-    """``protocol``: as of ``OTEL_EXPORTER_OTLP_PROTOCOL``."""
+    """``protocol``: as in ``OTEL_EXPORTER_OTLP_PROTOCOL``."""
     return Server(folder, [sys.executable, str(SINK), protocol])

@@ -173,7 +173,7 @@ class Job:
     ) -> bytes:
         """Args:
         brief: as it is once a full one has been sent. listed: in the wait that it is in now.
-        interval: as of `report`.
+        interval: as in `report`.
         """
         request = ExportLogsServiceRequest()
         for rank in ranks:
@@ -253,7 +253,7 @@ class Batch:
         """Encoded requests one after the other are one request.
 
         Args:
-            quick: the next report comes soon. form: as of `Job.request`.
+            quick: the next report comes soon. form: as in `Job.request`.
         """
         interval = DEFAULT_INTERVAL if quick else self._announced
         return b"".join(job.request(ranks, event, interval=interval, **form) for job, ranks in self._parts)

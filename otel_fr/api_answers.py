@@ -358,7 +358,7 @@ class BriefIncidentDetail(IncidentHead):
 
     Attributes:
         waiting: who waits, as text: `0-3,8-12:2`.
-        links: as of `IncidentDetail`.
+        links: as in `IncidentDetail`.
         consequences: ids of the incidents that follow from it.
         waiting_count: ranks that wait in it or in a consequence.
         job_url: of its run in this API; null: the run is not kept.

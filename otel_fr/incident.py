@@ -94,7 +94,7 @@ class IncidentData(TypedDict):
         state: `firing` until it is `resolved`.
         summary: one sentence.
         details: further sentences.
-        waiting_since: since when the longest waiting rank waits; null: nobody waits, or it is not known.
+        waiting_since: when the rank that has waited longest began to wait; null: no rank waits, or it is not known.
         places: where ranks run, by rank: the first 256 culprits and 32 waiting ranks.
     """
 
@@ -273,7 +273,7 @@ def incident_data(
     Args:
         run_id: `identity.run_id` of the run; with ``finding.key`` it makes the incident's id.
         started_at, detected_at: Unix seconds: when the fault began, when it was seen; None: unknown.
-        waiting_since: Unix seconds: since when the longest waiting rank waits; None: no rank waits, or it is not known.
+        waiting_since: Unix seconds: when the rank that waits longest began to; None: no rank waits, or it is not known.
 
     Returns:
         exactly the keys `FIELDS`. ``process_group`` is None if the fault shows in no group; ``caused_by`` is the id of

@@ -25,7 +25,7 @@ def read_text(path: Path) -> str:
 
     Raises:
         ValueError: it is not UTF-8. No part of it is in the message: it may be a secret.
-        OSError: as of `read_bytes`.
+        OSError: as in `read_bytes`.
     """
     try:
         return read_bytes(path).decode()

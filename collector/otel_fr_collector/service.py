@@ -74,7 +74,7 @@ class Service:
         links: shown with incidents.
         tenant_of: the tenant of a job's name.
         straggler_limits: when a rank counts as one that always comes last.
-        alert_after: as of `IncidentBook`.
+        alert_after: as in `IncidentBook`.
         job_memory: bytes of what is kept of runs, and of caches of what they send.
         clock, wall: monotonic and Unix time in seconds.
     """

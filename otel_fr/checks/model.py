@@ -29,7 +29,7 @@ neither torchrun nor Python uses."""
 NODE_EXCLUDED: Final = 77
 """Of torchrun on a node that follows the advice to be left out: EX_NOPERM."""
 JOB_STOPPED: Final = 78
-"""Of torchrun where it follows the advice to stop the job: EX_CONFIG, for a restart would fail in the same way."""
+"""Of torchrun where it follows the advice to stop the job: EX_CONFIG, because a restart would fail in the same way."""
 
 
 class Status(str, Enum):

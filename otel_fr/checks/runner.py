@@ -86,7 +86,7 @@ def run(tasks: Sequence[Task], env: Mapping[str, str] = os.environ) -> list[Resu
 
 
 def _environment(env: Mapping[str, str]) -> dict[str, str]:
-    """As of other helpers; the processes start in /, for the working directory may be what does not answer."""
+    """As for other helpers; the processes start in /, because the working directory may be what does not answer."""
     found = helper_environment(env)
     found["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, found["PYTHONPATH"].split(os.pathsep)))
     return found

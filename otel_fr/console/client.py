@@ -84,7 +84,7 @@ class GroupHead(TypedDict):
 
 
 class JobDetail(TypedDict):
-    """One job in full, as far as it is shown. ``job_title``: as of `JobHead`. ``steps``: the lowest and the highest."""
+    """One job in full, as far as it is shown. ``job_title``: as in `JobHead`. ``steps``: the lowest and the highest."""
 
     job: str
     job_title: str

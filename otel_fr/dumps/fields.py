@@ -104,7 +104,7 @@ def checked_dtypes(names: tuple[object, ...]) -> tuple[str, ...]:
 
 
 def defined(sizes: Sizes, dtypes: tuple[str, ...]) -> tuple[Sizes, tuple[str, ...]]:
-    """Without the tensors that PyTorch makes up where a rank passes none, as of a scatter on all ranks but the root.
+    """Without the tensors that PyTorch makes up where a rank passes none, as in a scatter on all ranks but the root.
 
     Their dtype is `c10::ScalarType::Undefined`, whose name PyTorch prints so.
     """

@@ -174,7 +174,7 @@ def essence(answer: RasAnswer, age_s: float, diagnostics: Iterable[str] = ()) ->
     """What a rank report says of an answer: the odd things, bounded.
 
     Args:
-        age_s: since it was asked. diagnostics: as of `odd_diagnostics`.
+        age_s: since it was asked. diagnostics: as in `odd_diagnostics`.
     """
     odd = [one for one in map(odd_of, answer.communicators) if one.facts]
     shown = ras.MAX_COMMUNICATORS

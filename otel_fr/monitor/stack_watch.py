@@ -168,7 +168,7 @@ class StackWatch:
             self._files.write(REASON_NATIVE, of_fault=True)
 
     def _add(self, found: Native) -> bool:
-        """Add native stacks to those that are known; False: the rank has gone on."""
+        """Add native stacks to those that are known; False: the rank has moved on."""
         known = self._reporter.known_stacks()
         if known is None or not found.text:
             return False

@@ -1,6 +1,6 @@
 """Reads the definitions of a ring: the groups, signatures, call sites and threads that its records refer to.
 
-They are checked as they are read, for the file may be damaged or malicious, and are remembered.
+They are checked when they are read, because the file may be damaged or malicious, and then kept.
 """
 
 from __future__ import annotations

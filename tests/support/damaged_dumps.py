@@ -49,7 +49,7 @@ def outcomes(folder: Path, files: Mapping[str, bytes], seconds: float = 5.0) -> 
     """What a process says of each file that loads all of them, which must end in time; and the KiB that it took.
 
     Args:
-        seconds: CPU time for one file, as of `Limits`.
+        seconds: CPU time for one file, as in `Limits`.
     """
     paths = [folder / f"trace_{rank}" for rank in range(len(files))]
     for path, data in zip(paths, files.values(), strict=True):

@@ -20,7 +20,7 @@ def hierarchy() -> Path | None:
 
 @contextlib.contextmanager
 def frozen(pids: Iterable[int], root: Path) -> Iterator[None]:
-    """These processes do not run in the block. ``root``: as of `hierarchy`."""
+    """These processes do not run in the block. ``root``: as in `hierarchy`."""
     group = Path(tempfile.mkdtemp(prefix="otel-fr-frozen-", dir=root))
     try:
         _move(pids, group)

@@ -157,7 +157,7 @@ class RankRing:
             return DumpContents.from_ring(reader, reason=reason, rank_info=rank_info, devices=devices)
 
     def write(self, folder: Path, fmt: Literal["pickle", "json"] = "pickle", **rank_info: Any) -> Path:
-        """``rank_info``: as of `snapshot`, with ``devices``."""
+        """``rank_info``: as in `snapshot`, with ``devices``."""
         path = folder / f"trace_{self.rank}{'.json' if fmt == 'json' else ''}"
         write_dump(path, self.snapshot(**rank_info), fmt)
         return path

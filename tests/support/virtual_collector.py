@@ -117,7 +117,7 @@ class VirtualCollector(CollectorView):
         forward: backends for the signals of ``signals``.
         queue_size: bytes that wait for one at most.
         selects: they get the traces of incidents only.
-        outlets: makes further outlets. alert_after: as of `IncidentBook`.
+        outlets: makes further outlets. alert_after: as in `IncidentBook`.
     """
 
     time: VirtualTime

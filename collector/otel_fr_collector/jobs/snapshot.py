@@ -183,7 +183,7 @@ def _until(state: RankState, now: float) -> float:
 
 def _rank(state: RankState, now: float, until: float, silent: bool, longest: float, known: _Known) -> Rank:
     """Args:
-    until: as of `Snapshot`.
+    until: as in `Snapshot`.
     longest: seconds in which every rank that runs has reported. known: see `_progress`.
     """
     report = state.report

@@ -29,7 +29,7 @@ def clock_offsets(dumps: Sequence[Dump], ids: Mapping[int, Mapping[str, str]], g
     """Rank -> nanoseconds to add to its times so that shared collectives end at the same time on all ranks.
 
     Args:
-        dumps: one of each rank. ids: as of `runs.Run`. groups: their ids.
+        dumps: one of each rank. ids: as in `runs.Run`. groups: their ids.
 
     The ranks with most collectives are the reference. A rank that shares none with others keeps its clock. Where no
     file has ends, as those of recorders that do not record them, the times of enqueueing are compared.

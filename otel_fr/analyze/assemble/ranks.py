@@ -89,7 +89,7 @@ def note_ends(
     """For how long the ranks had ended when the newest file was written: a monitor writes a file when its rank ends.
 
     Args:
-        ids, groups: as of `clock_offsets`.
+        ids, groups: as in `clock_offsets`.
     """
     ended = [dump.rank for dump in dumps if dump.facts.get("exit") is not None and dump.text("reason") != RING]
     if not ended:

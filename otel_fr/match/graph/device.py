@@ -72,7 +72,7 @@ class OpenCalls:
 
 
 def open_calls(facts: Facts) -> dict[int, OpenCalls]:
-    """By rank, for each that has any."""
+    """By rank; ranks without any are left out."""
     found: dict[int, OpenCalls] = {}
     for key, instance in facts.instances.items():
         for rank in instance.calls:

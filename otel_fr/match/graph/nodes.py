@@ -17,7 +17,7 @@ class Node:
 
     Attributes:
         waiting: the ranks that wait in it, ascending.
-        is_left: its calls failed, and all these ranks have gone on: they waited for what the others did then.
+        is_left: its calls failed, and all these ranks have continued: they waited for what the others did then.
         dead: members whose ending is a cause and blocks it.
         idle: members that have not joined and wait nowhere.
         not_begun: members that have joined, whose device has not begun it and waits in no other call.

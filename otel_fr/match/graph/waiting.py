@@ -86,7 +86,7 @@ class _Waits:
     def of(self, rank: int, node: Node) -> Sequence[InstanceKey]:
         """Those in which it waits while others wait for it in the node: `MAX_WAITS` at most, that it enqueued first.
 
-        Where these have all gone on, it waited in what it has left itself.
+        Where these have all continued, it waited in what it has left itself.
         """
         return self.before(rank, node) or self._known.get(rank) or ()
 

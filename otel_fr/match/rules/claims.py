@@ -20,7 +20,7 @@ class Claim:
     """What one rule says of one root.
 
     Attributes:
-        category, culprits, waiting, field, values, age, stuck_on: as of `Finding`.
+        category, culprits, waiting, field, values, age, stuck_on: as in `Finding`.
         said: the summary, then the details.
         instance: in which the fault shows; None: in none.
         name: identifies the fault; "": its instance does.

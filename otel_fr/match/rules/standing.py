@@ -14,7 +14,7 @@ from otel_fr.match.rules.claims import Claims
 
 
 def are_blocked(case: Case, node: Node, culprits: Iterable[int]) -> bool:
-    """True if what the others wait for is that these ranks go on in their code.
+    """True if what the others wait for is that these ranks continue in their code.
 
     A call that fails at once, because a connection was closed, shows nobody to be blocked.
     """

@@ -95,7 +95,7 @@ class Hub:
     """The siblings of the monitor that watches, served in a thread.
 
     Args:
-        listener: to which they connect. release: called once they shall find it no more.
+        listener: to which they connect. release: called when they must not find it any more.
 
     Attributes:
         changed: set when siblings have come or gone.

@@ -271,7 +271,7 @@ class Verdict:
         error.close()
 
     def leave(self, *, patient: bool = True) -> None:
-        """Leave the run; nothing is said after it. ``patient``: as of `Node.leave`."""
+        """Leave the run; nothing is said after it. ``patient``: as in `Node.leave`."""
         node = self.node
         # One that has not come yet would say again why the run failed.
         if node.leave(patient=patient) and (node.is_complete or not node.failures()):

@@ -24,7 +24,7 @@ MAX_HELD: Final = 20_000
 """Calls held, and calls whose ends are kept: ten times what PyTorch's recorder keeps. Those beyond are
 unknown at once, as without the recorder."""
 _EARLIER_NS: Final = 100_000_000
-"""An entry is written after the ring's record of its call; by how much it may seem earlier, for the clocks differ."""
+"""An entry is written after the ring's record of its call, but the clocks differ: it may seem so much earlier."""
 FRESH_NS: Final = 3_000_000_000
 """Age of what the recorder said from which a call that was in flight then may have ended since."""
 _AWAITED_NS: Final = 3_000_000_000

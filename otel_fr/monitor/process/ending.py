@@ -68,7 +68,7 @@ def was_stopped(number: int, exception: ReportedException | None, exit_message: 
     """Something outside has ended the rank: a launcher, or the user's Ctrl-C.
 
     Args:
-        number: of the signal that ended it. exit_message: as of `Exit.is_clean`.
+        number: of the signal that ended it. exit_message: as in `Exit.is_clean`.
     """
     told = "" if exception is None else exception.text, str(exit_message or "")
     return number in STOP_SIGNALS or any(map(tells_of_stop, told))

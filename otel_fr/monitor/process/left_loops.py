@@ -1,7 +1,7 @@
 """Which loops of its program a rank has left since its latest calls: it does so too early where its data is uneven.
 
 A call's site has the frames in which it was made, and the rank's stack those in which it is now. Where they part, the
-program has gone on: it has left a loop that has the line of the call and ends before the line of now, and the loops of
+program has moved on: it has left a loop that has the line of the call and ends before the line of now, and the loops of
 functions that have returned since. The source says where loops are.
 """
 

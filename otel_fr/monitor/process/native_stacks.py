@@ -155,7 +155,7 @@ class NativeLook:
     """
 
     def __init__(self, pid: int, first: str = "") -> None:
-        """``first``: as of `take`."""
+        """``first``: as in `take`."""
         self._pid, self._first = pid, first
         self.result: Native | None = None
         threading.Thread(target=self._run, name="otel-fr-native", daemon=True).start()

@@ -232,7 +232,7 @@ def describe(process: Process, before: Sample, after: Sample) -> str:
 def _describe_stop(process: Process, state: str) -> str:
     status = parse_status(process.text("status"))
     if status.get("State", "")[:1] not in ("T", "t") or process.is_read_here():
-        return ""  # it has gone on, or will at once
+        return ""  # it runs again, or will at once
     tracer = status.get("TracerPid", "0")
     if tracer.isdigit() and int(tracer):
         name = process.name_of(tracer)
@@ -335,7 +335,7 @@ class Look:
     """
 
     def __init__(self, pid: int, now: float, thread: int | None = None) -> None:
-        """``now``: monotonic seconds. ``thread``: as of `look`."""
+        """``now``: monotonic seconds. ``thread``: as in `look`."""
         self._pid, self._tid = pid, thread
         self._wait_until = now + LOOK_SECONDS
         self.connections = NO_CONNECTIONS

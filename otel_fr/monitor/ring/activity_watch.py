@@ -63,7 +63,7 @@ class ActivityWatch:
         return new
 
     def is_overdue(self, now_ns: int) -> bool:
-        """Something is, as of the last `poll`."""
+        """Something is, as far as the last `poll` read."""
         return any(item.is_overdue(now_ns) for item in self._watched)
 
     def reported(self, now_ns: int) -> tuple[ReportedActivity, ...]:
@@ -71,5 +71,5 @@ class ActivityWatch:
         return self._kept or activity.reported(self._watched, now_ns)
 
     def keep(self, now_ns: int) -> None:
-        """The rank is ended for what is overdue: that is reported from now on, for its handlers may end sections."""
+        """The rank is ended because of what is overdue. Report this from now on: its handlers may end sections."""
         self._kept = tuple([item for item in activity.reported(self._watched, now_ns) if item.is_overdue])

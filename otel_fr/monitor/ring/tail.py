@@ -249,7 +249,7 @@ class Tail:
         return ended
 
     def _note_uncertain(self, item: Tracked) -> None:
-        """The backend has returned, and does not show when the call ends: as of a call that was never in flight."""
+        """The backend has returned, and does not show when the call ends: as for a call that was never in flight."""
         record = item.record
         reached = self.reached.get(record.group.id)
         if record.state is RecordState.UNKNOWN and reached is not None and record.coll_seq >= reached.enqueued:

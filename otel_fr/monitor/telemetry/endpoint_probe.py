@@ -1,8 +1,8 @@
 """Which server answers at an OTLP endpoint that accepts nothing: it tells the user which usual mistake this is.
 
 OpenTelemetry's exporters only say that a request failed. The first bytes that a server sends say which protocol it
-speaks: an HTTP/2 server, as of gRPC, begins with a SETTINGS frame (RFC 9113, 3.4), a TLS server answers plain text with
-an alert (RFC 8446, 6).
+speaks: an HTTP/2 server, such as one of gRPC, begins with a SETTINGS frame (RFC 9113, 3.4), a TLS server answers plain
+text with an alert (RFC 8446, 6).
 """
 
 from __future__ import annotations

@@ -182,7 +182,7 @@ class RankMetrics:
     """The numbers of one rank of one run.
 
     Args:
-        run, rank: for the ids of the spans that exemplars point at; ``wall_offset_ns``: as of `SpanBuilder`.
+        run, rank: for the ids of the spans that exemplars point at; ``wall_offset_ns``: as in `SpanBuilder`.
         wants_exemplars: the spans are sent.
     """
 

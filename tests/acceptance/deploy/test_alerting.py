@@ -191,7 +191,7 @@ def watched(folder: Path, *options: str, posts: bool, is_quick: bool = True) -> 
     """A job, and the addresses of Prometheus and of Alertmanager.
 
     Args:
-        options: of the collector. posts: it reaches Alertmanager, too. is_quick: as of `configured`.
+        options: of the collector. posts: it reaches Alertmanager, too. is_quick: as in `configured`.
     """
     alerts, prometheus = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
     own = started(
