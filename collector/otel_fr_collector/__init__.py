@@ -2,8 +2,8 @@
 
 import os
 
-# gRPC's C library writes lines about what clients send, past the collector's log and its bounds. It reads this as it is
-# imported.
+# gRPC's C library prints lines about requests, which bypass the collector's log and its bounds. It reads this variable
+# when it is imported.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-# gRPC would start its threads anew in a child, which only computes (`otel_fr_collector.aside`).
+# gRPC would restart its threads in a child process, which only computes (`otel_fr_collector.aside`).
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"

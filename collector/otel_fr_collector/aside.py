@@ -1,8 +1,8 @@
 """Work in a child process: it sees this process's memory as it was at the fork, and can use another core.
 
 The state of a large run changes with each request, and to copy 100,000 ranks takes a second. A child needs no copy: the
-system copies the pages that change while it works. It holds up neither the event loop nor the interpreter of the
-process that takes requests.
+system copies the pages that change while it works. It blocks neither the event loop nor the interpreter of the process
+that takes requests.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SECONDS = 120.0
 PART = 1 << 16
 """Bytes that are read of an answer at once: what a pipe holds."""
 _FIRST_TO_KILL = "1000"
-"""Of oom_score_adj (proc(5)): where memory runs out, the child goes, not the process that takes requests."""
+"""Value of oom_score_adj (proc(5)): if memory runs out, the child is killed, not the process that takes requests."""
 
 _T = TypeVar("_T")
 
@@ -35,10 +35,10 @@ class AsideError(Exception):
 
 
 class Aside(Generic[_T]):
-    """One piece of work; it has begun when this has been made.
+    """One piece of work in a child process, which starts when this object is created.
 
     Args:
-        work: uses memory only: no thread, lock, file or connection of this process. Its result can be pickled.
+        work: must use memory only: no thread, lock, file or connection of this process. Its result must be picklable.
 
     Raises:
         OSError: no process can be started.
@@ -58,7 +58,7 @@ class Aside(Generic[_T]):
             os.close(writing)
 
     async def result(self) -> _T:
-        """What the work returns. If this is cancelled, the child is killed.
+        """Wait for the result of the work. If this is cancelled, the child is killed.
 
         Raises:
             AsideError: the work raised something, or its process ended or took `SECONDS`.
@@ -70,28 +70,28 @@ class Aside(Generic[_T]):
             status = await self._end()
         try:
             is_done, result = pickle.loads(data)  # noqa: S301  written by our own program
-        except (EOFError, pickle.UnpicklingError) as error:  # nothing was, or a part
+        except (EOFError, pickle.UnpicklingError) as error:  # the child wrote nothing, or a part
             raise AsideError(f"its process ended with status {status}") from error
         if not is_done:
             raise AsideError(result)
         return cast("_T", result)
 
     async def _end(self) -> int:
-        """End the child, all of whose answer is there, or for which nobody waits. Returns its status.
+        """Kill the child, which has answered or is no longer needed; returns its exit status.
 
-        A thread waits for it, also if this is cancelled: the system may take seconds to free much memory.
+        A thread waits for its end, even if this is cancelled: the system may take seconds to free much memory.
         """
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGKILL)
         try:
             _, status = await asyncio.to_thread(os.waitpid, self._pid, 0)
             return os.waitstatus_to_exitcode(status)
-        except ChildProcessError:  # whoever started this program has it ignore SIGCHLD
+        except ChildProcessError:  # the program was started with SIGCHLD ignored
             return 0
 
 
 async def _read(pipe: int) -> bytes:
-    """All that is written into a pipe.
+    """Read all that is written into a pipe.
 
     Raises:
         AsideError: it was not closed within `SECONDS`, or there is no memory to read it.
@@ -125,7 +125,7 @@ async def _read(pipe: int) -> bytes:
 
 
 def _serve(work: Callable[[], Any], writing: int, program: int) -> NoReturn:
-    """The child."""
+    """Do the work in the child, and exit."""
     try:
         try:
             _leave(writing, program)
@@ -139,15 +139,15 @@ def _serve(work: Callable[[], Any], writing: int, program: int) -> NoReturn:
 
 
 def _leave(writing: int, program: int) -> None:
-    """Give up what this child has of the program, but for its memory, standard output and error."""
+    """Give up what this child has of the program, except its memory, standard output and standard error."""
     gc.disable()  # it would touch, and so copy, all memory
     if not end_with(program):
         os._exit(1)
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)  # a signal for the group: the program decides what follows from it
-    # A connection that the program closes must not stay open here. The limit of descriptors says nothing: it may have
-    # been lowered, and where it is a thousand million, an older system takes minutes to go up to it.
+        signal.signal(number, signal.SIG_IGN)  # the process group may get one: only the program handles it
+    # A connection that the program closes must not stay open here. The limit of descriptors is of no use: it may have
+    # been lowered since, and if it is a thousand million, an older system takes minutes to close up to it.
     last = max(map(int, os.listdir("/dev/fd")))
     os.closerange(3, writing)
     os.closerange(writing + 1, last + 1)

@@ -166,7 +166,7 @@ async def _serve(effective: Settings, metrics: Metrics, out: Unblocked | None, e
 
 
 def links_of(effective: Settings) -> Links:
-    """Where incidents link to: as the options say, else to what this collector knows of."""
+    """The links of incidents: from the options, or else to pages that this collector knows."""
     page = (effective.external_url or _own_url(effective)).rstrip("/")
     grafana = (effective.grafana or "").rstrip("/")
     given = dict(effective.link)
@@ -180,7 +180,7 @@ def links_of(effective: Settings) -> Links:
 
 
 def _own_url(effective: Settings) -> str:
-    """The page's URL as far as it shows in the options: browsers may need another one (``--external-url``)."""
+    """The page's URL, as far as the options show it. Browsers may need another one (``--external-url``)."""
     if not effective.http.port:
         return ""  # any free port
     scheme = "http" if effective.tls_cert is None else "https"
@@ -286,7 +286,7 @@ def _naming(option: str, path: Path) -> Iterator[None]:
     """Name the option in the error if its file cannot be used.
 
     Raises:
-        SettingsError: it cannot be read, or has other content.
+        SettingsError: the file cannot be read, or its content cannot be used.
     """
     try:
         yield
@@ -334,7 +334,7 @@ def _warn(effective: Settings) -> None:
 
 
 def _raise_file_limit() -> None:
-    """Each connection is an open file, and the usual soft limit of 1,024 is less than the ranks of a large job."""
+    """Raise the limit of open files. Each connection is one, and the usual limit of 1,024 is too low for large jobs."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 65_536 if hard == resource.RLIM_INFINITY else min(65_536, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -371,7 +371,7 @@ def _locked_folder(folder: Path | None) -> Iterator[None]:
 
 
 def _check_folder(folder: Path) -> None:
-    """Raise OSError if no file can be made there. The one that is tried has no name."""
+    """Raise OSError if no file can be created in the folder. The file that is tried has no name."""
     try:
         with tempfile.TemporaryFile(dir=_nearest(folder)):  # os.access sees no file system that failed
             pass

@@ -1,4 +1,4 @@
-"""The metrics of the jobs' collectives, for Prometheus, from what the ranks' monitors have counted."""
+"""The metrics of the jobs' collectives, for Prometheus, from the numbers that the ranks' monitors send."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.metric_table import empty, largest
 
 MAX_SERIES = 1_000
-"""Series of one family: those with the most time come first."""
+"""Series of one family. Series with the most time come first."""
 MAX_HISTOGRAMS = 250
 """Histograms of one family, each of up to 18 lines."""
 
 Values = tuple[str, ...]
-"""Of the labels."""
+"""Values of the labels."""
 
 _HISTOGRAMS: Final[tuple[tuple[str, Callable[[Series], Durations]], ...]] = (
     ("otel_fr_collective_duration_seconds", lambda series: series.took),
@@ -31,7 +31,7 @@ _HISTOGRAMS: Final[tuple[tuple[str, Callable[[Series], Durations]], ...]] = (
 
 
 class CollectiveMetrics(Collector):
-    """Totals of each job's runs, those that are no longer known included, read at each scrape."""
+    """Totals of each job's runs, including dropped ones, read at each scrape."""
 
     def __init__(self, runs: Runs) -> None:
         self._runs = runs
@@ -52,7 +52,8 @@ class CollectiveMetrics(Collector):
         yield self._steps()
 
     def _series(self) -> tuple[dict[Values, Series], dict[str, tuple[float, ...]]]:
-        """By labels; and by job, the bounds of its histograms: runs whose bounds differ are of different versions."""
+        """Series by labels, and the bounds of the histograms by job. Runs with other bounds than the job's newest one
+        are left out: they come from another version of otel-fr."""
         found: dict[Values, Series] = {}
         bounds: dict[str, tuple[float, ...]] = {}
         for name, known, _, of in self._known():
@@ -64,14 +65,14 @@ class CollectiveMetrics(Collector):
         return found, bounds
 
     def _known(self) -> Iterator[tuple[str, dict[Key, Series], Durations, tuple[float, ...]]]:
-        """Of each run, the newest first, and of those that are no longer known: job, series, steps, bounds."""
+        """Job, series, steps and bounds of each run, newest first, and then of dropped runs."""
         for run in reversed(self._runs.by_id.values()):
             if run.numbers is not None:
                 yield run.id.job, run.numbers.series, run.numbers.steps, run.numbers.bounds
         yield from self._runs.past_numbers.items()
 
     def _bandwidths(self) -> GaugeMetricFamily:
-        """Of several runs or groups with the same labels, the fastest."""
+        """Bus bandwidth by labels. Of several runs or groups with the same labels, the fastest counts."""
         found: dict[Values, float] = {}
         for run in self._runs.by_id.values():
             if run.numbers is None:
@@ -115,7 +116,7 @@ def _histograms(
 
 
 def _buckets(series: Durations, edges: Sequence[float]) -> list[tuple[str, float] | tuple[str, float, Exemplar]]:
-    """Cumulative, as Prometheus has them; the exemplar is in the bucket that its value falls into."""
+    """Cumulative buckets, as in Prometheus. The exemplar is in the bucket that its value falls into."""
     found: list[tuple[str, float] | tuple[str, float, Exemplar]] = []
     slow, below = series.exemplar, float("-inf")
     for edge, count in zip(edges, accumulate(series.counts), strict=True):

@@ -17,25 +17,25 @@ from otel_fr_collector.throttle import Throttle
 _log = logging.getLogger(__name__)
 
 MAX_PENDING = 16
-"""Commands queued for one monitor; when it does not read, the oldest are dropped."""
+"""Commands queued for one monitor. If it does not read them, the oldest are dropped."""
 MAX_INCIDENTS = 6
-"""Open incidents that a monitor learns of when it begins to watch, the oldest: its queue has room for more."""
+"""Open incidents, the oldest ones, that a monitor learns of when it begins to watch. Its queue has room for more."""
 MAX_CULPRITS = 64
-"""Ranks that a command names; if there are more, they are stuck for the same reason."""
+"""Culprits that a command names: further ones are stuck for the same reason."""
 MAX_WATCHERS = 65_536
 MAX_RANKS = 256
-"""Ranks that one stream is for: as many as a monitor watches for (otel_fr/monitor/control/siblings.py)."""
+"""Ranks that one stream serves, as many as a monitor watches for (otel_fr/monitor/control/siblings.py)."""
 
 
 class TooManyWatchersError(Exception):
-    """There are `MAX_WATCHERS` already, and none of them gives way to this one (`otel_fr_collector.shares`)."""
+    """There are `MAX_WATCHERS` already, and none of them gives way to a new one (`otel_fr_collector.shares`)."""
 
 
 class Watcher:
-    """One monitor that watches, mostly for all of its machine; iterate over it for its commands, serialised.
+    """A monitor's control stream, mostly for all ranks of its machine. Iterating over it yields serialised commands.
 
     Attributes:
-        ranks: those that it watches for.
+        ranks: the ranks that the monitor watches for.
     """
 
     def __init__(self, run: tuple[str, str]) -> None:
@@ -47,11 +47,11 @@ class Watcher:
         """Queue a command for some of its ranks, or for all. If `MAX_PENDING` are queued, the oldest is dropped.
 
         Returns:
-            for how many of its ranks it is.
+            number of its ranks that the command is for.
         """
         own = self.ranks if ranks is None else tuple(rank for rank in self.ranks if rank in ranks)
         if own:
-            # Serialised messages of one type, one after the other, are the message with the fields of both.
+            # Two serialised messages of one type, concatenated, are the message with the fields of both.
             one_by_one = len(own) < len(self.ranks)
             self._put(command + control_pb2.Command(ranks=own).SerializeToString() if one_by_one else command)
         return len(own)
@@ -71,13 +71,13 @@ class Watcher:
 
 
 class Control:
-    """The monitors that watch, by job and run: tokens are checked for jobs, so no job gets another's commands.
+    """The control streams by job and run. Tokens are checked for the job, so no job gets another's commands.
 
     Args:
         tenant_of: the tenant of a job's name.
 
     Attributes:
-        count: how many there are.
+        count: number of streams.
     """
 
     def __init__(self, tenant_of: Callable[[str], str] = tenant_of) -> None:
@@ -92,12 +92,12 @@ class Control:
 
     @contextlib.contextmanager
     def watch(self, request: control_pb2.WatchRequest) -> Iterator[Watcher]:
-        """While the context is open, the monitor receives commands for its ranks, until `close`.
+        """Send the monitor commands for its ranks while the context is open, or until `close`.
 
-        When there are `MAX_WATCHERS`, the tenant with the most loses one: the newest of its job with the most.
+        Beyond `MAX_WATCHERS` streams, the tenant with the most loses the newest one of its job with the most.
 
         Raises:
-            TooManyWatchersError: none gives way to this one.
+            TooManyWatchersError: no stream gives way to this one.
         """
         run_id = make_run_id(request.job_id, request.attempt, request.run_id)
         owner = Owner(self._tenant_of(run_id.job), run_id.job)
@@ -120,7 +120,7 @@ class Control:
             self._release(owner, watcher)
 
     def serve(self, watcher: Watcher, request: control_pb2.WatchRequest) -> None:
-        """The monitor watches for the ranks of this request from now on. Those that are new learn what stands."""
+        """Serve the ranks of this request from now on. For new ranks, send the standing commands and open incidents."""
         known = watcher.ranks
         watcher.ranks = tuple(dict.fromkeys((request.rank, *request.others[: MAX_RANKS - 1])))
         news = set(watcher.ranks).difference(known)
@@ -141,7 +141,7 @@ class Control:
         self._release(loser, newest)
 
     def _release(self, owner: Owner, watcher: Watcher) -> None:
-        """The watcher takes no room any more; it may have been released before."""
+        """Free the watcher's room. It may have been released before."""
         own = self._by_owner.get(owner, {})
         if watcher not in own:
             return
@@ -152,17 +152,17 @@ class Control:
         self.count -= 1
 
     def dump(self, run: RunId, incident: str, reason: str, page_url: str = "", trace: str | None = None) -> int:
-        """Ask all monitors of a run for their flight-recorder files; returns how many monitors.
+        """Ask all monitors of a run for their flight-recorder files; returns the number of monitors.
 
         Args:
-            trace: id of the incident's trace, in hex: where only a sample of the spans is sent, all of it are.
+            trace: id of the incident's trace, in hex. Monitors that sample spans send all spans of this trace.
         """
         trace_id = bytes.fromhex(trace or "")
         dump = control_pb2.Dump(incident_id=incident, reason=reason, page_url=page_url, trace_id=trace_id)
         return self.send(run, control_pb2.Command(dump=dump))
 
     def tell(self, run: RunId, incident: control_pb2.Incident) -> None:
-        """Tell all monitors of a run what an incident of it says now, for the job's log, unless they know."""
+        """Send an incident of a run to all of its monitors, for the job's log, unless they have it in this state."""
         key = run.job, run.run
         known = self._incidents.setdefault(key, {})
         if incident.is_over:
@@ -185,7 +185,7 @@ class Control:
         self.send(run, control_pb2.Command(inspect=inspect))
 
     def take_stacks(self, run: RunId, ranks: Container[int] | None = None) -> int:
-        """Ask the monitors of these ranks, or of all, for the ranks' stacks; returns how many monitors."""
+        """Ask the monitors of these ranks, or of all, for the ranks' stacks; returns the number of ranks asked for."""
         return self.send(run, control_pb2.Command(take_stacks=control_pb2.TakeStacks()), ranks)
 
     def report(self, run: RunId, ranks: Container[int]) -> None:
@@ -193,25 +193,25 @@ class Control:
         self.send(run, control_pb2.Command(report=control_pb2.Report()), ranks)
 
     def fetch_calls(self, run: RunId, ranks: Container[int], group: str, first: int, last: int) -> None:
-        """Ask the monitors of these ranks which collectives theirs were, from one sequence number to another."""
+        """Ask the monitors of these ranks for the ranks' collectives from one sequence number to another."""
         wanted = control_pb2.FetchCalls(group_id=group, first=first, last=last)
         self.send(run, control_pb2.Command(fetch_calls=wanted), ranks)
 
     def watching(self, run: RunId) -> set[int]:
-        """The ranks whose monitors watch."""
+        """The ranks of the run whose monitors watch."""
         return {rank for watcher in self._watchers.get((run.job, run.run), ()) for rank in watcher.ranks}
 
     def send(self, run: RunId, command: control_pb2.Command, ranks: Container[int] | None = None) -> int:
-        """Send the monitors of these ranks of a run, or of all, a command; returns how many monitors."""
+        """Send a command to the monitors of these ranks of a run, or of all; returns the number of ranks reached."""
         data = command.SerializeToString()
         return sum(watcher.put(data, ranks) for watcher in self._watchers.get((run.job, run.run), ()))
 
     def watches(self, run: RunId) -> bool:
-        """Some monitor of the run watches."""
+        """Whether some monitor of the run watches."""
         return (run.job, run.run) in self._watchers
 
     def set_standing(self, run: RunId, commands: Iterable[control_pb2.Command]) -> None:
-        """Commands for each rank of the run for which a monitor begins to watch; the last `MAX_PENDING` count."""
+        """Set the commands for each rank for which a monitor begins to watch. The last `MAX_PENDING` count."""
         standing = [command.SerializeToString() for command in commands]
         if standing:
             self._standing[(run.job, run.run)] = standing

@@ -1,6 +1,6 @@
-"""Database files that cannot be used: what counts as damage, and how such a file is moved aside. Nothing is deleted.
+"""Decides which database files are damaged, and moves them aside. Nothing is deleted.
 
-Whoever has a file open closes it after any error, and opens it again: `open_file` alone decides whether it is damaged.
+Code that has a file open closes it after any error, and opens it again: only `open_file` decides about damage.
 """
 
 from __future__ import annotations
@@ -19,38 +19,38 @@ from typing import Any
 _log = logging.getLogger(__name__)
 
 SUFFIXES = ("", "-wal", "-shm")
-"""Of the files of one SQLite database: the database, its write-ahead log, and the log's index."""
+"""Suffixes of the files of one SQLite database: the database, its write-ahead log, and the log's index."""
 MAX_ASIDE = 10
-"""Files of one database that are kept aside. A disk that damages every new file must not be filled with them."""
+"""Damaged versions of one database that are kept. A disk that damages every new file must not be filled with them."""
 MAX_VERSION = 1_000
-"""Above it, the version of a file is damage, and no newer otel-fr's."""
+"""Largest version that a newer otel-fr may have written. A greater number means damage."""
 
 
 class DamagedError(sqlite3.DatabaseError):
-    """The file is no usable database of the collector, although SQLite itself may open it."""
+    """The file is not a usable database of the collector, although SQLite may open it."""
 
 
 class NewerVersionError(OSError):
-    """A newer otel-fr has written the database, which this one leaves as it is; the text says what to do."""
+    """A newer otel-fr has written the database, so this one does not change it. The text says what to do."""
 
 
 def is_damage(error: Exception) -> bool:
     """Whether an error means that the file is damaged; False for a full disk, a lock, an I/O error.
 
-    SQLITE_CORRUPT and SQLITE_NOTADB have no class of their own in Python; the errors that may pass have one.
+    In Python, SQLITE_CORRUPT and SQLITE_NOTADB have no subclass of DatabaseError; errors that may pass have one.
     """
     return type(error) in (sqlite3.DatabaseError, DamagedError)
 
 
 def check_kind(path: Path) -> None:
-    """Check that a database's files are regular ones that this process may read and write, or can be made.
+    """Check that a database's files are regular ones that this process may read and write, or that they are missing.
 
-    SQLite says of all others only that it cannot open the file, as it does when the process has too many open files.
-    An empty database is a new one to SQLite; here it has lost what it held, as after a power cut.
+    For any other file, SQLite reports only that it cannot be opened, as it does if the process has too many open files.
+    SQLite takes an empty file for a new database. Here, it counts as one that has lost its content, as in a power cut.
 
     Raises:
-        DamagedError: one is not.
-        OSError: it is a link to a folder that is not there: of a disk that may be mounted later, so it is no damage.
+        DamagedError: a file is neither.
+        OSError: a file is a link into a missing folder. The folder's disk may be mounted later, so this is no damage.
     """
     for suffix in SUFFIXES:
         one = _sibling(path, suffix)
@@ -76,20 +76,20 @@ class Found(Enum):
 
     SAME = 1
     NO_LOG = 2
-    """The database, without its log or the log's index; what is in them is written into it at the connection's end."""
+    """The same database without its log or the log's index. The connection writes them into it when it ends."""
     OTHER = 3
     """Nothing, another file, or an empty one."""
 
 
 class OpenedFile:
-    """Tells whether the files that a connection has open are still those at their path.
+    """Checks whether the files that a connection has open are still at their path.
 
-    If somebody has deleted, renamed, replaced or emptied them, the connection continues as if nothing had happened, and
-    what it writes is lost when the connection ends. Nothing is opened here: closing a file would drop SQLite's locks on
-    it (sqlite.org/howtocorrupt.html, 2.2).
+    If somebody deletes, renames, replaces or empties them, the connection continues as if nothing had happened, and
+    what it writes is lost when it ends. No file is opened here: closing it would drop SQLite's locks on it
+    (sqlite.org/howtocorrupt.html, 2.2).
 
     Args:
-        path: of the database, which is open in WAL mode.
+        path: path of the database, which is open in WAL mode.
     """
 
     def __init__(self, path: Path) -> None:
@@ -105,12 +105,12 @@ class OpenedFile:
         return Found.SAME if now == self._known else Found.NO_LOG
 
     def remove_log(self) -> None:
-        """Remove the log that is left of a database that is no longer there, once its connection is closed.
+        """Remove the log of a database that is no longer at its path, once its connection is closed.
 
-        Else SQLite would write it into the other database that is there now.
+        Otherwise, SQLite would write the log into the database that is there now.
 
         Raises:
-            OSError: it cannot be removed.
+            OSError: the log cannot be removed.
         """
         for known, one in list(zip(self._known, self._files, strict=True))[1:]:
             if known is not None and _identity(one) == known:
@@ -118,11 +118,13 @@ class OpenedFile:
 
 
 def file_version(db: sqlite3.Connection) -> int:
-    """The version of its form, 0 for a new file. The schema is not read: a newer one may be damage to an older SQLite.
+    """Version of the file's format, 0 for a new file.
+
+    The schema is not read: an older SQLite may take a newer schema for damage.
 
     Raises:
-        DamagedError: it is none.
-        sqlite3.Error: it cannot be read.
+        DamagedError: the number is not a version.
+        sqlite3.Error: the version cannot be read.
     """
     version: int = db.execute("PRAGMA user_version").fetchone()[0]
     if not 0 <= version <= MAX_VERSION:
@@ -141,10 +143,10 @@ def read_schema(db: sqlite3.Connection) -> bool:
     """Make a new connection read the file's schema; returns whether there is any.
 
     Raises:
-        DamagedError: it is not UTF-8. Python cannot even decode SQLite's message then.
-        sqlite3.Error: it cannot be read.
+        DamagedError: the schema is not UTF-8. Python cannot even decode SQLite's message then.
+        sqlite3.Error: the schema cannot be read.
     """
-    # One byte that is no text must not cost the rows beside it.
+    # A byte that is not text must not make the other rows unreadable.
     db.text_factory = lambda data: data.decode(errors="replace")
     try:
         return db.execute("SELECT 1 FROM sqlite_master").fetchone() is not None
@@ -189,16 +191,16 @@ def open_file(
     wall: Callable[[], float] = time.time,
     **options: Any,
 ) -> sqlite3.Connection:
-    """Open a database; a damaged one is moved aside, which is logged, and a new one begun.
+    """Open a database. A damaged one is moved aside, which is logged, and a new one is created.
 
     Args:
         newest: the newest version that is known here.
         prepare: makes the connection ready for use.
         on_damage: called once a damaged file has been moved aside.
-        options: of `sqlite3.connect`.
+        options: arguments of `sqlite3.connect`.
 
     Raises:
-        NewerVersionError: it has a newer version.
+        NewerVersionError: the file has a newer version.
         sqlite3.Error: the file cannot be opened, and is not damaged.
         OSError: the damaged file cannot be moved aside; or raised by ``prepare``.
     """
@@ -211,7 +213,7 @@ def open_file(
 
 
 class _MovedError(Exception):
-    """The arguments: what is wrong with a file, and the name under which it is kept."""
+    """A damaged file was moved aside. The arguments are the damage and the file's new name."""
 
 
 def _opened(
@@ -221,7 +223,7 @@ def _opened(
     options: Mapping[str, Any],
     move: Callable[[], Path] | None,
 ) -> sqlite3.Connection:
-    """The connection. With ``move`` a damaged file is moved aside, before it is closed, and _MovedError raised."""
+    """Open the database. If it is damaged and ``move`` is given, move it aside before closing it; raise _MovedError."""
     with contextlib.ExitStack() as undo:
         try:
             check_kind(path)
@@ -247,13 +249,13 @@ def _opened(
 
 
 def _remove_empty(path: Path) -> None:
-    """Remove the file that a failed attempt has made, as on a full disk: the next one would take it for damaged."""
+    """Remove the empty file of a failed attempt, as on a full disk: the next attempt would take it for damaged."""
     if _identity(path) is not None and _identity(path, 1) is None:
         path.unlink()
 
 
 def _identity(path: Path, least: int = 0) -> tuple[int, int] | None:
-    """Of the file at that path; None: there is none of so many bytes."""
+    """Device and inode of the file at ``path``; None: there is no file of at least ``least`` bytes."""
     try:
         found = path.stat()
     except OSError:

@@ -1,4 +1,4 @@
-"""The URL of a PostgreSQL database, checked before anything connects to it or quotes a part of it."""
+"""Checks the URL of a PostgreSQL database, before anything connects to it or quotes a part of it."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from urllib.parse import parse_qs
 _HOST = r"(\[[^\[\]]*\]|[^\[\]:,]*)(:\d*)?"
 _HOSTS = re.compile(rf"{_HOST}(,{_HOST})*")
 _NOT_ENCODED = re.compile(r"\s|%(?![0-9A-Fa-f]{2})|%00")
-"""What libpq refuses with a message that quotes the password."""
+"""Text that libpq rejects with a message that quotes the password."""
 
 
 def database_url(text: str) -> str:
-    """The URL, if libpq reads the same user, password and host from it as its author meant.
+    """Return the URL, if libpq reads the user, password and host from it that its author meant.
 
     Raises:
-        ValueError: it does not. No part of the URL is in the message: it may be one of the password.
+        ValueError: it does not. The message quotes no part of the URL, because this may be a part of the password.
     """
     scheme, separator, rest = text.partition("://")
     if scheme not in ("postgresql", "postgres") or not separator:
         raise ValueError("it is not a postgresql:// URL")
-    # libpq ends user and password at the first of these, so that what follows a raw "/" or "@" is a host to it.
+    # For libpq, user and password end at the first "/" or "@", so that what follows one that is not encoded is a host.
     user = re.match(r"[^@/]*@", rest)
     place, _, query = rest[user.end() if user else 0 :].partition("?")
     has_parameters = all(re.match(r"[a-z_]+=", one) for one in query.split("&")) if query else True

@@ -1,9 +1,8 @@
-"""Ranks whose fingerprints of a group differ: their monitors are asked for the calls, which the match engine compares.
+"""Asks the monitors of ranks with different fingerprints of a group for the calls, which the match engine compares.
 
-The rings have all calls, also those whose spans were not sent, or are sent elsewhere. What is asked for is narrowed in
-rounds: the monitors answer with fingerprints of parts of the range, and with the calls once it is short. The calls are
-then taken like calls from spans, so the verdict is the same as for any mismatch. A difference without a verdict names
-nobody.
+The rings have all calls, even those whose spans were not sent, or were sent elsewhere. The range is narrowed in rounds:
+the monitors answer with fingerprints of its parts, and with the calls once it is short. These calls are then handled
+like calls from spans, so the verdict is the same as for any mismatch. A difference without a verdict names nobody.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from otel_fr_collector.throttle import Throttle
 _log = logging.getLogger(__name__)
 
 MAX_ASKED = 64
-"""Ranks of a group that are asked: all of them, or those that differ from most, and at least twice as many others."""
+"""Ranks of a group that are asked. In a larger group, at most a third of them are ranks that differ from most."""
 FEWEST = 3
-"""Ranks of a larger group that must answer: two that differ do not show which of them differs from the others."""
+"""Answers that are needed in a group of more than two: two that differ do not show which rank is the odd one."""
 MAX_INQUIRIES = 64
-"""Of one group. A program whose ranks differ in each step has an incident after the first."""
+"""Inquiries about one group. A program whose ranks differ in each step has an incident after the first one."""
 
 
 class Disagreements:
@@ -97,14 +96,14 @@ class Disagreements:
         self._ask(run, group, Inquiry(first, last, inquiry.ranks, awaited, deadline, inquiry.window, is_cut=is_cut))
 
     def _conclude(self, run: Run, group: GroupState, inquiry: Inquiry, now: float, *, is_cut: bool) -> None:
-        """All calls that can be had were compared as they came."""
+        """End an inquiry: all calls that the rings still have were compared when they arrived."""
         window = inquiry.window
         if group.shows_disagreement(inquiry.first, inquiry.last):
             self._metrics.disagreements.labels("mismatch").inc()
         elif is_cut:
             self._give_up(run, group, inquiry, "its rings have overwritten the calls before that")
         elif window.first > 1 and not group.shows_disagreement(1, window.last):
-            # What was agreed on may have been agreed among ranks that all differed from the others.
+            # The ranks that seemed to agree before the window may all have differed from the others.
             whole = Window(1, window.last, window.since)
             awaited, deadline = frozenset(inquiry.answers), now + timeline.ANSWER_SECONDS
             self._ask(run, group, Inquiry(1, window.last, inquiry.ranks, awaited, deadline, whole))
@@ -129,7 +128,7 @@ def _fewest(group: GroupState) -> int:
 
 
 def _to_ask(run: Run, group: GroupState, last: int, watching: set[int]) -> frozenset[int]:
-    """Of the ranks that have come as far as that number."""
+    """Select ranks to ask from those that have reached the number ``last``."""
     members = [rank for rank in group.group.ranks if rank in watching and _reached(run, rank, group) >= last]
     if len(members) <= MAX_ASKED:
         return frozenset(members)
@@ -145,12 +144,12 @@ def _reached(run: Run, rank: int, group: GroupState) -> int:
 
 
 def _first_difference(answers: Sequence[KeptRange], first: int) -> tuple[int, int] | None:
-    """The first part of a range in which the fingerprints differ, as first and last number; None: in none.
+    """The first part of a range in which the fingerprints differ, as first and last number; None: there is none.
 
-    Only ranks whose recorders tell the same are compared with each other.
+    Only ranks whose recorders record the same are compared with each other.
 
     Args:
-        answers: with fingerprints. Ranks that answered with their calls have made few calls; they are left out here.
+        answers: answers with fingerprints. Ranks that answered with calls have made few calls, and are left out.
     """
     found = [
         (untold_by(one.fingerprint), dict(zip(one.fingerprint[1::2], one.fingerprint[2::2], strict=False)))

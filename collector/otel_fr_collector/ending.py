@@ -1,4 +1,4 @@
-"""The end of the process: in time, whatever hangs. The time counts from the signal."""
+"""Ends the process in time, whatever hangs. The time counts from the signal."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from otel_fr_collector import output
 _log = logging.getLogger(__name__)
 
 MARGIN = 0.2
-"""Seconds, and share of all, that are left for the end itself when the time is over."""
+"""Seconds that are reserved for the end itself, or this share of the time if that is less."""
 LOG_SECONDS = 0.1
-"""For the last message: the reader of standard error may hang, too."""
+"""Seconds for the last message: the reader of standard error may hang, too."""
 
 
 def leave(status: int) -> NoReturn:
-    """End the process now. Everything is closed or given up; threads that still decode or judge are not waited for."""
+    """End the process now. Everything is closed or given up. Threads that still work are not waited for."""
     output.drain()
     os._exit(status)
 
@@ -39,13 +39,13 @@ class Ending:
         self._thread.start()
 
     def begin(self) -> None:
-        """The time runs from now on, unless it does already. A signal handler may call it: it takes no lock."""
+        """Start the time, unless it runs already. A signal handler may call this, because it takes no lock."""
         if self._end is None:
             self._end = time.monotonic() + self._seconds - min(MARGIN, MARGIN * self._seconds)
             os.write(self._write, b"x")
 
     def left(self, share: float = 1.0) -> float:
-        """Seconds that are left of the first ``share`` of the time; at least 0."""
+        """Seconds left of the first ``share`` of the time, at least 0. Starts the time if it does not run yet."""
         self.begin()
         assert self._end is not None
         return max(0.0, self._end - (1 - share) * self._seconds - time.monotonic())

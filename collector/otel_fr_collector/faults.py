@@ -1,4 +1,4 @@
-"""Faults of the collector itself, in one part, that must not stop the parts after it: counted and logged."""
+"""Counts and logs faults in one part of the collector, so that they do not stop the parts after it."""
 
 from __future__ import annotations
 

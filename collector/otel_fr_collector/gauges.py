@@ -22,9 +22,9 @@ from otel_fr_collector.metric_table import FAMILIES, empty, largest
 MAX_SERIES = 1_000
 """Series of one family with labels of jobs and groups; the highest values come first."""
 MAX_STRAGGLERS = 100
-"""Ranks that are named: those that are waited for most."""
+"""Stragglers that are named: the ranks that are waited for most."""
 MAX_RANKS_OF_GROUP = 64
-"""Ranks of one group with counters of waits: those that were waited for most."""
+"""Ranks of one group with counters of waits: the ranks that were waited for most."""
 
 
 def group_label(group: ProcessGroupData | None) -> str:
@@ -76,7 +76,7 @@ class JobGauges(Collector):
         return largest(GaugeMetricFamily, "otel_fr_progress_lag", lags, MAX_SERIES)
 
     def _slowest(self) -> GaugeMetricFamily:
-        """The ranks that are named."""
+        """Ranks that their groups wait for again and again."""
         now = self._clock()
         found: dict[tuple[str, ...], float] = {}
         for run in self._runs.by_id.values():
@@ -86,7 +86,7 @@ class JobGauges(Collector):
         return largest(GaugeMetricFamily, "otel_fr_straggler_wait_ratio", found, MAX_STRAGGLERS)
 
     def _waits(self) -> CounterMetricFamily:
-        """Totals of the ranks, with what runs of the same job had counted that are no longer known."""
+        """Totals by rank, including those of dropped runs of the same job."""
         found: defaultdict[tuple[str, ...], float] = defaultdict(float)
         for run in self._runs.by_id.values():
             for state in run.groups.values():
@@ -108,7 +108,7 @@ def _incidents(name: str, incidents: Iterable[CollectorIncidentData]) -> GaugeMe
 
 
 def _labels(run: Run, state: GroupState) -> tuple[str, str]:
-    """Job and group as an alert's labels have them."""
+    """Job and group, in the form of an alert's labels."""
     return one_line(run.id.job), one_line(group_name(state.group.name, state.group.description))
 
 

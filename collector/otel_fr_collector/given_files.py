@@ -1,4 +1,4 @@
-"""Files that options name: read in one piece, without waiting for anybody."""
+"""Reads files that options name, in one piece and without blocking."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def read_bytes(path: Path) -> bytes:
     """The content of a file.
 
     Raises:
-        OSError: it cannot be read, or is no regular file. To open a pipe would wait until somebody writes into it.
+        OSError: it cannot be read, or is not a regular file. Opening a pipe would wait until somebody writes into it.
     """
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -21,11 +21,11 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """The same as text.
+    """The content of a file, as text.
 
     Raises:
-        ValueError: it is not UTF-8. No part of it is in the message: it may be a secret.
-        OSError: as in `read_bytes`.
+        ValueError: it is not UTF-8. The message quotes no part of it, because it may be a secret.
+        OSError: as for `read_bytes`.
     """
     try:
         return read_bytes(path).decode()

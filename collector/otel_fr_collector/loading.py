@@ -1,8 +1,8 @@
 """The effective settings: from flags, environment, one TOML file and defaults, in this order.
 
-pydantic-settings reads the same sources, but merges them before it validates: its errors name neither the flag, the
-variable nor the key of the file that a bad value came from, and it ignores or refuses unknown variables as one, where
-Kubernetes' own must be distinguished from misspelt ones. What would be left to it is about sixty lines of this.
+pydantic-settings reads the same sources, but merges them before it validates. So its errors do not name the flag, the
+variable or the key of the file that a bad value came from. It also ignores or refuses all unknown variables alike,
+while Kubernetes' own must be distinguished from misspelt ones. It could replace about sixty lines of this module.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def load(flags: Mapping[str, object], env: Mapping[str, str]) -> Settings:
     """The effective settings.
 
     Args:
-        flags: what `add_arguments` has parsed; names with ``_``.
+        flags: parsed values of the arguments from `add_arguments`; names with ``_``.
 
     Raises:
         SettingsError: a value or a name cannot be used, or options do not fit together.
@@ -89,7 +89,7 @@ def load(flags: Mapping[str, object], env: Mapping[str, str]) -> Settings:
 
 
 def show(settings: Settings) -> str:
-    """The settings as a TOML file of the same effect, without secrets."""
+    """The settings as a TOML file with the same effect, without secrets."""
     lines, section = [], ""
     for option in OPTIONS:
         value = getattr(settings, option.name.replace("-", "_"))
@@ -174,7 +174,7 @@ def _parse(option: Option, given: object) -> object:
 
 
 def _is_blank(given: object) -> bool:
-    """Text without content, or a list of only such: what a manifest passes whose own variable is empty."""
+    """Whether a value is blank text, or a list of blank texts, as from a manifest whose own variable is empty."""
     if isinstance(given, list):
         return all(map(_is_blank, given))
     return isinstance(given, str) and not given.strip()

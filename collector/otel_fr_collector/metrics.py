@@ -1,4 +1,4 @@
-"""The collector's metrics of itself, for Prometheus: what counts. The definitions are in `metric_table`."""
+"""The collector's metrics about itself, for Prometheus. Their definitions are in `metric_table`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class Metrics:
-    """The counters, one attribute each, and the gauges of the process; gauges of the jobs are in `gauges`.
+    """The counters, one attribute each, and the gauges of the process. The gauges of the jobs are in `gauges`.
 
     Series whose label values are known beforehand exist from the start, at 0, so that Prometheus's ``increase`` sees
-    their first event. What depends on an option is served once its ``watch_...`` method is called.
+    their first event. Metrics that depend on an option are served once their ``watch_...`` method is called.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Metrics:
         self._gauge("otel_fr_collector_requests_in_flight_bytes", size)
 
     def watch_forwarding(self, sizes: Mapping[str, int], max_bytes: int, is_up: Callable[[], bool]) -> None:
-        """Serve what becomes of forwarded requests, and the queues of the backends.
+        """Serve the results of forwarding, and the queues of the backends.
 
         Args:
             sizes: by backend, the bytes of the requests that wait; they may change.
@@ -71,7 +71,7 @@ class Metrics:
         self.registry.register(_ForwardQueues(sizes, max_bytes))
 
     def watch_deliveries(self, outlet: str) -> None:
-        """Serve the deliveries of one outlet. Outlets of one name are added up."""
+        """Serve the deliveries of one outlet. Outlets with the same name are added up."""
         if not self._has_deliveries:
             self.registry.register(self.deliveries)
             self._has_deliveries = True
@@ -105,7 +105,7 @@ class _ForwardQueues(Collector):
 
 
 def _add_series(counter: Counter, name: str, **known: Iterable[str]) -> None:
-    """Make the series of all known label values: the table's and these."""
+    """Create the series of all known label values, from the table and from ``known``."""
     labels = FAMILIES[name].labels
     if labels:
         for values in itertools.product(*(known.get(label.name, label.values) for label in labels)):

@@ -1,4 +1,4 @@
-"""Standard output and standard error that never block: the program that reads them may have stopped to read."""
+"""Standard output and standard error that never block, even if the program that reads them has stopped reading."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _log = logging.getLogger(__name__)
 MAX_TEXTS = 4_096
 """Texts (log lines, printed incidents) that wait for the reader of one stream; further ones are dropped."""
 MAX_CHARACTERS = 4 << 20
-"""Of these texts together; one text alone may have more."""
+"""Characters of these texts together. A single text may have more."""
 DRAIN_SECONDS = 1.0
-"""At the end of the process, for what waits."""
+"""Seconds at the end of the process to write the texts that wait."""
 
 _streams: list[Unblocked] = []
 
 
 class Unblocked:
-    """Writes to a text stream in a thread of its own. What cannot be written yet waits; what does not fit is lost.
+    """Writes to a text stream in a thread of its own. Texts wait in a queue; if it is full, they are dropped.
 
-    A text that the stream refuses (closed, disk full) is lost, too. Both are counted.
+    A text that the stream refuses (closed, disk full) is dropped, too. Both are counted.
 
     Args:
         name: ``stdout`` or ``stderr``, in metrics and the log.
@@ -47,7 +47,7 @@ class Unblocked:
 
     @property
     def encoding(self) -> str:
-        """Of the stream."""
+        """The stream's encoding."""
         return self._stream.encoding or "utf-8"
 
     def isatty(self) -> bool:
@@ -66,15 +66,15 @@ class Unblocked:
         return len(text)
 
     def flush(self) -> None:
-        """Nothing: the thread flushes, and `drain` waits for it."""
+        """Do nothing: the thread flushes, and `drain` waits for it."""
 
     def drain(self, seconds: float) -> None:
-        """Wait until all is written, for so many seconds at most."""
+        """Wait until all is written, for ``seconds`` at most."""
         with self._changed:
             self._changed.wait_for(lambda: not self._texts and not self._is_writing, seconds)
 
     def _has_room(self) -> bool:
-        """For the message about what was lost, and more."""
+        """Whether there is room for the message about dropped texts, and for more."""
         return len(self._texts) < MAX_TEXTS // 2 and self._size < MAX_CHARACTERS // 2
 
     def _run(self) -> None:
@@ -98,7 +98,7 @@ class Unblocked:
 
 
 def drain(seconds: float = DRAIN_SECONDS) -> None:
-    """Wait until all streams have written what waits, for so many seconds at most."""
+    """Wait until all streams have written their texts, for ``seconds`` at most."""
     end = time.monotonic() + seconds
     for stream in _streams:
         stream.drain(max(0.0, end - time.monotonic()))

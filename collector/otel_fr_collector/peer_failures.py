@@ -1,11 +1,12 @@
-"""Which ranks have failed, so that their peers need not wait for them; their monitors are notified.
+"""Decides which ranks have failed, and notifies the monitors of their peers, which need not wait for them.
 
 A rank has failed if its monitor saw its process end badly, if an incident names it as stuck or overdue, or if neither
-it nor its monitor is heard of while others wait for it. A rank that is only waited for has not: it may be slow for a
-good reason. Neither has one whose process another monitor of its machine sees run: only its own monitor is silent.
+it nor its monitor is heard while others wait for it. A rank that is only waited for has not failed: it may be slow for
+a good reason. Neither has a rank whose process another monitor of its machine sees running: only its own monitor is
+silent.
 
-Being wrong is bounded by what a rank does with it: it ends only calls that it waits in itself, in a group with a failed
-member, for longer than the stall time, or a second if that member has ended (`otel_fr.monitor.control.peers`).
+A wrong decision does little harm. A rank ends only calls in which it waits itself, in a group with a failed member, for
+longer than the stall time, or for a second if that member has ended (`otel_fr.monitor.control.peers`).
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ from otel_fr_collector.jobs.snapshot import reported_calls
 from otel_fr_collector.jobs.stops import end_of
 
 STEP_SECONDS = 0.2
-"""Seconds between two looks at a run."""
+"""Seconds between two checks of a run."""
 MAX_REASON = 500
 """Characters of a reason."""
 MAX_COMMANDS = 8
-"""Commands that one look at a run causes; the monitors' queues have room for twice as many."""
+"""Commands that one check of a run causes, about; the monitors' queues have room for twice as many."""
 
 KINDS = {
     Category.RANK_DEAD: "ended",
@@ -60,7 +61,7 @@ class Failure:
 
 
 class PeerFailures:
-    """Follows the runs whose monitors watch, but not while their ranks may be reconnecting.
+    """Follows the runs whose monitors watch, except while their ranks may be reconnecting.
 
     Args:
         grace: while it waits for a run, nothing new is sent.
@@ -126,9 +127,9 @@ class PeerFailures:
         return failed
 
     def _still_silent(self, run: Run, now: float) -> dict[int, Failure]:
-        """The ranks that have failed by their silence and have sent no report since, whoever waits for them now.
+        """The ranks that failed by their silence and have sent no report since, whether or not others wait for them.
 
-        Only a report is a sign of life: that the collector is behind by now is none.
+        Only a report is a sign of life. That the collector is behind now does not count.
         """
         told = {rank: why for rank, why in self._told.get(run.id, {}).items() if why.kind == "silent"}
         states = {rank: run.ranks[rank] for rank in told if rank in run.ranks}
@@ -137,8 +138,8 @@ class PeerFailures:
     def _silent(self, run: Run, now: float) -> Iterable[tuple[int, Failure]]:
         """Ranks that are silent while a rank that still reports waits for them in a group.
 
-        If half of the nodes are silent (of one node: half of its ranks), it is rather this collector that is cut off,
-        unless a rank that is heard of does not reach a peer, either.
+        If half of the nodes are silent (of a single node: half of its ranks), this collector is probably cut off,
+        unless a rank that is heard cannot reach a peer either.
         """
         floor, behind = run.unheard(now)
         floor = max(floor, self._started)
@@ -171,7 +172,7 @@ class PeerFailures:
                 yield state.rank, Failure("silent", _silence(state, by_host[state.host], dark))
 
     def _waited_for(self, run: Run, quiet: set[int], heard: set[int], now: float) -> set[int]:
-        """Those of the ranks in whose groups a rank that is heard of has waited for its peer timeout."""
+        """The ``quiet`` ranks in whose groups a ``heard`` rank has waited for its peer timeout."""
         found: set[int] = set()
         for state in run.ranks.values():
             report = state.report
@@ -187,10 +188,10 @@ class PeerFailures:
 
 
 def _seen_running(run: Run, quiet: set[int], beside: set[int]) -> set[int]:
-    """The ranks whose processes run as other monitors see, which are heard of.
+    """The ranks whose processes are running, as reports of ranks on the same machines show.
 
     Args:
-        beside: the ranks of the machines that matter, ``quiet`` ones among them.
+        beside: all ranks of these machines, including ``quiet`` ones.
     """
     reports = [run.ranks[rank].report for rank in beside - quiet]
     found: set[int] = set()
@@ -201,7 +202,7 @@ def _seen_running(run: Run, quiet: set[int], beside: set[int]) -> set[int]:
 
 
 def _failed_of(finding: Finding, run: Run) -> Iterable[int]:
-    """The culprits of a finding that have failed: beside a rank that is stuck, others may only not have come yet."""
+    """The culprits of a finding that have failed. Besides a stuck rank, others may only not have arrived yet."""
     if finding.category is not Category.RANK_STUCK or finding.stuck_on == "device":
         return finding.culprit_ranks
     return [rank for rank in finding.culprit_ranks if rank in run.ranks and run.ranks[rank].python_blocked]
@@ -222,7 +223,7 @@ def _failures(failed: dict[int, Failure]) -> list[Command]:
 
 
 def _how_it_ended(end: Rank, state: RankState, first: list[RankState]) -> str:
-    """Ranks that were stopped alike have one text, so that one command tells of them.
+    """How a rank ended, as text. Ranks that were stopped alike have the same text, so that one command names them.
 
     Args:
         first: the first ranks that ended badly and that nobody stopped.

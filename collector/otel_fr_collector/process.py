@@ -35,17 +35,18 @@ from otel_fr_collector.web.finished import Finished
 _log = logging.getLogger(__name__)
 
 REQUESTS_UNTIL, VERDICTS_UNTIL, SENDING_UNTIL = 0.2, 0.65, 0.85
-"""Shares of the time to stop, after which requests in flight, judging, and sending end. The rest is for files."""
+"""Shares of the time to stop after which requests in flight, judging and sending end. The rest is for files."""
 LEAST_SENDING = 0.1
-"""Seconds for sending, if all before has taken its time."""
+"""Seconds left for sending even if the steps before have used up the time."""
 SWITCH_INTERVAL = 0.000_5
-"""Seconds that a judging thread may keep the interpreter from the event loop; Python's default is ten times that."""
+"""Seconds for which another thread may keep the interpreter from the event loop; Python's default is ten times that."""
 MALLOC_OPTIONS = {-3: 1 << 20, -8: 2}
-"""Of glibc's mallopt: M_MMAP_THRESHOLD and M_ARENA_MAX. Requests of megabytes get memory of their own, which returns to
-the system when they end; by default glibc stops that after the first, and keeps an arena for each thread."""
+"""Parameters of glibc's mallopt: M_MMAP_THRESHOLD and M_ARENA_MAX. Requests of megabytes get memory of their own, which
+returns to the system when they end. By default, glibc stops doing so after the first, and keeps an arena for each
+thread."""
 
 TRIM_SECONDS = 60.0
-"""Between two times at which memory that is free returns to the system, which takes 30 ms for 150 MB."""
+"""Seconds between two times at which free memory is returned to the system, which takes 30 ms for 150 MB."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Ports:
 
     Attributes:
         otlp_http: None: no OTLP over HTTP.
-        needs_otlp_http: False: if its port is taken, the collector logs that and continues without OTLP over HTTP.
+        needs_otlp_http: False: if its port is taken, the collector logs this and continues without OTLP over HTTP.
     """
 
     grpc: Address
@@ -73,7 +74,7 @@ class CollectorProcess:
         stop_seconds: longest time that `stop` may take.
 
     Attributes:
-        ports: where it listens, once started with the ports that were free.
+        ports: where the collector listens; after `start`, with the port numbers that it got.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class CollectorProcess:
         self._signalled = asyncio.Event()
 
     async def start(self) -> None:
-        """Listen on the ports and start judging; signals are taken from now on.
+        """Listen on the ports and start judging. Signals are handled from now on.
 
         Raises:
             BindError: an address cannot be listened on.
@@ -146,7 +147,7 @@ class CollectorProcess:
             numbers.append(signals.SIGHUP)
         for number in numbers:
             loop.add_signal_handler(number, self._signalled.set)
-            # In place of the handler of asyncio, which does nothing: the loop may be too busy to see the signal soon.
+            # Replaces asyncio's handler, which does nothing: the loop may be too busy to see the signal soon.
             signals.signal(number, lambda *_: self._ending.begin())
 
     def _listen(self, address: Address, app: Starlette) -> Address:
@@ -206,7 +207,7 @@ async def _collect_garbage(judge: Judge) -> None:
 
 
 async def _return_memory() -> None:
-    """What gRPC has held for requests lies between what it still holds, so glibc does not return it."""
+    """Return free memory to the system. It lies between blocks that gRPC still holds, so glibc alone does not do it."""
     while True:
         await asyncio.sleep(TRIM_SECONDS)
         with contextlib.suppress(AttributeError):  # another C library than glibc
@@ -220,10 +221,10 @@ async def _end_revoked(tokens: Tokens) -> None:
 
 
 async def _watch(server: grpc.aio.Server) -> NoReturn:
-    """A collector that hears nothing must not look well: it ends, and whoever runs it starts it again.
+    """Wait for the server's end. A collector without it must not look healthy: it ends, and is started again.
 
     Raises:
-        Exception: the server has ended.
+        RuntimeError: the server has ended.
     """
     await server.wait_for_termination()
     raise RuntimeError("the gRPC server has ended")

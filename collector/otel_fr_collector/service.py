@@ -1,4 +1,4 @@
-"""The service: connects the rooms, from requests to published incidents. Everything here runs in one event loop."""
+"""The service connects the collector's parts, from requests to published incidents. All runs in one event loop."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _log = logging.getLogger(__name__)
 
 TICK = 0.1
 BREAK = 0.02
-"""Seconds between two steps while more is due than one does: half of the time is left to requests."""
+"""Seconds between two steps while more is due than one step does. Half of the time is left to requests."""
 CLEAN_UP_INTERVAL = 1.0
 """Seconds between two clean-ups of old runs and incidents."""
 MAX_REASON = 500
@@ -54,7 +54,7 @@ MAX_REASON = 500
 
 @dataclass
 class _Unpublished:
-    """Changes that are published when they are written, or at ``deadline`` (monotonic). ``written``: None: they are."""
+    """Changes to publish once they are stored, or at ``deadline`` (monotonic). ``written``: None: at once."""
 
     changes: list[IncidentChange]
     written: Written | None
@@ -74,8 +74,8 @@ class Service:
         links: shown with incidents.
         tenant_of: the tenant of a job's name.
         straggler_limits: when a rank counts as one that always comes last.
-        alert_after: as in `IncidentBook`.
-        job_memory: bytes of what is kept of runs, and of caches of what they send.
+        alert_after: as for `IncidentBook`.
+        job_memory: bytes that runs and caches of their telemetry may take.
         clock, wall: monotonic and Unix time in seconds.
     """
 
@@ -122,7 +122,7 @@ class Service:
         self._to_publish: deque[_Unpublished] = deque()
         self.on_dropped: Callable[[Run], None] = lambda _: None
         self.on_over: Callable[[Run], None] = lambda _: None
-        """Called when no rank of a run is heard of any more, long before it is dropped."""
+        """Called when no rank of a run reports any more, long before the run is dropped."""
         self._traces = None
         if forwarder is not None:
             self._traces = IncidentTraces(self.runs, forwarder, store, clock)
@@ -136,7 +136,7 @@ class Service:
             self._persistence.restore()
 
     async def begin(self) -> None:
-        """Continue with the verdicts that were due when the collector ended; nothing is taken before."""
+        """Continue with the verdicts that were due when the collector ended. Call this before `take`."""
         if self._persistence is not None:
             await self._persistence.replay(self.ingest)
 
@@ -165,7 +165,7 @@ class Service:
         return self.control.take_stacks(run.id)
 
     def problems(self) -> list[str]:
-        """What does not work now, without names of files, because everybody may read it; the log has them."""
+        """Sentences about what does not work now. Everybody may read them, so file names are only in the log."""
         found = []
         if self.store is not None and self.store.problem:
             found.append("incidents wait in memory: the store cannot be written")
@@ -190,7 +190,7 @@ class Service:
             is_done = self.step()
 
     async def finish(self, seconds: float) -> None:
-        """Judge, and publish what follows, for the last time: for about so many seconds at most."""
+        """Judge and publish for the last time, for about ``seconds`` at most."""
         await self.judge.finish(seconds)
         while not self._cleaned(self.clock()):
             await asyncio.sleep(0)
@@ -206,7 +206,7 @@ class Service:
         """Do what is due now.
 
         Returns:
-            False: more is due than was done; a step is short, so that others can use the event loop.
+            False: more is due than was done. A step is short, so that other tasks can use the event loop.
         """
         now = self.clock()
         gap = now - self._last_tick
@@ -239,7 +239,7 @@ class Service:
         return True
 
     def _clean_up(self, now: float) -> bool:
-        """False: it must be called again, because one step does not resolve all incidents that are over."""
+        """Clean up; False: call it again, because one step does not resolve all incidents that are over."""
         if self._persistence is not None:
             for data in self._persistence.share(now):
                 self.outlets.event_stream.repeat(data)
@@ -317,14 +317,14 @@ class Service:
                 self._tell_monitors(incident, ChangeKind.UPDATED)
 
     def _take_changes(self, changes: list[IncidentChange], now: float) -> None:
-        """Publish changes once they are in the store, in their order; without waiting for it for long."""
+        """Publish changes in order, once they are stored or `timeline.PUBLISH_PATIENCE` is over."""
         if not changes:
             return
         written = None
         if self._persistence is not None:
             with self._faults.caught("store", "could not store incidents"):
                 written = self._persistence.save(changes)
-            # The book changes its incidents further; what is published is what was written.
+            # The book may change its incidents later. Publish them as they were stored.
             changes = [IncidentChange(one.kind, copy.copy(one.incident), one.data) for one in changes]
         self._to_publish.append(_Unpublished(changes, written, now + timeline.PUBLISH_PATIENCE))
         self._publish_written()
@@ -336,7 +336,7 @@ class Service:
             self._publish(due.changes, now)
 
     def _publish(self, changes: list[IncidentChange], now: float) -> None:
-        """Each receiver is notified whatever becomes of the others."""
+        """Publish changes. If one receiver fails, the others are notified all the same."""
         for change in changes:
             run = self.runs.by_id.get(change.incident.run)
             has_files = run is not None and len(change.incident.files) >= len(run.ranks)
@@ -368,7 +368,8 @@ class Service:
     def _command_monitors(self, incident: Incident, is_new: bool) -> None:
         """Ask the run's monitors for their files, once, and the culprits' monitors for native stacks.
 
-        Not if nothing is blocked. Ranks that have not come to the run are still in the one before.
+        Nothing is asked if nothing is blocked. The monitors of the run before are asked as well, because ranks that
+        have not come to this run are still there.
         """
         finding = incident.finding
         if finding.is_slowness:

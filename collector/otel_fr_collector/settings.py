@@ -24,7 +24,7 @@ from otel_fr_collector.receive.intake import MAX_REQUEST
 ENV_PREFIX = "OTEL_FR_COLLECTOR_"
 
 _Kind = tuple[Callable[[str], Any], str]
-"""How the text of an option is read, and what stands for it in the help; "": it is a switch."""
+"""The parser of an option's text, and the placeholder of its value in the help; "": it is a switch."""
 
 
 def _number(low: float, high: float = float("inf"), unit: str = "SECONDS") -> _Kind:

@@ -1,4 +1,4 @@
-"""Shares of what is bounded: who gives way when it is full, so that no job and no tenant takes all of it.
+"""Decides who gives way when something bounded is full, so that no job and no tenant takes all of it.
 
 The shares are not fixed: whoever has the most gives way to whoever has less, first among the tenants, then among the
 jobs of one tenant. So all of the room can be used, and a thousand jobs of one tenant leave room for the job of another.
@@ -22,10 +22,10 @@ class Owner(NamedTuple):
 
 
 class _Ranking(Generic[_K]):
-    """Amounts by key, and which key has the most; of equals, the one that came last.
+    """Amounts by key, and which key has the most. Of keys with equal amounts, the one that came last counts.
 
-    Amounts change with each request, and are compared only when something is full. So the heap gets the latest amounts
-    when it is asked; it keeps the earlier ones, which are no longer true, until they come up.
+    Amounts change with each request, but are compared only when something is full. So the heap gets the latest amounts
+    when `largest` is called. Outdated entries stay in it until they reach the top.
     """
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class Holdings:
         self._jobs: dict[str, _Ranking[Owner]] = {}
 
     def add(self, owner: Owner, more: int = 1) -> None:
-        """The owner has so much more; less, if it is negative."""
+        """Add to the amount of an owner; a negative number is subtracted."""
         self._tenants.add(owner.tenant, more)
         own = self._jobs.get(owner.tenant)
         if own is None:
@@ -92,10 +92,10 @@ class Holdings:
         return largest
 
     def gives_way(self, newcomer: Owner, size: int = 1) -> Owner | None:
-        """Who loses an entry of what is full so that ``newcomer`` gets one of ``size``.
+        """The owner that must give up an entry so that ``newcomer`` gets one of ``size``.
 
-        None: nobody, because the newcomer would then have more than whoever loses one; two that have the same never
-        take turns in losing it.
+        None: nobody, because the newcomer would then have as much as the owner with the most. So two owners with equal
+        amounts never take turns in losing entries.
         """
         largest = self.largest_tenant(newcomer, size)
         own = self._jobs.get(largest)
@@ -108,7 +108,7 @@ class Holdings:
 
 
 class Owned(Protocol):
-    """What waits in a `FairQueue`. ``size``: bytes."""
+    """An item of a `FairQueue`. ``size``: bytes."""
 
     @property
     def owner(self) -> Owner: ...
@@ -132,7 +132,7 @@ class FairQueue(Generic[_Owned]):
         self._max_bytes = max_bytes
         self._by_tenant: dict[str, dict[int, _Owned]] = {}
         self._by_owner: dict[Owner, dict[int, _Owned]] = {}
-        """By the order in which they came."""
+        """Items of each owner by number, in order."""
         self._counts, self._sizes = Holdings(), Holdings()
         self._numbers = count()
         self._count = self._bytes = 0

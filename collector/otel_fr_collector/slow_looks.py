@@ -1,4 +1,4 @@
-"""Where stragglers are: their monitors are asked for their stacks a few times, for one look shows one moment."""
+"""Finds where stragglers are: asks their monitors for stacks a few times, because one stack shows only one moment."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.jobs.runs import Runs
 
 LOOK_SECONDS = 1.37
-"""Seconds between two looks: not in step with training steps."""
+"""Seconds between two requests: not in step with training steps."""
 MAX_ASKED = 2 * LOOKS
-"""Looks at one rank that are asked for: an answer may be lost."""
+"""Requests for one rank's stacks: an answer may be lost."""
 MAX_RANKS = 8
-"""Ranks of one incident that are looked at."""
+"""Ranks of one incident whose stacks are requested."""
 
 
 @dataclass(slots=True)
@@ -25,7 +25,7 @@ class _Asked:
 
 
 class SlowLooks:
-    """Asks for looks at the ranks of each straggler incident that is open. Times are monotonic."""
+    """Requests stacks of the culprits of each open straggler incident. Times are monotonic."""
 
     def __init__(self, runs: Runs, control: Control) -> None:
         self._runs = runs
@@ -33,7 +33,7 @@ class SlowLooks:
         self._asked: dict[RunId, dict[int, _Asked]] = {}
 
     def note(self, change: IncidentChange) -> None:
-        """Take note of an incident."""
+        """Take note of an incident's change."""
         finding, run_id = change.incident.finding, change.incident.run
         if not finding.is_slowness:
             return
@@ -47,7 +47,7 @@ class SlowLooks:
                 run.ranks[rank].looks = ()
 
     def step(self, now: float) -> None:
-        """Ask for what is due."""
+        """Send the requests that are due."""
         for run_id, asked in list(self._asked.items()):
             run = self._runs.by_id.get(run_id)
             if run is None:

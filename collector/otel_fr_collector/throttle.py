@@ -1,4 +1,4 @@
-"""How often a log message that may come again and again is logged."""
+"""Limits how often a recurring log message is logged."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class Throttle:
         """Whether a message may be logged now; if so, it counts as logged.
 
         Args:
-            kind: one of few within `EVERY`.
+            kind: there must be few different ones within `EVERY`.
             now: monotonic time; None: the present.
         """
         now = time.monotonic() if now is None else now
         if now - self._let_through.get(kind, float("-inf")) < EVERY:
             return False
-        # Kinds that do not come again must not add up.
+        # Kinds that do not come again must not accumulate.
         self._let_through = {kind: at for kind, at in self._let_through.items() if now - at < EVERY}
         self._let_through[kind] = now
         return True

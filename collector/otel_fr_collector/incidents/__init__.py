@@ -1,1 +1,1 @@
-"""From findings of the match engine to incidents: opened, updated, resolved."""
+"""Turns findings of the match engine into incidents, which open, change and resolve."""

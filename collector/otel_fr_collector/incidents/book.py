@@ -1,4 +1,4 @@
-"""Incidents: opened once, updated while more is known of the same fault, resolved. A pure state machine."""
+"""Opens an incident once, updates it as more is known of the fault, and resolves it. A pure state machine."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _AFTERMATH = frozenset(
         Category.SECTION_OVERRUN,
     }
 )
-"""What happens to ranks whose collective never completes: they time out, raise, and are killed."""
+"""Faults that follow if a collective never completes: its ranks time out, raise, and are killed."""
 
 
 class IncidentBook(KeptIncidents):
@@ -60,7 +60,7 @@ class IncidentBook(KeptIncidents):
         Args:
             findings: those that are credible, causes before consequences.
             enqueued: Unix time at which a finding's collective was enqueued, by the finding's key.
-            over: ids of the open incidents about none of them whose faulty collective has ended well.
+            over: ids of open incidents that none of the findings is about and whose faulty collective has ended well.
         """
         changes: list[IncidentChange] = []
         keys = {finding.key for finding in findings}
@@ -85,10 +85,10 @@ class IncidentBook(KeptIncidents):
     def note_slowness(
         self, run: Run, now: float, wall: float, late: Mapping[str, Finding | None]
     ) -> list[IncidentChange]:
-        """Open, update and resolve the incidents about ranks that always come last; they are no cause of others.
+        """Open, update and resolve the incidents about ranks that always come last. They do not explain others.
 
         Args:
-            late: by group, the finding about it; None: there is none, or none any more.
+            late: by group id, the finding about the group; None: no rank comes last, or no longer does.
         """
         known = self.open_slowness(run.id)
         changes: list[IncidentChange] = []
@@ -109,7 +109,7 @@ class IncidentBook(KeptIncidents):
         return {one.finding.group.id: one for one in own if one.finding.group is not None}
 
     def open_faults(self, run: RunId) -> list[Incident]:
-        """The open incidents of the run, but for those about ranks that always come last."""
+        """The open incidents of the run, except those about ranks that always come last."""
         return [one for one in self.open_of(run) if not one.finding.is_slowness]
 
     def add_files(self, run: Run, now: float) -> list[IncidentChange]:
@@ -138,7 +138,7 @@ class IncidentBook(KeptIncidents):
         return [change for incident in self.open_of(run) for change in self._resolve(incident, now, why)]
 
     def note_end(self, run: RunId, now: float) -> list[IncidentChange]:
-        """All ranks of the run have ended: what to do is another thing then, and no wait ends without help."""
+        """Note that all ranks of the run have ended. This changes what to do, and no wait can end without help now."""
         changes: list[IncidentChange] = []
         for incident in self.open_of(run):
             might_end, incident.is_job_over = incident.may_end, True
@@ -150,12 +150,12 @@ class IncidentBook(KeptIncidents):
         """The incident that this finding is about; it may be a resolved one that fires again.
 
         Args:
-            keys, causes: of all findings of this judgement, and of those that are causes.
+            keys: of all findings of this judgement. causes: keys of those that are causes.
         """
         known, key = self._by_run.get(run, []), key_of_finding(finding)
         with_key = next((one for one in known if finding.key in one.keys), None)
         if with_key is not None:
-            # Of two faults in one call, the one that is left may get the key of the one that is over.
+            # If one of two faults in a call is over, the other one may get its key.
             others = (one for one in self.open_faults(run) if one.cause is None and key_of_finding(one.finding) == key)
             accuses = (one for one in others if one.finding.culprit_ranks == finding.culprit_ranks)
             return next(accuses, with_key) if key is not None and finding.caused_by is None else with_key
@@ -172,24 +172,24 @@ class IncidentBook(KeptIncidents):
         return None
 
     def _again(self, run: Run, finding: Finding, now: float) -> Incident | None:
-        """The incident that was over, and happens again."""
+        """The resolved incident whose fault happens again."""
         known = () if has_ended(run) else self._by_run.get(run.id, ())
         return next((one for one in known if is_again(finding, one, now)), None)
 
     def _note_over(self, incident: Incident, now: float) -> list[IncidentChange]:
-        """Its faulty collective has ended well. One that has happened again may do so once more: it stays open."""
+        """Resolve an incident whose collective has ended well, unless it has happened again and may do so once more."""
         incident.over = now if incident.over is None else incident.over
         is_held = incident.openings > 1 and may_come_again(incident, now)
         return [] if is_held else self._resolve(incident, now)
 
     def _is_later_form(self, old: Finding, new: Finding) -> bool:
-        """Whether the new finding replaces the old one: it names one of its culprits, in another collective."""
+        """Whether the new finding replaces the old one: both name the same rank, and not only the old is a mismatch."""
         if old.category.is_mismatch and not new.category.is_mismatch:
             return False
         return bool(set(old.culprit_ranks) & set(new.culprit_ranks))
 
     def _goes_on(self, old: Incident, findings: Sequence[Finding]) -> bool:
-        """Whether ranks wait by now for a culprit of an incident that shows in no group: that is the same fault."""
+        """Whether ranks now wait for a culprit of an incident that was about no group: this is the same fault."""
         if old.finding.group is not None or old.cause is not None:
             return False
         return any(finding.caused_by is None and self._is_later_form(old.finding, finding) for finding in findings)
@@ -198,7 +198,7 @@ class IncidentBook(KeptIncidents):
         """The id of the open incident that a finding follows from.
 
         Args:
-            keys: of the findings of this judgement. The match engine knew these, so what follows from one says so.
+            keys: of this judgement's findings. If a finding follows from one of them, the match engine says so.
         """
         if finding.is_slowness or finding.is_apart:
             return None
@@ -275,7 +275,7 @@ class IncidentBook(KeptIncidents):
         return number
 
     def _make_room(self, run: Run, now: float) -> list[IncidentChange] | None:
-        """Make room for one more open incident: the changes that this takes; None: there is no room for this one."""
+        """Make room for one more open incident. Return the changes that this takes; None: there is no room."""
         if self._open_count < MAX_INCIDENTS:
             return []
         run.usage.refused["incidents"] += 1
@@ -291,9 +291,9 @@ class IncidentBook(KeptIncidents):
     def _overtaken(
         self, run: RunId, findings: Sequence[Finding], keys: set[str], causes: set[str], now: float
     ) -> list[IncidentChange]:
-        """Causes whose culprits now wait because of another fault, or are the culprits of one, become its consequences.
+        """Turn causes into consequences of a fault that blocks their culprits, or that has the same culprits.
 
-        The latter only where nobody was known to wait for them: the wait reports the same fault.
+        The second case applies only to a cause without a group: the wait for its culprits is the same fault.
 
         Args:
             keys, causes: as of `_same`.
@@ -316,7 +316,7 @@ class IncidentBook(KeptIncidents):
     def _preceded(
         self, run: RunId, findings: Sequence[Finding], keys: set[str], causes: set[str], now: float
     ) -> list[IncidentChange]:
-        """Mismatches that were reported before an earlier one of their group was known, which explains them.
+        """Turn mismatches into consequences of an earlier one in their group that became known after them.
 
         Args:
             keys, causes: as of `_same`. An incident that has one of the keys is not explained by another finding.
@@ -334,12 +334,12 @@ class IncidentBook(KeptIncidents):
         return changes
 
     def _attribute(self, incident: Incident, cause: str, now: float) -> list[IncidentChange]:
-        """Another open incident has turned out to be the cause of one that was reported as a cause."""
+        """Turn an incident that was reported as a cause into a consequence of another open incident."""
         incident.cause = cause
         return self._note_change(ChangeKind.UPDATED, incident, now) + self._hand_on(incident, cause, now)
 
     def _hand_on(self, incident: Incident, cause: str, now: float) -> list[IncidentChange]:
-        """What followed from an incident follows from another one."""
+        """Let the consequences of an incident follow from another one."""
         changes: list[IncidentChange] = []
         for other in self.open_of(incident.run):
             if other.cause == incident.id and other.id != cause:
@@ -350,10 +350,10 @@ class IncidentBook(KeptIncidents):
     def _still_follows(self, incident: Incident, finding: Finding, causes: set[str]) -> bool:
         """Whether a consequence remains one although the match engine now takes it for a cause.
 
-        It does, because less is known of ranks that have given up than of ranks that wait. It does not if its culprits
-        have gone on, or what it followed from is over, or names nobody while this does; nor if that is a mismatch of
-        the same judgement, in which the ranks are now known to have gone on after it; nor if a rank has died and what
-        it followed from is no cause any more: the rank that all waited for has come, and now waits for the dead one.
+        It mostly does, because less is known of ranks that have given up than of ranks that wait. It does not if
+        * its culprits continued after an earlier failure, its cause is over, or only it names culprits;
+        * its cause is a mismatch of this judgement too: the ranks are now known to have continued after it;
+        * a rank died, and its cause no longer is one: the rank that all waited for came, and waits for the dead one.
 
         Args:
             causes: the keys of the findings that follow from no other.
@@ -413,13 +413,13 @@ class IncidentBook(KeptIncidents):
         return changes + self._note_change(ChangeKind.UPDATED, incident, now)
 
     def _turned(self, incident: Incident, finding: Finding, now: float) -> list[IncidentChange]:
-        """A consequence of an incident becomes its cause, because more is known than when the incident opened.
+        """Make a consequence of an incident its cause, because more is known than when the incident opened.
 
-        Calls that do not fit together are there to be seen; who waits for whom was a conclusion without them. And as
-        long as ranks wait, later reports say more; of those that have given up, less is known than before.
+        A mismatch is direct evidence, while who waits for whom was concluded without it. Otherwise, both must still be
+        waits: later reports of waiting ranks say more, but those of ranks that have given up say less than before.
 
         Args:
-            finding: of the incident, now a consequence. Its other consequences follow from that cause, too.
+            finding: of the incident, now a consequence. The incident's other consequences follow from the cause, too.
         """
         key = finding.caused_by
         own = next((one for one in self.open_of(incident.run) if one.cause == incident.id and key in one.keys), None)

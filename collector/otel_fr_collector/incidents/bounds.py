@@ -1,4 +1,4 @@
-"""How much text one incident holds: it is written, as JSON, to every outlet at each change.
+"""Limits the text of an incident, because it is written as JSON to every outlet at each change.
 
 A report bounds the texts of one rank, but an incident has the texts of all its ranks: with the longest of 16,384 ranks
 it would be 2 GB. The limits leave room for ordinary texts of so many ranks.
@@ -22,13 +22,13 @@ MAX_SITES = 2 * 1024 * 1024
 MAX_VALUES = 1024 * 1024
 MAX_FILES = 2 * 1024 * 1024
 SCARCE = 256
-"""The limits but the first are divided by this where the incidents of all runs take too much together."""
+"""All limits but the first are divided by this if the incidents of all runs together take too much."""
 MAX_CULPRITS = 16
 """Culprits whose host and error are kept."""
 MAX_ERROR = 1_000
 """Characters of an error."""
 EXITING = "exiting"
-"""The ending of a culprit whose interpreter ends: how is not known yet."""
+"""The ending of a culprit whose interpreter is exiting: how it ends is not known yet."""
 _CUT = " ..."
 
 
@@ -48,7 +48,7 @@ def bounded(finding: Finding, *, scarce: bool = False) -> Finding:
 
 
 def culprits_of(finding: Finding, ranks: Mapping[int, RankState]) -> list[CulpritData]:
-    """What is known of the first culprits of a finding."""
+    """The state of the first `MAX_CULPRITS` culprits of a finding."""
     found: list[CulpritData] = []
     for rank in sorted(finding.culprit_ranks)[:MAX_CULPRITS]:
         state = ranks.get(rank)
@@ -62,7 +62,7 @@ def culprits_of(finding: Finding, ranks: Mapping[int, RankState]) -> list[Culpri
 
 
 def _error(state: RankState) -> str:
-    """The exception that ended it, also `sys.exit` with a text."""
+    """The exception that ended the rank, including `sys.exit` with a text."""
     is_told = state.ending is Ending.RAISED and state.exit_message and not state.exception
     return f"SystemExit: {state.exit_message}" if is_told else state.exception
 
@@ -74,7 +74,7 @@ def _ending(state: RankState) -> str | None:
 
 
 def size_of(finding: Finding, files: Mapping[int, str], culprits: Iterable[CulpritData] = ()) -> int:
-    """About how many bytes an incident takes: its texts, and its ranks in each form that it has."""
+    """About how many bytes an incident takes: its texts, and its ranks in each form in which it has them."""
     texts = (finding.stacks, finding.call_sites, finding.values, files)
     ranks = len(finding.culprit_ranks) + len(finding.waiting_ranks)
     size = 4_000 + len(finding.summary) + 24 * ranks

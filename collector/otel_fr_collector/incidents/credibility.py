@@ -18,7 +18,7 @@ from otel_fr_collector.jobs.snapshot import Snapshot, reported_calls
 OVERDUE = frozenset({Category.HEARTBEAT_MISSED, Category.SECTION_OVERRUN})
 
 _MAY_HAVE_GONE_ON = (Ending.RUNNING, Ending.CLEAN, Ending.KILLED)
-"""Endings that do not come from a failed call after which the rank has completed another."""
+"""Endings that are not due to a failed call, if the rank has completed another call since."""
 
 
 def is_credible(run: Run, taken: Snapshot, finding: Finding, reason: Triggers) -> bool:
@@ -26,9 +26,9 @@ def is_credible(run: Run, taken: Snapshot, finding: Finding, reason: Triggers) -
 
     A mismatch is positive evidence and needs only to have settled. A wait is evidence only together with a report
     of each culprit from after the wait became long, or that rank's end, or its silence. If all ranks that it concerns
-    fell silent before, it rests on nothing: the collector may be cut off from a running job. A report that arrived
-    after the snapshot counts if it says that the culprit still is where the finding has it (`_stands_still`): judging
-    thousands of ranks takes longer than the next report of one.
+    fell silent before, there is no evidence: the collector may be cut off from a running job. A report that arrived
+    after the snapshot counts if it shows that the culprit has not moved since (`_stands_still`): judging thousands of
+    ranks takes longer than the next report of one.
     """
     if finding.category.is_mismatch:
         return not taken.mismatch_pending or reason.mismatch
@@ -58,7 +58,7 @@ def has_completed(run: Run, finding: Finding) -> bool:
 
 
 def _waited_in(run: Run, finding: Finding) -> tuple[InstanceKey, GroupState] | None:
-    """The collective in which ranks wait, as far as the finding is about that."""
+    """The collective in which ranks wait; None: the finding is about something else."""
     key = key_of_finding(finding)
     group = None if finding.group is None else run.groups.get(finding.group.id)
     if finding.category.is_mismatch or finding.category is Category.RANK_DEAD or key is None or group is None:
@@ -86,7 +86,7 @@ def has_moved_on(run: Run, finding: Finding) -> bool:
     gone_on = {call.rank for call in failed}
     for rank in finding.waiting_ranks:
         if rank in gone_on:
-            continue  # its progress does not count the call, which did not complete
+            continue  # the call failed, so that the rank's progress does not count it
         state = run.ranks.get(rank)
         if state is None or state.ending not in (Ending.RUNNING, Ending.CLEAN):
             return False
@@ -106,7 +106,7 @@ def _have_joined(run: Run, finding: Finding) -> bool:
 
 
 def _is_overdue(run: Run, rank: int) -> bool:
-    """Whether the rank's latest report says so, and it has not gone on to end well."""
+    """Whether something is overdue in the rank's latest report, and the rank has not ended well since."""
     state = run.ranks.get(rank)
     if state is None or state.report is None or state.ending is Ending.CLEAN:
         return False
@@ -128,7 +128,7 @@ def enqueue_time(taken: Snapshot, finding: Finding) -> float | None:
 
 
 def _reached(taken: Snapshot, finding: Finding) -> float:
-    """From when reports say that the finding's longest wait is one, on our clock."""
+    """Monotonic time from which a report shows that the finding's longest wait is too long."""
     key = key_of_finding(finding)
     enqueued_at = taken.enqueued_at.get(key) if key is not None else None
     if enqueued_at is None:
@@ -142,7 +142,7 @@ def _is_fresh(taken: Snapshot, rank: int, reached: float) -> bool:
 
 
 def _stands_still(run: Run, taken: Snapshot, rank: int, reached: float) -> bool:
-    """The rank has reported after the snapshot, late enough, and has enqueued and ended no call since it did before."""
+    """Whether a report sent after the snapshot, and late enough, shows that the rank has not moved since."""
     state, then = run.ranks.get(rank), taken.ranks.get(rank)
     before = taken.reported_at.get(rank)
     if state is None or then is None or before is None or state.report is None or state.ended is not None:

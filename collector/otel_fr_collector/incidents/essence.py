@@ -1,4 +1,4 @@
-"""What of an incident makes an update if it changes, and what of its first finding stays."""
+"""Which changes of an incident make an update, and what stays of its earlier findings."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from otel_fr.stacks import NATIVE_HEADING
 
 
 def with_first_cause(finding: Finding, first: Finding) -> Finding:
-    """A later finding of an incident, or the first one if the same culprits now count as late.
+    """Return a later finding of an incident, or the first one if the same culprits now count as late.
 
-    Peers that time out can be what frees a rank. Why they waited for it is known from before, so that it came late is
-    added as a detail. A rank that gets no processor may be late or away by a hair: as long as it is waited for in the
-    same call, it stays what was worse.
+    A rank may continue only because its peers time out. The first finding shows why they waited for it, so its lateness
+    is added there as a detail. A rank that gets no processor may be either late or absent: while its peers wait in the
+    same call, the first finding stays, which is the worse one.
     """
     is_late = finding.category is Category.STRAGGLER and first.category in EXCUSABLE - {Category.STRAGGLER}
     if not is_late or finding.culprit_ranks != first.culprit_ranks or first.stuck_on == "lost":
@@ -35,7 +35,7 @@ def with_first_cause(finding: Finding, first: Finding) -> Finding:
 
 
 def with_hints(finding: Finding, before: Finding) -> Finding:
-    """A finding with the hints of the one before, as far as it has none, if culprits and call are the same."""
+    """Add the previous finding's hints of kinds that the finding lacks, if culprits and call are the same."""
     is_same = finding.culprit_ranks == before.culprit_ranks and key_of_finding(finding) == key_of_finding(before)
     kept = {kind: texts for kind, texts in before.hints.items() if is_same and kind not in finding.hints}
     if not kept:
@@ -45,7 +45,7 @@ def with_hints(finding: Finding, before: Finding) -> Finding:
 
 
 def _places_known(finding: Finding) -> tuple[bool, int]:
-    """Whether it is known of all ranks where they are; and of how many, as a power of 2: not each new one is news."""
+    """Whether all ranks' stacks are known, and of how many ranks, as a power of 2: not each stack makes an update."""
     known = sum(len(group.ranks) for group in finding.stack_groups)
     return known >= len({*finding.culprit_ranks, *finding.waiting_ranks}), known.bit_length()
 

@@ -49,20 +49,21 @@ class Incident:
 
     Attributes:
         keys: every key its findings have had; the first makes its id.
-        job_title: what its job is called for a reader; "": as the job is.
-        cause: id of the incident it follows from; None: it is a cause.
+        job_title: the job's name as users see it; "": the job's id.
+        cause: id of the incident that it follows from; None: it is a cause.
         opened: monotonic time of the opening. alert_after: seconds from then until people are notified.
         detected, started, changed, resolved: Unix times.
-        over: when its wait ended (monotonic); it may be open all the same. None: it has not, or nobody waits.
+        over: when its wait ended (monotonic), although it may still be open; None: the wait lasts, or nobody waits.
         resolution: why it has ended; None: it is open. is_job_over: all ranks of its run have ended.
-        waiting: Unix time since which the longest waiting rank waits; None: none waits, or it is not known.
+        waiting: Unix time since which the longest waiting rank waits; None: none waits, or the time is not known.
         culprits: what is known of its first culprits (`otel_fr_collector.incidents.bounds`).
         ras: what NCCL's RAS said of its run after it began; None: nothing.
         revision: how often it has changed; 1: only opened.
-        openings: how often it has opened. changes: how often it has changed since it opened last, that included.
-        labels: its alert's labels; fixed when it opens, becomes a cause or critical, so that the same alert resolves.
-        size: bytes that it takes, about; as of when it last changed.
-        owner: of the room that it takes while it is open (`otel_fr_collector.shares`).
+        openings: how often it has opened. changes: how often it has changed since the last opening, which counts.
+        labels: its alert's labels. They change only when it opens, or becomes a cause or critical, so that the same
+            alert resolves.
+        size: approximate bytes that it takes, as of its last change.
+        owner: whose room it takes while it is open (`otel_fr_collector.shares`).
         data: the incident as it was last published (docs/reference/incident.md).
     """
 
@@ -103,7 +104,7 @@ class Incident:
 
     @property
     def may_explain(self) -> bool:
-        """Other faults may follow from it: it is a cause, and its ranks have not come since."""
+        """Whether other faults may follow from it: it is a cause, and its wait has not ended."""
         return self.cause is None and self.over is None
 
     @property
@@ -112,17 +113,18 @@ class Incident:
 
     @property
     def may_end(self) -> bool:
-        """It may end without help: its category may, no rank that waits has given up, and no culprit has left."""
+        """Whether it may end without help: its category may, no waiting rank has given up, and no culprit has left."""
         finding = self.finding
         is_over = self.is_job_over or bool(set(finding.ended_ranks) & set(finding.waiting_ranks))
         is_over = is_over or any(one["ending"] == Ending.CLEAN.value for one in self.culprits)
         return finding.category in MAY_END and not is_over
 
     def note_hold(self, kind: ChangeKind, alert_after: float, now: float) -> None:
-        """When people are notified, after a change: see `may_end`. ``now``: monotonic.
+        """Set when people are notified, after a change. They are at once, unless it may end without help (`may_end`).
 
         Args:
-            alert_after: seconds for which its ranks must have waited; where that is not known, it must have been open.
+            now: monotonic.
+            alert_after: seconds that its ranks must have waited, or, if that is not known, that it must have been open.
         """
         if kind is ChangeKind.OPENED:
             waited = 0.0 if self.waiting is None else self.detected - self.waiting
@@ -131,28 +133,28 @@ class Incident:
             self.alert_after = min(self.alert_after, now - self.opened)
 
     def note_return(self, waited: float, alert_after: float, now: float) -> None:
-        """Other ranks wait for its culprits again. If nobody has been notified yet, the hold starts anew.
+        """Note that ranks wait for its culprits again. If nobody has been notified yet, the hold begins again.
 
-        ``alert_after`` and ``now`` are as of `note_hold`.
+        ``alert_after`` and ``now`` are as for `note_hold`.
 
         Args:
-            waited: seconds for which they have been by now.
+            waited: seconds for which the ranks have waited by now.
         """
         if self.over is not None and not self.is_alerting(now):
             self.alert_after = now - self.opened + max(0.0, alert_after - waited)
         self.over = None
 
     def is_alerting(self, now: float) -> bool:
-        """People are to know of it at the monotonic time ``now``."""
+        """Whether people must know of it at the monotonic time ``now``."""
         return (now if self.over is None else self.over) - self.opened >= self.alert_after
 
     @property
     def told_until(self) -> float:
-        """Unix time until which its alert lasts, if it is resolved before."""
+        """Unix time until which its alert lasts even if it is resolved before; 0 if there is nothing to do."""
         return self.detected + self.alert_after + timeline.TOLD_SECONDS if self.data["what_to_do"] else 0.0
 
     def mark(self, kind: ChangeKind) -> str:
-        """Which change of it that is: a later one has a greater text. Collectors that judge the same say the same."""
+        """A text that identifies a change. Later changes have greater texts. Collectors that agree have the same."""
         changes = self.changes - 1 if kind is ChangeKind.UPDATED else 0
         return f"{self.openings:06}-{kind is ChangeKind.RESOLVED:d}-{changes:08}"
 
@@ -172,7 +174,7 @@ class Incident:
             **data,
             "id": self.id,
             "job_title": self.job_title or self.run.job,
-            # A finding that its verdict does not call a consequence may follow from an incident that opened before.
+            # A finding that is a cause in its own verdict may still follow from an incident that opened before.
             "culprit_ranks": data["culprit_ranks"] if self.cause is None else [],
             "stacks": data["stacks"] if self.cause is None else {},
             "stack_groups": data["stack_groups"] if self.cause is None else [],
@@ -204,7 +206,7 @@ class Incident:
         return answer != self.ras and answer.asked >= began
 
     def note_wait(self, wall: float) -> None:
-        """Since when its ranks wait, as of a judgement at the Unix time ``wall``."""
+        """Update since when its ranks wait, after a judgement at the Unix time ``wall``."""
         finding = self.finding
         if not finding.is_waiting or finding.age is None:
             self.waiting = None
@@ -212,17 +214,17 @@ class Incident:
             self.waiting = wall - finding.age
 
     def take(self, finding: Finding, cause: str | None, culprits: list[CulpritData]) -> None:
-        """What is known by now. Of a consequence that turns out to be a cause, an alert is sent from now on; of a
-        warning that has become critical, another one, which may reach other people."""
+        """Take what is known by now. If a consequence turns out to be a cause, an alert is sent from now on. If a
+        warning has become critical, another alert is sent, which may reach other people."""
         is_turned, before = self.cause is not None and cause is None, self.severity
         self.finding, self.cause, self.culprits = finding, cause, culprits
         if is_turned or (before, self.severity) == ("warning", "critical"):
             self.take_labels()
 
     def take_labels(self) -> None:
-        """The alert's labels, from what the incident is now: few values, valid names.
+        """Set the alert's labels from the incident as it is now: few values, valid names.
 
-        ``host`` is the machine of the culprits if they are all on one: what acts on it must not miss the others.
+        ``host`` is the machine of the culprits if all are on one: automation that acts on it must not miss any.
         """
         group = self.finding.group
         machines = machines_of(self.as_data())
@@ -237,7 +239,7 @@ class Incident:
 
 
 def is_told(note: str | None, mark: str) -> bool:
-    """Whether an outlet's note says that it has sent this change, or a later one; one of another form says nothing."""
+    """Whether an outlet's note shows that it has sent this change or a later one. A note of another form does not."""
     return note is not None and re.fullmatch(MARK_FORM, note) is not None and note >= mark
 
 

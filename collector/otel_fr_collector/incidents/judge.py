@@ -32,18 +32,19 @@ _log = logging.getLogger(__name__)
 MAX_SIZE_ON_LOOP = 300
 """Ranks and calls of a run that is judged on the event loop (some milliseconds); larger runs are judged aside."""
 STEP_SECONDS = 0.02
-"""Longest work of one step, but for the run with which it ends; what is left is done in the next one."""
+"""Seconds after which a step begins no further run. The rest is done in the next step."""
 TURN_SECONDS = 0.002
-"""Of a step, what one tenant gets before the next has its turn."""
+"""Seconds of a step that one tenant gets before the next tenant's turn."""
 CHILDREN = 4
 """Processes for larger runs. Each takes a core, and memory for what it touches."""
 MANY_CHILDREN = 2
 """Processes in use from which no tenant gets a second one."""
 SOON = 1.5
-"""Seconds. Ranks that move as usual report more often than a wait takes to come so near to its threshold."""
+"""Seconds to a wait's threshold within which a verdict is likely: ranks that move report before a wait is so long."""
 LOOK_SECONDS, LOOK_PAUSE, LEAST_LOOK_PAUSE = 0.001, 20.0, 5.0
-"""If the check whether to judge a run takes more CPU time than this, as it does for thousands of ranks, the checks are
-spaced so that they take a twentieth of the time; a fifth at most, so that a wait is seen as soon as it is long."""
+"""If the check whether to judge a run takes more CPU seconds than this, as for thousands of ranks, pauses are made: for
+20 times as long, so that checks take about a twentieth of the time; for 5 times as long if a wait is near its
+threshold, so that it is seen as soon as it is long."""
 MAX_LOGGED_FAILURES = 1_000
 """Runs whose failed judgement was logged, so that it is logged once."""
 
@@ -83,7 +84,7 @@ class Judge:
         self._aside: dict[RunId, asyncio.Task[None]] = {}
         self._aside_of: Counter[str] = Counter()
         self._rounds: dict[str, deque[Run]] = {}
-        """By tenant, the runs that were not looked at in its round so far; the tenant whose turn it is comes first."""
+        """By tenant, the runs that are still to be checked in its round. The tenant whose turn it is comes first."""
         self._failed: set[RunId] = set()
 
     @property
@@ -92,15 +93,15 @@ class Judge:
         return len(self._aside)
 
     def is_busy(self, run: RunId) -> bool:
-        """The run is being judged aside."""
+        """Whether the run is being judged aside."""
         return run in self._aside
 
     def is_due_soon(self, now: float) -> bool:
-        """A run is being judged, or is likely to be within `SOON` seconds: nothing else should take long now."""
+        """Whether a run is being judged, or soon will be (`SOON`): nothing else should take long now."""
         return bool(self._aside) or any(abs(one.next_wait_at - now) < SOON for one in self._judging.values())
 
     def has_failed(self, now: float) -> bool:
-        """Some run could not be judged for minutes."""
+        """Whether some run could not be judged for minutes."""
         return any(one.keeps_failing(now) for one in self._judging.values())
 
     def forget_dropped(self) -> None:
@@ -112,7 +113,7 @@ class Judge:
         """Judge the runs for which it is time.
 
         Returns:
-            False: the time of the step was over before every run was looked at.
+            False: the time of the step was over before every run was checked.
         """
         end = time.perf_counter() + STEP_SECONDS
         for tenant, runs in self._runs.by_tenant.items():
@@ -129,7 +130,7 @@ class Judge:
         return True
 
     async def finish(self, seconds: float) -> None:
-        """Judge what is due because the collector stops, so many seconds at most: tenants in turn, small runs first.
+        """Judge what is due before the collector stops, for ``seconds`` at most: tenants in turn, small runs first.
 
         What could not be judged is logged; the ranks report to the next collector.
         """
@@ -209,7 +210,7 @@ class Judge:
 
     def _has_room(self, run: Run) -> bool:
         """Whether a process may be started for the run, should it need one."""
-        # Ranks first: to add up the calls of 25,000 groups, ten times a second, takes a hundredth of a core.
+        # Check the ranks first: adding up the calls of 25,000 groups ten times a second takes a hundredth of a core.
         if len(run.ranks) <= MAX_SIZE_ON_LOOP and largest_size(run) <= MAX_SIZE_ON_LOOP:
             return True
         most = 2 if len(self._aside) < MANY_CHILDREN else 1
@@ -239,7 +240,7 @@ class Judge:
         except Exception:  # noqa: BLE001  as in `step`
             self._cannot_judge(run)
         finally:
-            self._judging[run.id].put_back(run)  # if this was cancelled: its end may wait for the next collector
+            self._judging[run.id].put_back(run)  # if this was cancelled, a bad end may wait for the next collector
             self._aside.pop(run.id, None)
             self._aside_of[run.tenant] -= 1
             if not self._aside_of[run.tenant]:
@@ -266,7 +267,7 @@ class Judge:
         self._judging[run.id].note_verdict(now, taken.silent_since, seconds=seconds, cpu=verdict.cpu)
 
     def _found(self, run: Run, verdict: _Verdict, reason: Triggers, now: float) -> list[IncidentChange]:
-        """What the book changes by the findings."""
+        """Update the book with the findings; returns the changes."""
         credible = self._credible(run, verdict, reason)
         keys = {finding.key for finding in credible}
         told = [one for one in self._book.open_faults(run.id) if keys.isdisjoint(one.keys)]
@@ -282,8 +283,8 @@ class Judge:
     def _credible(self, run: Run, verdict: _Verdict, reason: Triggers) -> list[Finding]:
         """The causes that rest on recent reports, and the consequences of these or of causes published before.
 
-        A wait that a section of the program's own explains is no incident, unless it has become one before. Nor is one
-        for processes that an incident of another run accuses: they have not come to this one.
+        A wait that a section of the program explains is no incident, unless it is one already. Nor is a wait for
+        processes that an incident of another run accuses: they have not come to this run.
         """
         findings = [finding for finding in verdict.findings if not credibility.has_completed(run, finding)]
         known = {key for incident in self._book.open_of(run.id) for key in incident.keys}
@@ -317,8 +318,8 @@ class _Verdict(NamedTuple):
 
     Attributes:
         taken: the snapshot, as far as `credibility` needs it.
-        to_ask: see `witnesses`. early: keys of the causes that are (`witnesses.is_early`).
-        cpu: seconds of a processor that the verdict took, and the snapshot if it was taken with it.
+        to_ask: see `witnesses`. early: keys of the causes to hold back (`witnesses.is_early`).
+        cpu: CPU time of the verdict in seconds, with the snapshot if it was taken aside.
     """
 
     taken: Snapshot
@@ -331,9 +332,9 @@ class _Verdict(NamedTuple):
 
 def _verdict(taken: Snapshot | None, run: Run, now: float, wall: float, before: Run | None) -> _Verdict:
     """Args:
-    taken: None: it is taken here. before: as of `snapshot`.
+    taken: None: it is taken here. before: as for `snapshot`.
     """
-    begun = time.thread_time()  # not of other programs that take the processor
+    begun = time.thread_time()  # CPU time, which other programs do not change
     taken = taken or snapshot(run, now, wall, before)
     findings = diagnose(taken.evidence())
     waits, to_ask = open_waits.find(taken), witnesses.to_ask(taken, findings)
@@ -343,11 +344,11 @@ def _verdict(taken: Snapshot | None, run: Run, now: float, wall: float, before: 
 
 
 def _accused(finding: Finding) -> set[tuple[str, int | None]]:
-    """`Place.process` of each culprit; of one whose place is not known, nobody's."""
+    """`Place.process` of each culprit; of `UNPLACED` for a culprit whose place is not known."""
     return {finding.places.get(rank, UNPLACED).process for rank in finding.culprit_ranks}
 
 
 def _in_turn(runs: Runs) -> list[Run]:
-    """All of them: of each tenant one after the other, its smallest first."""
+    """All runs: one of each tenant in turn, each tenant's smallest runs first."""
     by_tenant = (sorted(own.values(), key=lambda run: len(run.ranks)) for own in runs.by_tenant.values())
     return [run for turn in itertools.zip_longest(*by_tenant) for run in turn if run is not None]

@@ -16,15 +16,15 @@ from otel_fr_collector.shares import Holdings, Owner
 from otel_fr_collector.throttle import Throttle
 
 MAX_INCIDENTS = 1_000
-"""Incidents kept for the API, of all runs; resolved ones are dropped, the oldest before newer ones. When all are open,
-whoever has the most gives way (`otel_fr_collector.shares`)."""
+"""Incidents kept for the API, over all runs. Beyond it, resolved ones are dropped, the oldest first. If all are open,
+the owner with the most gives way (`otel_fr_collector.shares`)."""
 MAX_BYTES = 32 << 20
-"""Of all incidents together. Beyond it resolved ones are dropped; if the open ones alone take more than half of it,
+"""Bytes of all incidents together. Beyond it, resolved ones are dropped. If open ones alone take more than half of it,
 further texts are cut short (`otel_fr_collector.incidents.bounds`)."""
 
 
 class KeptIncidents:
-    """The incidents of all runs, by what they are looked up by.
+    """The incidents of all runs, with indexes to look them up.
 
     Args:
         wall: Unix time in seconds.
@@ -84,7 +84,7 @@ class KeptIncidents:
         return [incident for incident in self._by_run.get(run, ()) if incident.is_open]
 
     def accused(self, run: RunId) -> dict[int, float]:
-        """The culprits of its open incidents, and when each was first accused (monotonic)."""
+        """The culprits of the run's open incidents, and when each was first accused (monotonic)."""
         latest_first = sorted(self.open_of(run), key=lambda one: -one.opened)
         return {rank: one.opened for one in latest_first for rank in one.finding.culprit_ranks}
 
@@ -105,7 +105,7 @@ class KeptIncidents:
         return [incident.data for incident in self._all.values() if incident.is_open]
 
     def alerting_data(self, now: float) -> list[CollectorIncidentData]:
-        """The incidents that people are to know of now (monotonic)."""
+        """The incidents that people must know of at the monotonic time ``now``."""
         known = (one for one in self._all.values() if one.is_open or self._wall() < one.told_until)
         return [one.data for one in known if one.is_alerting(now)]
 
@@ -135,7 +135,7 @@ class KeptIncidents:
         return MAX_FILES // (SCARCE if self._is_scarce else 1)
 
     def _weigh(self, incident: Incident) -> None:
-        """Count what an incident takes as it is now."""
+        """Update the bytes that an incident takes."""
         more = size_of(incident.finding, incident.files, incident.culprits) - incident.size
         more += 0 if incident.ras is None else sum(map(len, incident.ras.lines))
         incident.size += more
@@ -168,10 +168,10 @@ class KeptIncidents:
         self._open_bytes -= incident.size
 
     def _gives_way(self, newcomer: RunId, now: float) -> Incident | None:
-        """The open incident that gives way to a new one of that run; None: the new one does.
+        """The open incident that gives way to a new one of that run; None: the new one is dropped.
 
-        Among jobs that have one each, the one opened first gives way to a job that has none, once: the two never take
-        turns.
+        If each job has one incident, the one that opened first gives way to a job that has none. A run whose incident
+        has given way takes nobody else's room, so that two jobs never take turns.
         """
         owner = self._owner(newcomer)
         loser = self._held.gives_way(owner)
@@ -189,7 +189,7 @@ class KeptIncidents:
     def _trim(self) -> None:
         while len(self._all) > MAX_INCIDENTS or self._bytes > MAX_BYTES:
             over = next((key for key, incident in self._all.items() if not incident.is_open), None)
-            if over is None:  # a store that could be read late has added its own: these stay until they end
+            if over is None:  # the store was readable only later, and has added incidents: these stay until they end
                 return
             self._drop(over)
 

@@ -1,4 +1,4 @@
-"""How findings, and incidents that they are about, are alike. Pure functions."""
+"""Compares findings with each other and with incidents. Pure functions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from otel_fr_collector.incidents.resolution import Resolution
 
 
 def may_come_again(incident: Incident, now: float) -> bool:
-    """Whether its ranks were waited for a short time ago, and came: they may be late again.
+    """Whether a wait for the incident's ranks ended a short time ago: they may be late again.
 
     ``now``: monotonic.
     """
@@ -21,7 +21,7 @@ def may_come_again(incident: Incident, now: float) -> bool:
 
 
 def is_again(finding: Finding, incident: Incident, now: float) -> bool:
-    """Whether it is about a resolved incident's ranks, for which the same group waits again.
+    """Whether the finding shows a resolved incident again: the same group waits for the same ranks.
 
     A rank that is slow in each step is one fault, not one for each step.
     """
@@ -33,7 +33,7 @@ def is_again(finding: Finding, incident: Incident, now: float) -> bool:
 
 
 def waits(finding: Finding) -> bool:
-    """Whether its ranks still wait, and none has ended."""
+    """Whether the finding's ranks still wait, and none has ended."""
     return finding.is_waiting and not finding.ended_ranks
 
 
@@ -44,7 +44,7 @@ def still(places: Mapping[int, Place], finding: Finding) -> dict[int, Place]:
 
 
 def is_after(later: Finding, earlier: Finding) -> bool:
-    """Whether it is a later mismatch in the same stream: after one extra or missing call, all later calls mismatch."""
+    """Whether ``later`` follows in the same stream: after one extra or missing call, all later calls mismatch."""
     if later.group is None or earlier.group is None or later.group.id != earlier.group.id:
         return False
     if later.stream != earlier.stream or later.sequence_id is None or earlier.sequence_id is None:

@@ -12,11 +12,11 @@ from otel_fr.incident import CollectorIncidentData
 from otel_fr.printable import one_line
 
 FIELDS = ("category", "incident_id", "job", "attempt", "run_id", "trace_id", "from_ms", "to_ms")
-"""What a template may name in braces."""
+"""Fields that a template may name in braces."""
 LINKS = ("runbook", "trace", "dashboard")
-"""Those that an option may set."""
+"""Links that an option may set."""
 GRAFANA_DASHBOARD = "/d/otel-fr-incident?var-job_id={job}&var-trace_id={trace_id}&from={from_ms}&to={to_ms}"
-"""Of a Grafana's URL: deploy/grafana/dashboards/otel-fr-incident.json."""
+"""Follows a Grafana's URL; the dashboard is deploy/grafana/dashboards/otel-fr-incident.json."""
 ALERTS = 'alertname=~"TorchDistributedIncident(Open)?"'
 """The alerts of an incident: the collector's, and Prometheus' in its place."""
 MARGIN_MS = 300_000
@@ -27,7 +27,7 @@ def parse_link(text: str) -> tuple[str, str]:
     """The name and the template of ``NAME=TEMPLATE``.
 
     Raises:
-        ValueError: it is none, or incidents have no link of that name.
+        ValueError: the text has another form, or incidents have no link of that name.
     """
     name, _, template = text.partition("=")
     if name not in LINKS or not template:
@@ -63,7 +63,7 @@ class Links:
     Attributes:
         trace: may become known later (`otel_fr_collector.forward.jaeger`).
         page: where a browser reaches the collector's own page, without a slash at the end.
-        alertmanager: likewise, Alertmanager's.
+        alertmanager: where a browser reaches Alertmanager, without a slash at the end.
     """
 
     page: str = ""

@@ -17,9 +17,9 @@ class Resolution(Enum):
     _value_: ResolutionName
 
     OVER = "over"
-    """The fault is: its ranks continue, or have ended well."""
+    """The fault is over: its ranks continue, or have ended well."""
     ENDED = "ended"
-    """All ranks of the job have, because of the fault."""
+    """All ranks of the job have ended because of the fault."""
     STOPPED = "stopped"
     """The job was stopped from outside."""
     REPLACED = "replaced"
@@ -31,11 +31,11 @@ class Resolution(Enum):
 
 
 def why_over(run: Run, accused: Mapping[int, float], now: float, *, is_judged: bool) -> Resolution | None:
-    """Why the incidents of a run end although their faults do not; None: they do not.
+    """Why the incidents of a run end although their faults are not over; None: they do not end.
 
     Args:
-        accused: their culprits, and when these were first accused (monotonic).
-        is_judged: no judgement of it is in progress.
+        accused: their culprits, and when each was first accused (monotonic).
+        is_judged: no judgement of the run is in progress.
     """
     if run.is_replaced:
         return Resolution.REPLACED
@@ -48,9 +48,8 @@ def why_over(run: Run, accused: Mapping[int, float], now: float, *, is_judged: b
 
 
 def lacking(run: Run, accused: Iterable[int], later: Iterable[Run]) -> Run | None:
-    """The run in which its processes have begun anew, if it lacks those that its incidents accuse; None: none does.
-
-    They may have other ranks there.
+    """The newer run of the attempt that the processes have begun, if a process that the run's incidents accuse is
+    missing there; else None. Processes may have other ranks in the newer run.
     """
     own = [one for one in later if one.id.attempt == run.id.attempt]
     newest = max(own, key=lambda one: one.first_seen, default=None)
@@ -62,9 +61,9 @@ def lacking(run: Run, accused: Iterable[int], later: Iterable[Run]) -> Run | Non
 
 
 def has_gone_on(run: Run, accused: Mapping[int, float], later: Iterable[Run]) -> bool:
-    """Whether the processes that its incidents do not accuse are in a later run of the job: they went on without these.
+    """Whether the job continues without the accused: all other live processes of the run are in a later run.
 
-    A rank that comes back then finds nobody, which is no fault of theirs.
+    An accused rank that comes back then finds no peers, which is not their fault.
     """
     newer = {
         state.place.process
@@ -80,9 +79,9 @@ def has_gone_on(run: Run, accused: Mapping[int, float], later: Iterable[Run]) ->
 
 
 def has_grown(run: Run, accused: Mapping[int, float], later: Iterable[Run]) -> bool:
-    """Whether nodes have joined the job: a later run has more ranks, on all hosts, and who is accused was only stopped.
+    """Whether nodes have joined the job: a later run has more ranks, on all hosts, and the accused were only stopped.
 
-    torchrun's own rendezvous ends all ranks for that, and tells nobody why.
+    torchrun's own rendezvous ends all ranks for that, without giving a reason.
     """
     larger = [one for one in later if (one.world_size or 0) > len(run.ranks)]
     if not larger or not has_ended(run) or not _were_stopped(run, accused):
@@ -92,7 +91,7 @@ def has_grown(run: Run, accused: Mapping[int, float], later: Iterable[Run]) -> b
 
 
 def _were_stopped(run: Run, accused: Mapping[int, float]) -> bool:
-    """All who are accused were, and only for that: nothing was said of them before."""
+    """Whether all accused ranks were stopped from outside, and were accused only after that."""
     known = [(run.ranks[rank], at) for rank, at in accused.items() if rank in run.ranks]
     return len(known) == len(accused) > 0 and all(
         state.ended is not None and state.ended <= at and was_stopped_from_outside(state) for state, at in known

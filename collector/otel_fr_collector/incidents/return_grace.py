@@ -1,7 +1,7 @@
 """After a restart or an outage of the collector, ranks that do not report yet are not taken for silent.
 
-They may still be reconnecting, and what they sent before says nothing about now. Those that were heard first may wait
-for an answer until all others have been, so no silence counts from before then.
+They may still be reconnecting, and what they sent before says nothing about now. Ranks that are heard first may wait
+for an answer until all others have been heard, so silence before that time does not count.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ MAX_FIRST_REPORT_NUMBER = 3
 
 @dataclass(slots=True)
 class _Outage:
-    """A time in which nothing was heard of a run: the collector was cut off rather than all ranks silent at once.
+    """A time in which nothing was heard of a run. The collector was cut off, rather than all ranks silent at once.
 
     Attributes:
         over: when a report came again (monotonic).
-        ranks: those that were heard of until the outage, and have not sent a report since it was over.
+        ranks: ranks that were heard until the outage, and have not sent a report since it was over.
     """
 
     over: float
@@ -35,7 +35,7 @@ class ReturnGrace:
 
     Args:
         started: monotonic time of the collector's start.
-        may_judge: whether what others have found of a run is known, or not waited for any more.
+        may_judge: whether other collectors' incidents of a run are known, or no longer waited for.
     """
 
     def __init__(self, started: float, may_judge: Callable[[Run, float], bool] = lambda *_: True) -> None:
@@ -51,7 +51,7 @@ class ReturnGrace:
         self._until[run.id] = None
 
     def waits_for(self, run: Run, now: float) -> bool:
-        """Whether ranks of the run may still be reconnecting, or others' incidents of it are still asked for."""
+        """Whether ranks of the run may still be reconnecting, or other collectors' incidents are still awaited."""
         if not self._may_judge(run, now):
             return True
         if self._is_after_outage(run, now):
@@ -82,7 +82,7 @@ class ReturnGrace:
             self._until.clear()
 
     def _is_after_outage(self, run: Run, now: float) -> bool:
-        """Whether nothing was heard of the run lately, and not all of its ranks are heard again."""
+        """Whether the run had an outage, and not all of its ranks have been heard again."""
         if run.lags.gap is not None:
             (began, over), run.lags.gap = run.lags.gap, None
             states = [state for state in run.ranks.values() if state.report is not None]

@@ -1,4 +1,4 @@
-"""Which ranks always come last in a group, and until when. Nothing is blocked, so the match engine has no part."""
+"""Finds ranks that always come last in a group. Nothing is blocked, so the match engine does not judge this."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from otel_fr_collector.jobs.run import Run
 
 
 def find(run: Run, known: Mapping[str, Finding]) -> dict[str, Finding | None]:
-    """What is found in each group; None: its open incident is over.
+    """The finding about each group; None: no rank comes last persistently, so its open incident is over.
 
     Args:
         known: the findings of the open incidents, by group.
@@ -38,7 +38,7 @@ def _find(run: Run, group: GroupState, known: Finding | None) -> Finding | None:
     if so_far and waits.is_over(so_far):
         waits.blocks.forget()
         return None
-    # Of a rank that has left, the waits before its end are still there: they must not open the incident again.
+    # Earlier waits for a rank that has left are still kept. They must not open the incident again.
     late = waits.blocks.stragglers(so_far)
     late = [one for one in late if one.rank in so_far or not _is_done(run, one.rank, group.group.id)]
     if not late:
@@ -49,7 +49,7 @@ def _find(run: Run, group: GroupState, known: Finding | None) -> Finding | None:
 
 
 def _is_done(run: Run, rank: int, group: str) -> bool:
-    """The rank has ended, or has destroyed the group."""
+    """Whether the rank has ended, or has destroyed the group."""
     state = run.ranks.get(rank)
     if state is None:
         return False

@@ -15,11 +15,11 @@ from otel_fr_collector.jobs.snapshot import reported_calls
 from otel_fr_collector.jobs.stops import may_follow_a_stop
 
 WAITED_SHARE = 0.5
-"""Of the time that a judgement took, in which it also waited for the processor: reports, which did so too, come first
-for half as long. The next verdict may be the one that finds what this one lacked reports for."""
+"""Share of a judgement's elapsed time for which the next one waits. The judgement may have waited for the processor, as
+reports have, which come first. The pause is short: the next verdict may have the reports that this one lacked."""
 
 FAILED_PAUSE = 5.0
-"""Seconds before a run is judged again whose judgement failed."""
+"""Seconds before a run is judged again after its judgement failed."""
 
 
 class Waits(NamedTuple):
@@ -27,7 +27,7 @@ class Waits(NamedTuple):
 
     Attributes:
         over: seconds by which the longest wait of a live, reporting rank has passed its threshold; None: none has.
-        next_at: when the next of the waits that are known passes it, unless it ends before (monotonic); infinity: none.
+        next_at: when the next known wait passes its threshold, unless it ends before (monotonic); infinity: none.
         is_overdue: the latest report of a live rank says that a heartbeat or section of it is overdue.
         longest: the call that ``over`` is about.
     """
@@ -46,7 +46,7 @@ class Triggers:
         mismatch, bad_end: a mismatch, or a bad end, has settled.
         stalled: some rank waits for longer than the threshold, or has missed a heartbeat or overrun a section.
         news: something arrived that may change an open incident, or a rank has fallen silent.
-        next_wait_at: when the next wait passes its threshold, as far as was looked (monotonic). It is not a reason.
+        next_wait_at: when the next wait passes its threshold, if waits were checked (monotonic). It is not a reason.
     """
 
     mismatch: bool = False
@@ -60,7 +60,7 @@ class Triggers:
 
 
 class Pending(NamedTuple):
-    """What a judgement covers of what was pending; the attributes are as in `Run`."""
+    """The pending events that a judgement covers. The attributes are as in `Run`."""
 
     has_news: bool = False
     mismatch_since: float | None = None
@@ -77,12 +77,12 @@ class Judging:
     Attributes:
         judged_at: when the run was last judged.
         look_at: before this time, nothing checks whether to judge it.
-        next_wait_at: when the next wait was to become too long, as of the last look; infinity: none was.
-        slowness_at: when it was last looked for ranks that always come last.
-        pause: seconds for which it is not judged again, or longer (`triggers.due`).
-        silent: the ranks that were silent when it was last judged. files_seen: `Run.files_noted` at the last look.
+        next_wait_at: when the next wait becomes too long, as of the last check; infinity: none does.
+        slowness_at: when the run was last checked for ranks that always come last.
+        pause: shortest time until the run is judged again, in seconds (`triggers.due`).
+        silent: the ranks that were silent at the last judgement. files_seen: `Run.files_noted` at the last check.
         pending: what the judgement in progress covers.
-        failing_since, failed_at: of the failures in a row, when the first and the last one was.
+        failing_since, failed_at: when the first and the last of the failures in a row were.
     """
 
     judged_at: float = -math.inf
@@ -97,7 +97,7 @@ class Judging:
     failed_at: float = -math.inf
 
     def begin(self, run: Run, reason: Triggers, now: float) -> None:
-        """A snapshot of the run was taken to be judged. What arrives later waits for the next judgement."""
+        """Note that a judgement of the run begins. What arrives later waits for the next one."""
         self.judged_at = now
         mismatch_since = run.mismatch_since if reason.mismatch else None
         bad_end_since = run.bad_end_since if reason.bad_end else None
@@ -109,7 +109,7 @@ class Judging:
             run.bad_end_since = None
 
     def put_back(self, run: Run) -> None:
-        """The judgement in progress has no verdict: what it was to cover is pending again."""
+        """Make pending again what the judgement in progress covers, because it has no verdict."""
         taken, self.pending = self.pending, NOTHING_PENDING
         run.has_news = run.has_news or taken.has_news
         if taken.mismatch_since is not None:
@@ -118,17 +118,17 @@ class Judging:
             run.bad_end_since = taken.bad_end_since
 
     def note_verdict(self, now: float, silent: Iterable[int], *, seconds: float, cpu: float) -> None:
-        """A judgement ended now; the next one comes after a pause.
+        """Note that a judgement ended now. The next one comes after a pause.
 
         Args:
-            seconds: that it took. cpu: those in which it had the processor.
+            seconds: elapsed time of the judgement. cpu: its CPU time in seconds.
         """
         self.judged_at, self.silent = now, frozenset(silent)
         self.pending, self.failing_since = NOTHING_PENDING, math.inf
         self.pause = max(cpu, WAITED_SHARE * seconds)
 
     def note_failure(self, run: Run, now: float) -> None:
-        """A judgement of the run failed now, maybe because memory or processes ran out."""
+        """Note that a judgement of the run failed now, maybe because memory or processes ran out."""
         self.put_back(run)
         if now - self.failed_at > timeline.FAILING_SECONDS:
             self.failing_since = math.inf
@@ -169,16 +169,16 @@ def due(run: Run, judging: Judging, now: float, *, has_open: bool, last_change: 
 
 
 def _has_fallen_silent(run: Run, before: Container[int], now: float) -> bool:
-    """Whether a rank is silent now that was not so ``before``: no report shows that."""
+    """Whether a rank has fallen silent that was not silent ``before``. No report shows this."""
     floor, behind = run.unheard(now)
     states = (state for state in run.ranks.values() if state.report is not None and state.rank not in before)
     return any(state.is_silent(now, floor, behind) for state in states)
 
 
 def _has_settled(run: Run, waits: Waits, now: float) -> bool:
-    """Whether a wait is too long, and the ranks that the longest one lacks have said where they stand, or are silent.
+    """Whether a wait is too long, and the ranks that the longest one waits for have reported since, or are silent.
 
-    Of one that has not, nothing can be said yet, and to judge 100,000 ranks takes seconds.
+    Nothing is known yet of a rank that has not reported since, and judging 100,000 ranks takes seconds.
     """
     call, over = waits.longest, waits.over
     if call is None or over is None:
@@ -193,12 +193,13 @@ def _has_settled(run: Run, waits: Waits, now: float) -> bool:
 
 
 def said_from(enqueued_at: float, stall: float) -> float:
-    """From when a report that has a call in flight says that it waits: `timeline.FRESH_BEFORE` before its threshold.
+    """Monotonic time from which a report with a call in flight shows a wait.
 
-    A call that was in flight in an earlier one has mostly ended since.
+    It is `timeline.FRESH_BEFORE` before the threshold of the wait. If only an earlier report has the call in flight, it
+    has mostly ended since.
 
     Args:
-        stall: the stall time that counts: of a wait that its rank's, of a verdict the shortest of its run.
+        stall: for a wait, the stall time of its rank; for a verdict, the shortest one of its run.
     """
     return enqueued_at + WAIT_SHARE * stall - timeline.FRESH_BEFORE
 
@@ -206,7 +207,7 @@ def said_from(enqueued_at: float, stall: float) -> float:
 def look_at_waits(run: Run, now: float) -> Waits:
     """Which waits of live, reporting ranks have passed their threshold, and when the next one does.
 
-    A wait counts once its rank has said so late enough (`said_from`).
+    A wait counts once a report shows it that was sent late enough (`said_from`).
     """
     over: float | None = None
     longest: RankCall | None = None

@@ -100,7 +100,7 @@ ONCE_OVER: Mapping[Category, str] = {
     Category.HEARTBEAT_MISSED: _MORE_TIME,
     Category.SECTION_OVERRUN: _MORE_TIME,
 }
-"""The same of a job that has ended, and of an incident that is over, where that differs."""
+"""The same for a job that has ended and for an incident that is over, where that differs."""
 
 Culprits = Sequence[CulpritData]
 
@@ -109,7 +109,7 @@ class Case(NamedTuple):
     """A row of the table: what to do first where it applies.
 
     Attributes:
-        categories: of incidents to which it may.
+        categories: of incidents to which it may apply.
         once_over: as `ONCE_OVER`; "": it is the same.
     """
 
@@ -132,8 +132,8 @@ def _limit(number: int) -> Callable[[IncidentData, Culprits], bool]:
 
 
 def _is_in_checkpoint(data: IncidentData, _: Culprits) -> bool:
-    """By a culprit's stack, or by the section that is overdue. One in a collective of a checkpoint waits for its peers,
-    and one that copies tensors for it may wait for its device: not for storage."""
+    """Whether a culprit reads or writes a checkpoint, by its stack or its overdue section. A rank in a checkpoint's
+    collective waits for its peers, and one that copies tensors may wait for its device: neither waits for storage."""
     if data["stuck_on"] == "device":
         return False
     for stack in itertools.islice(data["stacks"].values(), _MAX_STACKS):
@@ -144,7 +144,7 @@ def _is_in_checkpoint(data: IncidentData, _: Culprits) -> bool:
 
 
 def _is_halted(data: IncidentData, _: Culprits) -> bool:
-    """By the stack of a culprit, which its monitor cannot take."""
+    """Whether a culprit's process is stopped. Its monitor cannot take its stack, and says so in its place."""
     return any(text.startswith(_HALTED) for text in itertools.islice(data["stacks"].values(), _MAX_STACKS))
 
 
@@ -223,19 +223,19 @@ CASES: tuple[Case, ...] = (
         "Look at the storage of the rank's checkpoint (mount, quota, load), and start the job again.",
     ),
 )
-"""The first that applies counts. A host is drained for what its device or its kernel shows, and for nothing else."""
+"""The first row that applies counts. A host is drained only for what its device or its kernel shows."""
 
 
 def what_to_do(
     data: IncidentData, culprits: Culprits, *, resolution: Resolution | None = None, is_over: bool = False
 ) -> str:
-    """What to do first; "" of an incident that follows from another, which says it, or that needs nothing any more.
+    """What to do first; "" if the incident follows from another one, which says it, or needs nothing any more.
 
-    Nothing makes what was computed with calls that do not fit together right, and a job that a fault has ended does not
-    mend itself.
+    Some incidents matter after they are resolved: results computed with mismatched calls stay wrong, and a job that a
+    fault has ended does not mend itself.
 
     Args:
-        resolution: why it was resolved; None: it is open, or that is not known. is_over: its job has ended.
+        resolution: why it was resolved; None: it is open, or the reason is not known. is_over: its job has ended.
     """
     category, is_open = Category(data["category"]), data["state"] == "firing"
     matters = is_open or category.is_mismatch or resolution is Resolution.ENDED

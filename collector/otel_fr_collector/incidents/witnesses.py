@@ -1,10 +1,10 @@
 """Which ranks to ask for a full report: in large jobs, most ranks that wait do not say in which call.
 
-A few ranks of each group say so (`otel_fr.monitor.witness`), and the counts of the others show who is where. That
-decides most verdicts. It does not show what a rank called that left out what its peers wait in, and it does not show
-whether all calls of a collective fit together, nor what each device does.
+A few ranks of each group do (`otel_fr.monitor.witness`), and the counts of the others show how far each has come. This
+is enough for most verdicts. It does not show what a rank called instead of the call in which its peers wait, whether
+all calls of a collective fit together, or what each device does.
 
-Also, which verdicts to hold back: who is at fault may show a moment later.
+This module also decides which verdicts to hold back, because the culprit may show a moment later.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ def to_ask(taken: Snapshot, findings: Iterable[Finding]) -> set[int]:
         absent = [rank for rank in members if rank in unlisted and not unlisted[rank].has_enqueued(group_id, number)]
         asked.update(absent[:MAX_ABSENT])
     for one in findings:
-        # Where all have joined, or calls do not fit together, each call matters. What follows from a cause needs none.
+        # If all have joined, or calls do not fit together, each call matters. Consequences need no further calls.
         if one.caused_by is None and (one.category.is_mismatch or not one.culprit_ranks):
             asked.update(unlisted.keys() & one.waiting_ranks)
     return set(sorted(asked)[:MAX_ASKED])
 
 
 def is_early(taken: Snapshot, finding: Finding) -> bool:
-    """It names nobody, and ranks that were asked for their calls may still answer; or it names ranks that may end."""
+    """Whether to hold a finding back: it names nobody, and asked ranks may answer; or it names ranks that may end."""
     if finding.category.is_mismatch or finding.age is None:
         return False
     if finding.culprit_ranks:
@@ -51,8 +51,8 @@ def is_early(taken: Snapshot, finding: Finding) -> bool:
 
 
 def _may_be_ending(taken: Snapshot, finding: Finding) -> bool:
-    """Most members of a collective have not joined, and some of these have ended well, so the others may do so as well:
-    then it is the ranks that wait who made a call too many."""
+    """Whether most members of the collective have not joined, and some of these have ended well. The others may end as
+    well: then the waiting ranks have made a call too many."""
     members = set(finding.group.ranks) if finding.group is not None and finding.stream == "collective" else set()
     absent = [info for rank in members.difference(finding.waiting_ranks) if (info := taken.ranks.get(rank)) is not None]
     endings = {info.ending for info in absent}

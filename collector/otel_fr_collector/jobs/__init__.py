@@ -1,1 +1,1 @@
-"""What the ranks have sent, decoded, bounded and lined up by run, process group and collective."""
+"""The telemetry of all ranks: decoded, bounded, and lined up by run, process group and collective."""

@@ -62,6 +62,6 @@ class StackRequests:
         return self._by_run.get(run)
 
     def add(self, run: RunId, rank: int, stack: str) -> None:
-        """Take a rank's stacks, if they were asked for."""
+        """Take a rank's stacks, if its run has a request."""
         if run in self._by_run:
             self._by_run[run].add(rank, stack)

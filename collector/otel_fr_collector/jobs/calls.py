@@ -312,6 +312,6 @@ class Interner:
         return known
 
     def text(self, text: str) -> str:
-        """One object for equal texts (call sites), so that a million calls hold a few of them."""
+        """One object for equal texts (call sites): a million calls share a few of them."""
         text = text[:MAX_NAME]
         return self._texts.get(text) or self._texts.put(text, text)

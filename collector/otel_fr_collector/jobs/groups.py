@@ -364,7 +364,7 @@ class GroupState:
         return any(self._differ(other, call) for other in map(expand, others) if other.rank != call.rank)
 
     def _batch_disagrees(self, instance: IncompleteInstance) -> bool:
-        """Compare the ranks' batches call by call, once all are there. Before that, calls may only be on their way.
+        """Compare the ranks' batches call by call, once all are there. Until then, missing calls may be on their way.
 
         If calls arrive in turn, rank after rank, the batches are even again and again. They are compared only when
         they have grown by an eighth, and before the instance is complete, so that the work stays linear.

@@ -37,7 +37,7 @@ from otel_fr_collector.turns import Turns, Work
 CHUNK = 128
 """Spans read before the event loop runs other tasks; a request of 64 MiB contains 250,000."""
 CHUNK_BYTES = 256 * 1024
-"""The same in bytes."""
+"""Bytes of spans read before the event loop runs other tasks."""
 PARSE_ON_LOOP = 1 << 20
 """Bytes of a request up to which it is parsed on the event loop (some milliseconds), not in a thread."""
 REPORT_ON_LOOP = 64 << 10

@@ -2,8 +2,8 @@
 
 Monitors send totals since they started. Only the difference to the previous point is added here, so requests that come
 twice, late or not at all do no harm, and a rank that starts again begins at 0. The first point of a rank counts from 0
-only if its series is not older than the run is known. Otherwise, the collector was restarted or the run was evicted,
-and counting begins at that point, because a total that jumps would show as a burst of calls.
+only if its series is not older than the first telemetry of the run here. Otherwise, the collector was restarted or the
+run was evicted, and counting begins at that point, because a total that jumps would show as a burst of calls.
 """
 
 from __future__ import annotations
@@ -401,7 +401,7 @@ class PastNumbers:
         """Keep the totals of a run of the job."""
         known, steps, bounds = self._by_job.get(job, ({}, Durations(), numbers.bounds))
         if bounds and numbers.bounds and bounds != numbers.bounds:
-            return  # of another version of otel-fr: its histograms cannot be added
+            return  # the run had another version of otel-fr: its histograms cannot be added
         for key, series in numbers.series.items():
             if key not in known and len(known) >= MAX_SERIES:
                 key = OTHER

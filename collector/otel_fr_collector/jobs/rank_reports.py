@@ -59,7 +59,7 @@ class Contents(NamedTuple):
 
     @property
     def held(self) -> int:
-        """Its size, in `UNIT`."""
+        """Size of the contents, in `UNIT`."""
         return len(self.inflight) + len(self.failed) + 1 + self.call_weight
 
 

@@ -89,7 +89,7 @@ class RankState:
     thread_exceptions: tuple[ThreadException, ...] = ()
     decisions: tuple[Decision, ...] = ()
     lines: tuple[CallLines, ...] = ()
-    """As reported with the stack."""
+    """Lines that a report had with the stack."""
     decided_in: int | None = None
     patterns: tuple[ReportedPattern, ...] = ()
     file: str = ""
@@ -100,12 +100,12 @@ class RankState:
     last report in which the group was live, or `DESTROYED`; the last numbers of a message and of a collective that a
     report showed enqueued (-1: no report did); the index in the run's `Levels`."""
     latest: dict[str, CompactCall] = field(default_factory=dict)
-    """By group id: the newest collective a span shows completed."""
+    """By group id: the newest collective that a span shows as completed."""
     destroyed_at: dict[str, str] = field(default_factory=dict)
-    """By group id: the call site that destroyed it, of the newest ones."""
+    """By group id: the call site that destroyed the group. The latest `MAX_DESTROYED` are kept."""
     previous_record: int = -1
     previous_end: int = 0
-    """Of the newest call that a span shows: its record, and its end in Unix nanoseconds."""
+    """Record, and end in Unix nanoseconds, of the newest call that a span shows."""
     completed_at: float | None = None
     """When the rank enqueued the newest call that reports show as completed (monotonic)."""
     held: int = 0
@@ -121,7 +121,7 @@ class RankState:
             behind: seconds; reports that were sent within them may be on their way.
         """
         if self.ended is not None or now - max(self.arrived, floor) <= self.silence:
-            return False  # nearly always; all ranks of a job are asked each second
+            return False  # a short path for nearly all calls: each rank of a job is checked each second
         return self.silent_for(now, floor, behind) > self.silence
 
     def silent_for(self, now: float, floor: float, behind: float) -> float:

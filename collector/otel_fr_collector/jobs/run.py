@@ -147,7 +147,7 @@ class Run:
         return max(self.attention.floor, self.lags.floor), min(behind, timeline.MAX_BEHIND)
 
     def lateness(self, now: float) -> float:
-        """Seconds by which the collector may be behind: later reports may not have been processed yet."""
+        """Seconds by which the collector may be behind: what ranks sent within them may not be processed yet."""
         return min(max(self.lags.recent(now), self.attention.behind()), timeline.MAX_BEHIND)
 
     def rank_state(self, rank: int) -> RankState | None:

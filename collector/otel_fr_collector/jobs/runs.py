@@ -176,7 +176,7 @@ class Runs:
         return True
 
     def evicted(self) -> dict[str, int]:
-        """By kind, how many runs, instances and calls were evicted."""
+        """By kind, the number of evicted runs, instances and calls."""
         groups = [group for run in self.by_id.values() for group in run.groups.values()]
         return {
             "runs": self.usage.evicted["runs"],

@@ -101,7 +101,7 @@ class Snapshot:
         return Evidence(groups=self.groups, calls=calls, ranks=self.ranks, window=window, world_size=self.world_size)
 
     def about(self, findings: Iterable[Finding]) -> Snapshot:
-        """A copy for these findings: the culprits' states, when concerned ranks reported, but no groups and calls."""
+        """A smaller copy for these findings: no groups and calls, and only the ranks that they concern."""
         culprits = {rank for one in findings for rank in one.culprit_ranks}
         concerned = culprits.union(*(one.waiting_ranks for one in findings))
         return replace(

@@ -244,7 +244,7 @@ class Waits:
 def _durations(calls: Mapping[int, RankCall | CompactCall]) -> list[float] | None:
     """Nanoseconds from enqueueing to the end of each call, in their order; None: one of them is not known."""
     try:
-        # Nearly always all are compact; to ask each would take twice as long.
+        # Nearly always, all calls are compact. Checking each of them would take twice as long.
         return [end - start for _, _, _, _, _, start, end, _, _ in calls.values()]  # type: ignore[misc]
     except ValueError:  # a RankCall has more fields
         pass
