@@ -1,4 +1,4 @@
-"""Answers what a launcher asks: the faults of one run, and what to do next."""
+"""Answers launchers: the faults of one run, and what to do next."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ from otel_fr_collector.storage.backend import StoreError
 from otel_fr_collector.storage.store import SETTLE_SECONDS, Store
 
 WINDOW = 86_400.0
-"""Seconds before the newest fault within which earlier ones count: a node's deaths of last month say little."""
+"""Earlier faults count if they came at most this many seconds before the newest one: a node's deaths of last month say
+little."""
 MAX_INCIDENTS = 500
-"""Of the job, the newest, causes and consequences alike."""
+"""The newest incidents of the job that are read, causes and consequences alike."""
 MAX_BYTES = 8 << 20
-"""Of their JSON."""
+"""Characters of their JSON that are read."""
 FRESH = 0.5
-"""Seconds for which what was read of a job is used again."""
+"""Seconds for which the faults of a job are reused."""
 MAX_FAILURES = 16
 """Causes of the run that an answer lists."""
 MAX_NODES = 64
-"""Nodes to be left out that an answer lists."""
+"""Nodes to exclude that an answer lists."""
 MAX_OTHERS = 16
 """Other runs that an answer names."""
 OVERLAP = 10.0
-"""Seconds for which two runs have both reported, from which they are of one time: the last reports of a run may come
-after the first of the one that follows it."""
+"""Two runs exist at the same time if both have reported for this many seconds. The last reports of a run may come after
+the first ones of the next run."""
 
 MAX_INT32 = 2**31 - 1
 
@@ -42,12 +43,12 @@ class FailureData(TypedDict):
     """One cause of the run.
 
     Attributes:
-        incident_id: names the incident.
-        category: of the fault.
-        rank: of its first culprit; null: not known.
-        node: of its first culprit; empty: not known.
-        error: its uncaught exception, cut short.
-        site: line of code, `file:line function`.
+        incident_id: id of the incident.
+        category: category of the fault.
+        rank: rank of the first culprit; null: not known.
+        node: node of the first culprit; empty: not known.
+        error: the first culprit's uncaught exception, cut short.
+        site: the first culprit's line of code, `file:line function`.
         summary: one sentence.
     """
 
@@ -61,10 +62,10 @@ class FailureData(TypedDict):
 
 
 class OtherRunData(TypedDict):
-    """Another run of that name at that time.
+    """Another run of the same job name at the same time.
 
     Attributes:
-        summary: of its first cause; empty: it has none.
+        summary: summary of its first cause; empty: it has none.
     """
 
     attempt: int
@@ -75,7 +76,7 @@ class OtherRunData(TypedDict):
 
 
 class AttributionData(TypedDict):
-    """An answer as JSON; docs/guide/fault-tolerance.md has an example.
+    """An answer as JSON. docs/guide/fault-tolerance.md has an example.
 
     Attributes:
         recommendation: `restart`, `exclude_node` or `stop`.
@@ -98,11 +99,11 @@ class AttributionData(TypedDict):
 
 
 class Attribution:
-    """Asked by both ports.
+    """Finds the answers, for the gRPC and the HTTP port.
 
     Args:
         store: None: incidents are in memory only.
-        clock: monotonic time in seconds.
+        clock: returns monotonic time in seconds.
     """
 
     def __init__(
@@ -116,15 +117,15 @@ class Attribution:
         self._recent: dict[str, tuple[float, Sequence[Fault]]] = {}
 
     async def find(self, job: str, attempt: int | None = None, run_id: str | None = None) -> AttributionData | None:
-        """What is known of a job's run, and advised.
+        """Find the faults of a job's run, and the advice.
 
         Args:
-            job: which its client may see.
-            attempt: whose newest run is asked about; None: of the job's newest run.
-            run_id: which run is asked about; None: the newest.
+            job: the job's name. The caller has checked that the client may see it.
+            attempt: answer for the newest run of this attempt. None: of any attempt.
+            run_id: answer for this run. None: for the newest.
 
         Returns:
-            None: there is no such run.
+            The answer. None: there is no such run.
         """
         faults = await self._faults(job)
         run = self._run(job, attempt, run_id, faults)
@@ -134,7 +135,7 @@ class Attribution:
         return _data(run, *self._decided(run, faults), others)
 
     def _decided(self, run: RunId, faults: Sequence[Fault]) -> tuple[Sequence[Fault], Advice]:
-        """The faults of one run, oldest first, and what follows from them. ``faults``: of all runs of its job."""
+        """The faults of one run, oldest first, and the advice. ``faults``: the faults of all runs of its job."""
         now = tuple([fault for fault in faults if fault.run == run])
         newest = max((fault.detected for fault in now), default=float("inf"))
         before = [fault for fault in faults if fault.run != run and newest - WINDOW <= fault.detected <= newest]
@@ -143,10 +144,10 @@ class Attribution:
         return now, decide(History(now, tuple(before), requests))
 
     def _beside(self, asked: RunId) -> list[Run]:
-        """The runs of other processes that have the job's name at the same time, the newest first.
+        """The runs of other processes with the same job name at the same time, the newest first.
 
-        A run in which processes of this one continue, as after `torch.distributed` was started again or in a quorum of
-        torchft, is of the same job.
+        A run with some of the same processes belongs to the same job and is left out. There is one after
+        `torch.distributed` was started again, or in a quorum of torchft.
         """
         run = self._runs.by_id.get(asked)
         if run is None:
@@ -164,7 +165,7 @@ class Attribution:
         return sorted(beside, key=lambda one: -one.first_seen)
 
     async def _faults(self, job: str) -> Sequence[Fault]:
-        """The faults of a job, oldest first: read at most once in `FRESH` seconds, however many clients ask."""
+        """The faults of a job, oldest first. They are read at most once in `FRESH` seconds, for all clients."""
         async with self._reading:
             now = self._clock()
             self._recent = {name: kept for name, kept in self._recent.items() if now - kept[0] < FRESH}
@@ -174,7 +175,7 @@ class Attribution:
             return known[1]
 
     async def _read(self, job: str) -> Sequence[Fault]:
-        """The faults that the newest incidents of a job show, as they were last published."""
+        """Read the faults of a job from its newest incidents, as last published."""
         store = self._store
         if store is not None:
             with contextlib.suppress(StoreError):  # the log says why
@@ -182,7 +183,7 @@ class Attribution:
         return faults_of([one.data for one in self._book.known() if one.run.job == job][-MAX_INCIDENTS:])
 
     def _run(self, job: str, attempt: int | None, run_id: str | None, faults: Sequence[Fault]) -> RunId | None:
-        """The newest run of a job that is known, by its telemetry or, if it is silent for long, by its incidents."""
+        """Find the newest run of a job: one in memory, or one that has faults if it has been silent for long."""
 
         def is_asked(run: RunId) -> bool:
             return attempt in (None, run.attempt) and run_id in (None, run.run)
@@ -216,7 +217,7 @@ def _int32(number: int) -> int:
 
 
 def _processes(run: Run) -> set[tuple[str, int]]:
-    """Host and process id of each rank, as far as they are known."""
+    """Host and process id of each rank whose process id is known."""
     return {(one.place.host, one.place.pid) for one in run.ranks.values() if one.place.pid is not None}
 
 

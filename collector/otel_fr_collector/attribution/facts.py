@@ -1,4 +1,4 @@
-"""What the rules know of a job: its faults by run, and what its ranks have asked for. Plain data."""
+"""The input of the rules, as plain data: a job's faults by run, and the requests of its ranks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 
 @dataclass(frozen=True)
 class Place:
-    """A collective of a program: the same in each run that does the same."""
+    """A collective of a program. It is equal in all runs of the program."""
 
     group: str
     operation: str
@@ -29,10 +29,10 @@ class Place:
 
 @dataclass(frozen=True)
 class Culprit:
-    """One rank at which a fault originated. ``node``, ``error`` and ``site``: empty if they are not known.
+    """One rank at which a fault originated. ``node``, ``error`` and ``site`` are empty if they are not known.
 
     Attributes:
-        is_stopped: SIGTERM has ended it.
+        is_stopped: SIGTERM has ended the rank.
     """
 
     rank: int
@@ -43,7 +43,7 @@ class Culprit:
 
     @cached_property
     def same(self) -> tuple[str, str] | None:
-        """Equal for equal Python errors at the same line; None: it did not end by one."""
+        """Equal for equal Python errors at the same line. None: no Python error has ended the rank."""
         return (comparable(self.error), self.site) if self.error else None
 
 
@@ -53,7 +53,7 @@ class Fault:
 
     Attributes:
         detected: Unix seconds.
-        place: the collective in which it shows; None: in none.
+        place: the collective in which the fault shows. None: it shows in none.
     """
 
     incident: str
@@ -66,17 +66,18 @@ class Fault:
 
     @property
     def nodes(self) -> frozenset[str]:
-        """The nodes of its culprits, as far as they are known."""
+        """The known nodes of the culprits."""
         return frozenset(culprit.node for culprit in self.culprits if culprit.node)
 
 
 @dataclass(frozen=True)
 class History:
-    """A job's faults.
+    """A job's faults and requests.
 
     Attributes:
-        now: of the run that is asked about, oldest first. before: of its earlier runs.
-        requests: what ranks of the run that is asked about have asked for.
+        now: the faults of the run for which the launcher asks, oldest first.
+        before: the faults of the job's other runs.
+        requests: the requests of the run's ranks.
     """
 
     now: tuple[Fault, ...] = ()
@@ -89,7 +90,7 @@ class History:
 
 
 def comparable(error: str) -> str:
-    """The first line of an error, without addresses in memory, which differ from run to run."""
+    """The first line of an error, without memory addresses, which differ from run to run."""
     return _ADDRESS.sub("0x", error.partition("\n")[0].strip())[:MAX_ERROR]
 
 
@@ -118,6 +119,6 @@ def fault_of(data: CollectorIncidentData) -> Fault:
 
 
 def faults_of(incidents: Iterable[CollectorIncidentData]) -> list[Fault]:
-    """The causes among the incidents, oldest first; what only follows from another one says nothing of its own."""
+    """The faults of incidents that are causes, oldest first. Consequences add no information."""
     found = [fault_of(data) for data in incidents if data["caused_by"] is None]
     return sorted(found, key=lambda fault: fault.detected)

@@ -1,4 +1,4 @@
-"""The rules by which a launcher is advised, as one table. Pure functions of a `History`."""
+"""The rules of the advice for launchers, as one table. They are pure functions of a `History`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from otel_fr_collector.incidents.what_to_do import HARDWARE
 from otel_fr_collector.jobs.workload import WorkloadRequest
 
 TIMES: Final = 3
-"""How often the same fault, or the same node's, makes a pattern: once is chance, twice may be."""
+"""Runs with the same fault, or with faults of the same node, that make a pattern: twice may be chance."""
 MAX_INCIDENTS: Final = 10
-"""Incidents that one reason names, newest last."""
+"""Incidents that one reason names, the newest last."""
 MAX_TEXT: Final = 500
 
 _DEATHS = frozenset(
@@ -26,7 +26,7 @@ _PROGRAM = frozenset(category.value for category in Category if category.is_mism
     Category.UNMATCHED_P2P.value,
     Category.DEADLOCK.value,
 }
-"""Faults of the program: no other node makes its calls fit together."""
+"""Faults of the program: its calls do not match on other nodes either."""
 
 
 class Recommendation(str, Enum):
@@ -34,7 +34,7 @@ class Recommendation(str, Enum):
 
     RESTART = "restart"
     EXCLUDE_NODE = "exclude_node"
-    """Restart without the nodes that are named."""
+    """Restart without the named nodes."""
     STOP = "stop"
 
 
@@ -42,7 +42,7 @@ _STRENGTH = {recommendation: number for number, recommendation in enumerate(Reco
 
 
 class Found(NamedTuple):
-    """What a rule found. ``nodes``: which it excludes."""
+    """The finding of a rule. ``nodes``: the nodes that it excludes."""
 
     text: str
     incidents: tuple[str, ...] = ()
@@ -51,7 +51,7 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True)
 class Rule:
-    """One row of the table. ``when``: for readers; docs/guide/fault-tolerance.md has the same."""
+    """One row of the table. ``when`` is for readers; docs/guide/fault-tolerance.md has the same text."""
 
     name: str
     recommendation: Recommendation
@@ -63,10 +63,10 @@ class ReasonData(TypedDict):
     """One rule that holds.
 
     Attributes:
-        rule: its name.
+        rule: name of the rule.
         recommendation: `restart`, `exclude_node` or `stop`.
         text: one sentence.
-        incident_ids: of the incidents that it is about.
+        incident_ids: ids of the incidents that the rule is about.
     """
 
     rule: str
@@ -77,7 +77,7 @@ class ReasonData(TypedDict):
 
 @dataclass(frozen=True)
 class Advice:
-    """What is recommended. ``nodes``: the nodes to leave out, also where the recommendation is to stop the job."""
+    """The recommendation. ``nodes``: the nodes to exclude, even if the recommendation is to stop the job."""
 
     recommendation: Recommendation
     nodes: tuple[str, ...]
@@ -85,7 +85,7 @@ class Advice:
 
 
 def decide(history: History) -> Advice:
-    """Apply all rules: the strongest recommendation counts, and every rule that holds is a reason."""
+    """Apply all rules. The strongest recommendation counts, and every rule that holds is a reason."""
     reasons: list[ReasonData] = []
     strongest, nodes = Recommendation.RESTART, set[str]()
     for rule in RULES:
@@ -169,8 +169,8 @@ def _node_died_often(history: History) -> Found | None:
         if fault.category not in _DEATHS or len(own_nodes) != 1:
             continue
         if fault.category == Category.RANK_DEAD.value and all(one.is_stopped for one in fault.culprits):
-            continue  # by a launcher, maybe for a node that joins
-        # An error that culprits on other nodes have as well is the program's.
+            continue  # a launcher has stopped the ranks, maybe because a node joins
+        # If culprits on other nodes have the same error, it is the program's.
         errors = [one.same for one in fault.culprits if one.same is not None]
         if not any(nodes.get(error, own_nodes) - own_nodes for error in errors):
             deaths.setdefault(next(iter(own_nodes)), []).append(fault)
@@ -222,11 +222,12 @@ RULES: Final = (
     ),
     Rule("otherwise", Recommendation.RESTART, "always", _otherwise),
 )
-"""Every rule that holds is a reason; the strongest recommendation of them counts: stop, then exclude, then restart."""
+"""Every rule that holds is a reason. The strongest recommendation counts: stop, then exclude, then restart."""
 
 
 def _same_place(one: Place | None, other: Place | None) -> bool:
-    """Not known to be different: where a rank dies, its peers may or may not wait for it in a collective."""
+    """Return whether two places may be the same. After a death, peers may or may not wait in a collective, so a fault
+    without a place matches any."""
     return one is None or other is None or one == other
 
 

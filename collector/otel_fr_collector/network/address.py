@@ -7,22 +7,22 @@ from dataclasses import dataclass
 
 
 class BindError(OSError):
-    """An address cannot be listened on."""
+    """The collector cannot listen on an address."""
 
 
 @dataclass(frozen=True)
 class Address:
-    """HOST:PORT; port 0: any free port."""
+    """HOST:PORT. Port 0 means any free port."""
 
     host: str
     port: int
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """``127.0.0.1:4317``, ``[::1]:4317``, ``:4317`` (all interfaces).
+        """Parse ``127.0.0.1:4317``, ``[::1]:4317`` or ``:4317`` (all interfaces).
 
         Raises:
-            ValueError: it is of another form.
+            ValueError: the text has another form.
         """
         host, colon, port = text.rpartition(":")
         host = host.removeprefix("[").removesuffix("]")
@@ -35,7 +35,7 @@ class Address:
         return self.host in ("localhost", "::1") or self.host.startswith("127.")
 
     def from_elsewhere(self) -> Address:
-        """The address for another machine, if this one listens on all interfaces: by the host's name."""
+        """The address for clients on other machines: if it means all interfaces, it becomes the host's name."""
         return Address(socket.gethostname(), self.port) if self.host in ("0.0.0.0", "::") else self  # noqa: S104
 
     def __str__(self) -> str:
@@ -43,10 +43,10 @@ class Address:
 
 
 def listen(address: Address) -> socket.socket:
-    """A socket that listens on an address.
+    """Open a socket that listens on an address.
 
     Raises:
-        BindError: the address cannot be listened on.
+        BindError: this is not possible.
     """
     try:
         family, kind, protocol, _, endpoint = socket.getaddrinfo(

@@ -1,7 +1,7 @@
-"""HTTP requests to servers that may be slow or hostile: bounded in time, and in what is read of a response.
+"""HTTP requests to servers that may be slow or hostile. Their time and the size of responses are bounded.
 
-No method outlives its deadline because the server sends a byte a second, no response is decompressed, and threads that
-wait for a server do not keep the process from ending.
+A server that sends a byte per second cannot extend a deadline. Responses are not decompressed. Threads that wait for a
+server do not keep the process from ending.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import urllib3
 from otel_fr.timed_http import POOL_CLASSES, bounded_body, set_deadline
 
 MAX_RETRY_AFTER = 300.0
-"""Limit on the seconds that a server may ask to wait before a retry (docs/guide/security.md)."""
+"""Most seconds that a server may ask to wait before a retry (docs/guide/security.md)."""
 _T = TypeVar("_T")
 
 
@@ -46,8 +46,8 @@ class Answer:
     """A response.
 
     Attributes:
-        body: at most `otel_fr.timed_http.MAX_BODY` bytes of it, as they came.
-        retry_after: seconds to wait before a retry, at most `MAX_RETRY_AFTER`; None: not given.
+        body: at most `otel_fr.timed_http.MAX_BODY` bytes of the body, as received.
+        retry_after: seconds to wait before a retry, at most `MAX_RETRY_AFTER`. None: not given.
     """
 
     status: int
@@ -56,13 +56,13 @@ class Answer:
 
 
 class HttpClient:
-    """A pool of connections. May be used by several threads at once.
+    """A pool of connections. Several threads may use it at once.
 
     Args:
         connect: seconds for connecting, and for sending the request.
         total: seconds from the beginning of a request to the end of its response.
-        connections: kept open to one server.
-        tls: None: the system's CAs.
+        connections: how many connections to one server are kept open.
+        tls: None: the system's CAs are trusted.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class HttpClient:
         self._pool.pool_classes_by_scheme = POOL_CLASSES
 
     def request(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None = None) -> Answer:
-        """Send one request; redirects are not followed. User and password of the URL are sent as basic authentication.
+        """Send one request, without following redirects. A URL's user and password become basic authentication.
 
         Raises:
             HttpError: no response came in time.
@@ -101,7 +101,7 @@ class HttpClient:
 
 
 def _basic(url: str, headers: Mapping[str, str]) -> dict[str, str]:
-    """The header of a URL's user and password, which urllib3 leaves out. Another authorization goes before it."""
+    """The header for a URL's user and password, which urllib3 does not send. Another authorization takes precedence."""
     given = urllib3.util.parse_url(url).auth
     if not given or any(name.lower() == "authorization" for name in headers):
         return {}
@@ -109,7 +109,7 @@ def _basic(url: str, headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def _problem(error: BaseException) -> str:
-    """Why there is no response, without the pool, the address and the function names of urllib3's own texts."""
+    """Why there is no response. Unlike urllib3's texts, it names no pool, address or function."""
     if isinstance(error, urllib3.exceptions.NameResolutionError):
         return "the host name has no address"
     if isinstance(error, urllib3.exceptions.NewConnectionError):
@@ -130,7 +130,7 @@ def _problem(error: BaseException) -> str:
 
 
 def read_retry_after(text: str | None, now: float) -> float | None:
-    """Seconds of a Retry-After header (RFC 9110, 10.2.3: seconds or a date); None: it has neither.
+    """Seconds of a Retry-After header (RFC 9110, 10.2.3: seconds or a date). None: it has neither.
 
     Args:
         now: Unix time.
@@ -146,15 +146,15 @@ def read_retry_after(text: str | None, now: float) -> float | None:
 
 
 def bounded_delay(seconds: float) -> float:
-    """A delay that a server asks for, from 0 to `MAX_RETRY_AFTER`; what is no number counts as 0."""
+    """Limit a delay that a server asks for to 0 to `MAX_RETRY_AFTER` seconds. NaN becomes 0."""
     return min(seconds, MAX_RETRY_AFTER) if seconds > 0 else 0.0
 
 
 class Workers:
-    """Daemon threads for blocking calls. The end of the process waits for `concurrent.futures`' threads, not for these.
+    """Daemon threads for blocking calls. Unlike threads of `concurrent.futures`, they do not delay the process's end.
 
     Args:
-        count: threads at most; each is started when it is first needed.
+        count: most threads. Each is started when it is first needed.
     """
 
     def __init__(self, count: int, name: str) -> None:
@@ -164,7 +164,7 @@ class Workers:
         self._work: queue.SimpleQueue[tuple[concurrent.futures.Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
 
     async def run(self, work: Callable[[], _T]) -> _T:
-        """The result of ``work``, called in one of the threads. If this is cancelled, the call itself continues."""
+        """Call ``work`` in one of the threads and return its result. Cancelling this does not end a running call."""
         self._busy += 1
         try:
             if self._busy > self._started and self._started < self._count:
@@ -183,5 +183,5 @@ class Workers:
                 continue
             try:
                 future.set_result(work())
-            except BaseException as error:  # noqa: BLE001  it is raised where it is waited for
+            except BaseException as error:  # noqa: BLE001  the caller of `run` raises it
                 future.set_exception(error)

@@ -20,22 +20,22 @@ from otel_fr_collector.network.tls import ServerTls
 
 STOP_SECONDS = 1
 HEAD_SECONDS = 30.0
-"""In which the head of a request must have arrived: from the begin of the connection, or from the response before."""
+"""Seconds in which the head of a request must arrive, since the connection began or the last response ended."""
 READ_SECONDS = 60.0
-"""Seconds after which a connection is closed if the client has read nothing of a response that waits for it."""
+"""Seconds after which a connection is closed if the client has read nothing of a waiting response."""
 MAX_PIPELINED = 64 << 10
 """Bytes of further requests that a client may send before a request is answered. Browsers and exporters send none."""
 ACCEPTED_AT_ONCE = 16
-"""Connections that are accepted before each open one has its next turn. uvloop accepts one from each descriptor: with
-one descriptor, 300 clients that sent request after request kept the next one waiting for 36 s."""
+"""Connections that are accepted in each turn of the event loop. uvloop accepts one from each descriptor. With a single
+descriptor, 300 clients that sent one request after the other kept the next client waiting for 36 s."""
 
 
 class HttpServer:
     """Serves an application in the running loop.
 
     Args:
-        listener: bound and listening socket, closed by `stop`.
-        client_connections: of one client's address; further ones are closed at once.
+        listener: a listening socket. `stop` closes it.
+        client_connections: connections from one client's address. Further ones are closed at once.
     """
 
     def __init__(
@@ -54,11 +54,11 @@ class HttpServer:
             lifespan="off",
             timeout_graceful_shutdown=STOP_SECONDS,
             server_header=False,
-            # Limits apply to the address that connects: a header could contain anything.
+            # Limits apply to the address that connects, because a header could contain anything.
             proxy_headers=False,
         )
         config.load()
-        # It logs a warning for every request that is no HTTP, so clients could fill the disk.
+        # uvicorn logs a warning for every request that is not HTTP, so clients could fill the disk.
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         config.ssl = tls.ssl_context() if tls is not None else None
         self._server = _Uvicorn(config)
@@ -69,7 +69,7 @@ class HttpServer:
         self._task = asyncio.get_running_loop().create_task(self._server.serve(self._listeners))
 
     async def stop(self, seconds: float) -> None:
-        """End open requests within about a second, and ``seconds`` at most."""
+        """End open requests within about a second, and at most ``seconds`` seconds."""
         self._server.should_exit = True
         if self._task is not None:
             await asyncio.wait({self._task}, timeout=min(seconds, STOP_SECONDS + 1))
@@ -81,13 +81,13 @@ class HttpServer:
 class _Uvicorn(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """The process handles signals itself: it has more than HTTP to stop."""
+        """Capture no signals: the process handles them, because it has more than HTTP to stop."""
         yield
 
 
 class _Flow(FlowControl):
-    """Reads nothing while a request waits for its answer; uvicorn would do so whenever an application asks whether
-    its client is still there."""
+    """Reads nothing while a request waits for its answer. uvicorn's own class would read whenever an application checks
+    whether the client is still there."""
 
     def __init__(self, transport: asyncio.Transport, conn: h11.Connection) -> None:
         super().__init__(transport)
@@ -99,10 +99,10 @@ class _Flow(FlowControl):
 
 
 def _limited(limit: int) -> type[asyncio.Protocol]:  # noqa: C901
-    """uvicorn's protocol, bounded: connections of one client's address, and the time that each request may take.
+    """uvicorn's protocol with limits on the connections of one client's address and on the time of each request.
 
-    uvicorn itself closes a connection that is idle after a response, but not one on which the next request, or the rest
-    of the last one, arrives byte by byte.
+    uvicorn itself closes a connection that is idle after a response. It does not close a connection on which the next
+    request, or the rest of the last one, arrives byte by byte.
     """
     connections: Counter[str] = Counter()
 
@@ -116,8 +116,8 @@ def _limited(limit: int) -> type[asyncio.Protocol]:  # noqa: C901
             self._address = str(peer[0]) if peer else ""
             connections[self._address] += 1
             super().connection_made(transport)
-            # An answer is over once its client has read it: only then is the next request read. Not 0, which pauses
-            # writing over TLS for good.
+            # An answer is complete once the client has read it. Only then is the next request read. The high limit is
+            # not 0, which would pause writing over TLS for ever.
             transport.set_write_buffer_limits(high=1, low=0)
             self.flow = _Flow(transport, self.conn)
             if connections[self._address] > limit:
@@ -141,7 +141,7 @@ def _limited(limit: int) -> type[asyncio.Protocol]:  # noqa: C901
                 self.transport.abort()
 
         def send_400_response(self, msg: str) -> None:
-            """Of a request that is no HTTP. uvicorn would also answer one whose answer has begun, and log that."""
+            """Answer a request that is not HTTP, unless an answer has begun: uvicorn would try it and log an error."""
             cycle: Any = self.cycle
             if cycle is not None and not cycle.response_complete:
                 cycle.disconnected = True
@@ -173,7 +173,7 @@ def _limited(limit: int) -> type[asyncio.Protocol]:  # noqa: C901
             self._head_timer = self.loop.call_later(HEAD_SECONDS, self.transport.close)
 
         def _await_reader(self, waiting: int) -> None:
-            """Give up a client that reads nothing; ``waiting``: bytes that it has not read yet."""
+            """Disconnect a client that reads nothing. ``waiting``: bytes that it has not read yet."""
 
             def check() -> None:
                 now = self.transport.get_write_buffer_size()

@@ -1,4 +1,4 @@
-"""TLS for the collector's ports, from files that may be renewed while it runs."""
+"""TLS for the collector's ports. The certificate files may be renewed while it runs."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from otel_fr_collector.given_files import read_bytes
 _log = logging.getLogger(__name__)
 
 CHECK_SECONDS = 1.0
-"""Seconds between two checks of the files for a change; they are checked only when a client connects."""
+"""Shortest time between two checks of the files for a change. They are checked only when a client connects."""
 
 
 class TlsError(ValueError):
-    """Certificate files that cannot be used; the text names the file and the reason."""
+    """The certificate files cannot be used. The text names the files and the reason."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,10 @@ class _Loaded:
 
 
 class ServerTls:
-    """Certificate, key and client CAs. A renewal that cannot be used leaves the old ones in use.
+    """Certificate, key and client CAs. If renewed files cannot be used, the old ones stay in use.
 
     Args:
-        client_ca: require a client certificate signed by one of these.
+        client_ca: require a client certificate that one of these CAs has signed.
 
     Raises:
         TlsError: the files cannot be used, or the certificate has expired.
@@ -60,20 +60,20 @@ class ServerTls:
         return self._loaded.expires
 
     def grpc_credentials(self) -> grpc.ServerCredentials:
-        """For a gRPC port; each new connection gets the newest certificate."""
-        # gRPC takes None for "as before"; its stubs do not know.
+        """The credentials of a gRPC port. Each new connection gets the newest certificate."""
+        # For gRPC, None means "as before", which its type stubs do not say.
         fetch = cast("Callable[[], grpc.ServerCertificateConfiguration]", self._fetch)
         return grpc.dynamic_ssl_server_credentials(
             self._loaded.config, fetch, require_client_authentication=self._client_ca is not None
         )
 
     def ssl_context(self) -> ssl.SSLContext:
-        """For an HTTP port; each new connection gets the newest certificate and client CAs."""
+        """The context of an HTTP port. Each new connection gets the newest certificate and client CAs."""
         context = self._new_context()
 
         def choose(connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _context: ssl.SSLContext) -> None:
-            # Called once in each handshake, with or without a server name. OpenSSL then takes the certificate, the
-            # key and the trusted CAs of the context put here.
+            # Called once in each handshake, with or without a server name. OpenSSL then uses the certificate, the key
+            # and the trusted CAs of the context that is assigned here.
             connection.context = self._newest().context
 
         context.sni_callback = choose

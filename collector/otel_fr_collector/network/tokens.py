@@ -21,9 +21,9 @@ from otel_fr_collector.throttle import Throttle
 _log = logging.getLogger(__name__)
 
 CHECK_SECONDS = 1.0
-"""Seconds between two checks of the file for a change."""
+"""Shortest time between two checks of the file for a change."""
 MIN_LENGTH = 16
-"""Characters of a token; shorter ones can be guessed."""
+"""Characters of the shortest token. Shorter ones can be guessed."""
 _HASH = re.compile(r"sha256:([0-9a-fA-F]{64})")
 
 
@@ -32,7 +32,7 @@ class Access:
     """What one token allows.
 
     Attributes:
-        prefix: of the names of the jobs that it is valid for; empty: all.
+        prefix: the token is valid for jobs whose names begin with this. Empty: for all jobs.
     """
 
     read: bool
@@ -50,25 +50,25 @@ EVERYTHING = Access(read=True, write=True)
 
 
 def tenant_of(job: str, prefixes: Iterable[str] = ()) -> str:
-    """Whose job it is: the longest of the ``prefixes`` that its name begins with, else the name up to its first ``/``.
+    """The tenant of a job: the longest of ``prefixes`` that its name begins with, or the name up to its first ``/``.
 
-    A name without either is of no tenant, which is "" and shared by all such jobs.
+    If a name has neither, the tenant is "", which all such jobs share.
     """
     prefix = max((prefix for prefix in prefixes if job.startswith(prefix)), key=len, default="")
     return prefix or (job.partition("/")[0] if "/" in job else "")
 
 
 def parse_tokens(text: str) -> list[tuple[bytes, Access]]:
-    """The tokens file: lines ``TOKEN ACCESS JOB-PREFIX``; ``#`` begins a comment line.
+    """Parse the tokens file. It has lines ``TOKEN ACCESS JOB-PREFIX``, and comment lines that begin with ``#``.
 
-    TOKEN: the token itself, or ``sha256:`` and the hex SHA-256 of it. ACCESS: ``read``, ``write`` or ``read,write``.
-    JOB-PREFIX: ``*`` for every job; else how the names of the jobs begin.
+    TOKEN is the token, or ``sha256:`` and its SHA-256 in hex. ACCESS is ``read``, ``write`` or ``read,write``.
+    JOB-PREFIX is ``*`` for every job, or the beginning of the jobs' names.
 
     Returns:
-        SHA-256 of each token and what it allows.
+        The SHA-256 of each token, and what it allows.
 
     Raises:
-        ValueError: a line cannot be used; its text shows no token.
+        ValueError: a line cannot be used. The message shows no token.
     """
     found = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -90,10 +90,13 @@ def parse_tokens(text: str) -> list[tuple[bytes, Access]]:
 
 
 class Grant:
-    """The right to one stream that stays open. ``end``: called once when its token no longer allows it.
+    """The right to one stream that stays open.
+
+    Args:
+        end: called once when the token no longer allows the stream.
 
     Attributes:
-        revoked: it was.
+        revoked: the right was revoked.
     """
 
     def __init__(self, end: Callable[[], None]) -> None:
@@ -107,16 +110,14 @@ class Grant:
 
 
 class Tokens:
-    """A tokens file, read again when it changes. A change that cannot be read leaves the old tokens in use.
-
-    It owns the grants of the streams that are open with each token.
+    """A tokens file, which is read again when it changes. If a change cannot be read, the old tokens stay in use.
 
     Attributes:
-        version: rises with each change that is in force.
+        version: increases with each change that takes effect.
 
     Raises:
         ValueError: the file cannot be used (`parse_tokens`).
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -132,13 +133,13 @@ class Tokens:
             _log.warning("%s contains no token, so every client is refused", path)
 
     def tenant_of(self, job: str) -> str:
-        """Whose job it is: `tenant_of` with the prefixes of the tokens for writing. Each prefix is one tenant's."""
+        """The tenant of a job: `tenant_of` with the prefixes of the tokens for writing. Each prefix is a tenant."""
         return tenant_of(job, (access.prefix for _, access in self._tokens if access.write))
 
     def find(self, authorization: str) -> Access | None:
-        """What an Authorization header allows; None: nothing.
+        """Return what an Authorization header allows. None: nothing.
 
-        ``Bearer TOKEN``, or ``Basic`` with the token as password, which is how a browser can give one.
+        The header is ``Bearer TOKEN``, or ``Basic`` with the token as password, which browsers can send.
         """
         digest = _digest(authorization)
         if digest is None:
@@ -148,10 +149,11 @@ class Tokens:
 
     @contextlib.contextmanager
     def grant(self, authorization: str, access: Access, end: Callable[[], None]) -> Iterator[Grant]:
-        """While the context is open, ``end`` is called if the token no longer allows just this.
+        """While the context is open, call ``end`` if the token's access changes or the token is removed.
 
         Args:
-            authorization, access: as passed to `find`, and what it returned.
+            authorization: the header that was passed to `find`.
+            access: the result of `find`.
         """
         key = _digest(authorization) or b"", access
         grant = Grant(end)
@@ -165,7 +167,7 @@ class Tokens:
                 del self._grants[key]
 
     def end_revoked(self) -> None:
-        """Read the file again if it has changed, and end the streams whose token is gone or allows something else."""
+        """Read the file again if it has changed, and end the streams whose token was removed or allows other things."""
         self._refresh()
         for digest, access in list(self._grants):
             if self._access(digest) != access:
@@ -174,7 +176,7 @@ class Tokens:
 
     def _access(self, digest: bytes) -> Access | None:
         found = None
-        # All are compared, each in constant time, so that the time reveals nothing about the tokens.
+        # Compare all tokens, each in constant time, so that the time reveals nothing about them.
         for known, access in self._tokens:
             if hmac.compare_digest(known, digest):
                 found = access
@@ -203,7 +205,7 @@ class Tokens:
 
 
 def _digest(authorization: str) -> bytes | None:
-    """SHA-256 of the token in an Authorization header; None: there is none."""
+    """SHA-256 of the token in an Authorization header. None: there is no token."""
     scheme, _, value = authorization.partition(" ")
     token = value.strip()
     if scheme.lower() == "basic":

@@ -1,1 +1,1 @@
-"""OTLP's own forms: signals, statuses, the JSON encoding and partial decoding."""
+"""OTLP's encodings: signals, statuses, the JSON encoding and partial decoding."""

@@ -18,13 +18,13 @@ class _Refused(NamedTuple):
 
 
 async def decode_in_thread(decode: Callable[[], _T]) -> _T:
-    """What ``decode`` returns, run in a thread.
+    """Run ``decode`` in a thread and return its result.
 
-    An error does not leave the thread as it was raised: with its traceback it would be part of a cycle, which keeps
-    the request and all that was decoded of it until the next garbage collection.
+    An error is raised anew outside the thread. The original error is part of a reference cycle through its traceback,
+    which would keep the request and everything decoded of it until the next garbage collection.
 
     Raises:
-        MalformedError, TooManyError, ValueError: as ``decode``.
+        MalformedError, TooManyError, ValueError: ``decode`` has raised it.
     """
     found = await asyncio.to_thread(_run, decode)
     if isinstance(found, _Refused):

@@ -1,4 +1,4 @@
-"""OTLP/JSON to protobuf and back."""
+"""Converts OTLP/JSON to protobuf and back."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from otel_fr_collector.otlp.signals import LOGS, METRICS, TRACES, MalformedError
 from otel_fr_collector.otlp.wire import TooManyError
 
 MAX_BYTES = 16 << 20
-"""Of a request as JSON, decompressed. Python keeps it as text of up to four bytes a character."""
+"""Largest JSON request in bytes, decompressed. Python stores it as text with up to four bytes per character."""
 MAX_VALUES = 500_000
-"""Values of a request: objects, lists and their members. Each takes some 100 bytes and some microseconds; a span has
+"""Values of a request: objects, lists and their members. Each takes some 100 bytes and some microseconds. A span has
 about 60."""
 MAX_SHORT_TEXT = 64 << 10
-"""Characters of a text that is neither text nor bytes of a value. protobuf's errors quote it once for each level."""
+"""Characters of a string that is no attribute's text or bytes. protobuf's errors quote it once for each level."""
 _LONG = frozenset({"stringValue", "string_value", "bytesValue", "bytes_value"})
 _OTHER_BYTES = bytes(byte for byte in range(256) if byte not in b'"{[,')
 
@@ -49,11 +49,11 @@ _METRIC_KINDS = ("gauge", "sum", "histogram", "exponentialHistogram", "summary")
 
 
 def from_json(signal: str, body: bytes) -> bytes:
-    """An OTLP/JSON request as protobuf.
+    """Convert an OTLP/JSON request to protobuf.
 
     Raises:
         MalformedError: the body is not OTLP/JSON.
-        TooManyError: it is larger than is decoded.
+        TooManyError: the body is too large to be decoded.
     """
     _check_size(body)
     try:
@@ -72,7 +72,7 @@ def from_json(signal: str, body: bytes) -> bytes:
 
 
 def _check_size(body: bytes) -> None:
-    """Count the values without decoding them, by the characters outside texts that begin or separate values.
+    """Count the values without decoding them: count the characters outside strings that begin or separate values.
 
     Raises:
         TooManyError: there are too many values, or bytes.
@@ -80,13 +80,13 @@ def _check_size(body: bytes) -> None:
     if len(body) > MAX_BYTES:
         raise TooManyError(f"a JSON request is larger than {MAX_BYTES} bytes")
     marks = body.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _OTHER_BYTES)
-    # Not one step further if there are too many texts: splitting makes an object of each.
+    # Stop if there are too many strings: splitting makes an object of each.
     if marks.count(b'"') > 4 * MAX_VALUES or len(b"".join(marks.split(b'"')[::2])) > MAX_VALUES:
         raise TooManyError(f"a JSON request has more than {MAX_VALUES} values")
 
 
 def _check_texts(data: Any) -> None:
-    """Raises ValueError if a text is longer than any of its kind can be."""
+    """Raise ValueError if a string is longer than `MAX_SHORT_TEXT`, except an attribute's text or bytes."""
     stack = [data]
     while stack:
         one = stack.pop()
@@ -98,7 +98,7 @@ def _check_texts(data: Any) -> None:
 
 
 def _holders(data: Any) -> Iterator[dict[str, Any]]:
-    """The objects of a request in which ids may be. Attributes are left alone: a key of theirs may have any name."""
+    """The objects of a request that may contain ids. Attributes are left out: their keys may have any name."""
     stack = [data]
     while stack:
         one = stack.pop()
@@ -113,7 +113,7 @@ def _holders(data: Any) -> Iterator[dict[str, Any]]:
 
 
 def response_json(signal: str, data: bytes) -> bytes:
-    """A response's protobuf bytes as OTLP/JSON."""
+    """Convert a response from protobuf to OTLP/JSON."""
     return message_json(_RESPONSES[signal].FromString(data))
 
 

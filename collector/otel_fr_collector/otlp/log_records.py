@@ -1,4 +1,4 @@
-"""Log records decoded only as far as rank reports need: time, the event's name, the body's text, text attributes."""
+"""Decodes log records as far as rank reports need: the time, the event's name, the body's text and text attributes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from otel_fr_collector.otlp.signals import MalformedError
 from otel_fr_collector.otlp.wire import COUNT_ITEM_FROM, TooManyError, find_fields
 
 MAX_RECORD = (4 << 20) + (64 << 10)
-"""Bytes of a log record: the longest rank report (`otel_fr.rank_report.MAX_LENGTH`), and its attributes."""
+"""Largest log record in bytes: the longest rank report (`otel_fr.rank_report.MAX_LENGTH`) with its attributes."""
 MAX_FIELDS = 256
-"""Fields of a log record, which are mostly its attributes; SDKs send at most 128 of them by default."""
+"""Fields of a log record. Most are attributes; by default, SDKs send at most 128 attributes."""
 _EVENT_NAME = "event.name"
-"""Attribute with the event's name, from SDKs that do not send the field."""
+"""Attribute with the event's name. SDKs that do not send the field ``event_name`` send it."""
 _NO_TAG = -1
 _TOO_MANY = f"a log record has more than {MAX_FIELDS} fields"
 _RECORD = make_classes(
@@ -32,7 +32,7 @@ _RECORD = make_classes(
         "Value": [Field("string_value", 1, "string")],
     },
 )["Record"]
-"""Those fields of opentelemetry-proto's `LogRecord` that are read."""
+"""The fields of opentelemetry-proto's `LogRecord` that are read."""
 
 
 class _Attribute(Protocol):
@@ -51,7 +51,7 @@ class LogRecord:
     """One log record.
 
     Attributes:
-        event_name: "" if it is not an event. body: its text, or "".
+        event_name: "" if the record is not an event.
     """
 
     def __init__(self, record: _Record) -> None:
@@ -60,11 +60,12 @@ class LogRecord:
 
     @property
     def time(self) -> float:
-        """Unix time by the sender's clock, seconds; 0 if it says none."""
+        """Unix time in seconds by the sender's clock. 0 if the record has none."""
         return self._record.time_unix_nano / 1e9
 
     @property
     def body(self) -> str:
+        """The body's text, or ""."""
         return cast("str", self._record.body.string_value)
 
     def text(self, key: str) -> str:
@@ -73,10 +74,10 @@ class LogRecord:
 
 
 def read_record(data: bytes) -> LogRecord:
-    """A log record.
+    """Decode a log record.
 
     Raises:
-        ValueError: the bytes are not a log record, or one that is too large.
+        ValueError: the bytes are not a log record, or it is too large.
     """
     if len(data) > MAX_RECORD:
         raise ValueError(f"a log record is larger than {MAX_RECORD} bytes")

@@ -1,4 +1,4 @@
-"""protobuf messages with some fields of another message: what is decoded of it, and nothing more."""
+"""Makes protobuf classes with some fields of another message, so that only these fields are decoded."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _SCALARS = {
     "sfixed64": _FIELD.TYPE_SFIXED64,
     "double": _FIELD.TYPE_DOUBLE,
 }
-"""protobuf's types of scalars, as far as they are used."""
+"""The scalar types of protobuf that are used."""
 
 
 class Field(NamedTuple):
-    """A field. ``kind``: one of `_SCALARS`, or the name of a message of the same package."""
+    """A field. ``kind``: one of `_SCALARS`, or the name of a message in the same package."""
 
     name: str
     number: int
@@ -30,11 +30,11 @@ class Field(NamedTuple):
 
 
 def make_classes(package: str, messages: Mapping[str, Iterable[Field]]) -> dict[str, type[Any]]:
-    """The classes of a package of messages, by name.
+    """Make the classes of a package of messages, by name.
 
     Args:
-        package: its name. No other package made here may have it.
-        messages: name -> fields.
+        package: the package's name. It must be unique.
+        messages: the fields of each message, by name.
     """
     file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto3")
     for name, fields in messages.items():

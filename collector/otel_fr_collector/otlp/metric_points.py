@@ -1,4 +1,4 @@
-"""OTLP metrics decoded only as far as monitors' numbers need: cumulative sums and histograms."""
+"""Decodes OTLP metrics as far as the monitors' numbers need: cumulative sums and histograms."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from otel_fr_collector.otlp.signals import MalformedError
 from otel_fr_collector.otlp.wire import COUNT_ITEM_FROM, TooManyError, find_fields
 
 MAX_METRIC = 1 << 20
-"""Bytes of a metric; a monitor's largest has 129 histograms of about 400."""
+"""Largest metric in bytes. The largest of a monitor has 129 histograms of about 400 bytes."""
 MAX_POINTS = 1_024
 """Data points of a metric that are read."""
 MAX_BUCKETS = 64
@@ -23,7 +23,7 @@ MAX_SITE_ATTRIBUTES = 8
 CUMULATIVE = 2
 """`AggregationTemporality` of opentelemetry-proto."""
 _SUM, _HISTOGRAM = 7 << 3 | 2, 9 << 3 | 2
-"""Tags of a metric's data, which holds its points."""
+"""Tags of the fields that contain a metric's points."""
 
 _METRIC = make_classes(
     "otel_fr.metric",
@@ -59,11 +59,11 @@ _METRIC = make_classes(
         "Value": [Field("text", 1, "string"), Field("number", 3, "int64")],
     },
 )["Metric"]
-"""Those fields of opentelemetry-proto's `Metric` that are read."""
+"""The fields of opentelemetry-proto's `Metric` that are read."""
 
 
 class ExemplarOf(NamedTuple):
-    """A measured value, in seconds, with its span. ``at``: Unix seconds. ``site``: the call's."""
+    """A measured value, in seconds, with its span. ``at``: Unix seconds. ``site``: the call site."""
 
     value: float
     at: float
@@ -76,9 +76,12 @@ class Point(NamedTuple):
     """One cumulative data point.
 
     Attributes:
-        attributes: each encoded. start, time: Unix nanoseconds of the sender.
-        total: of a histogram the sum of its values. counts: of a histogram, its buckets; of a sum empty.
-        bounds: of the buckets.
+        attributes: the attributes, each still encoded.
+        start, time: Unix nanoseconds by the sender's clock.
+        total: the value of a sum, or the sum of a histogram's values.
+        counts: the counts of a histogram's buckets. Empty for a sum.
+        bounds: the bounds of the buckets.
+        exemplar: the last of a histogram's exemplars, or the one before, if it names a span.
     """
 
     attributes: tuple[bytes, ...]
@@ -104,7 +107,7 @@ class RawMetric:
         self.name = metric.name
 
     def points(self) -> Iterator[Point]:
-        """The cumulative points, as far as they are numbers."""
+        """The cumulative points whose values are finite numbers."""
         sums, histograms = self._metric.sum, self._metric.histogram
         if sums.temporality == CUMULATIVE:
             for point in sums.points[:MAX_POINTS]:
@@ -126,7 +129,7 @@ class RawMetric:
 
 
 def _exemplar(found: Sequence[Any]) -> ExemplarOf | None:
-    """The last one that names a span."""
+    """The last exemplar if it names a span, or the one before."""
     for one in reversed(found[-2:]):
         if len(one.trace_id) == 16 and len(one.span_id) == 8 and math.isfinite(one.value):
             return ExemplarOf(one.value, one.time / 1e9, one.trace_id.hex(), one.span_id.hex(), _site(one.attributes))
@@ -134,7 +137,7 @@ def _exemplar(found: Sequence[Any]) -> ExemplarOf | None:
 
 
 def _site(attributes: Sequence[Any]) -> str:
-    """``file:line function`` of the call; "": not known."""
+    """The call site as ``file:line function``, or "" if it is not known."""
     values = {item.key: item.value for item in attributes[:MAX_SITE_ATTRIBUTES]}
     if not {names.CODE_FILE, names.CODE_LINE, names.CODE_FUNCTION} <= values.keys():
         return ""
@@ -143,10 +146,10 @@ def _site(attributes: Sequence[Any]) -> str:
 
 
 def read_metric(data: bytes) -> RawMetric:
-    """A metric.
+    """Decode a metric.
 
     Raises:
-        ValueError: the bytes are not a metric, or one that is too large.
+        ValueError: the bytes are not a metric, or it is too large.
     """
     if len(data) > MAX_METRIC:
         raise ValueError(f"a metric is larger than {MAX_METRIC} bytes")

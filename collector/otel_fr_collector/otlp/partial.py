@@ -1,10 +1,12 @@
-"""OTLP requests decoded only as far as needed; the rest stays the bytes that came.
+"""Decodes OTLP requests only as far as needed. The rest stays bytes.
 
-`parse_request` keeps resources, spans, log records and metrics as bytes: calls of one site and shape send the same
-bytes again and again, so their meaning is looked up by these (`jobs.span_reader.SpanReader`) instead of being decoded
-each time. `select_traces` reads the trace id of each span. The three requests have the same field numbers as far as
-they are read here (opentelemetry-proto: resource_* = 1; in these resource = 1, scope_* = 2; in these spans, log_records
-or metrics = 2). Fields that are not read are left out; protobuf keeps them as unknown fields.
+`parse_request` keeps resources, spans, log records and metrics as bytes. Calls of one call site and shape send the same
+bytes again and again, so `jobs.span_reader.SpanReader` looks up their meaning by the bytes instead of decoding them
+each time. `select_traces` reads only the trace id of each span.
+
+The requests of all three signals use the same field numbers here (opentelemetry-proto): a request has resource_* = 1;
+each of them has resource = 1 and scope_* = 2; each scope_* has spans, log_records or metrics = 2. protobuf keeps all
+other fields as unknown fields.
 """
 
 from __future__ import annotations
@@ -20,13 +22,13 @@ from otel_fr_collector.otlp.signals import MalformedError
 
 
 class RawScope(Protocol):
-    """``items``: each the bytes of a span, a log record or a metric."""
+    """The items of one scope. ``items``: the bytes of each span, log record or metric."""
 
     items: Sequence[bytes]
 
 
 class RawEntry(Protocol):
-    """What one resource sends. ``resource``: the bytes of each time that the field occurs, see `resource_of`."""
+    """The items of one resource. ``resource``: the bytes of each occurrence of the field, see `resource_of`."""
 
     resource: Sequence[bytes]
     scopes: Sequence[RawScope]
@@ -52,18 +54,18 @@ _REQUEST, _TRACES = _CLASSES["Request"], _CLASSES["Traces"]
 
 
 def parse_request(data: bytes) -> RawRequest:
-    """A request of any signal, its resources and items as bytes.
+    """Decode a request of any signal, and keep its resources and items as bytes.
 
     Raises:
         MalformedError: the bytes are not an OTLP request.
-        TooManyError: it has more resources, scopes or items than are taken.
+        TooManyError: the request has too many resources, scopes or items.
     """
     wire.check_request(data)
     try:
         request = cast("RawRequest", _REQUEST.FromString(data))
     except DecodeError as error:
         raise MalformedError("the request is not an OTLP message") from error
-    if 2 * wire.MAX_CONTAINERS < len(data) < wire.COUNT_FROM:  # fewer bytes hold fewer of them
+    if 2 * wire.MAX_CONTAINERS < len(data) < wire.COUNT_FROM:  # each takes two bytes or more
         entries = request.entries
         if len(entries) + sum([len(entry.scopes) for entry in entries]) > wire.MAX_CONTAINERS:
             raise wire.too_many()
@@ -71,7 +73,7 @@ def parse_request(data: bytes) -> RawRequest:
 
 
 def bytes_of(request: RawRequest) -> bytes:
-    """All of a request, with what was not read of it."""
+    """Encode a request, including the fields that were not read."""
     encoded: bytes = cast("Any", request).SerializeToString()
     return encoded
 
@@ -79,19 +81,19 @@ def bytes_of(request: RawRequest) -> bytes:
 def resource_of(entry: RawEntry) -> bytes:
     """The bytes of an entry's `Resource`.
 
-    A field that occurs several times is one message: its parts one after the other (protobuf encoding, "Last One
-    Wins"). Every decoder of a complete request does the same, so no part is read here that a backend does not read.
+    If a message field occurs several times, its parts are concatenated (protobuf encoding, "Last One Wins"). Every
+    decoder of a complete request does the same, so a backend reads the same resource.
     """
     parts = entry.resource
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def select_traces(data: bytes, wanted: Any) -> bytes:
-    """A trace request with only the spans whose trace id is ``wanted``; empty bytes: there are none.
+    """Return a trace request with only the spans whose trace id is wanted. Empty if there are none.
 
     Args:
-        data: a request that decodes.
-        wanted: called with each trace id (bytes).
+        data: a request that can be decoded.
+        wanted: called with each trace id (bytes). Returns whether to keep the span.
     """
     request = _TRACES.FromString(data)
     kept_any = changed = False

@@ -12,16 +12,16 @@ from google.protobuf.message import DecodeError, Message
 from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
 
-# The codes of google.rpc.Code, which are gRPC's.
+# The codes of google.rpc.Code, which are also gRPC's.
 INVALID_ARGUMENT, DEADLINE_EXCEEDED, PERMISSION_DENIED, RESOURCE_EXHAUSTED, UNIMPLEMENTED = 3, 4, 7, 8, 12
 INTERNAL, UNAVAILABLE, UNAUTHENTICATED = 13, 14, 16
 
 RETRY_SECONDS = (1.0, 3.0)
-"""Bounds of the delay asked of a refused client. It is random, so that a thousand clients do not retry at once."""
+"""Bounds of the delay before a refused client retries. It is random, so that many clients do not retry at once."""
 
 
 def retry_delay() -> float:
-    """Seconds after which one client should try again."""
+    """Random seconds after which a client should try again."""
     return random.uniform(*RETRY_SECONDS)  # noqa: S311  spreads load, keeps nothing secret
 
 
@@ -46,7 +46,7 @@ def retry_trailers(code: int, text: str, delay: float) -> tuple[tuple[str, bytes
 
 
 def read_retry_delay(trailers: Iterable[Any]) -> float | None:
-    """The seconds to wait, from a server's trailers (pairs of name and value); None: not given."""
+    """Seconds to wait, from a server's trailers (pairs of name and value). None: they do not say."""
     info = RetryInfo()
     for key, value in trailers:
         if not isinstance(value, bytes):

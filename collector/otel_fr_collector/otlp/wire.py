@@ -1,7 +1,7 @@
-"""The size of a protobuf message before it is decoded: how many fields it has, counted in its bytes.
+"""Counts the fields of a protobuf message before it is decoded.
 
-Decoding makes an object of some 50 bytes of each submessage, and an empty submessage is two bytes on the wire (and two
-bits of gzip). So the submessages of a large message are counted first.
+Decoding makes an object of some 50 bytes for each submessage. An empty submessage takes only two bytes on the wire (and
+two bits of gzip). So the submessages of a large message are counted first.
 """
 
 from __future__ import annotations
@@ -9,38 +9,38 @@ from __future__ import annotations
 from otel_fr_collector.otlp.signals import MalformedError
 
 MAX_CONTAINERS = 65_536
-"""Fields of a request above its items: resources, scopes and what belongs to them. A batch of an OpenTelemetry
-Collector (8,192 items by default) in which every item has its own resource has half as many."""
+"""Fields of a request above its items: resources, scopes and their other fields. A batch of an OpenTelemetry Collector
+(8,192 items by default) has half as many if every item has its own resource."""
 MAX_ITEMS = 262_144
-"""Spans, log records or metrics of a request; 64 MiB of the smallest spans that otel-fr sends have as many."""
+"""Spans, log records or metrics of a request. 64 MiB of the smallest spans that otel-fr sends have this many."""
 MAX_PART = 8 << 20
-"""Bytes of one resource or item; rank reports have at most half as many."""
+"""Bytes of one resource or item. Rank reports have at most half as many."""
 COUNT_ITEM_FROM = 64 << 10
-"""Bytes of one item from which its fields are counted before it is decoded: fewer bytes hold few enough."""
+"""The fields of an item with more bytes are counted before it is decoded. A smaller item has few enough."""
 COUNT_FROM = 512 * 1024
-"""Bytes of a request from which its parts are counted before it is decoded: fewer bytes hold fewer items than are
-allowed, and at most 262,144 resources and scopes, 10 MB when decoded."""
+"""The parts of a request with at least this many bytes are counted before it is decoded. A smaller request cannot have
+too many items, and has at most 262,144 resources and scopes, which take 10 MB when decoded."""
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
-"""Wire types; groups (3, 4) do not occur in OTLP."""
+"""Wire types. Groups (3, 4) do not occur in OTLP."""
 _ENTRIES, _SCOPES, _ITEMS = 1 << 3 | _LENGTH, 2 << 3 | _LENGTH, 2 << 3 | _LENGTH
-"""Tags: the resource_* of a request, the scope_* of these, and the items of these."""
+"""Tags of a request's resource_*, of their scope_*, and of the items in these."""
 
 
 class TooManyError(ValueError):
-    """A message has more, or larger, fields than are taken."""
+    """A message has too many fields, or too large ones."""
 
 
 def too_many() -> TooManyError:
-    """The error for a request of more parts than are taken."""
+    """The error for a request with too many parts."""
     return TooManyError(f"a request has more than {MAX_CONTAINERS} resources and scopes, or {MAX_ITEMS} items")
 
 
 def check_request(data: bytes) -> None:
-    """Check that a large request of any signal has no more parts than are taken, and none too large.
+    """Check the number and size of the parts of a large request of any signal.
 
     Raises:
-        TooManyError: it has.
+        TooManyError: the request has too many parts, or one that is too large.
         MalformedError: the bytes are not a protobuf message.
     """
     if len(data) < COUNT_FROM:
@@ -61,14 +61,15 @@ def check_request(data: bytes) -> None:
 def find_fields(  # noqa: C901, PLR0912
     data: bytes, wanted: int, most: int, at: int = 0, end: int | None = None, *, collect: bool = True
 ) -> tuple[int, list[tuple[int, int]]]:
-    """The number of fields of a message, and where the contents of those with the tag ``wanted`` begin and end.
+    """Count the fields of a message, and find where the contents of fields with the tag ``wanted`` begin and end.
 
     Args:
         at, end: where the message begins and ends.
-        collect: False: the second is left empty.
+        collect: whether to return the positions. False: the list is empty.
 
     Raises:
-        TooManyError: it has more than ``most`` fields, or one of another tag that is larger than `MAX_PART`.
+        TooManyError: the message has more than ``most`` fields, or a field that is not collected is larger than
+            `MAX_PART`.
         MalformedError: the bytes are not a protobuf message.
     """
     end = len(data) if end is None else end
@@ -110,7 +111,11 @@ def find_fields(  # noqa: C901, PLR0912
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number that begins at ``at``, and where it ends; a number of more than ten bytes ends the message."""
+    """Decode the number that begins at ``at``. Return it, and where it ends.
+
+    Raises:
+        IndexError: the number has more than ten bytes, or the data ends in it.
+    """
     number = shift = 0
     while True:
         byte = data[at]

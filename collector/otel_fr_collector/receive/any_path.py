@@ -1,8 +1,8 @@
-"""A gRPC server that does not end when the path of a request is no UTF-8.
+"""A gRPC server that survives a request whose path is not UTF-8.
 
-grpcio (1.85) decodes the paths of all requests in the loop that takes them, so one such request of anybody who can
-connect ends the server. It does so only for methods that are not registered with gRPC's core, which compares the paths
-of those that are. So all methods are registered, and the paths of other requests are not read.
+grpcio (1.85) decodes the paths of requests in its accept loop, so that one such request, from anybody who can connect,
+ends the server. It decodes only the paths of methods that are not registered with gRPC's core: the core compares the
+paths of registered methods itself. So all methods are registered, and other paths are never read.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _log = logging.getLogger(__name__)
 
 _cygrpc: Any = importlib.import_module("grpc._cython.cygrpc")
 DECODES_IN_LOOP = hasattr(_cygrpc.AioServer, "_make_request_call_future")
-"""Earlier versions, which register no methods, decode a path where an error ends just that request."""
+"""Whether this grpcio needs it. Earlier versions decode a path where an error ends only that request."""
 
 
 class _Calls(_cygrpc.AioServer):  # type: ignore[misc]
-    """grpcio's, apart from requests for methods that are not registered."""
+    """grpcio's server, with another treatment of requests for unregistered methods."""
 
     def _make_request_call_future(self, method: bytes | None) -> asyncio.Future[Any]:
         if method is not None:
@@ -33,7 +33,8 @@ class _Calls(_cygrpc.AioServer):  # type: ignore[misc]
         return asyncio.get_running_loop().create_task(self._refuse())
 
     async def _refuse(self) -> None:
-        """Answer all such requests with UNIMPLEMENTED, until the server stops: `_request_call` raises then."""
+        """Answer all requests for unregistered methods with UNIMPLEMENTED, until `_request_call` raises because the
+        server stops."""
         loop, nothing = asyncio.get_running_loop(), _cygrpc._MethodResolver([], {})
         answers: set[asyncio.Task[None]] = set()  # asyncio keeps no reference to a task
         while True:
@@ -47,7 +48,7 @@ class _Calls(_cygrpc.AioServer):  # type: ignore[misc]
 def make_server(
     options: Sequence[tuple[str, int]], services: Mapping[str, Mapping[str, grpc.RpcMethodHandler[bytes, bytes]]]
 ) -> grpc.aio.Server:
-    """A server that is not yet started. ``services``: by name, the handlers of their methods."""
+    """Make a server without starting it. ``services``: the handlers of methods, by service."""
     if DECODES_IN_LOOP:
         try:
             return _make_registered(options, services)
@@ -61,7 +62,7 @@ def _make_registered(
     options: Sequence[tuple[str, int]], services: Mapping[str, Mapping[str, grpc.RpcMethodHandler[bytes, bytes]]]
 ) -> grpc.aio.Server:
     """Raises:
-    AttributeError, TypeError, ImportError: grpcio's inside is not as it was in 1.85.
+    AttributeError, TypeError, ImportError: grpcio's internals have changed since 1.85.
     """
     kind: Any = importlib.import_module("grpc.aio._server").Server
     server = kind.__new__(kind)

@@ -33,21 +33,21 @@ _Request = TypeVar("_Request", bound=Message)
 _Watch = Callable[[AsyncIterator[bytes], _Context], AsyncIterator[bytes]]
 
 MAX_WATCH = 16 << 10
-"""Bytes of a GetRequest, or of a WatchRequest, which names a job, a run and the ranks of a machine."""
+"""Largest GetRequest, or WatchRequest, in bytes. A WatchRequest names a job, a run and the ranks of a machine."""
 UPDATE_SECONDS = 0.05
-"""Shortest time between two WatchRequests of one stream: further ones wait in the client."""
+"""Shortest time between two WatchRequests of one stream. Further requests wait in the client."""
 _INTERVAL = ((REPORT_INTERVAL_METADATA, str(timeline.REPORT_INTERVAL)),)
 MAX_CONNECTION_AGE_MS = 3_600_000
-"""After which a client is asked to reconnect: then new certificates and tokens, and new servers behind a load balancer,
-take effect."""
+"""Age after which a client is asked to reconnect, so that new certificates and tokens, and new servers behind a load
+balancer, take effect."""
 MAX_STREAMS = 100
-"""Requests and control streams of one connection; a client waits for one to end, or opens another connection. As many
-as RFC 9113 (6.5.2) advises at least. C-core keeps up to 1 MB of a request that is yet to be admitted."""
+"""Requests and control streams of one connection. With more, a client waits or opens another connection. RFC 9113
+(6.5.2) advises at least this many. C-core keeps up to 1 MB of a request that is not admitted yet."""
 MAX_PENDING = 16_384
-"""Calls that wait for Python, of all connections: the control streams of a run's machines, which come at once when the
-collector is restarted. From 1,000 on C-core cancels some, of whichever client, without a higher limit."""
+"""Calls of all connections that wait for Python: after a restart, the control streams of all machines of a run arrive
+at once. Without this limit, C-core cancels some calls of any client if more than 1,000 wait."""
 CONNECTIONS_SHARE = 0.75
-"""Of the process's open files, those that connections over gRPC may be; the rest is for HTTP, backends and files."""
+"""Share of the process's open files for gRPC connections. The rest is for HTTP, backends and files."""
 CONTROL_SERVICE = "otel_fr.control.v1.Control"
 ATTRIBUTION_SERVICE = "otel_fr.attribution.v1.Attribution"
 
@@ -60,18 +60,20 @@ class _Reader:
         self._limits = TimeLimits(READ_SECONDS)
 
     def authorization(self, context: _Context) -> str:
-        """The header of that name, if there are tokens."""
+        """Return the authorization header, or "" if the collector has no tokens."""
         if self._intake.tokens is None:
             return ""
         found = next((value for key, value in context.invocation_metadata() or () if key == "authorization"), "")
         return found if isinstance(found, str) else ""
 
     async def read(self, request: IncomingRequest, context: _Context) -> bytes:
-        """The message's bytes, decompressed. The iterator that gRPC offers would keep it until the next garbage
-        collection.
+        """Read a call's message and decompress it.
+
+        gRPC's iterator is not used, because it would keep the message until the next garbage collection.
 
         Raises:
-            RejectedError: it has not come in `READ_SECONDS`, or is too large; or as `IncomingRequest.inflate`.
+            RejectedError: the message has not arrived in `READ_SECONDS`, or is too large; or as in
+                `IncomingRequest.inflate`.
         """
         try:
             with self._limits.limited():
@@ -79,7 +81,7 @@ class _Reader:
         except asyncio.TimeoutError:
             raise too_slow() from None
         if not isinstance(message, bytes):  # grpc.aio.EOF
-            # No message came through: gRPC has rejected it for its size, and has answered the client already.
+            # gRPC has rejected the message for its size, and has already answered the client.
             raise self._intake.too_large()
         encoding = encoding_of(message)
         if encoding is None:
@@ -91,10 +93,10 @@ class _Reader:
 
 
 def make_grpc_server(control: Control, attribution: Attribution, intake: Intake) -> grpc.aio.Server:
-    """A server of the three OTLP services, of Control and of Attribution, not yet started.
+    """Make a server of the three OTLP services, of Control and of Attribution, without starting it.
 
-    The requests are unary; they are served as streams of one request because that is the only way to see, and to count,
-    a request that comes slowly, or that gRPC itself has rejected as too large.
+    The requests are unary, but are served as streams of one request. This is the only way to see and count a request
+    that arrives slowly, or that gRPC itself has rejected as too large.
     """
     reader = _Reader(intake)
     services: dict[str, dict[str, grpc.RpcMethodHandler[bytes, bytes]]] = {
@@ -110,9 +112,9 @@ def make_grpc_server(control: Control, attribution: Attribution, intake: Intake)
             # Before 1.85 gRPC decompresses a message completely before it checks its size (tried with 1.63 to 1.83).
             ("grpc.per_message_decompression", 0),
             ("grpc.so_reuseport", 0),
-            # Limits of metadata and of HPACK's table bound nothing where a client ignores SETTINGS: two connections
-            # with 5 MB of references to one header took 184 MiB with them, and 182 to 185 without.
-            # Also bounds streams that the client has reset and that are still being ended (rapid reset).
+            # Limits of metadata and of HPACK's table do not help if a client ignores SETTINGS: two connections with
+            # 5 MB of references to one header took 184 MiB with such limits, and 182 to 185 without.
+            # This also bounds streams that the client has reset and that have not ended yet (rapid reset).
             ("grpc.max_concurrent_streams", MAX_STREAMS),
             ("grpc.server.max_pending_requests", MAX_PENDING),
             ("grpc.server.max_pending_requests_hard_limit", MAX_PENDING),
@@ -138,7 +140,7 @@ def _export(intake: Intake, reader: _Reader, signal: str) -> _Export:
     async def handle(_: AsyncIterator[bytes], context: _Context) -> bytes:
         try:
             with intake.admit(_client(context), reader.authorization(context), signal) as request:
-                # The message has no name here: what `_abort` raises keeps this frame until the next garbage collection.
+                # No variable for the message: the error of `_abort` keeps this frame until the next garbage collection.
                 return await intake.take(request, signal, await reader.read(request, context))
         except RejectedError as error:
             await _abort(context, error.strip())
@@ -176,7 +178,7 @@ def _watch(control: Control, intake: Intake, reader: _Reader) -> _Watch:
 
 
 async def _update(control: Control, watcher: Watcher, context: _Context) -> None:
-    """Follow for which ranks it watches, as long as the monitor says; end the stream if what it says is no request."""
+    """Follow the monitor's updates of the ranks that it serves. An invalid update ends the stream."""
     try:
         while isinstance(message := await context.read(), bytes):
             control.serve(watcher, _parse(control_pb2.WatchRequest, message))
@@ -220,5 +222,5 @@ async def _abort(context: _Context, error: RejectedError) -> None:
 
 
 def _client(context: _Context) -> str:
-    """The address of a client without its port; gRPC writes it as ``ipv4:10.0.0.1:5000``."""
+    """The address of a client without its port. gRPC writes it as ``ipv4:10.0.0.1:5000``."""
     return context.peer().rpartition(":")[0]

@@ -1,4 +1,4 @@
-"""The requests in flight: their number and bytes by owner, and whose request gives way when there are too many."""
+"""The requests in flight: their number and bytes by owner, and whose requests end when there are too many."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ class Request(Protocol):
 
     Attributes:
         owner: the tenant of its token, and the client's address in place of a job.
-        size: bytes that are kept of it.
+        size: bytes of the request that are kept.
     """
 
     owner: Owner
     size: int
 
     def give_way(self) -> bool:
-        """End it and free its bytes, because another owner's request needs the room; False: it cannot be ended."""
+        """End the request and free its bytes to make room for another owner. Return False if it cannot be ended."""
         ...
 
 
 class InFlight:
     """Bounds the requests in flight, and shares the room among their owners.
 
-    A request that still arrives, or waits for its turn, can give way: a tenant, or an address of one tenant, that
-    sends many requests in part and holds them does not keep out other clients' requests.
+    A request that still arrives, or waits for its turn, can be ended to make room. So a tenant, or an address of a
+    tenant, that sends many incomplete requests does not keep out other clients' requests.
 
     Args:
-        max_requests, max_bytes: of all owners together.
+        max_requests, max_bytes: limits for all owners together.
     """
 
     def __init__(self, max_requests: int, max_bytes: int) -> None:
@@ -42,7 +42,7 @@ class InFlight:
         self.count = self.size = 0
 
     def add(self, request: Request) -> bool:
-        """Count a request that begins to arrive; False: there is no room, and nobody gives way to its owner."""
+        """Count a request that begins to arrive. Return False if there is no room and none can be made."""
         if self.count >= self._max_requests and not self._made_room(self._counts, request.owner, 1):
             return False
         self.count += 1
@@ -52,7 +52,7 @@ class InFlight:
         return True
 
     def grow(self, request: Request, size: int) -> bool:
-        """Count more bytes of a request; False: as `add`. A request that has no other beside it has room."""
+        """Count more bytes of a request. Return False like `add`. The only request in flight always has room."""
         while self.size + size > self._max_bytes and self.size > request.size:
             if not self._made_room(self._sizes, request.owner, size):
                 return False
@@ -61,12 +61,12 @@ class InFlight:
         return True
 
     def shrink(self, request: Request) -> None:
-        """Count the request's bytes no more."""
+        """Stop counting the request's bytes."""
         self.size -= request.size
         self._sizes.add(request.owner, -request.size)
 
     def settle(self, request: Request) -> None:
-        """The request's turn has come: from now on it does not give way."""
+        """Note that the request's turn has come: from now on it is not ended to make room."""
         own = self._waiting.get(request.owner)
         if own is not None:
             own.pop(request, None)
@@ -74,7 +74,7 @@ class InFlight:
                 del self._waiting[request.owner]
 
     def remove(self, request: Request) -> None:
-        """The request has ended; one that was removed before is left alone."""
+        """Remove a request that has ended. It may have been removed before."""
         self.settle(request)
         if request in self._held:
             self._held.remove(request)
@@ -82,7 +82,7 @@ class InFlight:
             self._counts.add(request.owner, -1)
 
     def _made_room(self, holdings: Holdings, newcomer: Owner, size: int) -> bool:
-        """End the oldest request of the owner that has the most, if that is more than the newcomer then has."""
+        """End the oldest request of the largest owner, if that owner has more than the newcomer would have."""
         loser = holdings.gives_way(newcomer, size)
         waiting = () if loser is None else self._waiting.get(loser, ())
         return any(request.give_way() for request in waiting)

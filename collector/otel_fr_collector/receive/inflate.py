@@ -1,4 +1,4 @@
-"""Decompression of request bodies, one piece at a time, so that a limit is exceeded by one piece at most."""
+"""Decompression of request bodies, one piece at a time, so that a limit is exceeded by at most one piece."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import zlib
 from collections.abc import Iterator
 
 PIECE = 256 << 10
-"""Bytes of one piece, about a millisecond: small enough that other tasks run between two pieces."""
+"""Bytes of one piece. It takes about a millisecond, so other tasks can run between two pieces."""
 MAX_MEMBERS = 64
-"""Members of a body; clients send one, or one of each batch. An empty one of 20 bytes gives none, so no limit on bytes
-ends a body of a million."""
+"""Members of a body. Clients send one, or one for each batch. An empty member of 20 bytes yields no output, so a limit
+on bytes would not stop a body of a million members."""
 ENCODINGS = {"gzip": 31, "deflate": 15}
-"""zlib's ``wbits`` of each content encoding (RFC 9110, 8.4.1: deflate is the zlib format; gRPC means the same)."""
+"""zlib's ``wbits`` for each content encoding (RFC 9110, 8.4.1: deflate is the zlib format, as in gRPC)."""
 _GZIP = b"\x1f\x8b"
 
 
 class CorruptError(ValueError):
-    """The data cannot be decompressed as its encoding says."""
+    """The data cannot be decompressed with its encoding."""
 
 
 class Inflater:
@@ -38,9 +38,9 @@ class Inflater:
             CorruptError: the data cannot be decompressed, or has more than `MAX_MEMBERS` members.
         """
         for at in range(0, len(data), PIECE):
-            rest = data[at : at + PIECE]  # zlib copies what is left of it, again and again
+            rest = data[at : at + PIECE]  # small, because zlib copies the remaining input in each step
             while rest:
-                if self._zlib.eof:  # gzip may be several members one after the other (RFC 1952, 2.2)
+                if self._zlib.eof:  # gzip data may consist of several members (RFC 1952, 2.2)
                     self._members += 1
                     if self._members > MAX_MEMBERS:
                         raise CorruptError(f"the {self._encoding} data has more than {MAX_MEMBERS} members")
@@ -59,10 +59,10 @@ class Inflater:
 
 
 def encoding_of(message: bytes) -> str | None:
-    """How a gRPC message is compressed, by its first bytes; None: not compressed.
+    """Recognise the compression of a gRPC message by its first bytes. None: it is not compressed.
 
-    gRPC hands over the message without its header when it is asked not to decompress. A protobuf message cannot begin
-    like gzip (wire type 7 does not exist); one of OTLP's does not begin like zlib (field 15 does not exist).
+    gRPC does not pass the message's header on if it must not decompress. A protobuf message cannot begin like gzip,
+    since wire type 7 does not exist. An OTLP message does not begin like zlib, since it has no field 15.
     """
     if message.startswith(_GZIP):
         return "gzip"

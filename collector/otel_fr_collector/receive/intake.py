@@ -1,4 +1,4 @@
-"""What the gRPC and the OTLP/HTTP port do with each request: check its token, hold the limits, take it in."""
+"""Takes in each request of the gRPC and the OTLP/HTTP port: checks its token, and enforces the limits."""
 
 from __future__ import annotations
 
@@ -26,30 +26,39 @@ from otel_fr_collector.throttle import Throttle
 _log = logging.getLogger(__name__)
 
 MAX_REQUEST = 16 * 1024 * 1024
-"""Largest request, before and after decompression; an OpenTelemetry Collector accepts 4 MiB (gRPC) or 20 MiB (HTTP)."""
+"""Largest request in bytes, before and after decompression. An OpenTelemetry Collector accepts 4 MiB (gRPC) or 20 MiB
+(HTTP)."""
 MAX_REQUESTS = 4_096
 """Requests in flight, of all clients."""
 PARALLEL = 16
-"""Requests that are decoded and correlated at once. Rank reports do not count: they are small and alerts need them."""
+"""Requests that are decoded and correlated at once. Requests with rank reports do not count: they are small, and alerts
+need them."""
 PARALLEL_REPORTS = 256
-"""Requests with rank reports that are decoded and correlated at once; what waits can give way to other tenants."""
+"""Requests with rank reports that are decoded and correlated at once. Waiting ones can be ended for other tenants."""
 LARGE = 4 << 20
-"""Bytes from which requests are decoded one at a time: decoding takes as much memory again."""
+"""Requests larger than this, in bytes, are decoded one at a time: decoding takes as much memory again."""
 READ_SECONDS = 30.0
-"""In which a request must have arrived once it has begun."""
+"""Seconds in which a request must arrive once it has begun."""
 _NO_WAIT = contextlib.nullcontext()
 _CONTROL = "control"
-"""As the signal in metrics: a control stream."""
+"""The signal of a control stream in metrics."""
 
 
 def too_slow() -> RejectedError:
-    """A request that has not arrived within `READ_SECONDS`."""
+    """The error for a request that has not arrived within `READ_SECONDS`."""
     return RejectedError(Reason.TOO_SLOW, f"the request did not arrive within {READ_SECONDS:.0f} s")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Bytes in flight: of one request, in all, of one client's address; and requests and connections of the latter."""
+    """Limits on requests.
+
+    Attributes:
+        max_request_size: bytes of one request.
+        max_queue_size: bytes of all requests in flight.
+        client_queue_size: bytes in flight from one client's address.
+        client_connections: requests and control streams in flight, and HTTP connections, from one client's address.
+    """
 
     max_request_size: int = MAX_REQUEST
     max_queue_size: int = 4 * MAX_REQUEST
@@ -58,11 +67,14 @@ class Limits:
 
 
 class IncomingRequest:
-    """One request, or one control stream, while it is in flight: until its context ends.
+    """One request or control stream while it is in flight, which is until its context ends.
 
     Attributes:
-        owner: the prefix of its token, and its client's address.
-        gave_way: another owner's request has taken its place; its task is cancelled.
+        client: the client's address, without a port.
+        access: what the request's token allows.
+        owner: the prefix of the token, and the client's address.
+        gave_way: the request was ended to make room for another owner's. Its task is cancelled.
+        size: bytes of the request that are kept.
     """
 
     def __init__(
@@ -79,7 +91,7 @@ class IncomingRequest:
         self._tokens_version = intake.tokens_version
         self.size = 0
         self._body: io.BytesIO | None = None
-        """Grows in place, and its value is no copy; a list of chunks takes both twice."""
+        """Grows in place, and its value is not a copy. Joining a list of chunks would need twice the memory."""
 
     def __enter__(self) -> IncomingRequest:
         return self
@@ -96,7 +108,7 @@ class IncomingRequest:
             self._intake.count_rejected(self._signal, error.reason)
 
     def check_token(self) -> None:
-        """Check the token again; raises RejectedError if it was revoked, or changed, while the request arrived."""
+        """Raise RejectedError if the token was revoked or changed while the request arrived."""
         version = self._intake.tokens_version
         if version != self._tokens_version and self._intake.authorise(self._authorization) != self.access:
             raise RejectedError(Reason.UNAUTHENTICATED, "the rights of the token have changed")
@@ -106,21 +118,21 @@ class IncomingRequest:
         """Count bytes that have arrived.
 
         Raises:
-            RejectedError: the request is too large, or a limit on all requests is reached. What has arrived is freed.
+            RejectedError: the request is too large, or another limit is reached. The bytes that were kept are freed.
         """
         try:
             self._intake.hold(self, size)
         except RejectedError:
-            self._body = None  # now, not when the last traceback is gone
+            self._body = None  # frees it now: a traceback may keep this object for longer
             raise
 
     def release(self) -> None:
-        """Stop counting the bytes: they are no longer kept."""
+        """Stop counting the bytes, because they are no longer kept."""
         self._intake.release(self)
         self.size = 0
 
     def give_way(self) -> bool:
-        """End it and free its bytes, because another owner needs the room; False: it cannot be ended."""
+        """End the request and free its bytes to make room for another owner. Return False if it cannot be ended."""
         if self._task is None:
             return False
         self.gave_way = True
@@ -130,17 +142,17 @@ class IncomingRequest:
         return True
 
     def add(self, chunk: bytes) -> None:
-        """Keep what has arrived; raises as `hold`."""
+        """Keep a chunk that has arrived. Raises like `hold`."""
         self.hold(len(chunk))
         if self._body is None:
             self._body = io.BytesIO()
         self._body.write(chunk)
 
     async def inflate(self, inflater: Inflater, data: bytes) -> None:
-        """Keep what has arrived, decompressed.
+        """Decompress and keep data that has arrived.
 
         Raises:
-            RejectedError: as `hold`; or the data is not compressed as its encoding says.
+            RejectedError: as in `hold`, or the data cannot be decompressed with its encoding.
         """
         try:
             for chunk in inflater.feed(data):
@@ -150,7 +162,7 @@ class IncomingRequest:
             raise malformed(str(error)) from error
 
     def body(self, inflater: Inflater | None) -> bytes:
-        """All that was kept; raises RejectedError if compressed data is missing at the end."""
+        """Return everything that was kept. Raises RejectedError if compressed data ends too early."""
         try:
             if inflater is not None:
                 inflater.finish()
@@ -161,11 +173,11 @@ class IncomingRequest:
 
 
 class Intake:
-    """The limits on requests in flight, and the way from a request's bytes to the service.
+    """Enforces the limits on requests in flight, and passes requests on to the service.
 
     Args:
-        tokens: accepted tokens; None: no authentication.
-        clock: monotonic seconds.
+        tokens: accepted tokens. None: no authentication.
+        clock: returns monotonic seconds.
     """
 
     def __init__(
@@ -188,22 +200,23 @@ class Intake:
         self.turns = service.ingest.turns
         self._log = Throttle()
         self._waiting: dict[IncomingRequest, float] = {}
-        """Requests with reports that wait for their turn, the oldest first, and since when (monotonic)."""
+        """Requests with reports that wait for their turn, the oldest first, with the monotonic time since when."""
         service.runs.attention.waiting = self._oldest_wait
         self._metrics.watch_intake(lambda: self._in_flight.count, lambda: self._in_flight.size)
 
     def admit(self, client: str, authorization: str, signal: str | None) -> IncomingRequest:
-        """Admit one request; its bytes are added to it as they arrive. It is in flight until it ends as a context.
+        """Admit one request. The caller adds its bytes as they arrive. It is in flight until its context ends.
 
-        A rejection in here or in the context is counted.
+        Rejections here and in the context are counted.
 
         Args:
-            client: its address, without a port.
-            authorization: the header.
-            signal: of an OTLP request, which counts against the limits on requests and rates; None: a control stream.
+            client: the client's address, without a port.
+            authorization: the Authorization header.
+            signal: the signal of an OTLP request, which counts against the limit on requests. None: another request or
+                a control stream, which does not.
 
         Raises:
-            RejectedError: it is not allowed, or a limit is reached.
+            RejectedError: the request is not allowed, or a limit is reached.
         """
         try:
             return self._begin(client, authorization, signal)
@@ -212,7 +225,7 @@ class Intake:
             raise
 
     def count_rejected(self, signal: str | None, reason: Reason) -> None:
-        """Count a rejected request; ``signal``: None for a control stream."""
+        """Count a rejected request. ``signal``: as in `admit`."""
         self._metrics.requests_rejected.labels(signal or _CONTROL, reason.label).inc()
 
     def _begin(self, client: str, authorization: str, signal: str | None) -> IncomingRequest:
@@ -227,7 +240,7 @@ class Intake:
         return request
 
     def end(self, request: IncomingRequest) -> None:
-        """The request is in flight no more."""
+        """Remove a request that is no longer in flight."""
         _subtract(self._client_requests, request.client, 1)
         request.release()
         self._in_flight.remove(request)
@@ -271,10 +284,10 @@ class Intake:
         self._client_bytes[request.client] = own
 
     async def take(self, request: IncomingRequest, signal: str, data: bytes) -> bytes:
-        """Take one request in; returns the response's bytes.
+        """Decode and correlate one request. Return the response's bytes.
 
         Raises:
-            RejectedError: it is not accepted.
+            RejectedError: the request is not accepted.
         """
         is_large = len(data) > LARGE
         try:
@@ -289,7 +302,7 @@ class Intake:
                 request.check_token()
                 response = await self._service.take(signal, data, self._check_of(request.access))
         except (MalformedError, TooManyError) as error:
-            # Without the error, whose traceback would keep all that was decoded of the request.
+            # Not `raise from`: the error's traceback would keep everything that was decoded of the request.
             reason = Reason.MALFORMED if isinstance(error, MalformedError) else Reason.TOO_LARGE
             problem = str(error)
         except RejectedError:
@@ -309,23 +322,23 @@ class Intake:
         return 0.0 if oldest is None else self._clock() - oldest
 
     def one_at_a_time(self, is_large: bool) -> contextlib.AbstractAsyncContextManager[None]:
-        """Wait until no other large request is decoded; a request that is not large does not wait."""
+        """Wait until no other large request is being decoded. A request that is not large does not wait."""
         return self._large if is_large else _NO_WAIT
 
     def grant(
         self, authorization: str, access: Access, end: Callable[[], None]
     ) -> contextlib.AbstractContextManager[Grant]:
-        """See `Tokens.grant`; without tokens it lasts."""
+        """See `Tokens.grant`. Without tokens, the grant is never revoked."""
         if self.tokens is None:
             return contextlib.nullcontext(Grant(end))
         return self.tokens.grant(authorization, access, end)
 
     def too_large(self) -> RejectedError:
-        """A request over the limit on one request."""
+        """The error for a request that is larger than `Limits.max_request_size`."""
         return RejectedError(Reason.TOO_LARGE, f"the request is larger than {self.limits.max_request_size} bytes")
 
     def check_job(self, access: Access, job: str) -> None:
-        """Raises RejectedError if a token is not for this job."""
+        """Raise RejectedError if a token is not for this job."""
         if not access.may_send(job):
             raise RejectedError(
                 Reason.DENIED, f"the token is for jobs that begin with {access.prefix!r}, not for {job[:200]!r}"
@@ -340,7 +353,7 @@ class Intake:
         return 0 if self.tokens is None else self.tokens.version
 
     def authorise(self, authorization: str) -> Access:
-        """What the header allows a sender; raises RejectedError if nothing."""
+        """Return what the header allows a sender. Raises RejectedError if it allows nothing."""
         if self.tokens is None:
             return EVERYTHING
         access = self.tokens.find(authorization)
@@ -357,7 +370,7 @@ def _jobs_of(access: Access) -> str:
 
 
 def _current_task() -> asyncio.Task[object] | None:
-    """None: no task, so what it does cannot be cancelled."""
+    """Return the current task. None: there is none, so the request cannot be cancelled."""
     with contextlib.suppress(RuntimeError):
         return asyncio.current_task()
     return None

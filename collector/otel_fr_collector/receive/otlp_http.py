@@ -1,4 +1,4 @@
-"""OTLP over HTTP: POST /v1/traces, /v1/metrics and /v1/logs with protobuf or JSON bodies, gzip or not."""
+"""OTLP over HTTP: POST /v1/traces, /v1/metrics and /v1/logs with protobuf or JSON bodies, compressed or not."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _HTTP_CODES = {
     otlp_status.UNAVAILABLE: 503,
 }
 LARGE_JSON = 64 << 10
-"""Bytes from which JSON is decoded one request at a time: it takes up to fifty times as much memory meanwhile."""
+"""Larger JSON, in bytes, is decoded one request at a time: decoding takes up to fifty times as much memory."""
 DISCARD_SECONDS = 5.0
-"""In which the rest of a rejected body is read and thrown away."""
+"""Seconds in which the rest of a rejected body is read and discarded."""
 
 
 def make_otlp_app(intake: Intake) -> Starlette:
@@ -54,7 +54,7 @@ def _endpoint(intake: Intake, signal: str) -> Callable[[Request], Awaitable[Resp
             return await _take(intake, signal, request, kind)
         except RejectedError as error:
             error.strip()
-            # RuntimeError: Starlette says that all of the body has been read.
+            # RuntimeError: Starlette raises it if all of the body has been read.
             with contextlib.suppress(asyncio.TimeoutError, ClientDisconnect, RuntimeError):
                 await asyncio.wait_for(_discard(request, intake.limits.max_request_size), DISCARD_SECONDS)
             return _rejection(error, kind)
@@ -103,7 +103,7 @@ def _rejection(error: RejectedError, kind: str) -> Response:
 
 
 async def _discard(request: Request, most: int) -> None:
-    """Read the rest of a body, at most ``most`` bytes: many clients read no response before they have sent all."""
+    """Read the rest of a body, at most ``most`` bytes: many clients read no response before they have sent it."""
     left = most
     async for chunk in request.stream():
         left -= len(chunk)

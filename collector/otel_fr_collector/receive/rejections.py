@@ -1,4 +1,4 @@
-"""Why a request is rejected, and what its client receives."""
+"""Why requests are rejected, and what their clients receive."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from otel_fr_collector.otlp import status as otlp_status
 
 
 class Reason(Enum):
-    """Why a request is rejected: the label in metrics, and the google.rpc.Code of the response."""
+    """Why a request is rejected. The value is the label in metrics and the google.rpc.Code of the response."""
 
     UNAUTHENTICATED = "unauthenticated", otlp_status.UNAUTHENTICATED
     DENIED = "denied", otlp_status.PERMISSION_DENIED
@@ -27,10 +27,10 @@ class Reason(Enum):
 
 
 class RejectedError(Exception):
-    """A rejected request; the text is the reason sent to the client.
+    """A request is rejected. The text is the reason that the client receives.
 
     Attributes:
-        delay: seconds after which the client should retry; None: it should not.
+        delay: seconds after which the client should retry. None: it should not.
     """
 
     def __init__(self, reason: Reason, text: str, delay: float | None = None) -> None:
@@ -39,7 +39,7 @@ class RejectedError(Exception):
         self.delay = delay
 
     def strip(self) -> RejectedError:
-        """Drop the traceback and what caused it, which keep the request's bytes until the next garbage collection."""
+        """Drop the traceback and the cause, which would keep the request's bytes until the next garbage collection."""
         self.__traceback__ = self.__cause__ = self.__context__ = None
         return self
 
@@ -50,15 +50,15 @@ class RejectedError(Exception):
 
 
 def malformed(text: str) -> RejectedError:
-    """A request that cannot be read."""
+    """The error for a request that cannot be read."""
     return RejectedError(Reason.MALFORMED, text)
 
 
 def retry(reason: Reason, text: str) -> RejectedError:
-    """A request that may be sent again after 1 s at least."""
+    """The error for a request that the client may send again after 1 to 3 s."""
     return RejectedError(reason, text, otlp_status.retry_delay())
 
 
 def gave_way() -> RejectedError:
-    """A request that has ended to make room for requests of another tenant or address."""
+    """The error for a request that was ended to make room for another tenant's or address's requests."""
     return retry(Reason.GAVE_WAY, "in-flight limit reached: this request was rejected in favour of others")

@@ -1,4 +1,4 @@
-"""A time limit on what tasks await, with one timer for all of them: one for each costs more than the rest of it."""
+"""A time limit on what tasks await. All tasks share one timer: a timer for each would cost more than all the rest."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ class TimeLimits:
     """Limits of equal length on what tasks await. They all belong to one event loop.
 
     Args:
-        seconds: after which a body is cancelled.
+        seconds: the limit, after which a context's body is cancelled.
     """
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._ends: dict[_TimeLimit, float] = {}
-        """When each one ends, by the loop's clock; they end in the order in which they began."""
+        """When each limit ends, by the loop's clock. They end in the order in which they began."""
         self._timer: asyncio.TimerHandle | None = None
 
     def limited(self) -> _TimeLimit:
-        """A context whose body is cancelled in time. A body that is cancelled for another reason stays so.
+        """A context whose body is cancelled after the limit. A cancellation for another reason passes through.
 
         Raises:
-            asyncio.TimeoutError: on leaving the context; the time was over.
+            asyncio.TimeoutError: on leaving the context, if the time was over.
         """
         return _TimeLimit(self)
 
@@ -37,7 +37,7 @@ class TimeLimits:
         self._ends.pop(limit, None)
 
     def _check(self, loop: asyncio.AbstractEventLoop) -> None:
-        """End the limits that are over, and set the timer for the oldest that is left."""
+        """Cancel the bodies whose time is over, and set the timer for the oldest remaining limit."""
         now, self._timer = loop.time(), None
         while self._ends:
             limit, end = next(iter(self._ends.items()))
@@ -75,6 +75,6 @@ class _TimeLimit:
 
 
 def take_back_cancellation(task: asyncio.Task[object] | None) -> None:
-    """From Python 3.11 on a task counts its cancellations; what it awaits next must not end because of this one."""
+    """Undo a cancellation: from Python 3.11 on, a task counts them, and the next await would be cancelled, too."""
     if task is not None and hasattr(task, "uncancel"):
         task.uncancel()
