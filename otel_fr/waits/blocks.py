@@ -1,8 +1,8 @@
-"""Finds the stragglers of a group. Its time is divided into blocks, and in each block the lateness of a rank adds up.
+"""Finds the stragglers of a group. Time is divided into blocks, and the lateness of a rank adds up in each block.
 
 A rank is named if it is late in nearly all of the latest blocks, too often for chance, by much more than the ranks
-usually differ, and if the others wait for it for a good part of their time. Ranks that are late by turns, for a
-moment, or as others are, are not named.
+usually differ, and if the others wait for it for a good part of their time. Ranks that are late by turns, for a moment,
+or like others, are not named.
 """
 
 from __future__ import annotations
@@ -18,42 +18,44 @@ from typing import NamedTuple, Protocol
 from otel_fr.match.lateness import Lateness
 
 SECONDS = 0.4
-"""Of a block at least; one collective, where they are further apart. Of several collectives, lateness adds up, and what
-differs from one to the next evens out."""
+"""Least length of a block; a block is one collective if they are further apart. Over several collectives, lateness adds
+up, and what differs from one to the next evens out."""
 KEPT = 64
-"""Blocks that are kept."""
+"""Blocks that are kept for a group."""
 CHANCE = 2e-5
-"""If any of three ranks may come last, the probability that one does so as often as a rank that is named before an
-incident may open: in 11 of 11 blocks, 13 of 14, 17 of 20; in a group of two: 17 of 17, 21 of 22, 28 of 32."""
+"""If any of three ranks may come last, the probability that one of them does so as often as a rank that is named before
+an incident may open: in 11 of 11 blocks, 13 of 14, 17 of 20; in a group of two: 17 of 17, 21 of 22, 28 of 32."""
 RARE = 2e-7
-"""The same, for an incident: 15 of 15, 17 of 18; in a group of two: 24 of 24, 28 of 29."""
+"""The same probability for an incident: 15 of 15, 17 of 18; in a group of two: 24 of 24, 28 of 29."""
 MIN_SPAN = 5.0
-"""Seconds over which these blocks lie at least: a hiccup of one rank is shorter."""
+"""Least seconds that these blocks cover: a hiccup of one rank is shorter."""
 SPREADS = 3.0
-"""So many times the group's spread, the median of what half of its ranks differ by at most, is no straggler's."""
+"""A straggler is late by more than so many spreads of its group: the median of what half of its ranks differ by."""
 MIN_SHOWN = 16
-"""Blocks from which lateness is shown in metrics and on the page."""
+"""Least blocks for which metrics and the page show lateness."""
 MAX_LATE = 8
-"""Late ranks that are kept of one block; the latest come first."""
+"""Late ranks that are kept of one block: the latest ones."""
 MAX_WATCHED = 512
 """Groups of all runs whose blocks are kept: each takes up to 60 kB."""
 KEPT_SHARE = 0.6
-"""Of the share that opens an incident: below this part of it, it is over."""
+"""An incident is over once the share of late blocks falls below this part of the share that opens an incident."""
 FILLED = 0.8
-"""Part of the window that the blocks of an incident cover at least: the window hardly ever begins with a block."""
+"""Least part of the window that the blocks of an incident cover: the window hardly ever begins with a block."""
 OVER_WINDOWS = 5
-"""Windows without a wait for its ranks, after which an incident is over: a pause does not end it."""
+"""Windows without a wait for its ranks after which an incident is over. A shorter pause does not end it."""
 QUIET_BLOCKS = 8
-"""Usual times between two blocks in which ranks are waited for, after which nobody is waited for any more."""
+"""If ranks are not waited for during so many usual intervals between two blocks, waiting has ended."""
 
 
 @dataclass(frozen=True)
 class StragglerLimits:
-    """When a rank counts as a straggler: ``seconds`` is the option ``--straggler-seconds``.
+    """When a rank counts as a straggler.
 
     Attributes:
-        seconds: lateness from which a block counts. share: of such blocks, in which the rank is late.
-        wait: share of the time that others wait for it. window: seconds over which all this has to last.
+        seconds: lateness from which a block counts, the option ``--straggler-seconds``.
+        share: share of such blocks in which the rank is late.
+        wait: share of the time for which others wait for it.
+        window: seconds for which all this must last.
     """
 
     seconds: float = 0.05
@@ -63,7 +65,7 @@ class StragglerLimits:
 
 
 class Late(NamedTuple):
-    """A rank in a block: by how many seconds it was late in all, in how many collectives."""
+    """A rank in a block: how many seconds late it was in all, and in how many collectives."""
 
     rank: int
     seconds: float
@@ -71,11 +73,11 @@ class Late(NamedTuple):
 
 
 class Block(NamedTuple):
-    """One in which ranks were waited for.
+    """A block in which ranks were waited for.
 
     Attributes:
-        at: when the group's first member enqueued the block's first collective, seconds, by its clock.
-        late: the latest first; empty: most of the group was late, and others waited for it.
+        at: when the group's first member enqueued the block's first collective, in seconds by its clock.
+        late: late ranks, the latest first; empty: most of the group was late, and others waited for it.
         spread: seconds by which half of the ranks differ at most from what is usual.
     """
 
@@ -85,18 +87,18 @@ class Block(NamedTuple):
 
 
 class Room(Protocol):
-    """Where the groups whose blocks are kept are counted, those of all runs together."""
+    """Counts the groups whose blocks are kept, of all runs together."""
 
     watched: int
 
 
 class Blocks:
-    """Those of one group, bounded.
+    """The blocks of one group, bounded.
 
     Attributes:
-        kept: the latest in which ranks were waited for; None: there were none, or no room for them.
-        since, until: when the first block began, and the current one, seconds by the first member's clock.
-        members: of the group.
+        kept: the latest blocks in which ranks were waited for; None: there were none, or no room for them.
+        since, until: when the first and the current block began, in seconds by the first member's clock.
+        members: number of members of the group.
     """
 
     __slots__ = ("_limits", "_room", "_sums", "kept", "members", "since", "until")
@@ -110,12 +112,12 @@ class Blocks:
         self.members = 0
 
     def begin(self, at: float) -> None:
-        """The first collective, enqueued then; what lies behind says nothing about what comes."""
+        """Start with the first collective, enqueued at that time. Earlier blocks say nothing about later ones."""
         self.since = self.until = at
         self.forget()
 
     def move_to(self, at: float) -> None:
-        """The next collective was enqueued then."""
+        """Note that the next collective was enqueued at that time."""
         if at - self.until < SECONDS:
             return
         if self._sums:
@@ -123,25 +125,25 @@ class Blocks:
         self.until = at
 
     def add(self, rank: int, seconds: float, times: int) -> None:
-        """In a collective, a rank came after half of the group, or before (negative)."""
+        """Note how long after half of the group a rank came in a collective; negative: before it."""
         total, count = self._sums.get(rank, (0.0, 0))
         self._sums[rank] = total + seconds, count + times * (seconds > 0)
 
     def lateness(self) -> list[Lateness]:
-        """Of each rank that was late, the one that is waited for most first; empty: too little is known."""
+        """Return the lateness of each rank that was late, the most awaited first; empty: too little is known."""
         kept = self.kept
         return [] if kept is None or len(kept) < MIN_SHOWN else self._lateness(kept)
 
     def slowest(self) -> Lateness | None:
-        """The rank that is late in nearly all of the latest blocks, if that costs enough; None: nobody is named.
+        """Return the rank that is late in nearly all of the latest blocks, if that costs enough; None: nobody is named.
 
-        The limits are as for an incident, but for the window: this is known within seconds.
+        The limits are those of an incident, without the window: this is known within seconds.
         """
         found = self._named(CHANCE, MIN_SPAN)
         return found[0] if found else None
 
     def stragglers(self, known: tuple[int, ...] = ()) -> list[Lateness]:
-        """The ranks that come last persistently; ``known``: those that did so far, which may be late less often."""
+        """Return the ranks that come last persistently. Ranks in ``known`` did so far, and may be late less often."""
         if not self.kept or (known and self.is_over(known)):
             return []
         least = self._limits.share * KEPT_SHARE
@@ -152,7 +154,7 @@ class Blocks:
         ]
 
     def is_over(self, known: tuple[int, ...]) -> bool:
-        """Whether the group continues and does not wait for these ranks any more; false if that is not known yet."""
+        """True if the group continues without waiting for these ranks; False if that is not known yet."""
         kept = self.kept or ()
         newest = self.since
         for block in kept:
@@ -166,30 +168,34 @@ class Blocks:
         return all(one.share < least for one in self.lateness() if one.rank in known)
 
     def forget(self) -> None:
-        """What lies behind says nothing about what comes."""
+        """Drop all blocks: they say nothing about later ones."""
         self._sums.clear()
         if self.kept is not None:
             self.kept.clear()
 
     def release(self) -> None:
-        """The group is dropped: its room is free."""
+        """Free the room of the group, which is dropped."""
         self._sums.clear()
         if self.kept is not None:
             self.kept = None
             self._room.watched -= 1
 
     def _is_quiet_since(self, at: float, windows: int = 1) -> bool:
-        """Blocks in which ranks are waited for would have come since; ``windows``: so long ago that was at least."""
+        """True if so much time has passed that further blocks with waits would have come.
+
+        Args:
+            windows: least number of windows that must have passed.
+        """
         return self.until - at >= self._pause(windows) > 0
 
     def _pause(self, windows: int = 1) -> float:
-        """Seconds without a wait that are more than the time between two."""
+        """Return seconds without a wait that are longer than the time between two waits."""
         kept = self.kept
         interval = (kept[-1].at - kept[0].at) / len(kept) if kept else 0.0
         return max(windows * self._limits.window, QUIET_BLOCKS * interval)
 
     def _close(self) -> None:
-        """End the current block: a rank is late by what it came later than half of the group, in all."""
+        """End the current block. A rank is late by how much later than half of the group it came, in all."""
         sums, members = self._sums, max(self.members, len(self._sums))
         totals = sorted([*(total for total, _ in sums.values()), *[0.0] * (members - len(sums))])
         usual = totals[(members - 1) // 2]
@@ -222,7 +228,7 @@ class Blocks:
         return sorted(found, key=lambda one: (-one.waited, -one.share, one.rank))
 
     def _since(self) -> dict[int, float]:
-        """By rank, the first of the latest kept blocks in which it was late, with no pause between two."""
+        """Return, for each rank, the first of the latest kept blocks in which it was late without a pause."""
         found: dict[int, float] = {}
         last: dict[int, float] = {}
         pause = self._pause()
@@ -234,7 +240,7 @@ class Blocks:
         return found
 
     def _named(self, chance: float, span: float) -> list[Lateness]:
-        """The ranks that all kept blocks show to be late; else those that the blocks of the latest window show."""
+        """Return the ranks that all kept blocks show to be late, or else those that the latest window's blocks show."""
         kept = self.kept
         if not kept or self._is_quiet_since(kept[-1].at):
             return []
@@ -242,7 +248,11 @@ class Blocks:
         return self._named_by(kept, chance, span) or self._named_by(recent, chance, span)
 
     def _named_by(self, blocks: Sequence[Block], chance: float, span: float) -> list[Lateness]:
-        """The ranks that are late by more than chance, the group's spread, the limits. ``span``: seconds at least."""
+        """Return the ranks that are late by more than chance, the group's spread and the limits.
+
+        Args:
+            span: least seconds that the blocks cover.
+        """
         if not blocks or self.until - blocks[0].at < span:
             return []
         limits, count = self._limits, len(blocks)
@@ -262,15 +272,15 @@ class Blocks:
 
 
 def _median_of(rank: int, blocks: Sequence[Block]) -> float:
-    """Seconds by which the rank was late in these blocks."""
+    """Return the median seconds by which the rank was late in these blocks."""
     return median(next((one.seconds for one in block.late if one.rank == rank), 0.0) for block in blocks)
 
 
 @functools.lru_cache(4_096)
 def may_be_chance(last: int, blocks: int, members: int = 2, chance: float = CHANCE) -> bool:
-    """Whether one of the members may come last in so many of so many blocks as dice fall.
+    """True if one of the members may come last in so many of so many blocks by chance.
 
-    More than three count as three: even in a large group, it may be only a few ranks that are late now and then.
+    More than three members count as three: even in a large group, only a few ranks may be late now and then.
     """
     sides = 3 if members > 2 else 2
     ways = sum(math.comb(blocks, count) * (sides - 1) ** (blocks - count) for count in range(last, blocks + 1))

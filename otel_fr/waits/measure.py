@@ -1,14 +1,14 @@
-"""The wait in one collective that ends on all its ranks at about the same time (`otel_fr.operations`).
+"""The wait in a collective that ends on all its ranks at about the same time (`otel_fr.operations`).
 
-There, a rank's duration is the time that it waits for others and the transfer. No two clocks are compared. The rank
-with the shortest duration came last, and the differences say by how much: a rank's lag is the longest duration less its
-own. A rank is *late* by how much its lag exceeds the lags of half of the group.
+There, a rank's duration is the time that it waits for others, and the transfer. No two clocks are compared. The rank
+with the shortest duration came last, and the differences say by how much: a rank's lag is the longest duration minus
+its own. A rank is *late* by how much its lag exceeds the lags of half of the group.
 
-The lateness counts only where the rank itself spent that time: it took longer for itself than the others by at least
-half of it, since the end of its previous call, in whatever group, or on a device since the group's collective before.
-Otherwise it came late because another call ended late, for all or for it. That excludes three cases: the later calls of
-a burst, such as DDP's buckets, which are enqueued before the previous ones end; a rank that waited for a straggler in
-another group; and a pipeline stage that waited for a message.
+Lateness counts only if the rank itself spent that time: since the end of its previous call in any group, or on a device
+since the group's previous collective, it took longer for itself than the others, by at least half of the lateness.
+Otherwise it came late because another call ended late, for all ranks or for this one. That excludes three cases: the
+later calls of a burst, such as DDP's buckets, which are enqueued before the previous ones end; a rank that waited for a
+straggler in another group; and a pipeline stage that waited for a message.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 MIN_WAIT = 0.001
-"""Seconds by which the last rank comes after half of the group, from which a wait is counted. Shorter ones are of the
-order of what it takes to notice the end of a call."""
+"""Least seconds after half of the group at which the last rank's wait is counted. Shorter ones are about as long as it
+takes to notice the end of a call."""
 TIMED_SHARE = 0.75
-"""Of the members of a group: if the times on devices of fewer are known, a collective shows nothing."""
+"""Least share of a group's members whose times on devices must be known for a collective to show anything."""
 NANO = 1e9
 
 
@@ -28,8 +28,9 @@ class Wait(NamedTuple):
     """The wait in one collective. Ranks are indices of its durations.
 
     Attributes:
-        last: who came last. behind: seconds after half of the group.
-        late: by how many seconds each rank came after half of the group; before it: negative.
+        last: the rank that came last.
+        behind: seconds by which it came after half of the group.
+        late: (rank, seconds) by how much each rank came after half of the group; negative: before it.
     """
 
     last: int
@@ -38,17 +39,17 @@ class Wait(NamedTuple):
 
 
 def is_shown(durations: Sequence[float]) -> bool:
-    """Whether these durations (ns) differ by so much that they show a wait."""
+    """Return whether these durations (ns) differ enough to show a wait."""
     least = min(durations)
     return max(durations) - least >= MIN_WAIT * NANO and least >= 0
 
 
 def wait_of(durations: Sequence[float], owns: Sequence[float | None]) -> Wait | None:
-    """The wait that durations show, if the last rank itself spent that time.
+    """Return the wait that durations show, if the last rank itself spent that time.
 
     Args:
-        durations: ns; `is_shown` holds.
-        owns: seconds that each rank took for itself before, up to a difference that all share; None: not known.
+        durations: in ns; `is_shown` holds for them.
+        owns: seconds that each rank took for itself before, up to a difference that all share; None: unknown.
     """
     least, usual = min(durations), sorted(durations)[len(durations) // 2]
     waiting = sorted(own for own, took in zip(owns, durations, strict=True) if took >= usual and own is not None)

@@ -1,8 +1,9 @@
-"""What a rank does between two collectives of a group: time that it takes for itself, time in other calls, messages.
+"""Divides a rank's time between two collectives of a group: time for itself, time in other calls, and messages.
 
-Where its device's times are known, no clock is needed for it. After a collective that ends on all members at once
-(`match.lateness`), each rank takes time for itself, and spends time in calls, up to the end of the next one, where they
-meet again. The two add up to the same on every member, so the ranks' times in calls say how their own times differ.
+If its device's times are known, this needs no clock. After a collective that ends on all members at once
+(`otel_fr.operations`), each rank takes time for itself and spends time in calls, up to the end of the next collective,
+where they meet again. The two add up to the same on every member, so the ranks' times in calls show how their own times
+differ.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from otel_fr.match.model import Group, Signature
 from otel_fr.operations import ENDS_TOGETHER, ENDS_TOGETHER_ON_DEVICE
 
 MAX_GROUPS: Final = 32
-"""Groups of one rank whose latest collective is known; beyond, all are forgotten and begin anew."""
+"""Groups of one rank whose latest collective is known. If there are more, all are forgotten and begin again."""
 
 
 class Kind(Protocol):
-    """What calls of one kind have in common. ``is_end_seen``: their ends are seen some time after them."""
+    """What calls of one kind have in common. ``is_end_seen``: their ends are noticed some time after they happen."""
 
     @property
     def group(self) -> Group: ...
@@ -38,10 +39,10 @@ class Before(NamedTuple):
     """What a rank did since the previous collective of a call's group that ended on all members.
 
     Attributes:
-        device: seconds that its device spent in the call; None: it has none, or what it did before is not known.
-        own: seconds that the rank took for itself, up to a difference that all members of the group share; None: as
+        device: seconds that its device spent in the call; None: it has none, or what it did before is unknown.
+        own: seconds that the rank took for itself, up to a difference that all members of the group share; None: as in
             ``device``.
-        messages: its sends and receives, 0: none; equal for equal ones. None: not known.
+        messages: a sum over its sends and receives, 0: none. Equal messages give equal sums. None: unknown.
     """
 
     device: float | None
@@ -51,11 +52,13 @@ class Before(NamedTuple):
 
 @dataclass(slots=True)
 class OwnTime:
-    """Of one rank, as its spans show its calls in their order.
+    """The times of one rank, from its calls in order, as its spans show them.
 
     Attributes:
-        spent: seconds in calls. exchanged: a sum over its messages, equal for equal ones in any order.
-        marks: by group id, both at the end of its latest collective that ends on all ranks at once.
+        spent: seconds in calls.
+        exchanged: a sum over its messages. Equal messages give equal sums, in any order.
+        marks: group id -> ``spent`` and ``exchanged`` at the end of its latest collective that ends on all ranks at
+            once.
     """
 
     spent: float = 0.0
@@ -64,15 +67,15 @@ class OwnTime:
 
     @property
     def is_used(self) -> bool:
-        """Calls on a device with known times, or messages, have come: every further call matters."""
+        """True if calls on a device with known times, or messages, have come: then every further call matters."""
         return bool(self.marks or self.exchanged)
 
     def note(self, kind: Kind, rank: int, took: float, device: float | None, *, is_next: bool) -> Before | None:
-        """Take the rank's next call that has ended; returns what preceded it.
+        """Take the rank's next call that has ended, and return what preceded it.
 
         Args:
             took: seconds from enqueueing it to its end, by the rank's clock.
-            device: seconds on its device; None: not known.
+            device: seconds on its device; None: unknown.
             is_next: no call is missing before it.
         """
         if not is_next:

@@ -67,8 +67,7 @@ def may_run(evidence: Evidence, rank: int) -> bool:
 
 
 def ended_for_peer(info: Rank) -> bool:
-    """True if the rank ended because otel-fr had told it that a peer had failed: whatever else it did, never a
-    cause."""
+    """True if the rank ended because otel-fr told it that a peer had failed: never a cause, whatever else it did."""
     return info.ended_for_peer or (info.ending is Ending.RAISED and info.exception.startswith(_PEER_EXCEPTION))
 
 

@@ -20,8 +20,7 @@ reacts once the call fails, for example by the end of the killed rank."""
 
 
 def were_killed_together(ranks: Collection[Rank], world_size: int | None) -> bool:
-    """True if all ranks of the job were killed at once: users end jobs so (``pkill -9``, scancel at last), it is no
-    fault.
+    """True if all ranks of the job were killed at once: users end jobs so (``pkill -9``, scancel at last).
 
     Each rank's time is measured by its own clock, since it last moved.
     """

@@ -1,4 +1,4 @@
-"""Ranks that were aborted because they waited: a watchdog's SIGABRT is no cause if the wait has another one."""
+"""Ranks that were aborted because they waited. A watchdog's SIGABRT is no cause if the wait has another cause."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from otel_fr.match.model import Call, CallState, Ending, Evidence, Rank
 def separate(facts: Facts) -> tuple[frozenset[int], frozenset[int], dict[InstanceKey, Node]]:
     """Separate the endings that are a cause from those that follow from a wait.
 
-    A rank that was aborted while it waited is a victim if the wait-for graph, with the rank as one that still waits,
-    leads from there to another cause. If it leads to none, nothing shows why it was aborted: its ending is the cause.
+    A rank that was aborted while it waited is a victim if the wait-for graph, in which it still waits, leads from it to
+    another cause. If it leads to none, nothing shows why the rank was aborted, so its ending is the cause.
 
     Returns:
         ranks whose ending is a cause; aborted ranks whose ending is not; the nodes of the wait-for graph.
@@ -40,7 +40,7 @@ def separate(facts: Facts) -> tuple[frozenset[int], frozenset[int], dict[Instanc
 def _explained(
     facts: Facts, nodes: Mapping[InstanceKey, Node], deaths: frozenset[int], aborted: frozenset[int]
 ) -> frozenset[int]:
-    """Those of the aborted ranks whose wait has a cause."""
+    """Return the aborted ranks whose wait has a cause."""
     explaining = {key for keys in cycles(nodes) for key in keys}
     explaining.update(key for key, node in nodes.items() if _has_cause(facts.evidence, node, aborted))
     stuck = stuck_devices(facts, nodes, open_calls(facts), deaths, explaining)
@@ -49,7 +49,7 @@ def _explained(
     explained.update(rank for node in nodes.values() if node.is_blocked_by_device for rank in node.not_begun)
     found = _leading_to(nodes, explaining)
     explained.update(rank for key in found for rank in nodes[key].waiting)
-    # A call whose state is not known, of a rank that has made none since: it waited there.
+    # A rank whose newest call has an unknown state waited in that call.
     newest = (facts.lasts[rank].call for rank in aborted if rank in facts.lasts)
     unseen = (call for call in newest if call.state is CallState.UNKNOWN)
     explained.update(call.rank for call in unseen if instance_key(call) in found)
@@ -69,7 +69,7 @@ def _has_cause(evidence: Evidence, node: Node, aborted: Container[int]) -> bool:
 
 
 def _leading_to(nodes: Mapping[InstanceKey, Node], ends: Iterable[InstanceKey]) -> set[InstanceKey]:
-    """The nodes from which one of ``ends`` is reached, with these."""
+    """Return the nodes from which one of ``ends`` is reached, including these."""
     before = sources(nodes)
     found = {key for key in ends if key in nodes}
     todo = list(found)
@@ -82,11 +82,11 @@ def _leading_to(nodes: Mapping[InstanceKey, Node], ends: Iterable[InstanceKey]) 
 
 
 def aborted_ranks(facts: Facts) -> frozenset[int]:
-    """Ranks that ended as a watchdog ends them, after a call of theirs had not ended within the window.
+    """Return the ranks that ended as a watchdog ends them, after one of their calls had not ended within the window.
 
     Source of the rule: NCCL's watchdog ends the process with SIGABRT at the call's timeout, or the exception reaches
-    the caller (`_BACKEND_EXCEPTION`); the program's own limit of the wait raises another one. Whether they are victims
-    depends on what they waited for.
+    the caller (`otel_fr.communication_errors.BACKEND`). If the program itself limits the wait, another exception ends
+    it. Whether these ranks are victims depends on what they waited for.
     """
     evidence = facts.evidence
     ended = {r for r, info in evidence.ranks.items() if _ended_as_aborted(info)}
@@ -100,11 +100,11 @@ def aborted_ranks(facts: Facts) -> frozenset[int]:
 
 
 def _raised_in_a_wait(facts: Facts) -> set[int]:
-    """Ranks that ended by an exception while they waited in their newest call, which had lasted for the window.
+    """Return ranks that an exception ended while they waited in their newest call, which had lasted for the window.
 
-    Either the exception ended the call, before its timeout. Or the call is still in flight; then the exception may
-    also come from elsewhere, so it counts only if torch says that a wait took too long, or if another rank has waited
-    for the window as well: in the same call, or for a rank that is missing from it. That wait is none for this rank.
+    Either the exception ended the call, before its timeout. Or the call is still in flight. The exception may then also
+    come from elsewhere, so it counts only in two cases: torch says that a wait took too long, or another rank has
+    waited for the window as well, in the same call, or for a rank that is missing from it (but not for this rank).
     """
     evidence = facts.evidence
     found: set[int] = set()
@@ -130,7 +130,7 @@ def _raised_in_a_wait(facts: Facts) -> set[int]:
 
 
 def _waiting_for(facts: Facts) -> dict[int, list[int]]:
-    """For each rank that is missing from a call, two of the ranks that have waited there for the window."""
+    """Return, for each rank that is missing from a call, two of the ranks that have waited there for the window."""
     found: dict[int, list[int]] = {}
     for instance in facts.instances.values():
         waiting = [r for r in instance.calls if _lasted(instance.call(r), facts.evidence.window)]
@@ -145,7 +145,7 @@ def _missing(facts: Facts, instance: Instance) -> list[int]:
 
 
 def _lasted(call: Call, window: float) -> bool:
-    """It has not completed, and is known to have lasted for the window."""
+    """True if the call has not completed, and is known to have lasted for the window."""
     is_over = call.state is CallState.COMPLETED or call.left
     return not is_over and call.lasted is not None and call.lasted >= window
 
@@ -156,7 +156,7 @@ def _ended_as_aborted(info: Rank) -> bool:
 
 
 def _exited_at_once(info: Rank) -> bool:
-    """It ended with a status other than 0, by neither an exception nor the interpreter's exit, so by ``os._exit``.
+    """True if ``os._exit`` ended the rank: its status is not 0, without an exception or the interpreter's exit.
 
     While the main thread waits in a call, only another thread can do that: the program's own watchdog, or
     ``faulthandler.dump_traceback_later(exit=True)``.
@@ -165,7 +165,9 @@ def _exited_at_once(info: Rank) -> bool:
 
 
 def _reach(times: Iterable[float | None], window: float) -> bool:
-    """True if the longest of these times is, or may be, as long as the window; those not known say nothing if another
-    is known: a rank's newest call in flight always is."""
+    """True if the longest of these times is, or may be, as long as the window.
+
+    Unknown times count only if all are unknown: the time of a rank's newest call in flight is always known.
+    """
     known = [time for time in times if time is not None]
     return not known or max(known) >= window

@@ -1,7 +1,7 @@
 """Ranks that cannot have run the same program, found from how many calls of several axes each has made.
 
-An axis is a group, all groups of one kind, or the messages between two ranks. Of two ranks that run one program, none
-has made more calls of one axis and fewer of another.
+An axis is a group, all groups of one kind, or the messages between two ranks. If two ranks run one program, neither has
+made more calls of one axis and fewer of another.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from itertools import combinations
 from typing import NamedTuple
 
 MAX_CLASSES = 64
-"""Different progress of the ranks of two axes that is compared in pairs; with more, the ranks do not run alike."""
+"""Different counts of the ranks of two axes that are compared in pairs. With more, the ranks do not run alike."""
 
 Axis = Mapping[int, int]
-"""Rank -> how many calls of one group, or of its only group of one kind, it has enqueued."""
+"""Rank -> how many calls it has enqueued of one group, or of its only group of one kind."""
 
 
 class Conflict(NamedTuple):
@@ -32,7 +32,7 @@ Stands = Mapping[tuple[str, int], Mapping[int, Mapping[str, int]]]
 def between_ends(
     pairs: Mapping[str, Axis], axes: Mapping[str, Axis], stands: Stands, ended: set[int]
 ) -> list[Conflict]:
-    """Conflicts between the two ends of messages (``pairs``)."""
+    """Find conflicts between the two ends of messages (``pairs``)."""
     ranks = {rank for axis in pairs.values() for rank in axis}
     near = {name: {r: count for r, count in axis.items() if r in ranks} for name, axis in axes.items()}
     return find_conflicts({**near, **pairs}, stands, ended, pairs) if pairs else []
@@ -41,7 +41,7 @@ def between_ends(
 def find_conflicts(
     axes: Mapping[str, Axis], stands: Stands, ended: set[int], only: Container[str] | None = None
 ) -> list[Conflict]:
-    """Conflicts between the ranks of any two axes, and with ranks that ended before others' calls.
+    """Find conflicts between the ranks of any two axes, and with ranks that ended before others' calls.
 
     Args:
         only: each conflict must show in one of these axes; None: in any.
@@ -69,10 +69,11 @@ def find_conflicts(
 
 
 def _around(axis: Axis, number: int, other: Axis, before: Mapping[int, int], ranks: list[int]) -> list[Conflict]:
-    """Ranks that made another number of calls of the other axis before call ``number`` of the first.
+    """Find ranks that made another number of calls of the other axis before call ``number`` of the first axis.
 
     Args:
-        before: rank that joined the call -> calls of the other axis that it had made before. ranks: those of both axes.
+        before: rank that joined the call -> calls of the other axis that it had made before.
+        ranks: those of both axes.
     """
     by_count: dict[int, list[int]] = defaultdict(list)
     for rank, count in before.items():
@@ -89,7 +90,7 @@ def _around(axis: Axis, number: int, other: Axis, before: Mapping[int, int], ran
 
 
 def _after_the_end(axis: Axis, ended: set[int]) -> list[Conflict]:
-    """Ranks that made more calls than ranks that ended without an error."""
+    """Find ranks that made more calls than ranks that ended without an error."""
     classes: dict[int, list[int]] = defaultdict(list)
     for rank, count in axis.items():
         if rank in ended:
@@ -105,7 +106,7 @@ def _after_the_end(axis: Axis, ended: set[int]) -> list[Conflict]:
 
 
 def fewest(conflicts: Sequence[Conflict]) -> frozenset[int]:
-    """The ranks that have a part in all conflicts, fewer than half of those in conflict; empty if that is not clear.
+    """Return the ranks that have a part in all conflicts, if they are fewer than half of those in conflict; else none.
 
     Ranks in conflict with the most others are taken first. Ranks with a part in the same conflicts are taken together,
     so that half of a large job against the other half costs no more than two ranks.

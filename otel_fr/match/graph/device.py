@@ -19,11 +19,11 @@ from otel_fr.match.model import Call, CallState, Ending, Evidence, Rank
 from otel_fr.operations import NEEDS_EVERY_RANK
 
 MIN_BEHIND = 2
-"""Calls that a rank without call ages must be behind, if ranks wait for it only in calls that it enqueued: one may come
-from files written at different moments."""
+"""Calls that a rank without call ages must be behind, if ranks wait for it only in calls that it enqueued. A single one
+may come from files that were written at different moments."""
 
 SEEN_SECONDS = 4.0
-"""Age of what is known of calls on devices: PyTorch's recorder is asked at least every three seconds, or what it said
+"""Age of what is known about calls on devices: PyTorch's recorder is asked at least every three seconds, or its answer
 counts as old (`otel_fr.monitor.nccl.device_calls.FRESH_NS`), and a rank reports each second."""
 
 
@@ -32,10 +32,10 @@ class StuckDevice:
     """A rank that its device blocks.
 
     Attributes:
-        first: the first instance, in the rank's own order, that peers completed and it did not.
+        first: the first instance, in the rank's own order, that peers completed and the rank did not.
         ahead: a member that has completed more of that group, and its last completed number.
-        groups: ids of all groups in which peers completed calls that it did not, in the rank's own order.
-        behind: every instance that it blocks: its calls in flight, and those that it has not enqueued meanwhile.
+        groups: ids of all groups in which peers completed calls that the rank did not, in the rank's own order.
+        behind: every instance that the rank blocks: its calls in flight, and those that it has not enqueued meanwhile.
     """
 
     rank: int
@@ -49,11 +49,11 @@ class LateCall(NamedTuple):
     """A call that a rank has in flight and that others completed.
 
     Attributes:
-        ahead: the furthest of them, and its last completed number.
-        needs_every_rank: none could complete it before the device of this rank did its part.
+        ahead: the other rank that is furthest ahead, and its last completed number.
+        needs_every_rank: nobody could complete it before this rank's device did its part.
         all_others: all other members completed it.
-        long_ago: they have been idle, or ended, for the window and `SEEN_SECONDS` since: it is no lag between two
-            ranks' reports, nor between what two ranks' recorders said.
+        long_ago: since then, the others have been idle, or ended, for the window and `SEEN_SECONDS`, so this is no lag
+            between two ranks' reports or recorders.
     """
 
     key: InstanceKey
@@ -65,14 +65,14 @@ class LateCall(NamedTuple):
 
 @dataclass(slots=True)
 class OpenCalls:
-    """A rank's calls that have been in flight for longer than the window, in its own order; `late`: of these."""
+    """A rank's calls that have been in flight for longer than the window, in its own order; ``late``: some of them."""
 
     keys: list[InstanceKey]
     late: list[LateCall]
 
 
 def open_calls(facts: Facts) -> dict[int, OpenCalls]:
-    """By rank; ranks without any are left out."""
+    """Return `OpenCalls` for each rank that has any."""
     found: dict[int, OpenCalls] = {}
     for key, instance in facts.instances.items():
         for rank in instance.calls:
@@ -97,13 +97,13 @@ def _late_calls(facts: Facts, rank: int, keys: Iterable[InstanceKey]) -> Iterato
                 yield from _late_half(evidence, instance, rank)
             continue
         ahead = next(completions.of(instance), None)
-        # Where reports come late, too, a call that was in flight in the last one may have completed.
+        # Reports may come late, too: a call that was in flight in the last one may have completed.
         if ahead is None or completions.have_left_behind(rank, instance.group.id):
             continue
         if _may_still_complete(evidence, instance.call(rank), ahead[0]):
             continue
         needs_every_rank = instance.call(rank).signature.operation in NEEDS_EVERY_RANK
-        # Most calls have another one in flight beside them: their completions need not be counted.
+        # Mostly, another rank has the call in flight, too. Then completions need not be counted.
         only = not any(r != rank and instance.call(r).state is CallState.IN_FLIGHT for r in instance.calls)
         others = [r for r, _ in completions.of(instance)] if only else []
         all_others = only and len(others) + 1 >= len(instance.members)
@@ -112,7 +112,7 @@ def _late_calls(facts: Facts, rank: int, keys: Iterable[InstanceKey]) -> Iterato
 
 
 def _held(messages: Sequence[Instance], rank: int) -> set[int]:
-    """Records of messages that a rank called one after the other, if a peer has not completed its half of one.
+    """Return records of messages that a rank called one after the other, if a peer has not completed its half of one.
 
     They may be a batch, whose messages end together.
     """
@@ -127,16 +127,16 @@ def _held(messages: Sequence[Instance], rank: int) -> set[int]:
 
 
 def _completed_half(message: Instance, rank: int) -> Call | None:
-    """The call of the rank's peer, if that has completed it."""
+    """Return the call of the rank's peer if the peer has completed it."""
     halves = (message.call(peer) for peer in message.members if peer != rank and peer in message.calls)
     return next((half for half in halves if half.state is CallState.COMPLETED), None)
 
 
 def _late_half(evidence: Evidence, instance: Instance, rank: int) -> Iterator[LateCall]:
-    """A message that the peer has completed.
+    """Yield the message as a late call if the peer has completed it.
 
-    A call that no thread waits for, whose end gloo does not show, has no age that makes its rank wait; without ages,
-    such a call is not known from others.
+    A call without an age is left out: gloo does not show the end of a call that no thread waits for, and without ages
+    such a call looks like any other.
     """
     half = _completed_half(instance, rank)
     if half is not None and instance.call(rank).age is not None:
@@ -145,7 +145,7 @@ def _late_half(evidence: Evidence, instance: Instance, rank: int) -> Iterator[La
 
 
 def _may_still_complete(evidence: Evidence, call: Call, ahead: int) -> bool:
-    """A member has completed the collective just now, so the rank may be shown to have completed it a moment later.
+    """True if a member completed the collective just now, so that the rank may be seen to complete it a moment later.
 
     Without timing, calls age from when they were enqueued, and hosts may be far ahead of devices: a rank that completes
     calls one by one is late in none of them.
@@ -174,11 +174,13 @@ def stuck_devices(
     spared: Container[int],
     explained: Container[InstanceKey],
 ) -> list[StuckDevice]:
-    """The ranks whose device blocks others, ascending.
+    """Return the ranks whose device blocks others, ascending.
 
     Args:
-        nodes: the wait-for graph. calls_of: `open_calls`.
-        spared: ranks that are culprits of another finding. explained: instances that have a cause already.
+        nodes: the wait-for graph.
+        calls_of: the result of `open_calls`.
+        spared: ranks that are culprits of another finding.
+        explained: instances that have a cause already.
     """
     late: dict[int, list[LateCall]] = {}
     for rank, calls in calls_of.items():
@@ -195,7 +197,7 @@ def stuck_devices(
     for rank in sorted(late):
         keys, own = calls_of[rank].keys, late[rank]
         aged = all(facts.instances[call.key].call(rank).age is not None for call in own)
-        # Waits in nothing that lacks another rank, while others wait for it.
+        # The rank waits first in a call that lacks no other rank.
         alone = own[0].key == keys[0] and own[0].all_others
         if rank in wanted:
             is_stuck = rank in proven or alone

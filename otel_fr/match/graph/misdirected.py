@@ -1,4 +1,4 @@
-"""Misdirected messages: a send and a receive that would match but for the peer or the tag of one of them."""
+"""Misdirected messages: a send and a receive that would match if one of them named another peer or tag."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from otel_fr.match.facts.legal import compare
 from otel_fr.match.model import Call
 
 MIN_LIKE: Final = 3
-"""Messages of one pair and tag, the last one included, after which one with another peer or tag is out of place."""
+"""After so many messages of one pair and tag, including the last, one with another peer or tag is out of place."""
 
 
 @dataclass(frozen=True, slots=True)
 class MisdirectedMessage:
-    """A send that no rank receives and a receive that no rank sends to, which differ in one field.
+    """A send and a receive without counterparts, which differ in one field.
 
     Attributes:
-        astray: the instance of the call with the wrong peer or tag; the send's, if the wrong tag is not known.
+        astray: the instance of the call with the wrong peer or tag; the send's, if it is unknown which tag is wrong.
         other: the instance of the call that would match it.
-        culprits: the rank that called with the wrong peer or tag; both ranks if the wrong tag is not known.
+        culprits: the rank that called with the wrong peer or tag; both ranks, if it is unknown which tag is wrong.
     """
 
     astray: Instance
@@ -31,12 +31,12 @@ class MisdirectedMessage:
 
     @property
     def strangeness(self) -> int:
-        """How many messages the culprit has exchanged with the peer that it names, less those with the other."""
+        """How many messages the culprit has exchanged with the peer that it names, less those with the right peer."""
         return 0 if self.tags_differ else _index(self.astray) - _index(self.other)
 
     @property
     def breaks_pattern(self) -> bool:
-        """The culprit has called no message like this one before, and several like the one that would match."""
+        """True if the culprit has called no message like this one before, but several like the one that would match."""
         return _index(self.astray) == 0 and _index(self.other) + 1 >= MIN_LIKE
 
     @property
@@ -47,12 +47,12 @@ class MisdirectedMessage:
 def find_misdirected(
     instances: Mapping[InstanceKey, Instance], waited_in: Iterable[InstanceKey]
 ) -> MisdirectedMessage | None:
-    """The misdirected message behind these waits; None: there is none, or it is not unique.
+    """Return the misdirected message behind these waits; None: there is none, or it is not unique.
 
     Of several, the one is returned whose culprit has exchanged the fewest messages with the peer that it names,
-    compared with the other; of these, the one whose two calls have the closest sequence numbers, since ranks of one job
-    run alike.
-    A call to a peer with which its rank has exchanged more messages than with the other is not misdirected.
+    compared with the other peer. Of these, the one whose two calls have the closest sequence numbers, since ranks of
+    one job run alike. A call to a peer with which its rank has exchanged more messages than with the other is not
+    misdirected.
     """
     keys = dict.fromkeys(_first_lone(instances, key) for key in waited_in if len(key) == 6)
     lone = [instances[key] for key in keys if key is not None]
@@ -84,10 +84,10 @@ def find_misdirected(
 
 
 def _first_lone(instances: Mapping[InstanceKey, Instance], key: InstanceKey) -> InstanceKey | None:
-    """The message itself, or the next one of its pair and tag that has only one half.
+    """Return the message itself, or the next one of its pair and tag that has only one half.
 
-    Where hosts run ahead of their devices, the next send takes the place of one that went astray, so that the last
-    receive remains.
+    If hosts run ahead of their devices, the next send takes the place of one that went astray, so that the last receive
+    remains alone.
     """
     while key in instances and len(key) == 6:
         if len(instances[key].calls) == 1:
@@ -97,12 +97,12 @@ def _first_lone(instances: Mapping[InstanceKey, Instance], key: InstanceKey) -> 
 
 
 def _index(message: Instance) -> int:
-    """Its number among those like it, from 0."""
+    """The message's number among those like it, from 0."""
     return message.p2p[3] if message.p2p is not None else 0
 
 
 def _misdirected(send: Instance, receive: Instance) -> MisdirectedMessage | None:
-    """The pair, if these two of one group differ in one field only."""
+    """Return the pair if these two messages of one group differ in one field only."""
     if send.p2p is None or receive.p2p is None:
         return None
     source, destination, send_tag, sent_before = send.p2p

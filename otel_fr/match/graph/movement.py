@@ -1,4 +1,4 @@
-"""Whether a rank that others wait for may still join, and what its device does with what it has enqueued."""
+"""Whether a rank that others wait for may still join, and whether its device has begun what the rank has enqueued."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from otel_fr.match.model import UNENDED, Call, CallState, Ending, Evidence, Rank
 
 
 class Patience:
-    """What is known of ranks that move, for one judgement."""
+    """For one judgement: whether ranks that move may still join a call."""
 
     def __init__(self, facts: Facts) -> None:
         self._evidence, self._lasts = facts.evidence, facts.lasts
 
     def of(self, instance: Instance) -> float:
-        """Seconds without a movement in which a member may still join.
+        """Return for how many seconds a member may stay without a movement and still join.
 
-        The window, or if ranks ended by the timeout of their call, that: what a rank does in no call after it was
-        given up does not matter to these.
+        That is the window, or less if ranks ended by a shorter timeout of their call: what a rank does outside of calls
+        after they gave up does not matter to them.
         """
         seconds = self._evidence.window
         for call in (instance.call(r) for r in instance.calls):
@@ -32,10 +32,10 @@ class Patience:
         return seconds
 
     def may_join(self, info: Rank, seconds: float) -> bool:
-        """True if the rank is alive and has enqueued or ended a call within so many seconds, as `of` returns them.
+        """True if the rank is alive and has enqueued or ended a call within ``seconds`` (as returned by `of`).
 
-        With a call in flight it may wait for another rank: within the window then, which begins when the rank's device
-        or thread began to wait in that call. That may be long after the rank enqueued it.
+        A rank with a call in flight may wait for another rank. Then the window applies, from when its device or thread
+        began to wait in that call. That may be long after the rank enqueued it.
         """
         if info.ending is not Ending.RUNNING or info.idle is None:
             return False
@@ -49,7 +49,7 @@ class Patience:
 
     @cached_property
     def _waits_since(self) -> dict[int, float]:
-        """By rank, the age of the call in which its device or thread began to wait last."""
+        """For each rank, the age of the call in which its device or thread began to wait last."""
         found: dict[int, float] = {}
         for call in self._evidence.calls:
             if call.state is CallState.IN_FLIGHT and not call.queued and call.age:
@@ -57,13 +57,13 @@ class Patience:
         return found
 
     def _since_its_newest(self, rank: int) -> float:
-        """Seconds since the end of the rank's newest call: a report may be late, and `Rank.idle` too short by that."""
+        """Return the seconds since the rank's newest call ended. If a report is late, `Rank.idle` is shorter."""
         call = self._lasts[rank].call if rank in self._lasts else None
         return 0.0 if call is None or call.age is None or call.duration is None else call.age - call.duration
 
 
 class Queues:
-    """The devices' queues, for one judgement.
+    """For one judgement: the devices' queues.
 
     Source of the rule: a collective begins on a device once what its rank enqueued before it has ended there, as far as
     streams depend on each other. Peers whose devices have begun the collective wait for that device.
@@ -86,7 +86,7 @@ class Queues:
         if not (is_queued(call) or (is_posted(call) and call.state is CallState.IN_FLIGHT)):
             return
         if not any(has_begun(instance.call(peer)) for peer in node.waiting):
-            return  # No device waits for this one.
+            return  # No other device waits for this rank's device.
         ahead = [key for key in waits if self._is_ahead(key, rank, call)]
         if ahead:
             node.next[rank] = ahead
@@ -98,12 +98,12 @@ class Queues:
             node.not_begun.append(rank)
 
     def _is_ahead(self, key: InstanceKey, rank: int, call: Call) -> bool:
-        """The rank's device has begun its call there, which it enqueued before."""
+        """True if the rank enqueued its call in that instance earlier, and its device has begun it."""
         before = self._nodes[key].instance.call(rank)
         return before.record < call.record and not before.queued
 
     def _moves(self, call: Call) -> bool:
-        """The rank has enqueued or ended a call within the window, or its device has begun one."""
+        """True if the rank has enqueued or ended a call within the window, or its device has begun an earlier one."""
         info, window = self._evidence.ranks[call.rank], self._evidence.window
         if info.ending is Ending.RUNNING and info.idle is not None and info.idle < window:
             return True
@@ -112,7 +112,7 @@ class Queues:
 
     @cached_property
     def _begun_lately(self) -> dict[int, int]:
-        """By rank, the record of the first call in flight that its device has begun within the window."""
+        """For each rank, the record of the first call in flight that its device has begun within the window."""
         found: dict[int, int] = {}
         for call in self._evidence.calls:
             is_begun = call.state is CallState.IN_FLIGHT and not call.queued
@@ -122,10 +122,10 @@ class Queues:
 
 
 def is_queued(call: Call) -> bool:
-    """Its device has not begun it, or had not when PyTorch gave it up."""
+    """True if the call's device has not begun it, or had not when PyTorch gave the call up."""
     return call.queued is True and not call.caught and call.state in (CallState.IN_FLIGHT, CallState.FAILED)
 
 
 def has_begun(call: Call) -> bool:
-    """Its device has begun it, and is not known to have completed it."""
+    """True if the call's device has begun it, and is not known to have completed it."""
     return not call.queued and call.state in (CallState.IN_FLIGHT, CallState.FAILED)

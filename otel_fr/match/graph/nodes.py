@@ -1,4 +1,4 @@
-"""The nodes of the wait-for graph: an instance in which ranks wait, and for whom; which wait for each other."""
+"""The nodes of the wait-for graph: instances in which ranks wait, for whom they wait, and cycles of nodes."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Node:
 
     Attributes:
         waiting: the ranks that wait in it, ascending.
-        is_left: its calls failed, and all these ranks have continued: they waited for what the others did then.
+        is_left: its calls failed, and all waiting ranks have continued. They waited for what the others did then.
         dead: members whose ending is a cause and blocks it.
         idle: members that have not joined and wait nowhere.
         not_begun: members that have joined, whose device has not begun it and waits in no other call.
         silent: members about which nothing is known.
-        unrecorded: members whose calls are not known: their recording has gaps or, of a creation, their
-            recorder records none.
+        unrecorded: members whose calls are unknown: their recording has gaps or, for a creation, their recorder records
+            none.
         next: member that has not joined, or whose device has not begun it -> the instances in which it waits instead.
         undecided: members that may still join or begin it (they made progress within the window).
         behind: an instance that must end first: of the same group, or enqueued earlier by a rank that waits in both.
@@ -45,17 +45,17 @@ class Node:
 
     @property
     def culprits(self) -> list[int]:
-        """Members that block it and wait for no rank: dead ones before others, and known ones before silent ones."""
+        """Members that block the instance and wait for no rank: dead before living, known before silent ones."""
         return self.dead or self.idle or self.not_begun or ([] if self.next else self.silent)
 
     @property
     def age(self) -> float | None:
-        """Seconds that the longest waiting rank has waited, or did; None: unknown."""
+        """Seconds that the longest waiting rank has waited, or had when it gave up; None: unknown."""
         return waited(self.instance, self.waiting)
 
     @property
     def is_blocked_by_device(self) -> bool:
-        """All that is known to block it are devices that have not begun it."""
+        """True if only devices that have not begun the instance are known to block it."""
         return self.culprits is self.not_begun and bool(self.not_begun) and not self.undecided and self.behind is None
 
     @property
@@ -66,13 +66,13 @@ class Node:
 
 
 def waited(instance: Instance, ranks: Iterable[int]) -> float | None:
-    """Seconds that these ranks have waited in the instance, or did, at most; None: unknown."""
+    """Return the longest time that these ranks have waited in the instance, or had when they gave up; None: unknown."""
     times = [instance.call(rank).lasted for rank in ranks if rank in instance.calls]
     return max((seconds for seconds in times if seconds is not None), default=None)
 
 
 def sources(nodes: Mapping[InstanceKey, Node]) -> dict[InstanceKey, list[InstanceKey]]:
-    """By node, those that wait for it."""
+    """Return, for each node, the nodes that wait for it."""
     found: dict[InstanceKey, list[InstanceKey]] = {}
     for key, node in nodes.items():
         for target in node.targets:
@@ -81,7 +81,7 @@ def sources(nodes: Mapping[InstanceKey, Node]) -> dict[InstanceKey, list[Instanc
 
 
 def cycles(nodes: Mapping[InstanceKey, Node]) -> list[list[InstanceKey]]:
-    """The strongly connected components of the graph with more than one node (Tarjan, without recursion)."""
+    """Return the strongly connected components of the graph with more than one node (Tarjan, without recursion)."""
     index: dict[InstanceKey, int] = {}
     low: dict[InstanceKey, int] = {}
     position = {key: number for number, key in enumerate(nodes)}
@@ -120,10 +120,13 @@ def cycles(nodes: Mapping[InstanceKey, Node]) -> list[list[InstanceKey]]:
 
 
 def inverted(nodes: list[Node]) -> tuple[Instance, Instance, int, int] | None:
-    """Two collectives that all joined and two ranks enqueued in opposite orders: (first, second, rank, other rank).
+    """Find two collectives that all joined, and that two ranks enqueued in opposite orders.
 
     Devices that execute a rank's calls in order then wait for each other. Only neighbours in a rank's order are
     compared, which finds an inversion if there is one.
+
+    Returns:
+        (first, second, rank, other rank), or None.
     """
     order: dict[int, list[Instance]] = {}
     for node in nodes:
@@ -139,14 +142,14 @@ def inverted(nodes: list[Node]) -> tuple[Instance, Instance, int, int] | None:
 
 
 Front = tuple[InstanceKey, list[InstanceKey]]
-"""An instance, and those that it blocks."""
+"""An instance, and the instances that it blocks."""
 
 
 def fronts(nodes: Mapping[InstanceKey, Node]) -> list[Front]:
-    """Connected sets of blocked instances, each as (the one that blocks the others, the others).
+    """Return connected sets of blocked instances, each as (the one that blocks the others, the others).
 
-    That is one that all ranks that wait in it reached first, or else the one that most ranks reached first. Two
-    instances are connected if a rank, or a chain of ranks and instances, waits in both.
+    The blocking one is an instance that all its waiting ranks reached first, or else the one that most ranks reached
+    first. Two instances are connected if a rank, or a chain of ranks and instances, waits in both.
     """
     order: dict[int, list[InstanceKey]] = {}
     for key, node in nodes.items():

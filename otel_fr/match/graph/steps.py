@@ -1,13 +1,13 @@
-"""Ranks that left out calls, or made calls too many, found from how far each rank is in each group.
+"""Ranks that left out calls, or made too many, found from how far each rank is in each group.
 
 Source of the rule: ranks of one job run the same program, so each is at some point of one common sequence of calls. If
 one rank has made more calls of group X than another, it cannot have made fewer of group Y: one of the two has left out
-a call or made one too many. The ranks that explain all such conflicts, and are the fewest, are out of step.
+a call or made one too many. The smallest set of ranks that explains all such conflicts is out of step.
 
-Ranks that share two groups are compared by the numbers of these groups. If that does not decide, the numbers of groups
-of one kind (all tensor-parallel groups, for example) are compared too: groups with the same description or, without
-one, with the same steps between their members. Of a pipeline whose stages have programs of their own, only ranks of one
-stage are compared. Messages are counted like the calls of a group.
+Ranks that share two groups are compared by their counts in these groups. If that does not decide, their counts in
+groups of one kind (all tensor-parallel groups, for example) are compared too: groups with the same description or,
+without one, with the same steps between their members. If the stages of a pipeline have programs of their own, only
+ranks of one stage are compared. Messages are counted like the calls of a group.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ class Steps:
     """The conflicts between ranks.
 
     Attributes:
-        shared: those between ranks of the same two groups. alike: those between ranks whose groups have the same
-                descriptions, which assumes that these ranks run alike.
-        messages: those between the two ends of messages. They count last, because a program may enqueue
-                one end long before the other.
+        shared: conflicts between ranks of the same two groups.
+        alike: conflicts between ranks whose groups have the same descriptions, which assumes that these ranks run
+            alike.
+        messages: conflicts between the two ends of messages. They count last, because a program may enqueue one end
+            long before the other.
         groups, kinds: the progress that was compared.
     """
 
@@ -46,24 +47,24 @@ class Steps:
 
     @cached_property
     def culprits(self) -> frozenset[int]:
-        """The ranks that are out of step; empty: none is, or two explanations are equally good.
+        """The ranks that are out of step; empty: there are none, or two explanations are equally good.
 
-        What the fewest assumptions show comes first: conflicts in groups that ranks share, then those of ranks that run
-        alike (stages of a pipeline do not), then those between the ends of messages.
+        Conflicts that need the fewest assumptions decide first: those in groups that ranks share, then those of ranks
+        that run alike (stages of a pipeline do not), then those between the ends of messages.
         """
         first, second = self.shared, self.shared + self.alike
         return fewest(first) or fewest(second) or fewest(second + self.messages)
 
     @cached_property
     def rivals(self) -> tuple[int, ...]:
-        """The two ranks if one of them is out of step and the others do not show which; else ()."""
+        """The two ranks in conflict, if the other ranks do not show which of them is out of step; else ()."""
         sides = {ranks for conflict in self.shared + self.alike for ranks in conflict}
         ranks = sorted({rank for side in sides for rank in side})
         compared = {rank for axis in self.groups.values() for rank in axis}
         return tuple(ranks) if len(ranks) == len(sides) == 2 < len(compared) else ()
 
     def behind(self, rank: int) -> int:
-        """How many calls fewer it has made than a rank in conflict with it, in all groups that both have."""
+        """Return how many calls fewer the rank has made than a rank in conflict with it, in all groups of both."""
         rivals = [c.theirs if rank in c.ours else c.ours for c in self.shared + self.alike if rank in c.ours + c.theirs]
         others = sorted({other for side in rivals for other in side})[:MAX_CLASSES]
         return max(
@@ -77,15 +78,15 @@ class Steps:
 
 
 MAX_PLACES = 200_000
-"""Of one rank, calls that it waits in times its axes and newer calls; further ones are not compared. A rank that waits
-in 64 calls, is in 100 groups and has made 1,000 calls since has 70,400."""
+"""For one rank: its waiting calls times the sum of its axes and newer calls. Calls beyond that are not compared. A rank
+that waits in 64 calls, is in 100 groups and has made 1,000 calls since has 70,400."""
 
 
 def compare_steps(facts: Facts, instances: Sequence[Instance]) -> Steps:  # noqa: C901, PLR0912
-    """The conflicts between ranks.
+    """Return the conflicts between ranks.
 
     Args:
-        instances: those in which ranks wait: where ranks that joined one stand in the other groups is compared.
+        instances: those in which ranks wait. The ranks that joined one are compared by where they are in other groups.
     """
     evidence = facts.evidence
     known = {rank for rank, info in evidence.ranks.items() if info.ending is not Ending.UNKNOWN and info.complete}
@@ -97,7 +98,7 @@ def compare_steps(facts: Facts, instances: Sequence[Instance]) -> Steps:  # noqa
         _count_pair(instance, enqueued)
     for instance in instances:
         axis = axis_of(instance.group.id, instance.stream)
-        # Progress does not count monitored barriers: those that ranks wait in are.
+        # Progress does not count monitored barriers, so the ones that ranks wait in are added.
         if instance.stream != "p2p" and axis not in of_group:
             of_group[axis] = axis_of(of_group[instance.group.id], instance.stream)
             for rank in known.intersection(instance.members):
@@ -146,11 +147,11 @@ ALIKE = 0.75
 def _stages(
     evidence: Evidence, enqueued: Mapping[int, Mapping[str, int]], kinds: Mapping[str, str], of_messages: frozenset[str]
 ) -> dict[str, Mapping[int, str]]:
-    """The kinds of groups that a pipeline's stages use differently, each with the stage of every rank.
+    """Return the kinds of groups that a pipeline's stages use differently, each with the stage of every rank.
 
-    A stage is a position in the groups that exchange messages. Stages of several ranks differ in messages, and in what
-    they have not called about equally often. Stages of one rank may be the ranks of a ring, which run alike: only their
-    messages differ, if they do so by far.
+    A stage is a position in the groups that exchange messages. If each stage has several ranks, stages differ in
+    messages, and in groups that they have not called about equally often. If a stage has one rank, the stages may be
+    the ranks of a ring, which run alike: they differ only in messages, and only if the counts differ by far.
     """
     exchanging = {kinds[id_] for id_ in evidence.groups if axis_of(id_, "p2p") in of_messages}
     found: dict[int, str] = defaultdict(str)
@@ -172,17 +173,17 @@ def _stages(
 
 
 def axis_of(group: str, stream: Stream) -> str:
-    """The name under which the calls of a group, or of a kind of groups, are counted."""
+    """Return the name under which the calls of a group, or of a kind of groups, are counted."""
     return group if stream == "collective" else f"{group} {stream}"
 
 
 def _count_messages(
     evidence: Evidence, enqueued: Mapping[int, dict[str, int]], of_group: dict[str, str]
 ) -> frozenset[str]:
-    """Add how many messages each rank has enqueued in each group that has any. Returns the names of these axes.
+    """Add how many messages each rank has enqueued in each group that has any. Return the names of these axes.
 
     The members of a group make different numbers of them (the first and the last stage of a pipeline make fewer), so
-    these counts are compared between groups of one kind only.
+    these counts are compared only between groups of one kind.
     """
     counts: dict[str, dict[int, int]] = {}
     for id_, group in evidence.groups.items():
@@ -199,7 +200,7 @@ def _count_messages(
 
 
 def _count_pair(instance: Instance, enqueued: Mapping[int, dict[str, int]]) -> None:
-    """Add how many messages its two ranks have exchanged, if one waits in this message without the other."""
+    """Add how many messages two ranks have exchanged, if one of them waits in this message without the other."""
     if instance.p2p is None or len(instance.calls) != 1 or not enqueued.keys() >= set(instance.members):
         return
     for rank in instance.members:
@@ -214,16 +215,16 @@ def _pair_axis(group: str, source: int, destination: int, tag: int) -> str:
 
 
 def _kind(group: Group) -> str:
-    """What groups that correspond to each other have in common: the description, or else the steps between members."""
+    """Return what corresponding groups have in common: the description, or else the steps between members."""
     if group.description not in UNDESCRIBED:
         return group.description
     return "steps " + " ".join(str(rank - group.ranks[0]) for rank in group.ranks)
 
 
 def _enqueued(evidence: Evidence, known: set[int]) -> dict[int, dict[str, int]]:
-    """Rank -> group -> how many calls of it the rank has enqueued: 0 if it has not used a group that it belongs to.
+    """Return rank -> group -> how many calls the rank has enqueued: 0 if it has not used a group that it belongs to.
 
-    Groups whose collectives failed are left out, if ranks caught that: each may have given up at another place.
+    Groups are left out if their collectives failed and ranks caught that: each rank may have given up at another place.
     """
     found: dict[int, dict[str, int]] = {rank: {} for rank in sorted(known)}
     given_up = {call.group for call in evidence.calls if call.left and call.stream == "collective"}
@@ -239,7 +240,7 @@ def _enqueued(evidence: Evidence, known: set[int]) -> dict[int, dict[str, int]]:
 def _positions(  # noqa: C901
     facts: Facts, instances: Sequence[Instance], enqueued: Mapping[int, Mapping[str, int]]
 ) -> dict[tuple[str, int], dict[int, dict[str, int]]]:
-    """(axis, number of a call in it) -> rank that made it -> axis -> how many calls of that axis it had made by then.
+    """Return (axis, number of a call) -> rank that made it -> axis -> calls of that axis that it had made by then.
 
     Ranks whose later calls are not all recorded are left out.
     """

@@ -1,4 +1,4 @@
-"""Who waits for whom: the wait-for graph over instances, followed to ranks that wait nowhere, or to a cycle."""
+"""Builds the wait-for graph over instances. It leads to ranks that wait nowhere, or to a cycle."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ from otel_fr.match.graph.nodes import Node
 from otel_fr.match.model import CallState, Ending, Evidence, Rank
 
 MAX_WAITS = 256
-"""Instances in which one rank waits that are followed as what others wait for: those that it enqueued first. A rank's
-later calls wait behind these."""
+"""Instances in which one rank waits that are followed: those that it enqueued first. Later calls wait behind these."""
 
 
 def build(facts: Facts, deaths: frozenset[int]) -> dict[InstanceKey, Node]:
-    """The nodes of the graph, in the order of the instances."""
+    """Return the nodes of the graph, in the order of the instances."""
     nodes = _waited_in(facts, deaths)
     joined = {key for key, node in nodes.items() if _all_joined(facts, node.instance, deaths)}
     members = _Members(facts, deaths, nodes, joined)
@@ -40,7 +39,7 @@ def build(facts: Facts, deaths: frozenset[int]) -> dict[InstanceKey, Node]:
 
 
 def _waited_in(facts: Facts, deaths: frozenset[int]) -> dict[InstanceKey, Node]:
-    """The instances in which ranks wait, with the mismatches from which they follow."""
+    """Return the instances in which ranks wait, with the mismatches from which they follow."""
     nodes: dict[InstanceKey, Node] = {}
     lasting: dict[tuple[str, str], Mismatch] = {
         (m.instance.group.id, m.instance.stream): m
@@ -66,7 +65,7 @@ def _waited_in(facts: Facts, deaths: frozenset[int]) -> dict[InstanceKey, Node]:
 
 
 class _Waits:
-    """The instances in which each rank waits, or did until it caught their failure."""
+    """The instances in which each rank waits, or waited until it caught their failure."""
 
     def __init__(self, nodes: Mapping[InstanceKey, Node], recovering: Iterable[int]) -> None:
         """``recovering``: ranks that have caught a failure and completed no call since."""
@@ -84,18 +83,19 @@ class _Waits:
                     of[rank] = [key for key in keys if key in oldest]
 
     def of(self, rank: int, node: Node) -> Sequence[InstanceKey]:
-        """Those in which it waits while others wait for it in the node: `MAX_WAITS` at most, that it enqueued first.
+        """Return the instances in which the rank waits while others wait for it in the node.
 
-        Where these have all continued, it waited in what it has left itself.
+        These are at most `MAX_WAITS`, those that it enqueued first. If all ranks in the node have continued after a
+        failure, they are the instances that the rank itself has left.
         """
         return self.before(rank, node) or self._known.get(rank) or ()
 
     def before(self, rank: int, node: Node) -> Sequence[InstanceKey] | None:
-        """Those that it has left itself; None: it has left none, or this is not asked of the past."""
+        """Return the instances that the rank itself has left; None: there are none, or the node's ranks still wait."""
         return self._left.get(rank) if node.is_left else None
 
     def counted(self, info: Rank) -> list[InstanceKey]:
-        """The same by its counts, if the evidence does not have its call."""
+        """Return the instances in which the rank waits by its counts, if the evidence lacks its call."""
         if info.unlisted is None:
             return []
         counts = [(group, own.enqueued) for group, own in info.progress.items() if own.enqueued != own.completed]
@@ -104,7 +104,7 @@ class _Waits:
 
 
 class _Members:
-    """Says of each member what it does meanwhile."""
+    """Determines for each member of a node what it does meanwhile."""
 
     def __init__(
         self, facts: Facts, deaths: frozenset[int], nodes: Mapping[InstanceKey, Node], joined: Container[InstanceKey]
@@ -174,10 +174,12 @@ class _Members:
             node.undecided.extend(untold)
 
     def _is_later(self, node: Node) -> Callable[[InstanceKey], bool]:
-        """Whether an instance waits behind this one: all joined it, and ranks that wait here enqueued it after this.
+        """Return a function: whether an instance waits behind this one.
 
-        A rank that joined such a one but not this collective left it out. (A receive may be posted long before its
-        message is due, so this does not hold for messages.) Asked one by one: ranks may have many calls in flight.
+        It does if all joined it, and ranks that wait here enqueued it after this one. A rank that joined such an
+        instance but not this collective left this one out. (A receive may be posted long before its message is due, so
+        this does not hold for messages.) The function is called for one instance at a time, because ranks may have many
+        calls in flight.
         """
         here = node.instance
         if here.stream == "p2p" or _is_ahead(here, self._reached):
@@ -194,8 +196,10 @@ class _Members:
         return is_later
 
     def _spare_ended(self, node: Node) -> None:
-        """A dead rank may have completed a call whose end its backend shows late or not at all: where others wait in a
-        later one of the stream that it has not joined, that is what is known."""
+        """Remove dead ranks that may have completed the call, whose end their backend shows late or not at all.
+
+        They are known to block a later call of the stream instead, in which others wait and which they have not joined.
+        """
         last = self._lasts[node.instance.group.id, node.instance.stream]
         if node.instance.p2p is not None or last.sequence_id <= node.instance.sequence_id:
             return
@@ -212,7 +216,7 @@ def _all_joined(facts: Facts, instance: Instance, deaths: frozenset[int]) -> boo
 
 
 def _reached(evidence: Evidence) -> dict[str, list[int]]:
-    """By group description: the last enqueued number of each rank that has one such group, ascending."""
+    """Return, for each group description, the last enqueued numbers of ranks that have one such group, ascending."""
     found: dict[str, list[int]] = {}
     for info in evidence.ranks.values():
         own: dict[str, list[int | None]] = {}
@@ -226,16 +230,18 @@ def _reached(evidence: Evidence) -> dict[str, list[int]]:
 
 
 def _is_ahead(instance: Instance, reached: Mapping[str, list[int]]) -> bool:
-    """True if its callers are ahead of most ranks, which have not reached the call of that number in their own group of
-    this description."""
+    """True if the callers are ahead of most ranks.
+
+    Most ranks have not reached the call of that number in their own group of this description.
+    """
     counts = reached.get(instance.group.description, []) if instance.group.description else []
     return instance.stream == "collective" and 2 * bisect_left(counts, instance.sequence_id) > len(counts)
 
 
 def _put_behind(nodes: Mapping[InstanceKey, Node], joined: Container[InstanceKey]) -> None:
-    """Devices execute calls in order: what all joined waits for the first call that blocks one of its ranks.
+    """Put calls that all joined behind the first call that blocks one of their ranks: devices execute calls in order.
 
-    That is one that lacks a rank, one of calls that do not fit together, or one that waits for such a one itself.
+    A blocking call lacks a rank, belongs to calls that do not fit together, or waits for such a call itself.
     """
     firsts: dict[int, tuple[int, InstanceKey]] = {}
     reached: dict[InstanceKey, set[InstanceKey]] = {}
@@ -259,10 +265,11 @@ def _is_put_behind(
     firsts: Mapping[int, tuple[int, InstanceKey]],
     reached: dict[InstanceKey, set[InstanceKey]],
 ) -> bool:
-    """Put it behind the first call that blocks one of its ranks, if this does not wait for it.
+    """Put the node behind the first call that blocks one of its ranks, unless that call waits for the node.
 
     Args:
-        firsts: rank -> the record and the instance of that call. reached: what instances wait for, kept up to date.
+        firsts: rank -> the record and the instance of that call.
+        reached: what instances wait for, kept up to date.
     """
     node = nodes[key]
     for rank in node.waiting:
@@ -281,7 +288,7 @@ def _is_put_behind(
 
 
 def _reached_from(nodes: Mapping[InstanceKey, Node], start: InstanceKey) -> set[InstanceKey]:
-    """The nodes for which this one waits, directly or not, with itself."""
+    """Return this node and all nodes for which it waits, directly or not."""
     seen, todo = {start}, [start]
     while todo:
         for target in nodes[todo.pop()].targets:
@@ -292,9 +299,9 @@ def _reached_from(nodes: Mapping[InstanceKey, Node], start: InstanceKey) -> set[
 
 
 def _waiting_in(facts: Facts, instance: Instance, deaths: frozenset[int]) -> tuple[int, ...]:
-    """The ranks that wait in it. If a member is dead, no minimum wait applies.
+    """Return the ranks that wait in the instance. If a member is dead, no minimum wait applies.
 
-    A rank that has ended well did not wait, but for a call that had lasted for the window when it failed.
+    A rank that has ended well did not wait, except in a call that had lasted for the window when it failed.
     """
     window = facts.evidence.window if deaths.isdisjoint(instance.members) else 0.0
     waiting = []
@@ -310,9 +317,9 @@ def _waiting_in(facts: Facts, instance: Instance, deaths: frozenset[int]) -> tup
 
 
 def _was_cancelled(facts: Facts, instance: Instance, waiting: Iterable[int], deaths: frozenset[int]) -> bool:
-    """True if it failed because the job was cancelled: a rank that is stopped closes its connections to the others.
+    """True if the call failed because the job was cancelled: a rank that is stopped closes its connections.
 
-    Its caller and all members that did not join were stopped from outside, and none had waited for the window.
+    Its callers and all members that did not join were stopped from outside, and none had waited for the window.
     """
     infos = facts.evidence.ranks
 
@@ -339,7 +346,10 @@ def _is_served(instance: Instance, rank: int) -> bool:
 
 
 def _spare_vague(node: Node, vague: set[int]) -> None:
-    """Members with a message in flight whose counterpart is unknown do wait, but where is not known."""
+    """Remove members from ``idle`` that have a message in flight whose counterpart is unknown: they wait, too.
+
+    It is unknown where they wait, so if nobody else is idle they become undecided.
+    """
     held = [rank for rank in node.idle if rank in vague]
     node.idle[:] = [rank for rank in node.idle if rank not in vague]
     if held and not node.idle:
@@ -347,7 +357,7 @@ def _spare_vague(node: Node, vague: set[int]) -> None:
 
 
 def _spare_receivers(node: Node, receivers: Container[int]) -> None:
-    """Members in a receive from any source wait too; those that wait nowhere are the culprits, if there are any."""
+    """Remove members in a receive from any source from ``idle`` if others are idle, or undecided: they wait, too."""
     others = [rank for rank in node.idle if rank not in receivers]
     if others or node.undecided:
         node.idle[:] = others

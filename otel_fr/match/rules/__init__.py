@@ -1,7 +1,7 @@
 """The rules: for each root of a wait, the first rule that has an outcome decides.
 
-Stages are in the order of their evidence, strongest first: calls that do not fit together, then ranks that wait for
-each other, then ranks that others wait for. A stage leaves out the roots that an earlier claim explains.
+Stages are ordered by the strength of their evidence, strongest first: calls that do not fit together, then ranks that
+wait for each other, then ranks that others wait for. A stage leaves out the roots that an earlier claim explains.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ STAGES: Final[tuple[Stage[Any], ...]] = (
 
 
 def rule_names() -> list[str]:
-    """Of all rules, in the order of the stages; one that several stages try is listed once."""
+    """Return the names of all rules, in the order of the stages. A rule that several stages try is listed once."""
     return list(dict.fromkeys(rule.__name__ for stage in STAGES for rule in stage.rules))
 
 
 def reference() -> str:
-    """The stages and rules as the Markdown list of docs/concepts/verdicts.md."""
+    """Return the stages and rules as the Markdown list of docs/concepts/verdicts.md."""
     lines: list[str] = []
     for stage in STAGES:
         lines.append(f"* **{stage.roots.__name__}**: {sentence_of(stage.roots)}")
@@ -42,7 +42,7 @@ def reference() -> str:
 
 
 def decide(case: Case) -> Claims:
-    """What the rules say of all roots."""
+    """Try the rules on all roots, and return their claims."""
     claims = Claims()
     for stage in STAGES:
         for root in stage.roots(case, claims):

@@ -1,4 +1,4 @@
-"""Ranks that others wait for and that wait for nobody: dead, absent, behind, or with the other half of a message."""
+"""Ranks that others wait for and that wait for nobody: dead, absent, behind, or owing half of a message."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ class Blocked:
     """An instance that waits for ranks.
 
     Attributes:
-        culprits: these ranks, without those that a claim blames already. known: the latter.
+        culprits: these ranks, without those that a claim already blames.
+        known: these ranks that a claim already blames.
         unseen: their backend does not show when calls end, so they may wait as well.
         astray: a message in this instance that names the wrong rank or tag.
     """
@@ -54,8 +55,11 @@ class Blocked:
 
 
 def in_order(case: Case, claims: Claims, nodes: Sequence[Node]) -> Iterator[Blocked]:
-    """Nodes that wait for no other show their culprit best; of these, the one that its callers reached after the fewest
-    calls: ranks run alike."""
+    """Yield the nodes, the most telling ones first.
+
+    Nodes that wait for no other node show their culprit best. Of these, the first is the one that its callers reached
+    after the fewest calls, since ranks run alike.
+    """
     unseen = {n.instance.key: not n.dead and all(may_wait(case, rank) for rank in n.culprits) for n in nodes}
     reached = {n.instance.key: max(n.instance.call(rank).record for rank in n.waiting) for n in nodes}
     first: dict[int, int] = {}
@@ -110,7 +114,7 @@ def call_too_many(case: Case, claims: Claims, root: Blocked) -> Outcome:
 
 
 def beyond_claim(case: Case, claims: Claims, node: Node, ranks: Sequence[int]) -> Claim:
-    """Ranks that wait in a call that the others do not make."""
+    """Return the claim that ranks wait in a call that the others do not make."""
     absent = [rank for rank in node.instance.members if rank not in node.instance.calls]
     ended = all(case.evidence.ending_of(rank) is Ending.CLEAN for rank in absent)
     left = all(has_destroyed(case, node, rank) for rank in absent)
@@ -138,7 +142,7 @@ def unseen_stall(case: Case, claims: Claims, root: Blocked) -> Outcome:
     node, culprits = root.node, others(case, root.culprits)
     last = last_of_all(case, culprits)
     if last is not None and not set(last.members).isdisjoint(node.waiting):
-        return None  # They joined it after what they wait in, which the others left out.
+        return None  # The waiting ranks joined it after their wait, so the others left out what they wait in.
     if last is None and not 2 * len(culprits) > len(node.instance.members) > 2:
         return None
     return Claim(
@@ -174,7 +178,7 @@ def dead_rank(case: Case, claims: Claims, root: Blocked) -> Outcome:
     # One fault may end ranks of many groups: those of a machine, for example.
     culprits = sorted({*own, *ended_with(case.evidence, own, case.deaths.difference(claims.blamed))})
     said = sentences.holding_texts(case, node, culprits)
-    # Ranks that never came; a rank that died while it waited for them does not change that.
+    # Absent ranks remain absent even if a rank died while it waited for them.
     absent = sorted({*node.idle, *node.undecided, *node.next} - set(node.instance.calls))
     if absent and set(own) <= set(node.instance.calls):
         said.append(sentences.absent_text(case, node.instance, absent))
@@ -183,7 +187,7 @@ def dead_rank(case: Case, claims: Claims, root: Blocked) -> Outcome:
 
 
 def _absent_beside(case: Case, claims: Claims, root: Blocked) -> tuple[Claim, ...]:
-    """The ranks that others waited for before a dead one ended: a fault of their own, and the earlier one."""
+    """Return a claim about ranks for which others waited before a rank died: an earlier fault of their own."""
     node = root.node
     if not node.dead or node.instance.p2p is not None:
         return ()
@@ -199,12 +203,13 @@ def _absent_beside(case: Case, claims: Claims, root: Blocked) -> tuple[Claim, ..
 
 
 def _was_away(case: Case, node: Node, rank: int, ended: float, waited_there: float) -> bool:
-    """It does not run Python, or had been away for the window before a member died.
+    """True if the rank does not run Python, or had been away for the window before a member died.
 
-    What a rank does after that may be a wait for the dead one, at a store for example; or the launcher ends it.
+    After the death, it may wait for the dead rank, at a store for example, or its launcher may end it.
 
     Args:
-        ended: seconds since the death. waited_there: for which the dead one had waited in this call.
+        ended: seconds since the death.
+        waited_there: seconds for which the dead rank had waited in this call.
     """
     info, window = case.evidence.ranks[rank], case.evidence.window
     idle = info.idle or 0.0
@@ -254,13 +259,13 @@ def absent_rank(case: Case, claims: Claims, root: Blocked) -> Outcome:
 
 
 def _is_in_section(case: Case, rank: int) -> bool:
-    """Its program has said how long what it does may take, also if that time is over."""
+    """True if the rank's program has said how long its present work may take, even if that time is over."""
     info, item = case.evidence.ranks.get(rank), case.overdue.get(rank)
     return (item is not None and item.kind == "section") or (info is not None and is_excused(info))
 
 
 def _named(case: Case, root: Blocked) -> Sequence[int]:
-    """The ranks to name: those that are only late if it waits for no other."""
+    """Return the ranks to name. Ranks that are only late are named only if the instance waits for no others."""
     if root.node.dead:
         return root.culprits
     found = not_done(case, root.node, others(case, root.culprits))
@@ -307,15 +312,15 @@ def _claim(
 
 
 def absent_claim(case: Case, node: Node, ranks: Sequence[int], detail: str, explains: Iterable[InstanceKey]) -> Claim:
-    """Ranks that are out of step, where others wait for them. ``detail``: what they did instead."""
+    """Return the claim about ranks out of step for which others wait. ``detail`` says what these ranks did instead."""
     said = [*sentences.holding_texts(case, node, ranks), detail]
     return replace(claim_of(node, Category.MISSING_RANK, ranks, said), explains=tuple(explains))
 
 
 def _ahead_of_others(case: Case, claims: Claims, node: Node, culprits: Iterable[int]) -> str | None:
-    """The key of a mismatch that shows the only rank that waits here to be ahead of most others.
+    """Return the key of a mismatch that shows that the only waiting rank is ahead of most others.
 
-    If it waits for more than half of the group, it has reached a call that is not yet due there.
+    If this rank waits for more than half of the group, it has reached a call that is not yet due there.
     """
     if node.dead or len(node.waiting) != 1 or 2 * len(set(culprits)) <= len(node.instance.members):
         return None
@@ -326,7 +331,7 @@ def _ahead_of_others(case: Case, claims: Claims, node: Node, culprits: Iterable[
 
 
 def _astray(case: Case, claims: Claims, node: Node, culprits: Sequence[int]) -> MisdirectedMessage | None:
-    """The misdirected message in this node, if the culprits left no call out: they ended cleanly, or left the group."""
+    """Return the misdirected message in this node, if the culprits left no call out: they ended well, or left."""
     infos = [case.evidence.ranks.get(rank) for rank in culprits]
     if node.instance.p2p is None or not infos:
         return None

@@ -1,4 +1,4 @@
-"""What rules say of the roots of waits: claims, which become findings; and the stages in which rules are tried."""
+"""Claims, which rules make about roots of waits and which become findings; and the stages in which rules are tried."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from otel_fr.match.model import Ending
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """What one rule says of one root.
+    """What one rule claims about one root.
 
     Attributes:
         category, culprits, waiting, field, values, age, stuck_on: as in `Finding`.
         said: the summary, then the details.
-        instance: in which the fault shows; None: in none.
+        instance: the instance in which the fault shows; None: it shows in none.
         name: identifies the fault; "": its instance does.
         caused_by: key of the claim from which this one follows; None: it is a cause.
         explains: the roots that need no further claim.
         blames: ranks that no further claim names because others wait for them.
-        is_over: it holds up no later call, so nothing else follows from it.
-        rule: name of the rule that made it.
+        is_over: the fault blocks no later call, so nothing else follows from it.
+        rule: name of the rule that made the claim.
     """
 
     category: Category
@@ -53,12 +53,12 @@ class Claim:
 
     @property
     def cause(self) -> str:
-        """The key of the cause: its own, or that from which it follows."""
+        """The key of the cause: the claim from which this one follows, or this one."""
         return self.caused_by or self.key
 
 
 def claim_of(node: Node, category: Category, culprits: Iterable[int], said: Sequence[str]) -> Claim:
-    """What is claimed of ranks for which others wait in a node."""
+    """Return a claim about ranks for which others wait in a node."""
     return Claim(
         category=category,
         culprits=tuple(sorted(culprits)),
@@ -72,7 +72,7 @@ def claim_of(node: Node, category: Category, culprits: Iterable[int], said: Sequ
 
 @dataclass(frozen=True, slots=True)
 class Follows:
-    """These roots follow from a cause that a claim names: nothing is added."""
+    """These roots follow from a cause that a claim names, so nothing is added."""
 
     cause: str
     roots: tuple[InstanceKey, ...]
@@ -80,13 +80,14 @@ class Follows:
 
 @dataclass(frozen=True, slots=True)
 class SetAside:
-    """These roots may have another origin: nobody is named for them."""
+    """These roots may have another origin, so nobody is named for them."""
 
     roots: tuple[InstanceKey, ...]
 
 
 Outcome = Claim | tuple[Claim, ...] | Follows | SetAside | None
-"""What a rule makes of a root: claims (none: it is left open), or why it needs none. None: the rule does not apply."""
+"""The result of a rule for a root: claims (an empty tuple leaves the root open), or the reason why none is needed.
+None: the rule does not apply."""
 
 
 @dataclass(slots=True)
@@ -98,7 +99,7 @@ class Claims:
         cause_of: root -> key of the cause that explains it.
         blamed: rank that others wait for -> key of the cause that names it.
         set_aside: roots that may have another origin.
-        keys: of all claims.
+        keys: the keys of all claims.
         decided: name of a rule -> how many roots it has decided.
     """
 
@@ -125,7 +126,7 @@ class Claims:
         return next((cause.key for cause in self.lasting), None)
 
     def take(self, rule: str, outcome: Claim | tuple[Claim, ...] | Follows | SetAside) -> None:
-        """Add what the rule of that name made of a root."""
+        """Add the outcome of the rule with this name for a root."""
         self.decided[rule] += 1
         if isinstance(outcome, SetAside):
             self.set_aside.update(outcome.roots)
@@ -144,7 +145,7 @@ class Claims:
             self.blamed.update(dict.fromkeys(claim.blames, claim.cause))
 
     def cause_from(self, case: Case, key: InstanceKey) -> str | None:
-        """The key of the cause that is reached from an instance along the wait-for graph."""
+        """Return the key of the cause that an instance leads to along the wait-for graph, or None."""
         seen: set[InstanceKey] = set()
         todo = [key]
         while todo:
@@ -159,13 +160,14 @@ class Claims:
     def same_culprits(
         self, case: Case, culprits: Iterable[int], category: Category | None = None, *, out_of_step: bool = False
     ) -> str | None:
-        """The key of a mismatch already claimed whose culprits include all of these: the same fault seen again.
+        """Return the key of a mismatch already claimed whose culprits include all of these: the same fault seen again.
 
-        One that is over is the same fault only if the culprits are out of step by a call, as if they had ended early.
+        If that mismatch is over, it is the same fault only if the culprits are out of step by a call, as if they had
+        ended early.
 
         Args:
-            category: of another mismatch: the same ranks may call wrongly in each of their groups.
-            out_of_step: the culprits are known to be.
+            category: the category of another mismatch: the same ranks may call wrongly in each of their groups.
+            out_of_step: the culprits are known to be out of step.
         """
         wanted = set(culprits)
         out_of_step = out_of_step or all(case.evidence.ending_of(rank) is Ending.CLEAN for rank in wanted)
@@ -178,24 +180,24 @@ class Claims:
 
 
 def beside(key: str) -> str:
-    """The key of a second fault that shows in the same call as the one with this key."""
+    """Return the key of a second fault that shows in the same call as the fault with this key."""
     return f"{key}/beside"
 
 
 Root = TypeVar("Root")
 
 Rule = Callable[[Case, Claims, Root], Outcome]
-"""What a rule makes of a root; it changes nothing. `Finding.rule` is the function's name, which stays the same between
-versions; its docstring is the sentence of docs/concepts/verdicts.md: when it decides."""
+"""Returns the outcome for a root, and changes nothing. `Finding.rule` is the function's name, which stays the same
+between versions. Its docstring is the sentence of docs/concepts/verdicts.md: when it decides."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage(Generic[Root]):
-    """Roots of one kind, and their rules: the first that has an outcome for a root decides it.
+    """Roots of one kind, and their rules. The first rule that has an outcome for a root decides it.
 
     Attributes:
-        roots: they are taken one after the other, so that later ones know what was claimed of earlier ones. The stage
-            has the function's name, and its docstring says which roots these are.
+        roots: yields them one by one, so that later roots know what was claimed of earlier ones. The stage has the
+            function's name, and its docstring says which roots these are.
     """
 
     roots: Callable[[Case, Claims], Iterable[Root]]
@@ -203,5 +205,5 @@ class Stage(Generic[Root]):
 
 
 def sentence_of(function: Callable[..., object]) -> str:
-    """What the document says of a rule, or of a stage's roots."""
+    """Return what the document says about a rule, or about a stage's roots."""
     return " ".join((function.__doc__ or "").split())

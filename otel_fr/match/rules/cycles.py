@@ -22,7 +22,8 @@ class LeftOut:
     """Ranks of a cycle that are out of step, and a collective in which others wait for them.
 
     Attributes:
-        instance: that they did not join. taken: the one in which they wait instead.
+        instance: the collective that they did not join.
+        taken: the collective in which they wait instead.
         swapped: the two collectives may as well be in the wrong order: the ranks are behind by one call, and both
             groups are used about equally often.
         or_else: ranks that are out of step if these are not; (): the evidence allows no such doubt.
@@ -58,13 +59,13 @@ def cycle(case: Case, claims: Claims) -> Iterator[Cycle]:
 
 
 def _find_left_out(nodes: Mapping[InstanceKey, Node], cycle: list[InstanceKey], steps: Steps) -> list[LeftOut]:
-    """The ranks of a cycle that left out calls or made calls too many; empty: none is known to have."""
+    """Return the ranks of a cycle that left out calls or made calls too many; empty: none are known."""
     inside = set(cycle)
     places: dict[int, list[tuple[InstanceKey, InstanceKey]]] = {}
     for key in cycle:
         for rank, targets in nodes[key].next.items():
             if rank in nodes[key].instance.calls:
-                continue  # It has joined it; its device has not begun it.
+                continue  # The rank has joined, but its device has not begun the call.
             for target in targets:
                 if len(key) == len(target) == 3 and target in inside:
                     places.setdefault(rank, []).append((key, target))
@@ -98,10 +99,10 @@ def _ahead_in_the_larger(
     places: Mapping[int, list[tuple[InstanceKey, InstanceKey]]],
     steps: Steps,
 ) -> tuple[frozenset[int], tuple[int, ...]]:
-    """The ranks that wait in a larger group, which most have not reached, and are missing in their own part of it.
+    """Return the ranks that wait in a larger group, which most have not reached, and are missing in their part of it.
 
     Returns:
-        these ranks, and those that are out of step otherwise; both empty if these do not explain every conflict.
+        these ranks, and the ranks that are out of step otherwise; both empty if these do not explain every conflict.
     """
     conflicts = steps.shared + steps.alike
     ahead: set[int] = set()
@@ -124,8 +125,10 @@ def _may_be_swapped(first: Instance, second: Instance) -> bool:
 
 
 def _walk(case: Case, keys: list[InstanceKey]) -> list[tuple[int, Instance, int]]:
-    """`Cycle.steps`. An instance that only waits behind another one of the cycle is passed through: its rank waits in
-    that one."""
+    """Return `Cycle.steps`.
+
+    An instance that only waits behind another one of the cycle is passed through: its rank waits in that other one.
+    """
     inside = set(keys)
     ahead_of = {key: _ahead(case, key, inside) for key in keys}
     key = min((k for k in keys if ahead_of[k]), key=lambda k: case.nodes[k].waiting)
@@ -208,9 +211,9 @@ def misdirected_in_cycle(case: Case, _: Claims, cycle: Cycle) -> Outcome:
 
 
 def _message(case: Case, cycle: Cycle) -> tuple[int, Instance, int] | None:
-    """The step that waits in a message, if it is the only one, and no rank is known to be out of step.
+    """Return the only step that waits in a message, if no rank is known to be out of step; else None.
 
-    Of several, the one whose other half its rank had made in each step before.
+    If there are several such steps, it is the one whose other half the message's rank had made in each step before.
     """
     found = [step for step in cycle.steps if step[1].p2p]
     if len(found) > 1:
@@ -223,7 +226,7 @@ def _left_out_half(case: Case, step: tuple[int, Instance, int]) -> bool:
 
 
 def _has_pattern(case: Case, rank: int, message: Instance, step: str = "") -> bool:
-    """Of such messages, `MessagePattern.step`."""
+    """True if the rank kept a `MessagePattern` of such messages with this ``step``."""
     info = case.evidence.ranks.get(rank)
     if info is None or message.p2p is None:
         return False
@@ -262,13 +265,13 @@ def message_missing_in_cycle(case: Case, _: Claims, cycle: Cycle) -> Outcome:
 
 
 def behind_message(case: Case, claims: Claims, keys: list[InstanceKey]) -> Outcome:
-    """All joined these collectives, one rank waits in half a message, and the message's other rank waits here.
+    """Find half a message in which one rank waits, while the message's other rank waits in these collectives.
 
     Source of the rule: a device stays in the half while its host enqueues the collectives. A receive may be posted long
-    before its message is due; that the device is in it shows in a later whole message that does not complete.
+    before its message is due. That the device is in it shows in a later whole message that does not complete.
 
     Args:
-        keys: the first collective blocks the others.
+        keys: collectives that all joined; the first blocks the others.
     """
     own = case.nodes[keys[0]].instance
     for caller in sorted(case.messages.keys() & own.calls.keys()):
@@ -284,7 +287,7 @@ def behind_message(case: Case, claims: Claims, keys: list[InstanceKey]) -> Outco
 
 
 def _holds_whole_message(case: Case, rank: int, record: int) -> bool:
-    """A message with both halves does not complete, and the rank called its half after this record."""
+    """True if a message with both halves does not complete, and the rank called its half after this record."""
     messages = (case.nodes[key].instance for key in case.messages[rank])
     return any(len(one.calls) == 2 and one.call(rank).record > record for one in messages)
 

@@ -50,8 +50,8 @@ def device(case: Case, claims: Claims) -> Iterator[Claim]:
 def cut_off_in_call(case: Case, _: Claims, stuck: Claim) -> Outcome:
     """A member's machine sends no more reports, or members' hosts do not reach each other: what the rank waits for did
     not come."""
-    """A rank that has done its part of a call may wait for what a lost host, or one that it does not reach, has not
-    sent, while others have all that they need."""
+    # The rank may have done its part of the call, and wait for data from a lost or unreachable host, while others have
+    # all that they need.
     instance = stuck.instance
     if instance is None or stuck.stuck_on != "device":
         return None
@@ -81,7 +81,7 @@ def device_not_completing(_: Case, __: Claims, stuck: Claim) -> Outcome:
 
 def queue(case: Case, claims: Claims) -> list[Node]:
     """Calls in which devices wait, and which a member's device has not begun."""
-    # Each where its own device would begin first.
+    # In the order in which their own devices would begin them.
     nodes = [node for key, node in case.nodes.items() if key not in claims.cause_of and node.is_blocked_by_device]
     return sorted(
         nodes, key=lambda node: (min(node.instance.call(r).record for r in node.not_begun), node.instance.name)

@@ -1,4 +1,4 @@
-"""What no root of a wait shows: consequences, endings, what was overdue, waits at the job's store, other failures."""
+"""What no root of a wait shows: consequences, endings, overdue activities, waits at the job's store, other failures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from otel_fr.match.texts import ranks as rank_texts
 from otel_fr.match.texts import sentences
 
 DEATHS = "ranks"
-"""Key of the deaths that no instance shows. They are one fault: one rank may only have been seen to end first."""
+"""Key of the deaths that no instance shows. They are one fault, because a rank may only have been seen to end first."""
 STORE = "store"
 
 
@@ -35,9 +35,9 @@ def consequences(case: Case, claims: Claims) -> Iterator[tuple[Node, str]]:
         if is_told or node.instance.name in reported:
             continue
         if node.behind is not None and node.behind[:2] != key[:2]:
-            continue  # All joined it, and every group may have one: reporting these would hide the others.
+            continue  # All joined it. Every group may have such a call, and these would hide the other consequences.
         if on_device.issuperset(node.waiting):
-            continue  # Its device does not complete it, and no other rank waits there.
+            continue  # Only ranks wait there whose own devices do not complete it.
         yield node, cause
 
 
@@ -95,7 +95,7 @@ def limit_exceeded(case: Case, claims: Claims, root: tuple[str, dict[int, Overdu
 
 
 def _may_be_cause(info: Rank) -> bool:
-    """It lives, or was ended by its monitor or its launcher: a rank that ends on its own is no longer overdue."""
+    """True if the rank lives, or its monitor or launcher ended it. A rank that ends on its own is no longer overdue."""
     return info.ending is Ending.RUNNING or info.ended_by_monitor or was_stopped(info)
 
 
@@ -112,13 +112,13 @@ def ended_at_limit(case: Case, _: Claims, root: tuple[str, dict[int, Overdue]]) 
 
 
 def _unnamed(case: Case, claims: Claims) -> dict[int, Overdue]:
-    """The overdue ranks that no cause names."""
+    """Return the overdue ranks that no cause names."""
     named = {rank for cause in claims.causes for rank in cause.culprits}
     return {rank: item for rank, item in case.overdue.items() if rank not in named}
 
 
 def _overdue_claim(case: Case, name: str, alike: Mapping[int, Overdue]) -> Claim:
-    """Of ranks whose same thing is overdue: one fault, since ranks run alike."""
+    """Return the claim about ranks with the same overdue activity: one fault, since ranks run alike."""
     return Claim(
         category=CATEGORIES[next(iter(alike.values())).kind],
         said=rank_texts.overrun_texts(case, alike),

@@ -35,7 +35,7 @@ def _calls(node: Node) -> list[Call]:
 
 
 def late_claim(case: Case, node: Node) -> Claim | None:
-    """The ranks that joined after the others had given up."""
+    """Return the claim about ranks that joined after the others had given up, if there are any."""
     late = stragglers([node.instance.call(rank) for rank in sorted(node.instance.calls)], case.aborted)
     if not late:
         return None
@@ -59,7 +59,7 @@ def stalled(case: Case, claims: Claims) -> list[Front]:
 def out_of_step_in_stall(case: Case, claims: Claims, front: Front) -> Outcome:
     """The positions of the ranks in all groups show that some left out a call, or made one too many, and then joined
     the later ones."""
-    # Hosts run ahead of their devices: the devices of all then wait for each other.
+    # If hosts run ahead of their devices, the devices of all ranks wait for each other.
     keys = [front[0], *front[1]]
     culprits = case.steps.culprits.intersection(rank for key in keys for rank in case.nodes[key].waiting)
     culprits = culprits or (frozenset() if claims.lasting else case.steps.culprits)
@@ -154,7 +154,7 @@ def _lost(case: Case, node: Node) -> Sequence[int]:
 
 
 def _broken_by(case: Case, claims: Claims, calls: list[Call]) -> str | None:
-    """The key of the fault by which a member of these calls ended, which broke the others' connections to it."""
+    """Return the key of the fault by which a member of these calls ended, which broke the others' connections to it."""
     if not any(call.state is CallState.FAILED and not gave_up(call) for call in calls):
         return None
     bad = (Ending.KILLED, Ending.RAISED, Ending.GONE)
@@ -171,7 +171,7 @@ def front_claim(
     waiting: tuple[int, ...],
     said: Sequence[str],
 ) -> Claim:
-    """What is claimed of a set of blocked instances; the fault shows in the first of the front."""
+    """Return the claim about a set of blocked instances. The fault shows in the first instance of the front."""
     claim, node = claim_of(case.nodes[front[0]], category, culprits, said), case.nodes[front[0]]
     age = waited(node.instance, waiting)
     return dataclasses.replace(claim, waiting=waiting, age=age, explains=(front[0], *front[1]))

@@ -1,8 +1,8 @@
 """Calls of one collective or message that do not fit together.
 
-They are in the order in which a job's calls came to be: by each rank's own order, and across ranks by the collectives
-they share. One call comes before another if a rank made it first, or if a collective lies between them that a rank made
-after the one and another rank before the other. Where neither comes first, their names decide. No clocks are used.
+They are ordered as the job made them: by each rank's own order, and across ranks by the collectives they share. One
+call comes before another if a rank made it first, or if a collective lies between them that a rank made after the one
+and another rank before the other. If neither comes first, their names decide. No clocks are used.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from otel_fr.match.texts.ranks import sharing_text
 
 def mismatch(case: Case, _: Claims) -> Iterable[Mismatch]:
     """Calls of one collective or message that do not fit together, in the order of the ranks' own calls."""
-    # Those in a group after those in its creation.
+    # Mismatches in a group come after those in its creation.
     if len(case.mismatches) < 2:
         return case.mismatches
     found = positions(case.instances, {bad.instance.key for bad in case.mismatches})
@@ -61,7 +61,7 @@ def calls_differ(case: Case, claims: Claims, bad: Mismatch) -> Claim:
 
 
 def _claim(case: Case, claims: Claims, bad: Mismatch, said: Mismatch, shift: str = "", told: str = "") -> Claim:
-    """What is claimed of calls that do not fit together. ``said``: the same with the ranks to name."""
+    """Return the claim about calls that do not fit together. ``said``: the same mismatch with the ranks to name."""
     instance = bad.instance
     own, waiting = case.nodes.get(instance.key), _held_up(case, bad)
     behind = {key: node for key, node in case.nodes.items() if node.mismatch is bad}
@@ -87,7 +87,7 @@ def _claim(case: Case, claims: Claims, bad: Mismatch, said: Mismatch, shift: str
 
 
 def _lacks_ranks(case: Case, node: Node, bad: Mismatch) -> bool:
-    """Ranks that run, and are in no call, did not make this one either: that is a second fault.
+    """True if running ranks that are in no call did not make this call either: that is a second fault.
 
     Args:
         node: the mismatched call, or a later one.
@@ -101,20 +101,23 @@ def _lacks_ranks(case: Case, node: Node, bad: Mismatch) -> bool:
 
 
 def _has_freed(case: Case, bad: Mismatch, ranks: Iterable[int]) -> bool:
-    """The mismatched call has ended, and it is others than these ranks that may be out of step since then."""
+    """True if the mismatched call has ended, and only ranks other than these may be out of step since then."""
     is_of_others = bad.has_majority and set(bad.differing).isdisjoint(ranks)
     return is_of_others and have_ended(bad.instance) and not shift_of(case.instances, bad)
 
 
 def _held_up(case: Case, bad: Mismatch) -> tuple[int, ...]:
-    """The ranks that wait in it or, if all others went on, in the calls that follow from it."""
+    """Return the ranks that wait in the mismatched call or, if the others have continued, in later calls."""
     own = case.nodes[bad.instance.key].waiting if bad.instance.key in case.nodes else ()
     behind = {rank for node in case.nodes.values() if node.mismatch is bad for rank in node.waiting}
     return tuple(sorted(set(own).difference(bad.differing) or behind.difference(bad.differing)))
 
 
 def _explained_by(case: Case, claims: Claims, bad: Mismatch) -> str | None:
-    """The key of an earlier mismatch of the same ranks or, without a majority, of ranks without which all agree."""
+    """Return the key of an earlier mismatch of the same ranks.
+
+    Without a majority, it is an earlier mismatch of ranks without which all calls agree.
+    """
     found = claims.same_culprits(case, bad.differing, bad.category)
     if found is not None or bad.has_majority:
         return found
@@ -127,7 +130,7 @@ def _explained_by(case: Case, claims: Claims, bad: Mismatch) -> str | None:
 
 
 def positions(instances: Mapping[InstanceKey, Instance], wanted: Collection[InstanceKey]) -> dict[InstanceKey, int]:
-    """A rising number for each of the wanted instances; linear in the calls up to the last of these.
+    """Number the wanted instances in order. Time is linear in the calls up to the last of them.
 
     Ranks that are out of step may have made two collectives in opposite orders. Then the first is the one that a rank
     made after the fewest calls.
@@ -142,7 +145,7 @@ def positions(instances: Mapping[InstanceKey, Instance], wanted: Collection[Inst
 
 
 class _Walk:
-    """All ranks go through their programs, and each collective is passed by its callers together."""
+    """Lets all ranks go through their programs. Each collective is passed by its callers together."""
 
     def __init__(
         self, instances: Mapping[InstanceKey, Instance], programs: Mapping[int, list[tuple[int, InstanceKey]]]
@@ -150,9 +153,9 @@ class _Walk:
         self._instances, self._programs = instances, programs
         self._at = dict.fromkeys(programs, 0)
         self._here: dict[InstanceKey, int] = {}
-        """How many ranks stand at an instance."""
+        """How many ranks have reached an instance."""
         self._ready: list[tuple[str, InstanceKey]] = []
-        """All its callers do: a heap by name."""
+        """Instances that all their callers have reached: a heap by name."""
         self._passed: set[InstanceKey] = set()
         for rank in sorted(programs):
             self._arrive(rank)

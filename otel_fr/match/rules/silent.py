@@ -1,8 +1,8 @@
-"""Ranks without evidence: whether they may be what others wait for.
+"""Ranks without evidence, and whether they may be what others wait for.
 
-They may wait for a culprit with which they share a group. Or other evidence does not fit a fault that began at them: if
-a rank without evidence was the only one at fault, all other ranks did what their program says, and each of them waits:
-its first call in flight lacks a rank, or waits behind others.
+They may themselves wait for a culprit with which they share a group. Or other evidence does not fit a fault that began
+at them. If a rank without evidence were the only one at fault, all other ranks would do what their program says, and
+each of them would wait: its first call in flight would lack a rank, or wait behind others.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Silent:
     """A call that waits for ranks without evidence.
 
     Attributes:
-        near: the causes named before, and the ranks that share a group with their culprits.
+        near: the causes that were named earlier, each with the ranks that share a group with its culprits.
         elsewhere: the evidence does not fit a fault that began at the only rank without evidence.
     """
 
@@ -51,7 +51,7 @@ def silent(case: Case, claims: Claims) -> list[Silent]:
 
 
 def _near(evidence: Evidence, culprits: Iterable[int]) -> set[int]:
-    """The ranks that share a group with a culprit: they may wait for it."""
+    """Return the ranks that share a group with a culprit: they may wait for it."""
     wanted = set(culprits)
     return {rank for group in evidence.groups.values() if not wanted.isdisjoint(group.ranks) for rank in group.ranks}
 
@@ -74,9 +74,9 @@ def _may_have_begun_elsewhere(case: Case) -> bool:
 
 
 def _is_unexplained(node: Node, heads: Mapping[int, Call]) -> bool:
-    """True if all members joined it, and nothing before it blocks any of them.
+    """True if all members joined the call, and nothing before it blocks any of them.
 
-    The calls of a batch end together, so one of them may wait for what another one lacks.
+    Calls of a batch do not count: they end together, so one of them may wait for what another one lacks.
     """
     instance = node.instance
     if node.mismatch is not None or not set(instance.calls).issuperset(instance.members):
@@ -85,7 +85,7 @@ def _is_unexplained(node: Node, heads: Mapping[int, Call]) -> bool:
 
 
 def _is_vague(head: Call, unheard: Container[int]) -> bool:
-    """True if it is a message whose other end the peer's evidence does not show: it may have completed."""
+    """True if the call is a message whose other end the peer's evidence does not show: it may have completed."""
     return head.signature.any_source and head.signature.peer is not None and head.signature.peer not in unheard
 
 
@@ -115,7 +115,7 @@ def _left(case: Case, claims: Claims) -> list[Node]:
 
 
 def _is_untold(case: Case, node: Node) -> bool:
-    """It waits for several ranks without evidence: these may wait for one another."""
+    """True if the call waits for several ranks without evidence: these may wait for one another."""
     return len(case.unheard) > 1 and _never_heard(case, node)
 
 

@@ -1,4 +1,4 @@
-"""What ranks that others wait for do: blocked on the host, in no call, or waiting unseen by their backend; or did."""
+"""Where ranks that others wait for are or were: blocked on the host, in no call, or waiting unseen by their backend."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from otel_fr.match.rules.claims import Claims
 
 
 def are_blocked(case: Case, node: Node, culprits: Iterable[int]) -> bool:
-    """True if what the others wait for is that these ranks continue in their code.
+    """True if the others wait for these ranks to continue in their code.
 
-    A call that fails at once, because a connection was closed, shows nobody to be blocked.
+    If the call failed at once, because a connection was closed, nobody is known to be blocked.
     """
     calls = [node.instance.call(rank) for rank in node.waiting]
     if all(failed_at_once(call, case.evidence.window) for call in calls):
@@ -25,9 +25,9 @@ def are_blocked(case: Case, node: Node, culprits: Iterable[int]) -> bool:
 
 
 def is_in_no_call(case: Case, rank: int, instance: Instance) -> bool:
-    """True if it is known to be alive, or was until it was ended for the fault, with no call in flight.
+    """True if the rank has no call in flight, and is known to live, or to have lived until it was ended for the fault.
 
-    A rank that has not reached its half of a message left none out. (PyTorch's files do not show whether a rank
+    A rank that has not reached its half of a message has not left it out. (PyTorch's files do not show whether a rank
     is alive.)
     """
     info, last = case.evidence.ranks.get(rank), case.lasts.get(rank)
@@ -41,9 +41,9 @@ def is_in_no_call(case: Case, rank: int, instance: Instance) -> bool:
 
 
 def _is_idle(case: Case, rank: int, instance: Instance) -> bool:
-    """True if all its calls in the instance's group completed.
+    """True if all calls of the rank in the instance's group completed.
 
-    It is alive, or was until its launcher ended it for the fault (it is dead if it ended by a fault of its own).
+    It is alive, or was until its launcher ended it for the fault. (A rank that ended by a fault of its own is dead.)
     """
     info = case.evidence.ranks.get(rank)
     progress = info.progress.get(instance.group.id) if info is not None else None
@@ -62,7 +62,7 @@ def _is_idle(case: Case, rank: int, instance: Instance) -> bool:
 
 
 def may_wait(case: Case, rank: int) -> bool:
-    """True if it is alive, and none of its calls is known to have ended.
+    """True if the rank is alive, and none of its calls is known to have ended.
 
     It may wait in a call that all members joined, so it is no culprit if another cause is known.
     """
@@ -78,7 +78,7 @@ def may_wait(case: Case, rank: int) -> bool:
 
 
 def died_in_mismatch(case: Case, claims: Claims, ranks: Iterable[int]) -> str | None:
-    """The key of a mismatch whose calls these ranks had not ended when they did: backends abort ranks for one."""
+    """Return the key of a mismatch in whose calls these ranks were when they died: backends abort ranks for one."""
     unended = (CallState.IN_FLIGHT, CallState.FAILED)
     for bad in case.mismatches:
         one = bad.instance
@@ -88,17 +88,17 @@ def died_in_mismatch(case: Case, claims: Claims, ranks: Iterable[int]) -> str | 
 
 
 def is_in_barrier(case: Case, rank: int) -> bool:
-    """It waits in a barrier that is known to be in flight: for its peers, not for its device."""
+    """True if the rank waits in a barrier that is known to be in flight: for its peers, not for its device."""
     last = case.lasts.get(rank)
     return last is not None and last.call.state is CallState.IN_FLIGHT and last.call.signature.operation == "barrier"
 
 
 def callers_of_extra(case: Case, node: Node, missing: Sequence[int], *, unseen: bool) -> list[int]:
-    """The ranks that wait in this node in a call too many; empty: not known.
+    """Return the ranks that wait in this node in a call too many; empty: unknown.
 
     Args:
-        missing: the ranks that they wait for. They ended well after fewer calls, or destroyed the group, or went on to
-            a later call, or (``unseen``) seem to be in no call because their backend does not show when calls end.
+        missing: the ranks for which they wait. These ended well after fewer calls, destroyed the group, continued to a
+            later call, or (``unseen``) seem to be in no call because their backend does not show when calls end.
     """
     if not unseen and not all(_has_passed(case, node, rank) for rank in missing):
         return []
@@ -109,30 +109,32 @@ def callers_of_extra(case: Case, node: Node, missing: Sequence[int], *, unseen: 
 
 
 def _has_passed(case: Case, node: Node, rank: int) -> bool:
-    """It ended well, or has destroyed the group, or waits in another call."""
+    """True if the rank ended well, has destroyed the group, or waits in another call."""
     info, last = case.evidence.ranks.get(rank), case.lasts.get(rank)
     is_in_call = info is not None and last is not None and last.in_call
     return is_in_call or has_destroyed(case, node, rank) or case.evidence.ending_of(rank) is Ending.CLEAN
 
 
 def has_destroyed(case: Case, node: Node, rank: int) -> bool:
-    """It has destroyed the node's group."""
+    """True if the rank has destroyed the node's group."""
     info = case.evidence.ranks.get(rank)
     return info is not None and info.has_destroyed(node.instance.group.id)
 
 
 def _most_are_done(case: Case, node: Node, missing: Sequence[int]) -> bool:
-    """Most members destroyed the group without the call: ``if rank == 0: barrier()`` at the end.
+    """True if most members destroyed the group without the call: ``if rank == 0: barrier()`` at the end.
 
-    Ranks that end well and leave the group as it is may have been stopped in the middle, by a handler of SIGTERM.
+    Ranks that end well without destroying the group may have been stopped midway, by a handler of SIGTERM.
     """
     is_most = 2 * len(missing) > len(node.instance.members)
     return is_most and all(has_destroyed(case, node, rank) for rank in missing)
 
 
 def not_done(case: Case, node: Node, missing: Sequence[int]) -> Sequence[int]:
-    """Those that have not destroyed the group and ended well: what the others wait for may still come. All, if all
-    have."""
+    """Return the ranks that may still make the call: those that have not destroyed the group and ended well.
+
+    If all have, return all of them.
+    """
     found = [
         rank
         for rank in missing
@@ -142,13 +144,13 @@ def not_done(case: Case, node: Node, missing: Sequence[int]) -> Sequence[int]:
 
 
 def others(case: Case, culprits: Sequence[int]) -> Sequence[int]:
-    """Those that are known not to wait, or to be out of step; all of them if that is known of none."""
+    """Return the ranks that are known not to wait, or to be out of step. All, if there are none."""
     known = [rank for rank in culprits if not may_wait(case, rank) or rank in case.steps.culprits]
     return known or culprits
 
 
 def last_of_all(case: Case, culprits: Sequence[int]) -> Instance | None:
-    """The instance after which none of its members, with these ranks among them, has enqueued a call."""
+    """Return the instance after which none of its members, including these ranks, has enqueued a call, or None."""
     last = case.lasts.get(culprits[0])
     key = instance_key(last.call) if last is not None else None
     instance = case.instances.get(key) if key is not None else None

@@ -23,10 +23,10 @@ def device_texts(
     machines: Machines,
     halted: str,
 ) -> list[str]:
-    """Which call ranks enqueued and do not complete, and details.
+    """Say which call ranks enqueued and do not complete, with details.
 
     Args:
-        halted: what the kernel says of their processes if no thread of them runs; "": they run.
+        halted: what the kernel says about their processes if no thread of them runs; "": they run.
         ahead: a member that has completed more, and its last completed number.
         others: further groups in which members completed calls that the culprits did not.
     """
@@ -43,7 +43,7 @@ def device_texts(
 
 
 def not_begun_text(instance: Instance, culprits: list[int], waiting: list[int], machines: Machines) -> str:
-    """Which ranks' devices have not begun a call that the devices of others have begun."""
+    """Say which ranks' devices have not begun a call that the devices of others have begun."""
     return (
         f"{machines.named(culprits)} {verb(culprits, 'is', 'are')} blocked on the device:"
         f" {verb(culprits, 'it', 'they')} enqueued {instance_text(instance)}, but"
@@ -54,8 +54,10 @@ def not_begun_text(instance: Instance, culprits: list[int], waiting: list[int], 
 
 
 def sync_texts(case: Case, ranks: Iterable[int]) -> list[str]:
-    """Of the first of these ranks whose threads wait for their devices: ``"rank 3 waits for its device (.item()), which
-    has not begun all_reduce number 7 of group tp (1)"``."""
+    """``"rank 3 waits for its device (.item()), which has not begun all_reduce number 7 of group tp (1)"``.
+
+    Only about the first of these ranks whose threads wait for their devices.
+    """
     found: list[str] = []
     for rank in ranks:
         what = case.syncs.of(rank)

@@ -1,13 +1,13 @@
-"""What culprits did otherwise than their peers before the fault: evidence beside a fault, never a fault alone.
+"""How culprits differed from their peers before the fault: evidence beside a fault, never a fault alone.
 
-Decisions are compared by the steps in which they were made, where the ranks number these alike, else the n-th of a name
-with the n-th of the others. Of the collectives that a CUDA graph replays, which pass no operator and no recorder, the
-number of replays launched is all that is known.
+Decisions are compared by the steps in which they were made, if the ranks number these alike. Otherwise the n-th
+decision of a name is compared with the n-th of the others. Collectives that a CUDA graph replays pass no operator and
+no recorder: only the number of replays launched is known.
 
-Ranks may make a call in lines of their own, so a difference in lines says nothing alone. It does where the rank's lines
-were its peers' before it, and are theirs again from there on, a few calls apart: it left out calls, or made some too
-many. Such a call is noticed only later, if calls look alike. Ranks whose data ends early leave a loop in which others
-wait.
+Ranks may make a call in lines of their own, so a difference in lines says nothing alone. It does if the rank's lines
+were its peers' before it, and are theirs again from there on, a few calls apart: then the rank left out calls, or made
+some too many. Such a call is noticed only later, if calls look alike. Ranks whose data ends early leave a loop in which
+others wait.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from otel_fr.presentation import ranks_by_text, ranks_text, summary_text, verb
 from otel_fr.stacks import Lines, Loop
 
 MAX_CULPRITS = 8
-"""Culprits of one finding that are compared: more have not gone astray one by one."""
+"""Culprits of one finding that are compared. If there are more, they have not gone astray one by one."""
 MAX_PEERS = 64
-"""Peers that a culprit is compared with, so that the work is bounded; all ranks run alike."""
+"""Peers with which a culprit is compared, so that the work is bounded; all ranks run alike."""
 MAX_APART: Final = 8
 """Calls that a rank has left out, or made too many."""
 MAX_DIFFERENT: Final = 16
-"""Of ranks that report their calls, so many different ones are compared, which takes a few hundredths of a second."""
+"""Different call lists of ranks that are compared, which takes a few hundredths of a second."""
 RECENT_STEPS = 1
-"""Steps before the present one in which an event counts. It acts at once: a function that is compiled again makes its
-rank late, or makes other calls, in this step. One that had no effect then is not the cause of a fault of today."""
+"""Steps before the present one in which an event counts. An event acts at once: if a function is compiled again, its
+rank is late, or makes other calls, in this step. An event without an effect then does not cause a later fault."""
 NOTHING = "none"
-"""What the peers of a rank decided that had an event alone."""
+"""The decision of the peers of a rank that alone had an event."""
 
 _BEFORE = -1
-"""In place of the step of what was decided before the first one."""
+"""Stands for the step of decisions that were made before the first step."""
 
 
 class Divergence(NamedTuple):
-    """Where a rank first decided otherwise than its peers, which all decided alike. ``step``: its own."""
+    """A rank's first decision that differs from its peers', which all decided alike. ``step``: the rank's own."""
 
     name: str
     value: str
@@ -50,7 +50,7 @@ class Divergence(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """Decisions of equal value. ``at``: place in the rank's own order."""
+    """Consecutive decisions of equal value. ``at``: position in the rank's own order."""
 
     at: int
     item: Decision
@@ -65,7 +65,7 @@ class _Run(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """A difference, and when: the step, and the place in the rank's own order."""
+    """A difference, its step, and its position in the rank's own order."""
 
     step: int
     at: int
@@ -73,10 +73,10 @@ class _Found(NamedTuple):
 
 
 def divergences(culprits: Sequence[int], members: Iterable[int], ranks: Mapping[int, Rank]) -> dict[Divergence, str]:
-    """Each decision in which culprits went astray, with a sentence for all of them that did in this one.
+    """Return the decisions in which culprits first went astray, each with a sentence about these culprits.
 
     Args:
-        members: of the group in which the fault shows, or all ranks that are concerned.
+        members: members of the group in which the fault shows, or all ranks that are concerned.
     """
     named = set(culprits)
     peers = [rank for rank in members if rank not in named and rank in ranks and ranks[rank].decisions][:MAX_PEERS]
@@ -97,10 +97,10 @@ def _text(divergence: Divergence, ranks: Sequence[int], peers: Sequence[int]) ->
 
 
 def first_divergence(own: Rank, others: Sequence[Rank]) -> Divergence | None:
-    """The earliest difference by the rank's own order, over all names; None: there is none that tells anything.
+    """Return the earliest telling difference in the rank's own order, over all names; None: there is none.
 
-    A difference tells something if all peers had decided as the rank before, and all alike where it differs. What ranks
-    always decide differently, such as which of them writes the log, is left out.
+    A difference is telling if all peers had decided like the rank before, and all alike where it differs. Decisions
+    that ranks always make differently, such as which of them writes the log, are left out.
     """
     found: list[_Found] = []
     for name in dict.fromkeys(item.name for item in own.decisions):
@@ -125,23 +125,23 @@ def _runs(rank: Rank, name: str) -> list[_Run]:
 
 
 class _Peer(NamedTuple):
-    """What a rank decided by one name. ``present``: the step that it is in; None: not known."""
+    """What a rank decided by one name. ``present``: the step that the rank is in; None: unknown."""
 
     present: int | None
     runs: Sequence[_Run]
 
     def values_in(self, step: int) -> Sequence[_Run]:
-        """Those of a step, or the one from before it; none: that is not known."""
+        """Return the decisions of a step, or the last one before it; empty: unknown."""
         return [run for run in self.runs if run.step == step] or [run for run in self.runs if run.step < step][-1:]
 
     def has_passed(self, step: int, number: int) -> bool:
-        """It has come as far as where another rank made its ``number``-th decision, in this step."""
+        """True if the rank has come as far as where another rank made its ``number``-th decision, in this step."""
         is_later = self.present is not None and self.present > step
         return is_later or any(run.step > step or run.item.last >= number for run in self.runs)
 
 
 def _has_common_steps(mine: Sequence[_Run], theirs: Sequence[_Peer]) -> bool:
-    """Some step is known, and no rank made the same change, of the same number, in another step than this one."""
+    """True if some step is known, and all ranks made the same change, of the same number, in the same step."""
     steps = {(run.item.first, run.value): run.step for run in mine if run.item.first > 1}
     return any(run.item.step is not None for run in mine) and all(
         steps.get((run.item.first, run.value), run.step) == run.step for of in theirs for run in of.runs
@@ -149,7 +149,7 @@ def _has_common_steps(mine: Sequence[_Run], theirs: Sequence[_Peer]) -> bool:
 
 
 def _by_step(own: _Peer, theirs: Sequence[_Peer]) -> _Found | None:
-    """Of one name whose value holds until the next one. A decision that a rank leaves out makes no difference."""
+    """Compare decisions of one name by step. Values hold until the next decision: leaving one out is no difference."""
     agreed = False
     for step in sorted({run.step for of in (own, *theirs) for run in of.runs}):
         seen = [one for of in theirs if (one := _compared(own, of, step)) is not None]
@@ -167,7 +167,7 @@ def _by_step(own: _Peer, theirs: Sequence[_Peer]) -> _Found | None:
 
 
 def _compared(own: _Peer, other: _Peer, step: int) -> tuple[_Run, _Run] | None:
-    """The first values in a step in which two ranks differ, or the last ones; None: one has not come so far."""
+    """Return the first values in which two ranks differ in a step, or the last ones; None: one is not so far yet."""
     mine, theirs = own.values_in(step), other.values_in(step)
     if not mine or not theirs:
         return None
@@ -175,7 +175,7 @@ def _compared(own: _Peer, other: _Peer, step: int) -> tuple[_Run, _Run] | None:
     at = next((at for at in range(most) if mine[at].value != theirs[at].value), most)
     if at == most and len(mine) == len(theirs):
         return mine[-1], theirs[-1]
-    # Where a rank has no decision of its own here, its last value holds, if it has come this far.
+    # If a rank has no decision of its own here, its last value holds, provided that it has come this far.
     a, b = mine[min(at, len(mine) - 1)], theirs[min(at, len(theirs) - 1)]
     if (at >= len(mine) or a.step < step) and not own.has_passed(step, b.item.first):
         return None
@@ -185,7 +185,7 @@ def _compared(own: _Peer, other: _Peer, step: int) -> tuple[_Run, _Run] | None:
 
 
 def _of_events(mine: Sequence[_Run], step: int, theirs: Sequence[_Peer]) -> _Found | None:
-    """The first event of a rank, in this step or just before it, that none of its peers has had in the same step."""
+    """Return a rank's first event, in this step or just before it, that no peer has had in the same step."""
     for run in mine:
         if run.item.step is None or run.step < step - RECENT_STEPS:
             continue
@@ -199,7 +199,7 @@ def _of_events(mine: Sequence[_Run], step: int, theirs: Sequence[_Peer]) -> _Fou
 
 
 def _by_number(mine: Sequence[_Run], theirs: Sequence[_Peer]) -> _Found | None:
-    """Of one name: its n-th decision and those of the others."""
+    """Compare decisions of one name by number: the rank's n-th and the others' n-th."""
     numbers = {run.item.first for run in mine} | {run.item.first for of in theirs for run in of.runs}
     agreed = False
     for number in sorted(numbers):
@@ -213,7 +213,7 @@ def _by_number(mine: Sequence[_Run], theirs: Sequence[_Peer]) -> _Found | None:
             continue
         if not agreed or len(values) > 1:
             return None
-        # Where the rank kept a value while the others changed theirs, the step of its first decision is too early.
+        # If the rank kept a value while the others changed theirs, the step of its first decision is too early.
         is_first = here.item.first == number
         step = here.step if is_first else max(here.step, there[0].step)
         shown = here.item.step if is_first else None
@@ -226,7 +226,7 @@ def _at(runs: Sequence[_Run], number: int) -> _Run | None:
 
 
 def replays_text(culprits: Sequence[int], members: Iterable[int], ranks: Mapping[int, Rank]) -> str:
-    """One sentence; "" if the culprits or their peers have launched none that is known."""
+    """Compare launched replays of CUDA graphs in one sentence; "": none are known of the culprits, or of peers."""
     own = _launched(culprits, ranks)
     named = set(culprits)
     theirs = _launched([rank for rank in members if rank not in named][:MAX_PEERS], ranks)
@@ -256,9 +256,10 @@ def first_line_texts(lines: Mapping[int, Lines], group: Group, astray: Collectio
     """``"the first call that rank 3 made elsewhere: number 25 of group default_pg (0), at ...; the others at ..."``.
 
     Args:
-        lines: of the ranks of a group. astray: those that are compared with the others.
+        lines: rank of the group -> its lines.
+        astray: ranks that are compared with the others.
     """
-    # Of peers that are alike, one tells all.
+    # Peers with equal lines are compared once.
     common = _common({id(own): own for rank, own in lines.items() if rank not in astray}.values())
     found: list[tuple[int, str]] = []
     for rank in sorted(lines.keys() & set(astray)):
@@ -271,7 +272,7 @@ def first_line_texts(lines: Mapping[int, Lines], group: Group, astray: Collectio
 
 
 def _common(of_peers: Iterable[Lines]) -> Lines:
-    """Where all peers that made a call made it in the same place."""
+    """Return the lines where all peers that made a call made it at the same place."""
     found: dict[int, tuple[str, ...]] = {}
     differing: set[int] = set()
     for lines in of_peers:
@@ -282,7 +283,7 @@ def _common(of_peers: Iterable[Lines]) -> Lines:
 
 
 def _first(own: Lines, common: Lines) -> int | None:
-    """The number at which the rank first was elsewhere; None: it never was, or may always have been."""
+    """Return the number at which the rank first was elsewhere; None: it never was, or may always have been."""
     both = sorted(own.keys() & common.keys())
     first = next((number for number in both if own[number] != common[number]), None)
     if first is None or first == both[0]:
@@ -291,7 +292,7 @@ def _first(own: Lines, common: Lines) -> int | None:
 
 
 def _is_apart(own: Lines, common: Lines, first: int, calls: int) -> bool:
-    """From there on, the rank was where its peers were so many calls later, or earlier, and not where they were."""
+    """True if from there on the rank was where its peers were ``calls`` later or earlier, and not where they were."""
     later = [place == common[n + calls] for n, place in own.items() if n >= first and n + calls in common]
     if later and all(later):
         return True
@@ -301,7 +302,7 @@ def _is_apart(own: Lines, common: Lines, first: int, calls: int) -> bool:
 
 
 def _places(own: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, str]:
-    """The lines, or the first of their callers' that differ."""
+    """Return the two lines, or the first lines of their callers that differ."""
     return next((pair for pair in zip(own, other, strict=False) if pair[0] != pair[1]), (own[0], other[0]))
 
 
@@ -309,8 +310,8 @@ def left_texts(culprits: Sequence[Rank], waiting: Mapping[int, Sequence[str]], e
     """``"rank 3 has left the loop at train.py:38-44 main, in which ranks 0-2 wait"``.
 
     Args:
-        waiting: rank -> where it waits, or did: places of its call and of the frames of its stack.
-        ended: those of them that wait no more.
+        waiting: rank -> where it waits, or waited: places of its call and of the frames of its stack.
+        ended: those of them that no longer wait.
     """
     found: dict[tuple[Loop, tuple[int, ...]], list[int]] = {}
     for info in culprits[:MAX_CULPRITS]:

@@ -21,9 +21,9 @@ from otel_fr.stacks import loader_workers
 MAX_ENDINGS = 4
 """Ranks whose ending or location a sentence states."""
 MAX_THREADS = 2
-"""Threads of a rank whose exceptions a sentence states: the last, which are the nearest to the fault."""
+"""Threads of a rank whose exceptions a sentence states: the last ones, which are the nearest to the fault."""
 MAX_PEERS = 4
-"""Peers, which do not acknowledge what a rank sends, that details name."""
+"""Peers named in details because they do not acknowledge what a rank sends."""
 
 
 def ending_text(info: Rank) -> str:
@@ -58,7 +58,7 @@ def describe_ending(info: Rank, *, several: bool = False) -> str:
     """`ending_text` as the predicate of a sentence: ``"was killed by signal 9 (SIGKILL)"``, ``"is alive"``, ...
 
     Args:
-        several: of a sentence about several ranks that ended as this one: ``"were killed ..."``.
+        several: the sentence is about several ranks that ended like this one: ``"were killed ..."``.
     """
     text = ending_text(info)
     if info.ending is Ending.KILLED:
@@ -71,11 +71,12 @@ def describe_ending(info: Rank, *, several: bool = False) -> str:
 
 
 def where_texts(case: Case, rank: int, instance: Instance | None = None) -> list[str]:
-    """What is known of a rank that has not joined: alive or how it ended, and where; further texts, such as on its
-    last call.
+    """Say whether a rank that has not joined lives, or how it ended, and where it is.
+
+    Further texts follow, such as one about its last call.
 
     Args:
-        instance: what it has not joined.
+        instance: the instance that it has not joined.
     """
     evidence, info, last = case.evidence, case.evidence.ranks.get(rank), case.lasts.get(rank)
     if info is None or info.ending is Ending.UNKNOWN:
@@ -117,7 +118,7 @@ def where_texts(case: Case, rank: int, instance: Instance | None = None) -> list
 
 
 def _doing_texts(info: Rank) -> list[str]:
-    """What its kernel says of it, and where its DataLoader workers are, for which it may wait."""
+    """Say what the kernel says about the rank, and where its DataLoader workers are, for which it may wait."""
     lacks = [starved_text([info])] if lacks_processor(info) else []
     if not info.doing or info.python_blocked or info.ending not in (Ending.RUNNING, Ending.KILLED):
         return lacks
@@ -134,7 +135,7 @@ def starved_text(infos: Sequence[Rank]) -> str:
 
 
 def _may_be_in(call: Call) -> bool:
-    """It has not ended, though it has not lasted long enough to count as a wait."""
+    """True if the call has not ended, though it has not lasted long enough to count as a wait."""
     return call.state is CallState.IN_FLIGHT and not is_posted(call)
 
 
@@ -146,7 +147,7 @@ def _silent_texts(evidence: Evidence, rank: int, info: Rank | None, last: LastCa
 
 
 def _destroyed_at(evidence: Evidence, info: Rank, progress: Progress) -> str:
-    """Where a rank destroyed a group: this one alone, or with all groups."""
+    """Where a rank destroyed a group: this group alone, or together with all others."""
     site = progress.destroyed_at
     for group, own in () if site else info.progress.items():
         if own.destroyed_at and group in evidence.groups and evidence.groups[group].description == DEFAULT_GROUP:
@@ -187,7 +188,7 @@ def _last_call_text(evidence: Evidence, info: Rank, call: Call) -> str:
 
 
 def thread_texts(info: Rank) -> list[str]:
-    """``"its thread prefetch raised ValueError: bad sample at loader.py:8 read"``, of each thread that raised."""
+    """``"its thread prefetch raised ValueError: bad sample at loader.py:8 read"``, for each thread that raised."""
     return [
         f"its thread {item.thread or '(no name)'} raised {message_text(item.exception)}"
         + (f" at {item.site}" if item.site else "")
@@ -205,7 +206,7 @@ def sharing_text(group: Group, threads: Sequence[str], ranks: Sequence[int]) -> 
 
 
 def raised_texts(evidence: Evidence, ranks: Iterable[int]) -> list[str]:
-    """``"rank 0 raised ValueError: ..."`` of the first of these that raised; none if none did."""
+    """``"rank 0 raised ValueError: ..."`` about the first of these ranks that raised, if any."""
     for rank in ranks:
         info = evidence.ranks.get(rank)
         if info is not None and info.exception:
@@ -214,8 +215,10 @@ def raised_texts(evidence: Evidence, ranks: Iterable[int]) -> list[str]:
 
 
 def silence_text(case: Case, ranks: Sequence[int]) -> str:
-    """``"n1 is lost: no reports from ranks 2, 3 since 14:03:12 UTC"``; if others of their machines are heard of,
-    ``"no reports from rank 3 (n1, local rank 1) since ..."``."""
+    """``"n1 is lost: no reports from ranks 2, 3 since 14:03:12 UTC"``.
+
+    If other ranks of their machines are heard of: ``"no reports from rank 3 (n1, local rank 1) since ..."``.
+    """
     since = moment_text(max(case.evidence.ranks[rank].heard_at or 0.0 for rank in ranks))
     if not case.lost.keys() >= set(ranks):
         return f"no reports from {case.machines.named(ranks)} since {since}"
@@ -225,7 +228,7 @@ def silence_text(case: Case, ranks: Sequence[int]) -> str:
 
 
 def unreached_texts(evidence: Evidence, ranks: Iterable[int]) -> tuple[str, list[str]]:
-    """Of these ranks: ``"hosts n2 and n3 do not reach each other"``, "" if no such hosts are known; and details."""
+    """``"hosts n2 and n3 do not reach each other"``, "" if no such hosts of these ranks are known; and details."""
     known = [evidence.ranks[rank] for rank in ranks if rank in evidence.ranks]
     unreached = [(info, peer) for info in known for peer in info.unreached]
     machine_of = machines_by_address(evidence.ranks.values()) if unreached else {}
@@ -241,7 +244,7 @@ def unreached_texts(evidence: Evidence, ranks: Iterable[int]) -> tuple[str, list
 
 
 def link_texts(evidence: Evidence) -> list[str]:
-    """``"a round trip between hosts n0 and n2 takes 0.4 s"``, of the slowest."""
+    """``"a round trip between hosts n0 and n2 takes 0.4 s"``, for the slowest."""
     return [
         f"a round trip between hosts {' and '.join(map(message_text, pair))} takes {duration_text(seconds)}"
         for pair, seconds in slow_links(list(evidence.ranks.values()))[:MAX_PEERS]
@@ -264,7 +267,7 @@ def moment_text(seconds: float) -> str:
 
 
 def host_text(evidence: Evidence, instance: Instance, culprits: Iterable[int]) -> str:
-    """Why ranks are known to be blocked on the host, or to have been until they ended."""
+    """Say why ranks are known to be blocked on the host, or to have been until they ended."""
     ranks = list(culprits)
     ended = all(evidence.ranks[rank].ending is not Ending.RUNNING for rank in ranks)
     they = verb(ranks, "it", "they")
@@ -288,7 +291,8 @@ def overdue_text(overdue: Mapping[int, Overdue], ranks: Mapping[int, Rank], name
     """``"rank 1 has been in section dataloading for 42.0 s, longer than its limit of 30.0 s"``.
 
     Args:
-        overdue: rank -> what is overdue, the same section for all. name: of these ranks.
+        overdue: rank -> what is overdue, the same section for all.
+        name: of these ranks.
     """
     who, first = list(overdue), overdue[min(overdue)]
     ended = all(ranks[rank].ending is not Ending.RUNNING for rank in who)
@@ -308,7 +312,7 @@ def overdue_text(overdue: Mapping[int, Overdue], ranks: Mapping[int, Rank], name
 
 
 def endings_texts(ranks: list[int], evidence: Evidence, machines: Machines) -> list[str]:
-    """How ranks ended, those that ended alike together, the first `MAX_ENDINGS` ways; and details."""
+    """Say how ranks ended, with details. Ranks that ended alike come together, in the first `MAX_ENDINGS` ways."""
     alike: dict[str, list[int]] = {}
     for rank in ranks:
         info = evidence.ranks[rank]
@@ -331,7 +335,7 @@ def _raised_at(info: Rank) -> str:
 
 
 def aborted_text(ranks: list[int], evidence: Evidence) -> str:
-    """``"ranks 0, 2 were aborted by signal 6 (SIGABRT) while they waited"``; of ranks that raised, the first text."""
+    """``"ranks 0, 2 were aborted by signal 6 (SIGABRT) while they waited"``; if ranks raised, the first text."""
     killed = [rank for rank in ranks if evidence.ranks[rank].ending is Ending.KILLED]
     raised = [rank for rank in ranks if rank not in killed]
     parts = []
@@ -345,13 +349,13 @@ def aborted_text(ranks: list[int], evidence: Evidence) -> str:
 
 
 def unexplained_texts(case: Case, instance: Instance, failed: list[int]) -> list[str]:
-    """A call that failed on ranks which ended for that."""
+    """Describe a call that failed on ranks which ended for that."""
     endings, *details = endings_texts(failed, case.evidence, case.machines)
     return [f"{instance_text(instance)} failed; the evidence does not show the cause: {endings}", *details]
 
 
 def overrun_texts(case: Case, alike: Mapping[int, Overdue]) -> list[str]:
-    """Ranks with the same overdue section or heartbeat, and where these are."""
+    """Describe ranks with the same overdue section or heartbeat, and say where they are."""
     shown = list(alike)[:MAX_ENDINGS]
     wheres = [where_texts(case, rank) for rank in shown]
     summary = f"{overdue_text(alike, case.evidence.ranks, case.machines.named(alike))}; {wheres[0].pop(0)}"

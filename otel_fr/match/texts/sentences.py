@@ -1,4 +1,4 @@
-"""The sentence of each finding, which a person can act on. Text only, no decisions."""
+"""The sentence of each finding, on which a person can act. Text only, no decisions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ AT_ONCE = 0.1
 
 
 def mismatch_text(mismatch: Mismatch, shift: str, waits: str, machines: Machines) -> str:
-    """The values that differ with their ranks, which rank is wrong if a majority shows it, and ``waits``: who waits."""
+    """State the differing values with their ranks, which rank is wrong if a majority shows it, and who waits."""
     ranks_of = ranks_by_text(sorted(mismatch.values.items()))
     ordered = sorted(ranks_of.items(), key=lambda item: (-len(item[1]), item[1]))
     accused = [ranks for _, ranks in ordered if set(ranks) <= set(mismatch.differing)]
@@ -59,10 +59,10 @@ def mismatch_text(mismatch: Mismatch, shift: str, waits: str, machines: Machines
 
 
 def waits_text(evidence: Evidence, instance: Instance, waiting: Sequence[int], age: float | None) -> str:
-    """Who waits in an instance: ``"ranks 0, 2 wait"``; once none waits any more ``"ranks 0, 2 waited for 600.0 s"``, or
-    that it failed before its timeout: ``"the call failed at once on ranks 0, 2"``.
+    """Say who waits in an instance: ``"ranks 0, 2 wait"``; once none waits, ``"ranks 0, 2 waited for 600.0 s"``.
 
-    It says last that ranks wait, for `otel_fr.presentation.with_wait`.
+    If it failed before its timeout: ``"the call failed at once on ranks 0, 2"``. That ranks wait comes last in the
+    text, for `otel_fr.presentation.with_wait`.
     """
     calls = [instance.call(rank) for rank in waiting]
     waiting = instance.with_counted(tuple(waiting))
@@ -76,10 +76,12 @@ def waits_text(evidence: Evidence, instance: Instance, waiting: Sequence[int], a
 
 
 def holding_texts(case: Case, node: Node, culprits: Sequence[int]) -> list[str]:
-    """``"rank 1 (gpu-17) did not join X; rank 1 is at train.py:9 load, in no collective; ranks 0, 2 wait"``, and
-    details."""
+    """``"rank 1 (gpu-17) did not join X; rank 1 is at train.py:9 load, in no collective; ranks 0, 2 wait"``.
+
+    Details follow.
+    """
     evidence, instance, machines = case.evidence, node.instance, case.machines
-    # Of a lost machine, and of ranks that ended together, ranks are named that are no members.
+    # If a machine is lost, or ranks ended together, ranks that are no members are named, too.
     members = set(instance.members)
     missing = [rank for rank in culprits if rank in members and rank not in instance.calls]
     did_not = "did not join" if instance.p2p is None else "did not make the other half of"
@@ -110,8 +112,10 @@ def holding_texts(case: Case, node: Node, culprits: Sequence[int]) -> list[str]:
 
 
 def starved_texts(case: Case, node: Node, culprits: Sequence[int]) -> list[str]:
-    """``"rank 1 (gpu-17) has not joined X yet: its process has waited 4.8 of the last 5.0 s for a processor; ..."``,
-    and details."""
+    """``"rank 1 (gpu-17) has not joined X yet: its process has waited 4.8 of the last 5.0 s for a processor; ..."``.
+
+    Details follow.
+    """
     instance = node.instance
     did_not = "joined" if instance.p2p is None else "made the other half of"
     text = (
@@ -151,7 +155,7 @@ def unrecorded_text(case: Case, instance: Instance, waiting: Iterable[int], rank
 
 
 def only_unheard_text(waiting: Iterable[int]) -> str:
-    """Why a rank without evidence is named."""
+    """Say why a rank without evidence is named."""
     waiting = list(waiting)
     return f"{ranks_text(waiting)} {verb(waiting, 'waits', 'wait')} for nobody else"
 
@@ -163,8 +167,7 @@ def absent_text(case: Case, instance: Instance, absent: list[int]) -> str:
 
 
 def unmatched_texts(case: Case, instance: Instance, blocker: int, *, has_passed: bool = True) -> list[str]:
-    """A message without its other half, and details. ``has_passed``: the rank that owes it went on without, or
-    ended."""
+    """Describe a message without its other half, with details. ``has_passed``: its rank continued, or ended."""
     here = next(iter(instance.calls.values()))[-1]
     made = here.signature.operation
     wanted = other_half(made)
@@ -181,7 +184,8 @@ def unmatched_texts(case: Case, instance: Instance, blocker: int, *, has_passed:
 def joined_texts(case: Case, node: Node, lost: Sequence[int] = ()) -> list[str]:
     """``"all members joined X with matching arguments, but it has not completed"``, or that it failed, and details.
 
-    ``lost``: members on machines that are lost.
+    Args:
+        lost: members on machines that are lost.
     """
     failed = [call for rank in node.instance.members if (call := node.instance.call(rank)).state is CallState.FAILED]
     how = "it has not completed"
@@ -216,7 +220,7 @@ def stopped_texts(case: Case, instance: Instance, culprits: Sequence[int], waiti
 
 
 def store_texts(case: Case, ranks: list[int], others: list[int]) -> list[str]:
-    """Ranks that gave up waiting for the others at the job's store, and where these are."""
+    """Name the ranks that gave up waiting for the others at the job's store, and say where these are."""
     summary = (
         f"{ranks_text(ranks)} gave up waiting for other ranks at the job's store:"
         f" rank {ranks[0]} {describe_ending(case.evidence.ranks[ranks[0]])}"
@@ -243,7 +247,7 @@ def misdirected_text(misdirected_message: MisdirectedMessage, machines: Machines
 
 
 def unseen_stall_text(last: Instance, wanted: Instance, waiting: Iterable[int]) -> str:
-    """A collective that all joined, whose end is not known, and a later one that some of them are missing from."""
+    """Describe a collective that all joined, whose end is unknown, and a later one that some have not joined."""
     return (
         f"all members joined {instance_text(last)}, and none has enqueued another call since; the backend does not"
         f" show whether it completed; {waiting_text(waiting, wanted)}"
@@ -251,7 +255,7 @@ def unseen_stall_text(last: Instance, wanted: Instance, waiting: Iterable[int]) 
 
 
 def many_unseen_text(instance: Instance, waiting: Iterable[int], missing: Iterable[int]) -> str:
-    """Most members are missing from a collective, and the backend does not show where they wait."""
+    """Say that most members are missing from a collective, and that the backend does not show where they wait."""
     return (
         f"{waiting_text(waiting, instance)}; {ranks_text(missing)} did not join it: they may"
         " wait in an earlier call, because the backend does not show when calls end"
@@ -261,7 +265,7 @@ def many_unseen_text(instance: Instance, waiting: Iterable[int], missing: Iterab
 def inverted_text(
     first: Instance, second: Instance, one: int, other: int, machines: Machines, culprits: tuple[int, ...] = ()
 ) -> str:
-    """Two ranks that enqueued two collectives in opposite orders. ``culprits``: one, if it is out of step."""
+    """Describe two ranks that enqueued two collectives in opposite orders. ``culprits``: one, if it is out of step."""
     return (
         f"{machines.named([one, other])} enqueued two collectives in opposite orders: rank {one} enqueued"
         f" {instance_text(first)} before {instance_text(second)}, rank {other} after it{_unlike_text(culprits)}"
@@ -280,12 +284,12 @@ def deadlock_text(
     machines: Machines,
     culprits: tuple[int, ...],
 ) -> str:
-    """Which rank waits for which in a cycle.
+    """Say which rank waits for which in a cycle.
 
     Args:
         steps: (waiting rank, where it waits, the rank it waits for), in the order of the cycle.
         minority: ranks that went to the second instance without the first, unlike most; None: no majority.
-        culprits: those that are out of step, if some are; where is not known.
+        culprits: ranks that are out of step, if it is unknown where; else ().
     """
     shown = steps[:MAX_STEPS]
     names = machines.each([[rank] for rank, _, _ in shown]) if minority is None else [f"rank {s[0]}" for s in shown]
@@ -305,14 +309,14 @@ def deadlock_text(
 
 
 def straggler_text(instance: Instance, late: list[Call], machines: Machines) -> str:
-    """Which ranks joined after the others had timed out, and how long each was busy elsewhere."""
+    """Say which ranks joined after the others had timed out, and how long each was busy elsewhere."""
     gaps = ", ".join(f"rank {c.rank} called it {duration_text(c.gap or 0.0)} after its previous call" for c in late)
     who = machines.named(call.rank for call in late)
     return f"{who} joined {instance_text(instance)} after the others had timed out: {gaps}"
 
 
 def downstream_text(instance: Instance, waiting: Iterable[int], missing: list[int]) -> str:
-    """A consequence: who waits where because of a fault elsewhere, and for whom."""
+    """Describe a consequence: who waits where because of a fault elsewhere, and for whom."""
     text = waiting_text(waiting, instance)
     return text + (f" for {ranks_text(missing)}" if missing else "")
 
@@ -321,7 +325,7 @@ def downstream_text(instance: Instance, waiting: Iterable[int], missing: list[in
 
 
 def out_of_step_text(ranks: tuple[int, ...], skipped: Instance, taken: Instance, or_else: tuple[int, ...]) -> str:
-    """What ranks did instead of joining ``skipped``, unlike the others; ``or_else``: ranks that may have done it."""
+    """Say what ranks did instead of joining ``skipped``, unlike the others. ``or_else``: other possible culprits."""
     they = verb(ranks, "it", "they")
     text = "" if or_else else "unlike the other ranks, "  # with two sides, neither is the exception
     text += f"{ranks_text(ranks)} called {instance_text(taken)} without it: {they}"
@@ -335,8 +339,12 @@ def out_of_step_text(ranks: tuple[int, ...], skipped: Instance, taken: Instance,
 def one_call_more_text(
     ranks: Sequence[int], others: Sequence[int], instance: Instance, machines: Machines, *, ended: bool, left: bool
 ) -> str:
-    """Ranks wait in a collective that the other members left out. ``ended``: these have ended without an error.
-    ``left``: they have destroyed the group."""
+    """Say that ranks wait in a collective that the other members left out.
+
+    Args:
+        ended: the other members have ended without an error.
+        left: the other members have destroyed the group.
+    """
     more, fewer = verb(ranks, "it", "they"), verb(others, "it", "they")
     how = f"{verb(others, 'does', 'do')} not call it"
     if ended:
@@ -352,7 +360,7 @@ def one_call_more_text(
 def out_of_step_beside_text(
     ranks: Sequence[int], waiting: tuple[int, ...], others: Sequence[int], instance: Instance, machines: Machines
 ) -> str:
-    """Ranks that are out of step wait in a collective together with ranks that are not."""
+    """Say that ranks that are out of step wait in a collective together with ranks that are not."""
     return (
         f"{waiting_text(waiting, instance)}, which {ranks_text(others)}"
         f" {verb(others, 'has', 'have')} not called: unlike the other ranks, {machines.named(ranks)} left out a call"
@@ -361,7 +369,7 @@ def out_of_step_beside_text(
 
 
 def one_more_text(caller: int, other: int, message: Instance, step: Instance, machines: Machines) -> str:
-    """An extra message: the other rank went on to ``step`` after as many messages as in every earlier step."""
+    """Describe an extra message: the other rank went to ``step`` after as many messages as in every earlier step."""
     text = f"{machines.named([caller])} waits in {instance_text(message)}, which has no counterpart:"
     text += f" rank {other} went on to"
     text += f" {instance_text(step)} after as many messages as in each earlier step; rank {caller} made one more"
@@ -369,7 +377,7 @@ def one_more_text(caller: int, other: int, message: Instance, step: Instance, ma
 
 
 def one_message_more_text(caller: int, other: int, message: Instance, step: Instance | None, machines: Machines) -> str:
-    """An extra message, made by a rank that is out of step; ``step``: what it may have left out before instead."""
+    """Describe an extra message by a rank out of step. ``step``: what it may have left out before instead."""
     made = message.call(caller).signature.operation
     text = f"{machines.named([caller])} waits in {instance_text(message)}, which has no counterpart:"
     text += " unlike the other ranks,"
